@@ -1,0 +1,33 @@
+"""The one interface between circuits.
+
+Contract, for every stream in this project:
+
+* ``fire = valid & ready``: a beat is transferred on each rising clock edge where both are high.
+* ``valid`` never waits for ``ready``, and once high it stays high until ``fire``.
+* ``payload`` is stable while ``valid & ~ready``.
+* ``ready`` may depend on anything except, combinationally, on ``valid`` of the same stream.
+
+The payload is one flat unsigned vector; a beat of ``n`` lanes of ``w`` bits holds lane 0 in the low bits.
+A feature map flows in raster order (row, column), channels innermost, ``lanes`` channels a beat.
+`hdl.checker` watches this contract in every layer test.
+"""
+
+from __future__ import annotations
+
+from myhdl import Signal, intbv
+
+
+class Stream:
+    """``valid``, ``ready`` and a ``payload`` of ``width`` bits.  As a port ``x`` it becomes ``x_valid`` …"""
+
+    def __init__(self, width: int) -> None:
+        if width < 1:
+            raise ValueError(f"a stream payload needs at least 1 bit, not {width}")
+        self.valid = Signal(bool(0))
+        self.ready = Signal(bool(0))
+        self.payload = Signal(intbv(0)[width:])
+
+    @property
+    def width(self) -> int:
+        """Payload width in bits."""
+        return len(self.payload)
