@@ -1,43 +1,51 @@
-"""The errors a user can meet: each carries one clear message that says what, where, the value and the cure."""
+"""The errors of this project.  Every message says what, where, which value, and the cure."""
 
 from __future__ import annotations
 
 
 class DagtrainError(Exception):
-    """Root of every error that is reported to the user as a message, without a traceback."""
+    """Root of everything this project raises on purpose."""
 
 
 class ShapeError(DagtrainError):
-    """Tensor shapes of a layer, or of its neighbours, do not fit together."""
+    """Tensor shapes that don't fit one another or a layer."""
 
 
 class FoldingError(DagtrainError):
-    """A parallelism (lanes, taps, tiles) that the layer's shape cannot use."""
+    """A parallelism that a layer can't be built with."""
 
 
 class ImportProblem(DagtrainError):
-    """A model file that cannot be read, or says something that is not supported."""
+    """A model file that can't be understood."""
 
 
 class InfeasibleError(DagtrainError):
-    """It is proven that no solution exists; the message names what to relax."""
+    """No solution exists; the message says which constraint to relax."""
 
 
 class OutOfTimeError(DagtrainError):
-    """The search budget ended before a solution, or a proof that there is none, was found."""
+    """The time or cycle limit was hit before the work was done."""
 
 
 class ToolError(DagtrainError):
-    """An external tool (simulator, synthesiser) ran and failed."""
+    """An external tool failed; the message carries its own words."""
 
 
-class ToolMissing(DagtrainError):
-    """An external tool is not installed."""
+class ToolMissing(ToolError):
+    """An external tool isn't installed."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(f"{tool} is not installed or not on the PATH; install it with `make setup`")
+        self.tool = tool
 
 
 class ConversionError(DagtrainError):
-    """A circuit that cannot be, or must not be, converted to Verilog."""
+    """A circuit that can't be turned into Verilog of the same meaning."""
 
 
 class ContractViolation(DagtrainError):
-    """A stream broke its contract: valid, payload, order or count."""
+    """A circuit broke the stream contract of `hdl.stream`."""
+
+
+class DeadlockError(OutOfTimeError):
+    """A simulation stopped making progress before all expected beats came."""

@@ -1,0 +1,194 @@
+"""The graph: typed nodes, named edges.  One node type, one edge type, one executable notion of legality.
+
+An edge has exactly one producing port; in a streaming graph it also has exactly one consumer (forks are nodes).
+Shapes, formats and kinds are asked of the producing port, so they stand in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+
+import networkx as nx
+
+from hdl.errors import DagtrainError
+from hdl.fixed import FloatArray
+from hdl.layers.base import Layer
+from hdl.recipe import Recipe
+from hdl.tensor import Kind, Port, Tensor
+
+
+class Stage(Enum):
+    """What a graph promises; `verify` checks it after every pass."""
+
+    # forward layers only; weight and label sinks unconnected, stash sources unconsumed
+    FORWARD = "forward"
+    # after autodiff: every sink connected, edges may have several consumers
+    TRAINING = "training"
+    # after insert_forks: exactly one consumer an edge
+    STREAMING = "streaming"
+
+
+class GraphError(DagtrainError):
+    """A graph that breaks the promise of its stage; the message lists all breaches."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One layer of the graph with the edges at its ports."""
+
+    name: str
+    layer: Layer
+    # sink port -> edge
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    # source port -> edge
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    # the layer's parameter name (weight sink, or an update's source) -> key in `Graph.parameters`
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        ins = ", ".join(f"{port}={edge}" for port, edge in self.inputs.items())
+        outs = ", ".join(self.outputs.values())
+        return f"{outs} = {type(self.layer).__name__}[{self.name}]({ins})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order along every edge but the delayed ones (see `is_delayed`)."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    recipe: Recipe
+    # initial values, in the parameter's own shape as ONNX writes it
+    parameters: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def producers(self) -> dict[str, tuple[Node, Port]]:
+        """Edge -> (node, source port)."""
+        return {edge: (node, node.layer.port(port)) for node in self.nodes for port, edge in node.outputs.items()}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[tuple[Node, Port], ...]]:
+        """Edge -> ((node, sink port), …); edges that nobody consumes have an empty tuple."""
+        found: dict[str, list[tuple[Node, Port]]] = {edge: [] for edge in self.producers}
+        for node in self.nodes:
+            for port, edge in node.inputs.items():
+                found.setdefault(edge, []).append((node, node.layer.port(port)))
+        return {edge: tuple(uses) for edge, uses in found.items()}
+
+    def tensor(self, edge: str) -> Tensor:
+        """The type of an edge: its producer's."""
+        return self.producers[edge][1].tensor
+
+    @property
+    def edges(self) -> Iterator[tuple[str, Node, Port, Node, Port]]:
+        """(edge, producer, source port, consumer, sink port), in order of nodes; one a consumer."""
+        for edge, (node, port) in self.producers.items():
+            for consumer, sink in self.consumers[edge]:
+                yield edge, node, port, consumer, sink
+
+    def with_nodes(self, nodes: tuple[Node, ...]) -> Graph:
+        """This graph with other nodes, sorted topologically (ties in the given order)."""
+        return replace(self, nodes=topological(nodes))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.nodes))
+
+
+def is_delayed(consumer: Layer, sink: Port) -> bool:
+    """Whether an edge into this sink is read one batch later than written: new weights into a per-frame engine."""
+    return sink.tensor.kind is Kind.WEIGHT and any(not port.tensor.kind.per_batch for port in consumer.sinks)
+
+
+def topological(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Nodes sorted along undelayed edges, ties in the given order; a cycle is an error that shows it."""
+    order = nx.DiGraph()
+    by_name = {node.name: node for node in nodes}
+    rank = {node.name: index for index, node in enumerate(nodes)}
+    producer = {edge: node.name for node in nodes for edge in node.outputs.values()}
+    order.add_nodes_from(rank)
+    for node in nodes:
+        for port, edge in node.inputs.items():
+            if edge in producer and not is_delayed(node.layer, node.layer.port(port)):
+                order.add_edge(producer[edge], node.name)
+    try:
+        return tuple(by_name[name] for name in nx.lexicographical_topological_sort(order, key=rank.__getitem__))
+    except nx.NetworkXUnfeasible:
+        cycle = " -> ".join(edge[0] for edge in nx.find_cycle(order))
+        raise GraphError(f"the graph has a cycle: {cycle}; remove one of these edges") from None
+
+
+def verify(graph: Graph, stage: Stage) -> Graph:
+    """The graph itself, if it keeps the promise of its stage; else `GraphError` with all breaches."""
+    problems = [*_name_breaches(graph), *_edge_breaches(graph, stage), *_consumer_breaches(graph, stage)]
+    if problems:
+        listed = "\n  ".join(problems)
+        raise GraphError(f"graph {graph.name} is not a legal {stage.value} graph:\n  {listed}")
+    return graph
+
+
+def _name_breaches(graph: Graph) -> Iterator[str]:
+    seen: set[str] = set()
+    for node in graph.nodes:
+        if node.name in seen:
+            yield f"two nodes are named {node.name}"
+        seen.add(node.name)
+    made: set[str] = set()
+    for node in graph.nodes:
+        for edge in node.outputs.values():
+            if edge in made:
+                yield f"edge {edge} has two producers, one is {node.name}"
+            made.add(edge)
+
+
+def _edge_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
+    for node in graph.nodes:
+        sinks = {port.name: port for port in node.layer.sinks}
+        for name in node.inputs.keys() - sinks.keys():
+            yield f"{node.name} has no sink {name}"
+        for name, port in sinks.items():
+            edge = node.inputs.get(name)
+            if edge is None:
+                if stage is not Stage.FORWARD or port.tensor.kind in (Kind.ACTIVATION, Kind.ERROR):
+                    yield f"sink {node.name}.{name} is not connected"
+            elif edge not in graph.producers:
+                yield f"sink {node.name}.{name} reads edge {edge}, which nobody produces"
+            else:
+                yield from _type_breaches(graph.tensor(edge), port.tensor, f"{edge} -> {node.name}.{name}")
+        for key in node.parameters.values():
+            if key not in graph.parameters:
+                yield f"{node.name} needs parameter {key}, which has no initial value"
+
+
+def _type_breaches(given: Tensor, wanted: Tensor, where: str) -> Iterator[str]:
+    if given.shape != wanted.shape:
+        yield f"{where}: shape {given.shape} meets {wanted.shape}"
+    if given.fixed != wanted.fixed:
+        yield f"{where}: format {given.fixed} meets {wanted.fixed}"
+    if given.kind.per_batch != wanted.kind.per_batch:
+        yield f"{where}: {given.kind.value} meets {wanted.kind.value}"
+
+
+def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
+    for edge, uses in graph.consumers.items():
+        if edge not in graph.producers:
+            continue
+        if not uses and stage is not Stage.FORWARD:
+            yield f"edge {edge} has no consumer"
+        if len(uses) > 1 and stage is Stage.STREAMING:
+            yield f"edge {edge} has {len(uses)} consumers; a fork is missing"
+        if stage is Stage.STREAMING:
+            source = graph.producers[edge][1]
+            for node, sink in uses:
+                if source.tensor.kind is not sink.tensor.kind:
+                    yield (
+                        f"edge {edge}: kind {source.tensor.kind.value} meets {sink.tensor.kind.value} "
+                        f"at {node.name}.{sink.name}"
+                    )

@@ -1,0 +1,313 @@
+"""What every node of a training graph is: a `Layer`, one frozen dataclass that stands whole in one file.
+
+A layer file reads top to bottom: parameters, shape rule (`sinks`, `sources`), cycles and folding, golden
+model, float reference, backward rule, circuit.  The forward layer, its error engine, its gradient engine all
+stand in the same file.  No pass keeps lists of layers: it asks the layer.
+
+Time: golden model and reference are called once a batch, in order, with all frames of that batch stacked in
+axis 0 of every per-frame input.  Because layers talk through streams only and read them in a fixed order, this
+gives the same bits as any timing of the hardware.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from hdl.fixed import Fixed, FloatArray, IntArray
+from hdl.stream import Stream
+from hdl.tensor import Kind, Port
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory of a circuit whose contents matter from outside: an initial image, or training state."""
+
+    # name of the image; `DEPTH x WIDTH` words
+    name: str
+    depth: int
+    # bits a word
+    width: int
+    # training state, compared at the end of a co-simulation (weights, momenta, normalisation state)
+    is_state: bool = False
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """The weights that a MAC engine multiplies in one cycle: ``po * pi * pk`` of them.
+
+    For a weight tensor of shape (filters, channels, taps) the stream carries tiles in the order (filter group,
+    channel group, tap group), the last fastest; inside a tile the order is (filter, channel, tap), likewise."""
+
+    # filter (output-channel) lanes
+    po: int = 1
+    # input-channel lanes
+    pi: int = 1
+    # kernel taps in parallel
+    pk: int = 1
+
+    @property
+    def size(self) -> int:
+        """Weights of a tile."""
+        return self.po * self.pi * self.pk
+
+    def order(self, shape: tuple[int, ...]) -> IntArray:
+        """Stream position -> flat index of a weight tensor of ``shape`` (filters, channels, kernel …)."""
+        filters, channels, taps = shape[0], shape[1], math.prod(shape[2:])
+        index = np.arange(filters * channels * taps, dtype=np.int64)
+        split = index.reshape(filters // self.po, self.po, channels // self.pi, self.pi, taps // self.pk, self.pk)
+        return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1)
+
+
+class Tape(Protocol):
+    """What a layer may ask of reverse-mode differentiation while it adds its own backward nodes."""
+
+    def value(self, port: str) -> str:
+        """The forward edge at a sink or source of this layer; using it as a stash is free to the layer."""
+
+    def error(self, port: str) -> str:
+        """The error edge that arrives at a source of this layer."""
+
+    def needs_error(self, port: str) -> bool:
+        """Whether anything upstream of this sink learns."""
+
+    def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
+        """Add a node ``<this node>.<suffix>``; returns its output edges by source port."""
+
+    def give_error(self, port: str, edge: str) -> None:
+        """Hand over the error edge of a sink of this layer."""
+
+    def learn(self, sink: str, gradient: str) -> str:
+        """Add the update of the parameter at weight sink ``sink`` from its gradient edge.
+
+        Connects the updated weights to this layer's sink; returns the weight edge for other users of it."""
+
+    def connect(self, node_edge_sink: str, edge: str) -> None:
+        """Connect a sink of this (forward) layer that had no edge in the forward graph."""
+
+
+class Layer(ABC):
+    """Base of all layers; subclasses are ``@dataclass(frozen=True, kw_only=True)``.
+
+    Number formats are fields named ``<port>_fixed``; parallelism are plain integer fields, 1 by default.
+    """
+
+    # every concrete layer, filled on class creation, for the conformance suite
+    registry: ClassVar[list[type[Layer]]] = []
+    # engines that work only once a batch or carry no arithmetic may have no multipliers; others state them
+    multipliers: Any = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__name__.startswith("_"):
+            Layer.registry.append(cls)
+
+    # ---- shape rule -------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def sinks(self) -> tuple[Port, ...]:
+        """Input ports; weight sinks included."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Port, ...]:
+        """Output ports; stash outputs (mask, index …) included."""
+
+    def port(self, name: str) -> Port:
+        """The port of that name."""
+        return next(port for port in (*self.sinks, *self.sources) if port.name == name)
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of trained parameters by weight sink, as ONNX writes them."""
+        return {port.name: port.tensor.shape for port in self.sinks if port.tensor.kind is Kind.WEIGHT}
+
+    def with_formats(self, formats: Mapping[str, Fixed]) -> Self:
+        """This layer with other number formats; ports whose format follows from others are left alone."""
+        names = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        chosen = {f"{port}_fixed": fixed for port, fixed in formats.items() if f"{port}_fixed" in names}
+        return dataclasses.replace(self, **chosen)  # type: ignore[type-var]
+
+    # ---- cycles and folding -----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def cycles_per_frame(self) -> int:
+        """Initiation interval: cycles between frames in steady state when nothing stalls (measured = declared).
+
+        A layer that works once a batch gives its cycles a batch divided by the batch size, rounded up."""
+
+    @property
+    def macs(self) -> int:
+        """Multiplications a frame that the algorithm needs (padding counted, as is usual)."""
+        return 0
+
+    def tiles(self, cycles: int) -> tuple[Tile, ...]:
+        """Weight tiles with which this layer needs at most ``cycles`` a frame, fewest multipliers first.
+
+        All engines that share a weight tensor (forward, error, gradient, update) share one tile, because the
+        tile fixes the order in which weights and gradients stream.  Layers without such a tensor have none."""
+        del cycles
+        return ()
+
+    @abstractmethod
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The variant with the fewest multipliers, then the fewest lanes, that needs at most ``cycles`` a frame.
+
+        ``tile`` is one of `tiles` (default: the first).  Lanes of every per-frame port are `lanes_for` of its
+        tensor and ``cycles``, so both ends of an edge agree; lanes of per-batch ports are `weight_lanes`.
+        Raises `FoldingError` when even the widest variant is slower."""
+
+    def options(self, cycles: int, tile: Tile | None = None) -> tuple[Self, ...]:
+        """All variants worth considering at ``cycles`` a frame: `fold` and where its memory lives."""
+        return (self.fold(cycles, tile),)
+
+    # ---- order of streams -------------------------------------------------------------------------------
+
+    def stream_order(self, port: str) -> IntArray | None:
+        """Stream position -> flat index in the tensor; None where they are the same."""
+        del port
+        return None
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """Elements of each per-frame sink that must have entered before ``elements`` of ``source`` can leave.
+
+        Counted within one frame (0 < elements <= the frame's).  The FIFO analysis rests on it.  The default is
+        an element-wise layer."""
+        total = self.port(source).tensor.elements
+        return {
+            port.name: math.ceil(elements * port.tensor.elements / total)
+            for port in self.sinks
+            if not port.tensor.kind.per_batch
+        }
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Cycles from an accepted last-needed input beat to the output beat it completes, unstalled (upper bound)."""
+        return 4
+
+    # ---- meaning ----------------------------------------------------------------------------------------
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Golden state before the first frame.
+
+        ``parameters`` are initial weights by weight sink (for an update: by its source), values that are exact
+        in that port's format, in the parameter's own shape."""
+        del parameters
+        return {}
+
+    @abstractmethod
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """One batch, exactly: codes in, codes out; per-frame arrays are ``(frames, height, width, channels)``.
+
+        A weight sink at batch ``n`` gets version ``n`` (version 0: the initial weights).  May change ``state``."""
+
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """As `start`, for `reference`."""
+        del parameters
+        return {}
+
+    @abstractmethod
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """As `golden`, in float64 without any rounding or saturation of formats."""
+
+    def backward(self, tape: Tape) -> None:
+        """Add this forward layer's backward nodes.  Layers of the backward pass have no backward of their own."""
+        del tape
+        raise TypeError(f"{type(self).__name__} has no backward pass")
+
+    # ---- hardware ---------------------------------------------------------------------------------------
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Memories with an image; their names are the `image` names in the circuit."""
+        return ()
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Contents (unsigned words) of `memories` that represent a golden state.
+
+        Of the start state: the initial images.  Of a final state: what the state memories must hold then."""
+        del state
+        return {}
+
+    @abstractmethod
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """The elaborated MyHDL block between ``streams`` (one a port); ``images`` fill memories in simulation."""
+
+    # ---- tests ------------------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Small instances, degenerate ones included, over which the conformance suite runs."""
+
+    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
+        """Random legal codes for ``count`` tensors at a sink: ``(count, *shape)``, edge values included."""
+        tensor = self.port(port).tensor
+        codes = rng.integers(tensor.fixed.low, tensor.fixed.high + 1, (count, *tensor.shape), dtype=np.int64)
+        extreme = rng.random(codes.shape)
+        codes[extreme < 0.02] = tensor.fixed.low
+        codes[extreme > 0.98] = tensor.fixed.high
+        return codes
+
+
+def lanes_for(elements: int, channels: int, cycles: int) -> int:
+    """The fewest lanes that divide ``channels`` and pass ``elements`` within ``cycles``; all channels if none do."""
+    return next((n for n in divisors(channels) if elements // n <= cycles), channels)
+
+
+def weight_lanes(elements: int, tile: int, cycles: int) -> int:
+    """The fewest lanes that divide ``tile`` (weights a tile) and pass all weights within ``cycles``, one frame's time.
+
+    So an update reaches its users about one frame after the last gradient of its batch; all of the tile if none do."""
+    return next((n for n in divisors(tile) if elements // n <= cycles), tile)
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors, ascending."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
+
+
+def pack(codes: IntArray, width: int, lanes: int) -> list[int]:
+    """Beats (unsigned payloads) of a flat code array in stream order; lane 0 in the low bits."""
+    mask = (1 << width) - 1
+    beats = (codes.reshape(-1, lanes) & mask).tolist()
+    return [sum(code << (width * lane) for lane, code in enumerate(beat)) for beat in beats]
+
+
+def unpack(beats: Sequence[int], fixed: Fixed, lanes: int) -> IntArray:
+    """Inverse of `pack`."""
+    mask = (1 << fixed.width) - 1
+    flat = [(beat >> (fixed.width * lane)) & mask for beat in beats for lane in range(lanes)]
+    codes = np.array(flat, np.int64)
+    return np.where(codes > fixed.high, codes - (1 << fixed.width), codes) if fixed.signed else codes
+
+
+def to_beats(layer: Layer, port_name: str, tensors: IntArray) -> list[int]:
+    """Beats of stacked tensors ``(count, *shape)`` at a port, in that port's stream order."""
+    port = layer.port(port_name)
+    flat = tensors.reshape(len(tensors), -1)
+    order = layer.stream_order(port_name)
+    return pack(flat if order is None else flat[:, order], port.tensor.fixed.width, port.lanes)
+
+
+def from_beats(layer: Layer, port_name: str, beats: Sequence[int]) -> IntArray:
+    """Inverse of `to_beats`."""
+    port = layer.port(port_name)
+    flat = unpack(beats, port.tensor.fixed, port.lanes).reshape(-1, port.tensor.elements)
+    order = layer.stream_order(port_name)
+    if order is not None:
+        canonical = np.empty_like(flat)
+        canonical[:, order] = flat
+        flat = canonical
+    return flat.reshape(-1, *port.tensor.shape)
