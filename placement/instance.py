@@ -1,0 +1,376 @@
+"""The placement problem as plain data: items with Pareto configurations, links between them, devices.
+
+Nothing here knows a solver. All quantities are integers (bits a frame may be a fraction), so that the search,
+the bound and the validator compare exactly the same numbers.
+
+Units: cycles a frame at the one clock of the cluster; DSP blocks, M20K blocks and ALMs; bytes and bits a frame;
+capacities in bytes and bits a second. A rate is demanded at S = clock / T frames a second, so a sum of `b` bits a
+frame fits a link of `c` bits a second when b · clock ≤ c · T: no division, no rounding.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from hdl.errors import DagtrainError
+
+INSTANCE_SCHEMA = 1
+
+RESOURCES = ("dsp", "m20k", "alm")
+
+
+class LinkKind(enum.Enum):
+    """What a link carries, as the edge kinds of the training graph."""
+
+    ACTIVATION = "activation"
+    ERROR = "error"
+    STASH = "stash"
+    WEIGHT = "weight"
+    GRADIENT = "gradient"
+
+    @property
+    def hops_match(self) -> bool:
+        """Whether branches joining over links of this kind need equal hops: those that carry every sample in
+        step. A stash may wait a whole round trip, and weights and gradients move once a batch."""
+        return self in (LinkKind.ACTIVATION, LinkKind.ERROR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """One way to build an item on one part type."""
+
+    # unique among the configurations of an item on a part
+    label: str
+    # initiation interval: usable at T when cycles_per_frame ≤ T
+    cycles_per_frame: int
+    # DSP blocks
+    dsp: int = 0
+    # M20K blocks (block memories)
+    m20k: int = 0
+    # ALMs
+    alm: int = 0
+    # bytes moved to and from DRAM a frame (reads and writes together)
+    dram_bytes_per_frame: int = 0
+    # weight tile shape; all items of a tile group must choose configurations of one tile
+    tile: str | None = None
+    # for the caller: what to build; the placement never reads it
+    payload: str = ""
+
+    @property
+    def costs(self) -> tuple[int, int, int, int]:
+        """(DSP, M20K, ALM, DRAM bytes a frame)."""
+        return (self.dsp, self.m20k, self.alm, self.dram_bytes_per_frame)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One node of the training graph, to be placed exactly once."""
+
+    # unique
+    name: str
+    # part type → its configurations; a part type without an entry cannot hold the item
+    configurations: Mapping[str, tuple[Configuration, ...]]
+    # device name this item must be on
+    pinned: str | None = None
+    # items with the same group choose configurations of the same tile
+    tile_group: str | None = None
+    # the forward layer this item serves (its error, gradient, update …); shown in plans, steers the first guess
+    layer: str = ""
+    # items with the same value are placed on the same device
+    same_device: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A stream from one item to another."""
+
+    # item names
+    source: str
+    target: str
+    kind: LinkKind
+    # bits a frame, exact; weights and gradients move once a batch, so their share of a frame may be a fraction
+    bits_per_frame: Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One FPGA of the cluster, capacities after the utilisation caps."""
+
+    name: str
+    part: str
+    # usable DSP blocks, M20K blocks and ALMs
+    dsp: int
+    m20k: int
+    alm: int
+    # usable DRAM bandwidth, bytes a second
+    dram_bytes_per_s: int
+    # egress, and the same again ingress, bits a second
+    link_bits_per_s: int
+
+    @property
+    def capacities(self) -> tuple[int, int, int]:
+        """(DSP, M20K, ALM)."""
+        return (self.dsp, self.m20k, self.alm)
+
+    @property
+    def shape(self) -> tuple[str, int, int, int, int, int]:
+        """Everything but the name: devices of equal shape are interchangeable."""
+        return (self.part, self.dsp, self.m20k, self.alm, self.dram_bytes_per_s, self.link_bits_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """A placement problem. Device 0 is the first device and carries the host interface.
+
+    Raises:
+        DagtrainError: on creation, listing every inconsistency at once (unknown names, duplicates, negative
+            numbers, a tile group without a common tile, a cycle of hop links, differing pins of coupled items).
+    """
+
+    name: str
+    # the one clock of every device, Hz
+    clock_hz: int
+    items: tuple[Item, ...]
+    links: tuple[Link, ...]
+    devices: tuple[Device, ...]
+    # free text carried into the plan (model file, cluster file …)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = _problems(self)
+        if problems:
+            raise DagtrainError(f"placement instance {self.name!r}: " + "; ".join(problems))
+
+    @cached_property
+    def item_index(self) -> dict[str, int]:
+        """Item name → position in `items`."""
+        return {item.name: index for index, item in enumerate(self.items)}
+
+    @cached_property
+    def device_index(self) -> dict[str, int]:
+        """Device name → position in `devices`."""
+        return {device.name: index for index, device in enumerate(self.devices)}
+
+    @cached_property
+    def tile_groups(self) -> dict[str, tuple[int, ...]]:
+        """Tile group → positions of its items."""
+        groups: dict[str, list[int]] = {}
+        for index, item in enumerate(self.items):
+            if item.tile_group is not None:
+                groups.setdefault(item.tile_group, []).append(index)
+        return {name: tuple(members) for name, members in groups.items()}
+
+    def configurations(self, item: int, device: int) -> tuple[Configuration, ...]:
+        """Configurations of an item (position) on a device (position); empty if the part cannot hold it."""
+        return self.items[item].configurations.get(self.devices[device].part, ())
+
+    def with_pins(self, pins: Mapping[str, str]) -> Instance:
+        """The same instance with items pinned to devices (both by name), over pins it already has.
+
+        Raises:
+            DagtrainError: an unknown item or device; the message lists all of them.
+        """
+        unknown = [f"no item named {name!r}" for name in pins if name not in self.item_index]
+        if unknown:
+            raise DagtrainError(f"placement instance {self.name!r}: " + "; ".join(unknown))
+        items = tuple(replace(item, pinned=pins.get(item.name, item.pinned)) for item in self.items)
+        return replace(self, items=items)
+
+
+def pareto(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:
+    """Those configurations that no other one beats or equals in cycles, DSP, M20K, ALM and DRAM.
+
+    Configurations of different tiles do not compete: a tile is chosen for a whole group. Of equals, the first
+    by label stays. The result is ordered by tile, cycles, costs and label, whatever the order given.
+    """
+
+    def key(c: Configuration) -> tuple[str, int, tuple[int, int, int, int], str]:
+        return (c.tile or "", c.cycles_per_frame, c.costs, c.label)
+
+    kept: list[Configuration] = []
+    for candidate in sorted(configurations, key=key):
+        if not any(_dominates(other, candidate) for other in kept if other.tile == candidate.tile):
+            kept.append(candidate)
+    return tuple(kept)
+
+
+def _dominates(a: Configuration, b: Configuration) -> bool:
+    return a.cycles_per_frame <= b.cycles_per_frame and all(x <= y for x, y in zip(a.costs, b.costs, strict=True))
+
+
+def hop_order(instance: Instance) -> list[int]:
+    """Item positions in a topological order of the hop-matching links; shorter than `items` if they form a cycle."""
+    successors: list[list[int]] = [[] for _ in instance.items]
+    missing = [0] * len(instance.items)
+    for link in instance.links:
+        if link.kind.hops_match:
+            source, target = instance.item_index[link.source], instance.item_index[link.target]
+            successors[source].append(target)
+            missing[target] += 1
+    ready = [index for index in reversed(range(len(missing))) if not missing[index]]
+    order: list[int] = []
+    while ready:
+        current = ready.pop()
+        order.append(current)
+        for successor in successors[current]:
+            missing[successor] -= 1
+            if not missing[successor]:
+                ready.append(successor)
+    return order
+
+
+def _problems(instance: Instance) -> list[str]:
+    """Every inconsistency of an instance, each with the names and values at fault."""
+    problems = [f"clock_hz is {instance.clock_hz}, must be positive"] if instance.clock_hz < 1 else []
+    if not instance.devices:
+        problems.append("has no devices")
+    if not instance.items:
+        problems.append("has no items")
+    problems += _duplicates("item", [item.name for item in instance.items])
+    problems += _duplicates("device", [device.name for device in instance.devices])
+    for device in instance.devices:
+        problems += _negatives(f"device {device.name!r}", device)
+    problems += [problem for item in instance.items for problem in _item_problems(instance, item)]
+    names = {item.name for item in instance.items}
+    for link in instance.links:
+        problems += [
+            f"link {link.source!r} → {link.target!r}: no item named {end!r}"
+            for end in (link.source, link.target)
+            if end not in names
+        ]
+        if link.bits_per_frame < 0:
+            problems.append(f"link {link.source!r} → {link.target!r}: {link.bits_per_frame} bits a frame")
+    if problems:
+        return problems
+    return _group_problems(instance)
+
+
+def _item_problems(instance: Instance, item: Item) -> list[str]:
+    problems = []
+    if item.pinned is not None and item.pinned not in {device.name for device in instance.devices}:
+        known = ", ".join(device.name for device in instance.devices)
+        problems.append(f"item {item.name!r} is pinned to {item.pinned!r}; devices are {known}")
+    if not any(item.configurations.get(device.part) for device in instance.devices):
+        problems.append(f"item {item.name!r} has no configuration on any part of the cluster")
+    for part, configurations in item.configurations.items():
+        where = f"item {item.name!r} on {part}"
+        problems += _duplicates(f"{where}: configuration", [c.label for c in configurations])
+        for c in configurations:
+            problems += _negatives(f"{where}, configuration {c.label!r}", c)
+            if (c.tile is None) != (item.tile_group is None):
+                problems.append(f"{where}, configuration {c.label!r}: tile {c.tile!r} but tile group {item.tile_group!r}")
+    return problems
+
+
+def _group_problems(instance: Instance) -> list[str]:
+    problems = []
+    for group, members in instance.tile_groups.items():
+        tiles = [
+            {c.tile for part in instance.items[m].configurations.values() for c in part} for m in members
+        ]
+        if not set.intersection(*tiles):
+            names = ", ".join(instance.items[m].name for m in members)
+            problems.append(f"tile group {group!r}: no tile is offered by all of {names}")
+    pins: dict[str, set[str]] = {}
+    for item in instance.items:
+        if item.same_device is not None and item.pinned is not None:
+            pins.setdefault(item.same_device, set()).add(item.pinned)
+    problems += [
+        f"items coupled by same_device {key!r} are pinned to different devices {', '.join(sorted(devices))}"
+        for key, devices in pins.items()
+        if len(devices) > 1
+    ]
+    if len(hop_order(instance)) < len(instance.items):
+        stuck = sorted({item.name for item in instance.items} - {instance.items[i].name for i in hop_order(instance)})
+        problems.append(f"activation and error links form a cycle through {', '.join(stuck[:8])}")
+    return problems
+
+
+def _duplicates(what: str, names: list[str]) -> list[str]:
+    return [f"{what} {name!r} appears {count} times" for name, count in Counter(names).items() if count > 1]
+
+
+def _negatives(where: str, record: Any) -> list[str]:
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    return [f"{where}: {name} is {value}" for name, value in values.items() if isinstance(value, int) and value < 0]
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------
+
+
+def instance_to_json(instance: Instance) -> str:
+    """The instance as JSON text, byte-identical for equal instances."""
+    record = {
+        "schema": INSTANCE_SCHEMA,
+        "name": instance.name,
+        "clock_hz": instance.clock_hz,
+        "notes": dict(instance.notes),
+        "devices": [vars_of(device) for device in instance.devices],
+        "items": [
+            {
+                **{key: value for key, value in vars_of(item).items() if key != "configurations"},
+                "configurations": {
+                    part: [vars_of(c) for c in configurations] for part, configurations in item.configurations.items()
+                },
+            }
+            for item in instance.items
+        ],
+        "links": [
+            {**vars_of(link), "kind": link.kind.value, "bits_per_frame": str(link.bits_per_frame)}
+            for link in instance.links
+        ],
+    }
+    return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def instance_from_json(text: str) -> Instance:
+    """The instance that `instance_to_json` wrote.
+
+    Raises:
+        DagtrainError: not JSON, another schema version, or a key missing or misspelt.
+    """
+    try:
+        record = json.loads(text)
+        if record["schema"] != INSTANCE_SCHEMA:
+            raise DagtrainError(
+                f"placement instance has schema {record['schema']}, this version reads {INSTANCE_SCHEMA}; "
+                "write it again with the step that made it"
+            )
+        return Instance(
+            name=record["name"],
+            clock_hz=record["clock_hz"],
+            notes=record["notes"],
+            devices=tuple(Device(**device) for device in record["devices"]),
+            items=tuple(_item_from(item) for item in record["items"]),
+            links=tuple(
+                Link(
+                    source=link["source"],
+                    target=link["target"],
+                    kind=LinkKind(link["kind"]),
+                    bits_per_frame=Fraction(link["bits_per_frame"]),
+                )
+                for link in record["links"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DagtrainError(f"placement instance cannot be read: {type(error).__name__}: {error}") from error
+
+
+def vars_of(record: Any) -> dict[str, Any]:
+    """Fields of a dataclass instance by name, not recursing."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}
+
+
+def _item_from(record: dict[str, Any]) -> Item:
+    configurations = {
+        part: tuple(Configuration(**c) for c in configurations)
+        for part, configurations in record["configurations"].items()
+    }
+    return Item(**{**record, "configurations": configurations})

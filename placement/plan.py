@@ -1,0 +1,371 @@
+"""A finished plan: where every item stands, with what configuration, at what throughput, and what binds.
+
+A plan is plain data and its JSON is byte-identical for the same instance and seed: no wall-clock time is in it.
+It repeats what can be recomputed (loads, hops, utilisation) so that people and later steps can read it alone;
+`placement.validate` recomputes all of that from the instance and rejects a plan that disagrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from hdl.errors import DagtrainError
+from placement.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
+
+PLAN_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A solution as the search handles it; positions, not names."""
+
+    # item position → device position
+    devices: tuple[int, ...]
+    # item position → position in Instance.configurations(item, device)
+    configurations: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedItem:
+    """One item of the plan, with the resources of its configuration."""
+
+    item: str
+    layer: str
+    device: str
+    configuration: str
+    tile: str | None
+    payload: str
+    cycles_per_frame: int
+    dsp: int
+    m20k: int
+    alm: int
+    dram_bytes_per_frame: int
+    # network hops from the input along activation and error links
+    hops: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """One link whose ends stand on different devices: a stream on the network."""
+
+    source: str
+    target: str
+    kind: str
+    from_device: str
+    to_device: str
+    # exact, as a decimal integer or a ratio "n/d"
+    bits_per_frame: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """What the plan takes of one device, beside what there is (after utilisation caps)."""
+
+    device: str
+    part: str
+    items: int
+    dsp: int
+    dsp_capacity: int
+    m20k: int
+    m20k_capacity: int
+    alm: int
+    alm_capacity: int
+    dram_bytes_per_frame: int
+    # bytes a second at the plan's throughput, rounded up, and usable bandwidth
+    dram_bytes_per_s: int
+    dram_capacity_bytes_per_s: int
+    # exact bits a frame leaving and entering, "n" or "n/d"
+    egress_bits_per_frame: str
+    ingress_bits_per_frame: str
+    # bits a second at the plan's throughput, rounded up, and usable rate (each direction)
+    egress_bits_per_s: int
+    ingress_bits_per_s: int
+    link_capacity_bits_per_s: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """One thing that keeps the throughput from being higher."""
+
+    # dsp, m20k, alm, dram, links, granularity, hops, configurations
+    kind: str
+    # with the numbers
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan. `status` is "optimal" when the bound meets the throughput, else "feasible"."""
+
+    instance: str
+    # SHA-256 of the instance's JSON: the plan speaks of exactly that instance
+    instance_digest: str
+    clock_hz: int
+    # T: throughput is clock_hz / T
+    cycles_per_frame: int
+    throughput_fps: float
+    # no plan can have fewer cycles a frame than this (proven), and what the proof rests on
+    bound_cycles_per_frame: int
+    bound_fps: float
+    bound_basis: str
+    # (bound − throughput) / bound
+    gap: float
+    status: str
+    seed: int
+    binding: tuple[Binding, ...]
+    items: tuple[PlacedItem, ...]
+    devices: tuple[DeviceUse, ...]
+    crossings: tuple[Crossing, ...]
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        record = {**vars_of(self), "schema": PLAN_SCHEMA}
+        for key in ("binding", "items", "devices", "crossings"):
+            record[key] = [vars_of(entry) for entry in record[key]]
+        return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def plan_from_json(text: str) -> Plan:
+    """The plan that `Plan.to_json` wrote.
+
+    Raises:
+        DagtrainError: not JSON, another schema version, or a key missing or misspelt.
+    """
+    try:
+        record: dict[str, Any] = json.loads(text)
+        schema = record.pop("schema")
+        if schema != PLAN_SCHEMA:
+            raise DagtrainError(
+                f"plan has schema {schema}, this version reads {PLAN_SCHEMA}; run `dagtrain place` again"
+            )
+        kinds = {"binding": Binding, "items": PlacedItem, "devices": DeviceUse, "crossings": Crossing}
+        for key, kind in kinds.items():
+            record[key] = tuple(kind(**entry) for entry in record[key])
+        return Plan(**record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DagtrainError(f"plan cannot be read: {type(error).__name__}: {error}") from error
+
+
+def instance_digest(instance: Instance) -> str:
+    """SHA-256 of the instance's JSON, hexadecimal."""
+    return hashlib.sha256(instance_to_json(instance).encode()).hexdigest()
+
+
+def chosen(instance: Instance, assignment: Assignment) -> list[Configuration]:
+    """The configuration of every item, in item order."""
+    return [
+        instance.configurations(item, device)[configuration]
+        for item, (device, configuration) in enumerate(
+            zip(assignment.devices, assignment.configurations, strict=True)
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Rates an assignment demands of each device, a frame."""
+
+    # device position → bytes a frame
+    dram: tuple[int, ...]
+    # device position → bits a frame, leaving and entering
+    egress: tuple[Fraction, ...]
+    ingress: tuple[Fraction, ...]
+
+
+def loads_of(instance: Instance, assignment: Assignment) -> Loads:
+    """DRAM and network demand of every device, exact, a frame."""
+    count = len(instance.devices)
+    dram, egress, ingress = [0] * count, [Fraction(0)] * count, [Fraction(0)] * count
+    for device, configuration in zip(assignment.devices, chosen(instance, assignment), strict=True):
+        dram[device] += configuration.dram_bytes_per_frame
+    for link in instance.links:
+        source = assignment.devices[instance.item_index[link.source]]
+        target = assignment.devices[instance.item_index[link.target]]
+        if source != target:
+            egress[source] += link.bits_per_frame
+            ingress[target] += link.bits_per_frame
+    return Loads(tuple(dram), tuple(egress), tuple(ingress))
+
+
+def cycles_needed(demand: Fraction | int, capacity_per_s: int, clock_hz: int) -> int | None:
+    """Least integer T at which a demand a frame fits a capacity a second: ⌈demand · clock / capacity⌉, 0 for no
+    demand, None if nothing fits because the capacity is 0."""
+    if not demand:
+        return 0
+    if not capacity_per_s:
+        return None
+    return -int(-(Fraction(demand) * clock_hz) // capacity_per_s)
+
+
+def least_cycles(instance: Instance, assignment: Assignment) -> int | None:
+    """The objective: least T this assignment runs at, from its slowest engine, DRAM and link; None if some device
+    must use DRAM or links it does not have. Blocks (DSP, M20K, ALM), hops and pins are not looked at."""
+    loads = loads_of(instance, assignment)
+    needs: list[int | None] = [max(c.cycles_per_frame for c in chosen(instance, assignment)), 1]
+    for n, device in enumerate(instance.devices):
+        needs.append(cycles_needed(loads.dram[n], device.dram_bytes_per_s, instance.clock_hz))
+        for demand in (loads.egress[n], loads.ingress[n]):
+            needs.append(cycles_needed(demand, device.link_bits_per_s, instance.clock_hz))
+    known = [need for need in needs if need is not None]
+    return max(known) if len(known) == len(needs) else None
+
+
+def hop_levels(instance: Instance, devices: tuple[int, ...]) -> list[int]:
+    """Hops of every item from the input: 0 without hop-matching predecessors, else the most over them."""
+    predecessors: list[list[int]] = [[] for _ in instance.items]
+    for link in instance.links:
+        if link.kind.hops_match:
+            predecessors[instance.item_index[link.target]].append(instance.item_index[link.source])
+    levels = [0] * len(instance.items)
+    for item in hop_order(instance):
+        levels[item] = max((levels[p] + (devices[p] != devices[item]) for p in predecessors[item]), default=0)
+    return levels
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A proven lower bound on cycles a frame, and what it rests on."""
+
+    cycles_per_frame: int
+    basis: str
+
+
+def build_plan(
+    instance: Instance,
+    assignment: Assignment,
+    bound: Bound,
+    *,
+    seed: int,
+    binding: tuple[Binding, ...] = (),
+) -> Plan:
+    """The plan of an assignment at its least T.
+
+    Raises:
+        DagtrainError: the assignment needs DRAM or links on a device that has none.
+    """
+    cycles = least_cycles(instance, assignment)
+    if cycles is None:
+        raise DagtrainError(
+            f"placement instance {instance.name!r}: the assignment uses DRAM or links of a device that has none; "
+            "give the device bandwidth in the cluster file or place its items elsewhere"
+        )
+    levels = hop_levels(instance, assignment.devices)
+    throughput, best = Fraction(instance.clock_hz, cycles), Fraction(instance.clock_hz, bound.cycles_per_frame)
+    return Plan(
+        instance=instance.name,
+        instance_digest=instance_digest(instance),
+        clock_hz=instance.clock_hz,
+        cycles_per_frame=cycles,
+        throughput_fps=float(throughput),
+        bound_cycles_per_frame=bound.cycles_per_frame,
+        bound_fps=float(best),
+        bound_basis=bound.basis,
+        gap=float((best - throughput) / best),
+        status="optimal" if bound.cycles_per_frame == cycles else "feasible",
+        seed=seed,
+        binding=binding,
+        items=tuple(_placed_items(instance, assignment, levels)),
+        devices=tuple(_device_uses(instance, assignment, cycles)),
+        crossings=tuple(_crossings(instance, assignment)),
+    )
+
+
+def assignment_of(instance: Instance, plan: Plan) -> Assignment:
+    """The assignment a plan describes, for warm starts and forced placements.
+
+    Raises:
+        DagtrainError: the plan names an item, device or configuration that the instance does not have.
+    """
+    by_name: Mapping[str, PlacedItem] = {placed.item: placed for placed in plan.items}
+    devices, configurations = [], []
+    for index, item in enumerate(instance.items):
+        placed = by_name.get(item.name)
+        device = instance.device_index.get(placed.device) if placed else None
+        if placed is None or device is None:
+            raise DagtrainError(f"plan of {plan.instance!r} does not place item {item.name!r} on a known device")
+        labels = [c.label for c in instance.configurations(index, device)]
+        if placed.configuration not in labels:
+            raise DagtrainError(f"plan gives item {item.name!r} the unknown configuration {placed.configuration!r}")
+        devices.append(device)
+        configurations.append(labels.index(placed.configuration))
+    return Assignment(tuple(devices), tuple(configurations))
+
+
+def _placed_items(instance: Instance, assignment: Assignment, levels: list[int]) -> list[PlacedItem]:
+    return [
+        PlacedItem(
+            item=item.name,
+            layer=item.layer,
+            device=instance.devices[device].name,
+            configuration=c.label,
+            tile=c.tile,
+            payload=c.payload,
+            cycles_per_frame=c.cycles_per_frame,
+            dsp=c.dsp,
+            m20k=c.m20k,
+            alm=c.alm,
+            dram_bytes_per_frame=c.dram_bytes_per_frame,
+            hops=hops,
+        )
+        for item, device, c, hops in zip(
+            instance.items, assignment.devices, chosen(instance, assignment), levels, strict=True
+        )
+    ]
+
+
+def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> list[DeviceUse]:
+    loads = loads_of(instance, assignment)
+    configurations = chosen(instance, assignment)
+
+    def a_second(a_frame: Fraction | int) -> int:
+        return -int(-(Fraction(a_frame) * instance.clock_hz) // cycles)
+
+    uses = []
+    for n, device in enumerate(instance.devices):
+        here = [c for c, placed in zip(configurations, assignment.devices, strict=True) if placed == n]
+        uses.append(
+            DeviceUse(
+                device=device.name,
+                part=device.part,
+                items=len(here),
+                dsp=sum(c.dsp for c in here),
+                dsp_capacity=device.dsp,
+                m20k=sum(c.m20k for c in here),
+                m20k_capacity=device.m20k,
+                alm=sum(c.alm for c in here),
+                alm_capacity=device.alm,
+                dram_bytes_per_frame=loads.dram[n],
+                dram_bytes_per_s=a_second(loads.dram[n]),
+                dram_capacity_bytes_per_s=device.dram_bytes_per_s,
+                egress_bits_per_frame=str(loads.egress[n]),
+                ingress_bits_per_frame=str(loads.ingress[n]),
+                egress_bits_per_s=a_second(loads.egress[n]),
+                ingress_bits_per_s=a_second(loads.ingress[n]),
+                link_capacity_bits_per_s=device.link_bits_per_s,
+            )
+        )
+    return uses
+
+
+def _crossings(instance: Instance, assignment: Assignment) -> list[Crossing]:
+    crossings = []
+    for link in instance.links:
+        source = assignment.devices[instance.item_index[link.source]]
+        target = assignment.devices[instance.item_index[link.target]]
+        if source != target:
+            crossings.append(
+                Crossing(
+                    source=link.source,
+                    target=link.target,
+                    kind=link.kind.value,
+                    from_device=instance.devices[source].name,
+                    to_device=instance.devices[target].name,
+                    bits_per_frame=str(link.bits_per_frame),
+                )
+            )
+    return crossings

@@ -1,0 +1,338 @@
+"""The judge of plans: recomputes every constraint and the objective from the instance and the plan alone.
+
+It shares no code with the search, the model or the code that writes plans (it imports only the plain data
+types), works in exact integers and fractions, and reports every violation with its numbers. No plan that it
+rejects is ever written.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+from placement.instance import Configuration, Instance, instance_to_json
+from placement.plan import Plan
+
+
+class Rule(enum.Enum):
+    """Which promise a plan breaks; the numbers are the poster's equations."""
+
+    INSTANCE = "the plan speaks of another instance"
+    PLACED_ONCE = "(1) each item once, with one known configuration on a known device"
+    TILES = "items of a tile group share one tile"
+    SAME_DEVICE = "coupled items share one device"
+    RESOURCES = "(2) blocks of a device"
+    DRAM = "(2) DRAM bandwidth of a device"
+    NETWORK = "(3) network bandwidth of a device"
+    HOPS = "(4) equal hops where branches join"
+    PINS = "(5) pinned items"
+    OBJECTIVE = "(6) throughput"
+    BOUND = "bound, gap and status"
+    RECORD = "numbers repeated in the plan"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule, with the numbers."""
+
+    rule: Rule
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule.name.lower()}: {self.message}"
+
+
+def violations(instance: Instance, plan: Plan) -> list[Violation]:
+    """Everything wrong with a plan of an instance; an empty list means it is valid.
+
+    If items are missing, doubled or unknown, only that is reported: the rest would have no meaning.
+    """
+    found = _instance_violations(instance, plan) + _placement_violations(instance, plan)
+    if found:
+        return found
+    facts = _Facts(instance, plan)
+    checks = (
+        _tile_violations, _same_device_violations, _resource_violations, _dram_violations, _network_violations,
+        _hop_violations, _pin_violations, _objective_violations, _bound_violations, _item_record_violations,
+        _device_record_violations, _crossing_record_violations,
+    )  # fmt: skip
+    return [violation for check in checks for violation in check(facts)]
+
+
+class _Facts:
+    """What a plan says about devices and configurations, and the sums that follow from it."""
+
+    def __init__(self, instance: Instance, plan: Plan) -> None:
+        self.instance, self.plan = instance, plan
+        parts = {device.name: device.part for device in instance.devices}
+        placed = {entry.item: entry for entry in plan.items}
+        self.device: dict[str, str] = {}
+        self.configuration: dict[str, Configuration] = {}
+        self.dram: dict[str, int] = dict.fromkeys(parts, 0)
+        self.egress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
+        self.ingress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
+        for item in instance.items:
+            entry = placed[item.name]
+            offered = {c.label: c for c in item.configurations[parts[entry.device]]}
+            self.device[item.name] = entry.device
+            self.configuration[item.name] = offered[entry.configuration]
+            self.dram[entry.device] += offered[entry.configuration].dram_bytes_per_frame
+        for link in instance.links:
+            source, target = self.device[link.source], self.device[link.target]
+            if source != target:
+                self.egress[source] += link.bits_per_frame
+                self.ingress[target] += link.bits_per_frame
+
+    def used(self, device: str, resource: str) -> int:
+        return sum(
+            getattr(self.configuration[item], resource) for item, place in self.device.items() if place == device
+        )
+
+    def hops(self) -> tuple[dict[str, int], list[Violation]]:
+        """Hops of every item by walking the links from the input, and each link that disagrees."""
+        predecessors: dict[str, list[str]] = {item: [] for item in self.device}
+        for link in self.instance.links:
+            if link.kind.hops_match:
+                predecessors[link.target].append(link.source)
+        levels: dict[str, int] = {}
+        found: list[Violation] = []
+        waiting = list(self.device)
+        while waiting:
+            later = []
+            for item in waiting:
+                if any(p not in levels for p in predecessors[item]):
+                    later.append(item)
+                    continue
+                arrivals = {p: levels[p] + (self.device[p] != self.device[item]) for p in predecessors[item]}
+                levels[item] = max(arrivals.values(), default=0)
+                if len(set(arrivals.values())) > 1:
+                    ways = ", ".join(f"{hops} over {p!r}" for p, hops in arrivals.items())
+                    found.append(Violation(Rule.HOPS, f"branches join at {item!r} with unequal hops: {ways}"))
+            waiting = later
+        return levels, found
+
+
+def _instance_violations(instance: Instance, plan: Plan) -> list[Violation]:
+    digest = hashlib.sha256(instance_to_json(instance).encode()).hexdigest()
+    found = []
+    if plan.instance != instance.name or plan.instance_digest != digest:
+        found.append(
+            f"plan is for {plan.instance!r} with digest {plan.instance_digest[:12]}…, "
+            f"instance is {instance.name!r} with {digest[:12]}…"
+        )
+    if plan.clock_hz != instance.clock_hz:
+        found.append(f"plan's clock is {plan.clock_hz} Hz, the instance's {instance.clock_hz} Hz")
+    return [Violation(Rule.INSTANCE, message) for message in found]
+
+
+def _placement_violations(instance: Instance, plan: Plan) -> list[Violation]:
+    found = []
+    counts = Counter(entry.item for entry in plan.items)
+    items = {item.name: item for item in instance.items}
+    parts = {device.name: device.part for device in instance.devices}
+    found += [f"item {name!r} is not placed" for name in items if not counts[name]]
+    found += [f"item {name!r} is placed {count} times" for name, count in counts.items() if count > 1]
+    found += [f"item {name!r} is unknown to the instance" for name in counts if name not in items]
+    for entry in plan.items:
+        if entry.device not in parts:
+            found.append(f"item {entry.item!r} is on unknown device {entry.device!r}")
+        elif entry.item in items:
+            offered = items[entry.item].configurations.get(parts[entry.device], ())
+            if entry.configuration not in {c.label for c in offered}:
+                found.append(
+                    f"item {entry.item!r} has configuration {entry.configuration!r}, "
+                    f"which is none of the {len(offered)} offered on {parts[entry.device]}"
+                )
+    return [Violation(Rule.PLACED_ONCE, message) for message in found]
+
+
+def _tile_violations(facts: _Facts) -> list[Violation]:
+    tiles: dict[str, dict[str | None, list[str]]] = {}
+    for item in facts.instance.items:
+        if item.tile_group is not None:
+            by_tile = tiles.setdefault(item.tile_group, {})
+            by_tile.setdefault(facts.configuration[item.name].tile, []).append(item.name)
+    return [
+        Violation(
+            Rule.TILES,
+            f"tile group {group!r} mixes tiles: "
+            + ", ".join(f"{tile} in {' '.join(names)}" for tile, names in by_tile.items()),
+        )
+        for group, by_tile in tiles.items()
+        if len(by_tile) > 1
+    ]
+
+
+def _same_device_violations(facts: _Facts) -> list[Violation]:
+    places: dict[str, set[str]] = {}
+    for item in facts.instance.items:
+        if item.same_device is not None:
+            places.setdefault(item.same_device, set()).add(facts.device[item.name])
+    return [
+        Violation(Rule.SAME_DEVICE, f"items coupled as {key!r} are spread over {', '.join(sorted(devices))}")
+        for key, devices in places.items()
+        if len(devices) > 1
+    ]
+
+
+def _resource_violations(facts: _Facts) -> list[Violation]:
+    found = []
+    for device in facts.instance.devices:
+        for resource in ("dsp", "m20k", "alm"):
+            used, capacity = facts.used(device.name, resource), getattr(device, resource)
+            if used > capacity:
+                found.append(Violation(Rule.RESOURCES, f"{device.name}: {used} {resource} used of {capacity}"))
+    return found
+
+
+def _dram_violations(facts: _Facts) -> list[Violation]:
+    clock, cycles = facts.instance.clock_hz, facts.plan.cycles_per_frame
+    return [
+        Violation(
+            Rule.DRAM,
+            f"{device.name}: {facts.dram[device.name]} bytes a frame × {clock} Hz / {cycles} cycles "
+            f"exceeds {device.dram_bytes_per_s} bytes/s",
+        )
+        for device in facts.instance.devices
+        if facts.dram[device.name] * clock > device.dram_bytes_per_s * cycles
+    ]
+
+
+def _network_violations(facts: _Facts) -> list[Violation]:
+    clock, cycles = facts.instance.clock_hz, facts.plan.cycles_per_frame
+    return [
+        Violation(
+            Rule.NETWORK,
+            f"{device.name}: {direction} of {load[device.name]} bits a frame × {clock} Hz / {cycles} cycles "
+            f"exceeds {device.link_bits_per_s} bits/s",
+        )
+        for device in facts.instance.devices
+        for direction, load in (("egress", facts.egress), ("ingress", facts.ingress))
+        if load[device.name] * clock > device.link_bits_per_s * cycles
+    ]
+
+
+def _hop_violations(facts: _Facts) -> list[Violation]:
+    return facts.hops()[1]
+
+
+def _pin_violations(facts: _Facts) -> list[Violation]:
+    return [
+        Violation(Rule.PINS, f"item {item.name!r} is pinned to {item.pinned!r} but on {facts.device[item.name]!r}")
+        for item in facts.instance.items
+        if item.pinned is not None and item.pinned != facts.device[item.name]
+    ]
+
+
+def _objective_violations(facts: _Facts) -> list[Violation]:
+    """T must be exactly the least that engines, DRAM and links allow, and the throughput clock / T."""
+    plan, clock = facts.plan, facts.instance.clock_hz
+    if plan.cycles_per_frame < 1:
+        return [Violation(Rule.OBJECTIVE, f"cycles a frame is {plan.cycles_per_frame}, must be at least 1")]
+    slowest = max(facts.configuration, key=lambda item: facts.configuration[item].cycles_per_frame)
+    least = Fraction(max(1, facts.configuration[slowest].cycles_per_frame))
+    for device in facts.instance.devices:
+        name = device.name
+        rates = [(facts.dram[name], device.dram_bytes_per_s)]
+        rates += [(load[name], device.link_bits_per_s) for load in (facts.egress, facts.ingress)]
+        # without capacity any demand is a violation above, and sets no finite T here
+        least = max([least] + [Fraction(demand) * clock / capacity for demand, capacity in rates if capacity])
+    found = []
+    if not plan.cycles_per_frame - 1 < least <= plan.cycles_per_frame:
+        found.append(
+            f"plan says {plan.cycles_per_frame} cycles a frame, its engines, DRAM and links need {float(least):.3f} "
+            f"(slowest engine {slowest!r} takes {facts.configuration[slowest].cycles_per_frame})"
+        )
+    throughput = float(Fraction(clock, plan.cycles_per_frame))
+    if plan.throughput_fps != throughput:
+        found.append(
+            f"plan says {plan.throughput_fps} frames/s, {clock} Hz / {plan.cycles_per_frame} is {throughput}"
+        )
+    return [Violation(Rule.OBJECTIVE, message) for message in found]
+
+
+def _bound_violations(facts: _Facts) -> list[Violation]:
+    plan, clock = facts.plan, facts.instance.clock_hz
+    if not 1 <= plan.bound_cycles_per_frame <= plan.cycles_per_frame:
+        return [
+            Violation(
+                Rule.BOUND,
+                f"bound of {plan.bound_cycles_per_frame} cycles a frame, plan has {plan.cycles_per_frame}: "
+                "a bound lies between 1 and the plan",
+            )
+        ]
+    found = []
+    best, throughput = Fraction(clock, plan.bound_cycles_per_frame), Fraction(clock, max(1, plan.cycles_per_frame))
+    if plan.bound_fps != float(best):
+        found.append(f"bound of {plan.bound_fps} frames/s, {clock} Hz / {plan.bound_cycles_per_frame} is {float(best)}")
+    if plan.gap != float((best - throughput) / best):
+        found.append(f"gap {plan.gap}, (bound − throughput) / bound is {float((best - throughput) / best)}")
+    status = "optimal" if plan.bound_cycles_per_frame == plan.cycles_per_frame else "feasible"
+    if plan.status != status:
+        found.append(f"status {plan.status!r}, should be {status!r}")
+    return [Violation(Rule.BOUND, message) for message in found]
+
+
+def _item_record_violations(facts: _Facts) -> list[Violation]:
+    found = []
+    levels, _ = facts.hops()
+    layers = {item.name: item.layer for item in facts.instance.items}
+    for entry in facts.plan.items:
+        c = facts.configuration[entry.item]
+        true = {
+            "layer": layers[entry.item], "tile": c.tile, "payload": c.payload, "cycles_per_frame": c.cycles_per_frame,
+            "dsp": c.dsp, "m20k": c.m20k, "alm": c.alm, "dram_bytes_per_frame": c.dram_bytes_per_frame,
+            "hops": levels[entry.item],
+        }  # fmt: skip
+        found += _differences(f"item {entry.item!r}", entry, true)
+    return found
+
+
+def _device_record_violations(facts: _Facts) -> list[Violation]:
+    names = [device.name for device in facts.instance.devices]
+    if [entry.device for entry in facts.plan.devices] != names:
+        listed = ", ".join(entry.device for entry in facts.plan.devices)
+        return [Violation(Rule.RECORD, f"plan lists devices {listed}; the instance has {', '.join(names)}")]
+    found = []
+    clock, cycles = facts.instance.clock_hz, max(1, facts.plan.cycles_per_frame)
+    for device, entry in zip(facts.instance.devices, facts.plan.devices, strict=True):
+        name = device.name
+        true: dict[str, object] = {"part": device.part, "items": sum(d == name for d in facts.device.values())}
+        for resource in ("dsp", "m20k", "alm"):
+            true[resource] = facts.used(name, resource)
+            true[f"{resource}_capacity"] = getattr(device, resource)
+        true["dram_bytes_per_frame"] = facts.dram[name]
+        true["dram_bytes_per_s"] = -(-facts.dram[name] * clock // cycles)
+        true["dram_capacity_bytes_per_s"] = device.dram_bytes_per_s
+        for direction, load in (("egress", facts.egress[name]), ("ingress", facts.ingress[name])):
+            true[f"{direction}_bits_per_frame"] = str(load)
+            true[f"{direction}_bits_per_s"] = -(-load * clock // cycles)
+        true["link_capacity_bits_per_s"] = device.link_bits_per_s
+        found += _differences(f"device {name!r}", entry, true)
+    return found
+
+
+def _crossing_record_violations(facts: _Facts) -> list[Violation]:
+    """The plan's crossings are exactly the links between devices, each as often as the instance has it."""
+    true: Counter[tuple[str, ...]] = Counter()
+    for link in facts.instance.links:
+        source, target = facts.device[link.source], facts.device[link.target]
+        if source != target:
+            true[(link.source, link.target, link.kind.value, source, target, str(link.bits_per_frame))] += 1
+    said = Counter(
+        (c.source, c.target, c.kind, c.from_device, c.to_device, c.bits_per_frame) for c in facts.plan.crossings
+    )
+    found = [f"crossing {' '.join(key)} is missing from the plan" for key in (true - said)]
+    found += [f"crossing {' '.join(key)} is in the plan but not in the placement" for key in (said - true)]
+    return [Violation(Rule.RECORD, message) for message in found]
+
+
+def _differences(where: str, entry: object, true: dict[str, object]) -> list[Violation]:
+    return [
+        Violation(Rule.RECORD, f"{where}: {key} is {getattr(entry, key)!r} in the plan, {value!r} in truth")
+        for key, value in true.items()
+        if getattr(entry, key) != value
+    ]
