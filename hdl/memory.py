@@ -1,0 +1,127 @@
+"""Block memories: arrays that synthesis maps to M20K or MLAB blocks.
+
+Words are raw unsigned vectors; take ``.signed()`` where they are used.  A read beside a write to the same
+address returns the old word.  An address at or past ``depth`` is an error in MyHDL and undefined in Verilog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from myhdl import Signal, always, block, intbv
+
+
+def address_width(depth: int) -> int:
+    """Bits of an address of ``depth`` words; at least 1, since no signal has 0 bits."""
+    return max(1, (depth - 1).bit_length())
+
+
+def checked_contents(contents: Sequence[int] | None, depth: int, width: int) -> list[int]:
+    """``contents`` as a list of ``depth`` raw words, zeros for None.  Raises ValueError when they don't fit."""
+    if depth < 1 or width < 1:
+        raise ValueError(f"a memory needs depth and width of at least 1, not {depth} x {width}")
+    if contents is None:
+        return [0] * depth
+    words = [int(word) for word in contents]
+    if len(words) != depth:
+        raise ValueError(f"contents of {len(words)} words given for a memory of {depth}")
+    for address, word in enumerate(words):
+        if not 0 <= word < 1 << width:
+            raise ValueError(f"word {word} at address {address} does not fit {width} unsigned bits")
+    return words
+
+
+@block
+def simple_dual_port(
+    clk: Any,
+    write_enable: Any,
+    write_address: Any,
+    write_data: Any,
+    read_enable: Any,
+    read_address: Any,
+    read_data: Any,
+    *,
+    depth: int,
+    width: int,
+    contents: Sequence[int] | None = None,
+    output_register: bool = False,
+    image: str | None = None,  # noqa: ARG001 - read by hdl.verilog
+) -> Any:
+    """A memory with one write port and one read port on one clock.
+
+    Costs ``depth * width`` memory bits; one cycle from ``read_enable`` to ``read_data``, which then holds.
+
+    Args:
+        write_address, read_address: `address_width` ``(depth)`` bits.
+        contents: raw words at power-up; zeros if None.
+        output_register: one more register behind the memory: two cycles, the second one in every clock
+            cycle whatever ``read_enable`` says, and a faster clock.
+        image: public name under which `hdl.verilog` lets the contents be loaded from a file; then
+            ``contents`` are no part of the Verilog text.
+    """
+    mem = [Signal(intbv(word)[width:]) for word in checked_contents(contents, depth, width)]
+    word = Signal(intbv(0)[width:])
+
+    @always(clk.posedge)
+    def write():
+        if write_enable:
+            mem[write_address].next = write_data
+
+    if output_register:
+
+        @always(clk.posedge)
+        def read():
+            if read_enable:
+                word.next = mem[read_address]
+
+        @always(clk.posedge)
+        def output():
+            read_data.next = word
+
+        return write, read, output
+
+    @always(clk.posedge)
+    def read_directly():
+        if read_enable:
+            read_data.next = mem[read_address]
+
+    return write, read_directly
+
+
+@block
+def read_only(
+    clk: Any,
+    read_enable: Any,
+    read_address: Any,
+    read_data: Any,
+    *,
+    depth: int,
+    width: int,
+    contents: Sequence[int] | None = None,
+    output_register: bool = False,
+    image: str | None = None,  # noqa: ARG001 - read by hdl.verilog
+) -> Any:
+    """A memory that is only read; arguments, latency and cost as in `simple_dual_port`."""
+    mem = [Signal(intbv(word)[width:]) for word in checked_contents(contents, depth, width)]
+    word = Signal(intbv(0)[width:])
+
+    if output_register:
+
+        @always(clk.posedge)
+        def read():
+            if read_enable:
+                word.next = mem[read_address]
+
+        @always(clk.posedge)
+        def output():
+            read_data.next = word
+
+        return read, output
+
+    @always(clk.posedge)
+    def read_directly():
+        if read_enable:
+            read_data.next = mem[read_address]
+
+    return read_directly
