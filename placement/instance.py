@@ -265,7 +265,9 @@ def _item_problems(instance: Instance, item: Item) -> list[str]:
         for c in configurations:
             problems += _negatives(f"{where}, configuration {c.label!r}", c)
             if (c.tile is None) != (item.tile_group is None):
-                problems.append(f"{where}, configuration {c.label!r}: tile {c.tile!r} but tile group {item.tile_group!r}")
+                problems.append(
+                    f"{where}, configuration {c.label!r}: tile {c.tile!r} but tile group {item.tile_group!r}"
+                )
     return problems
 
 

@@ -236,10 +236,10 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
     least = Fraction(max(1, facts.configuration[slowest].cycles_per_frame))
     for device in facts.instance.devices:
         name = device.name
-        rates = [(facts.dram[name], device.dram_bytes_per_s)]
+        rates = [(Fraction(facts.dram[name]), device.dram_bytes_per_s)]
         rates += [(load[name], device.link_bits_per_s) for load in (facts.egress, facts.ingress)]
         # without capacity any demand is a violation above, and sets no finite T here
-        least = max([least] + [Fraction(demand) * clock / capacity for demand, capacity in rates if capacity])
+        least = max([least] + [demand * clock / capacity for demand, capacity in rates if capacity])
     found = []
     if not plan.cycles_per_frame - 1 < least <= plan.cycles_per_frame:
         found.append(
@@ -282,7 +282,7 @@ def _item_record_violations(facts: _Facts) -> list[Violation]:
     layers = {item.name: item.layer for item in facts.instance.items}
     for entry in facts.plan.items:
         c = facts.configuration[entry.item]
-        true = {
+        true: dict[str, object] = {
             "layer": layers[entry.item], "tile": c.tile, "payload": c.payload, "cycles_per_frame": c.cycles_per_frame,
             "dsp": c.dsp, "m20k": c.m20k, "alm": c.alm, "dram_bytes_per_frame": c.dram_bytes_per_frame,
             "hops": levels[entry.item],
@@ -322,7 +322,7 @@ def _crossing_record_violations(facts: _Facts) -> list[Violation]:
         source, target = facts.device[link.source], facts.device[link.target]
         if source != target:
             true[(link.source, link.target, link.kind.value, source, target, str(link.bits_per_frame))] += 1
-    said = Counter(
+    said: Counter[tuple[str, ...]] = Counter(
         (c.source, c.target, c.kind, c.from_device, c.to_device, c.bits_per_frame) for c in facts.plan.crossings
     )
     found = [f"crossing {' '.join(key)} is missing from the plan" for key in (true - said)]

@@ -1,0 +1,339 @@
+"""The poster's equations (1)–(6) as a CP-SAT decision problem: is there a placement at T cycles a frame?
+
+Variables, in English:
+    on[i, n]         item i stands on device n                                              (d̃ of the poster)
+    picks[i, n, k]   … and is built there with its configuration k                          (d of the poster)
+    tile[g, t]       the items of tile group g share tile t
+    crosses[i, j]    items i and j, joined by links i → j, stand on different devices
+    hops[i]          network hops from the input to item i along activation and error links (H of the poster)
+
+Throughput is not a variable: T is an integer constant, a rate demand of b a frame fits a capacity c a second when
+b ≤ ⌊c · T / clock⌋ (exact, as b is an integer after scaling), and `placement.search` looks for the least T.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from placement.instance import Instance, hop_order
+from placement.options import Options
+from placement.plan import Assignment
+
+
+class Family(enum.Enum):
+    """Constraint families, as they are named to the user when one must be relaxed."""
+
+    DSP = "DSP blocks"
+    M20K = "on-chip memory (M20K)"
+    ALM = "ALMs"
+    DRAM = "DRAM bandwidth"
+    LINKS = "link bandwidth"
+    HOPS = "equal hops"
+    PINS = "pinned items"
+    TILES = "shared tiles"
+    SAME_DEVICE = "coupled items"
+
+
+NO_FAMILY: frozenset[Family] = frozenset()
+
+
+@dataclass
+class Model:
+    """A CP-SAT model under construction: the solver's model and the variables by meaning (see the module)."""
+
+    instance: Instance
+    options: Options
+    solver: cp_model.CpModel = field(default_factory=cp_model.CpModel)
+    on: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    picks: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
+    tile: dict[tuple[str, str], cp_model.IntVar] = field(default_factory=dict)
+    crosses: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
+
+    def budget(self, capacity_per_s: int) -> int:
+        """Units a frame that a capacity a second admits at this T: ⌊c · T / clock⌋."""
+        return capacity_per_s * self.options.cycles_per_frame // self.instance.clock_hz
+
+
+def build_model(instance: Instance, options: Options, without: frozenset[Family] = NO_FAMILY) -> Model:
+    """All constraints at the T of `options`, less the families to be relaxed."""
+    model = Model(instance, options)
+    place_once(model)
+    constraints: Mapping[Family, Callable[[Model], None]] = {
+        Family.DSP: lambda m: respect_blocks(m, "dsp"),
+        Family.M20K: lambda m: respect_blocks(m, "m20k"),
+        Family.ALM: lambda m: respect_blocks(m, "alm"),
+        Family.DRAM: respect_dram,
+        Family.LINKS: respect_links,
+        Family.HOPS: equal_hops,
+        Family.PINS: pin_items,
+        Family.TILES: share_tiles,
+        Family.SAME_DEVICE: couple_items,
+    }
+    for family, add in constraints.items():
+        if family not in without:
+            add(model)
+    return model
+
+
+def place_once(model: Model) -> None:
+    """(1)  d̃[l,n] = Σ_c d[l,n,c],   Σ_n d̃[l,n] = 1   for every layer l: placed once, with one configuration.
+
+    Only configurations usable at T get a variable, which is equation (6) for engines: S ≤ S[l,n](c).
+    """
+    instance, solver = model.instance, model.solver
+    for i in range(len(instance.items)):
+        places = []
+        for n, device in enumerate(instance.devices):
+            usable = model.options.by_part[i].get(device.part, ())
+            if not usable:
+                continue
+            here = solver.new_bool_var(f"on[{i},{n}]")
+            places.append(here)
+            model.on[i, n] = here
+            if len(usable) == 1:
+                model.picks[i, n, usable[0]] = here
+                continue
+            for k in usable:
+                model.picks[i, n, k] = solver.new_bool_var(f"picks[{i},{n},{k}]")
+            solver.add(sum(model.picks[i, n, k] for k in usable) == here)
+        solver.add_exactly_one(places)
+
+
+def respect_blocks(model: Model, resource: str) -> None:
+    """(2)  Σ_l Σ_c d[l,n,c] · R_layer[l,n,t](c) ≤ R_dev[n,t]   for every device n; `resource` t is "dsp", "m20k"
+    or "alm"."""
+    for n, device in enumerate(model.instance.devices):
+        terms = _costs(model, n, resource)
+        if terms:
+            model.solver.add(sum(cost * pick for cost, pick in terms) <= getattr(device, resource))
+
+
+def respect_dram(model: Model) -> None:
+    """(2) for t = DRAM bandwidth: Σ bytes a frame · clock ≤ R_dev[n] · T."""
+    for n, device in enumerate(model.instance.devices):
+        terms = _costs(model, n, "dram_bytes_per_frame")
+        if terms:
+            model.solver.add(sum(cost * pick for cost, pick in terms) <= model.budget(device.dram_bytes_per_s))
+
+
+def respect_links(model: Model) -> None:
+    """(3)  Σ_l Σ_k d̃[l,n] · (1 − d̃[k,n]) · S·F[l,k] ≤ C_dev[n]   for every device n: egress; and the same sum with
+    l and k exchanged: ingress.
+
+    The product is linearised by a literal that is forced to 1 where it is 1; nothing gains from it being 1
+    elsewhere. A link fatter than every device's rate cannot be cut, so its ends are joined outright.
+    """
+    instance, solver = model.instance, model.solver
+    scale = math.lcm(*(link.bits_per_frame.denominator for link in instance.links)) if instance.links else 1
+    bits: dict[tuple[int, int], int] = {}
+    for link in instance.links:
+        pair = (instance.item_index[link.source], instance.item_index[link.target])
+        bits[pair] = bits.get(pair, 0) + int(link.bits_per_frame * scale)
+    budgets = [
+        device.link_bits_per_s * model.options.cycles_per_frame * scale // instance.clock_hz
+        for device in instance.devices
+    ]
+    egress: list[list[cp_model.LinearExpr]] = [[] for _ in instance.devices]
+    ingress: list[list[cp_model.LinearExpr]] = [[] for _ in instance.devices]
+    for (i, j), amount in bits.items():
+        if amount == 0 or i == j:
+            continue
+        if amount > max(budgets):
+            solver.add(_crosses(model, i, j) == 0)
+            continue
+        for n in range(len(instance.devices)):
+            for end, other, load in ((i, j, egress), (j, i, ingress)):
+                if (end, n) in model.on:
+                    sends = solver.new_bool_var("")
+                    elsewhere = [model.on[other, n]] if (other, n) in model.on else []
+                    solver.add_bool_or([model.on[end, n].negated(), *elsewhere, sends])
+                    load[n].append(amount * sends)
+    for n, budget in enumerate(budgets):
+        for load in (egress, ingress):
+            if load[n]:
+                solver.add(sum(load[n]) <= budget)
+
+
+def equal_hops(model: Model) -> None:
+    """(4)  H[l] = H[k] + Σ_n d̃[l,n] · (1 − d̃[k,n])   for every activation or error link k → l; H = 0 where none
+    arrives.
+
+    Stash, weight and gradient links are exempt: what they carry waits in buffers, for a round trip or a batch.
+    """
+    instance = model.instance
+    predecessors: dict[int, set[int]] = {}
+    for link in instance.links:
+        if link.kind.hops_match:
+            source, target = instance.item_index[link.source], instance.item_index[link.target]
+            predecessors.setdefault(target, set()).add(source)
+    depth: dict[int, int] = {}
+    for i in hop_order(instance):
+        depth[i] = max((depth[p] + 1 for p in predecessors.get(i, ())), default=0)
+        model.hops[i] = model.solver.new_int_var(0, depth[i], f"hops[{i}]")
+        for p in sorted(predecessors.get(i, ())):
+            model.solver.add(model.hops[i] == model.hops[p] + _crosses(model, p, i))
+
+
+def pin_items(model: Model) -> None:
+    """(5)  d̃[l,n] = 1 for every pinned layer l: input and output layers on FPGA 0, and what the user pinned."""
+    for i, item in enumerate(model.instance.items):
+        if item.pinned is not None:
+            n = model.instance.device_index[item.pinned]
+            if (i, n) in model.on:
+                model.solver.add(model.on[i, n] == 1)
+            else:
+                model.solver.add_bool_or([])  # the pinned device cannot hold the item at this T
+
+
+def share_tiles(model: Model) -> None:
+    """All items of a tile group choose configurations of one tile: Σ_n Σ_{c of tile t} d[l,n,c] = tile[g,t]."""
+    for group, members in model.instance.tile_groups.items():
+        for t in model.options.tiles[group]:
+            model.tile[group, t] = model.solver.new_bool_var(f"tile[{group},{t}]")
+        model.solver.add_exactly_one(model.tile[group, t] for t in model.options.tiles[group])
+        for i in members:
+            by_tile: dict[str, list[cp_model.IntVar]] = {t: [] for t in model.options.tiles[group]}
+            for n in range(len(model.instance.devices)):
+                offered = model.instance.configurations(i, n)
+                for k in model.options.by_part[i].get(model.instance.devices[n].part, ()):
+                    by_tile[offered[k].tile or ""].append(model.picks[i, n, k])
+            for t, picks in by_tile.items():
+                if len(model.options.tiles[group]) > 1:
+                    model.solver.add(sum(picks) == model.tile[group, t])
+
+
+def couple_items(model: Model) -> None:
+    """Items with the same `same_device` stand on one device: d̃[l,n] = d̃[k,n] for every device n."""
+    groups: dict[str, list[int]] = {}
+    for i, item in enumerate(model.instance.items):
+        if item.same_device is not None:
+            groups.setdefault(item.same_device, []).append(i)
+    for first, *others in groups.values():
+        for other in others:
+            for n in range(len(model.instance.devices)):
+                model.solver.add(_on(model, first, n) == _on(model, other, n))
+
+
+def order_equal_devices(model: Model) -> None:
+    """Redundant: of devices that differ only in name and hold no pin, a later one may be used by item i only if the
+    earlier one is used by an item before i. It removes mirror images, which helps proofs; it loses no solution
+    up to renaming devices. Not to be combined with a hint, which may be one of the mirror images."""
+    instance, solver = model.instance, model.solver
+    pinned = {item.pinned for item in instance.items}
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for n, device in enumerate(instance.devices):
+        if device.name not in pinned:
+            groups.setdefault(device.shape, []).append(n)
+    for group in groups.values():
+        for earlier, later in itertools.pairwise(group):
+            used_before: cp_model.IntVar | None = None
+            for i in range(len(instance.items)):
+                if (i, later) not in model.on:
+                    continue
+                if used_before is None:
+                    solver.add(model.on[i, later] == 0)
+                else:
+                    solver.add_implication(model.on[i, later], used_before)
+                used = solver.new_bool_var("")
+                before = [] if used_before is None else [used_before]
+                solver.add_bool_or([used.negated(), *before, model.on[i, earlier]])
+                used_before = used
+
+
+def add_hint(model: Model, assignment: Assignment) -> None:
+    """Start the solver at an assignment; what is not usable at this T is left open."""
+    for (i, n), variable in model.on.items():
+        model.solver.add_hint(variable, int(assignment.devices[i] == n))
+    for (i, n, k), variable in model.picks.items():
+        if variable.index != model.on[i, n].index:
+            hit = assignment.devices[i] == n and assignment.configurations[i] == k
+            model.solver.add_hint(variable, int(hit))
+    for (i, j), variable in model.crosses.items():
+        model.solver.add_hint(variable, int(assignment.devices[i] != assignment.devices[j]))
+
+
+class Answer(enum.Enum):
+    """What the solver found out. UNKNOWN is not INFEASIBLE: the budget ended first."""
+
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """A budget of the solver that gives the same answer on every machine."""
+
+    # CP-SAT's deterministic time, roughly seconds of one core
+    deterministic_seconds: float
+    seed: int = 0
+    # threads; the interleaved search is deterministic for any number of them
+    workers: int = 2
+
+
+def decide(model: Model, effort: Effort) -> tuple[Answer, Assignment | None]:
+    """Solve the decision problem; with FEASIBLE comes the assignment."""
+    solver = cp_model.CpSolver()
+    configure(solver, effort)
+    status = solver.solve(model.solver)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Answer.FEASIBLE, _read(model, solver)
+    if status == cp_model.INFEASIBLE:
+        return Answer.INFEASIBLE, None
+    if status == cp_model.UNKNOWN:
+        return Answer.UNKNOWN, None
+    raise AssertionError(f"CP-SAT calls our model {solver.status_name(status)}: {model.solver.validate()}")
+
+
+def configure(solver: cp_model.CpSolver, effort: Effort) -> None:
+    """Set a CP-SAT solver to a reproducible search within the effort."""
+    solver.parameters.random_seed = effort.seed
+    solver.parameters.max_deterministic_time = effort.deterministic_seconds
+    solver.parameters.num_workers = effort.workers
+    solver.parameters.interleave_search = True
+
+
+def _read(model: Model, solver: cp_model.CpSolver) -> Assignment:
+    devices, configurations = [-1] * len(model.instance.items), [-1] * len(model.instance.items)
+    for (i, n, k), variable in model.picks.items():
+        if solver.value(variable):
+            devices[i], configurations[i] = n, k
+    return Assignment(tuple(devices), tuple(configurations))
+
+
+def _on(model: Model, i: int, n: int) -> cp_model.IntVar | int:
+    return model.on.get((i, n), 0)
+
+
+def _costs(model: Model, n: int, cost: str) -> list[tuple[int, cp_model.IntVar]]:
+    """Non-zero costs of what may be picked on device n."""
+    terms = []
+    for i in range(len(model.instance.items)):
+        offered = model.instance.configurations(i, n)
+        for k in model.options.by_part[i].get(model.instance.devices[n].part, ()):
+            if amount := getattr(offered[k], cost):
+                terms.append((amount, model.picks[i, n, k]))
+    return terms
+
+
+def _crosses(model: Model, i: int, j: int) -> cp_model.IntVar:
+    """The literal that is 1 exactly if items i and j stand on different devices."""
+    pair = (min(i, j), max(i, j))
+    if pair not in model.crosses:
+        literal = model.solver.new_bool_var(f"crosses[{pair[0]},{pair[1]}]")
+        for n in range(len(model.instance.devices)):
+            here, there = model.on.get((pair[0], n)), model.on.get((pair[1], n))
+            if here is not None and there is not None:
+                model.solver.add_bool_or([here.negated(), there, literal])
+                model.solver.add_bool_or([here.negated(), there.negated(), literal.negated()])
+            elif here is not None:
+                model.solver.add_implication(here, literal)
+        model.crosses[pair] = literal
+    return model.crosses[pair]
