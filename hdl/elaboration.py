@@ -109,7 +109,7 @@ class _LightInspect:
     @staticmethod
     def stack(_context: int = 1) -> list[tuple[FrameType, str, int, str]]:
         frame: FrameType | None = sys._getframe(1)
-        found = []
+        found: list[tuple[FrameType, str, int, str]] = []
         while frame is not None and len(found) < _FRAMES:
             if frame.f_code.co_filename != __file__:
                 found.append((frame, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
@@ -124,7 +124,7 @@ class _SlowInspect(_LightInspect):
     """As MyHDL has it, but for the frames of this file."""
 
     @staticmethod
-    def stack(_context: int = 1) -> list[Any]:  # type: ignore[override]
+    def stack(_context: int = 1) -> list[Any]:
         return [record for record in inspect.stack() if record.filename != __file__]
 
 

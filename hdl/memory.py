@@ -64,25 +64,25 @@ def simple_dual_port(
     word = Signal(intbv(0)[width:])
 
     @always(clk.posedge)
-    def write():
+    def write() -> None:
         if write_enable:
             mem[write_address].next = write_data
 
     if output_register:
 
         @always(clk.posedge)
-        def read():
+        def read() -> None:
             if read_enable:
                 word.next = mem[read_address]
 
         @always(clk.posedge)
-        def output():
+        def output() -> None:
             read_data.next = word
 
         return write, read, output
 
     @always(clk.posedge)
-    def read_directly():
+    def read_directly() -> None:
         if read_enable:
             read_data.next = mem[read_address]
 
@@ -109,18 +109,18 @@ def read_only(
     if output_register:
 
         @always(clk.posedge)
-        def read():
+        def read() -> None:
             if read_enable:
                 word.next = mem[read_address]
 
         @always(clk.posedge)
-        def output():
+        def output() -> None:
             read_data.next = word
 
         return read, output
 
     @always(clk.posedge)
-    def read_directly():
+    def read_directly() -> None:
         if read_enable:
             read_data.next = mem[read_address]
 

@@ -14,6 +14,7 @@ What MyHDL's own ``convert`` leaves open is decided here:
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import shutil
@@ -89,10 +90,10 @@ def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in VERILOG_KEYWORDS:
         raise ConversionError(f"{name!r} is no name for a Verilog module")
-    if lint:
+    if lint and importlib.util.find_spec("hdl.lint"):
         _lint(block, name)
     _prepare(block)
-    ports = _ports(block, name)
+    ports = port_signals(block, name)
     memories = _image_blocks(block, name)
     raw, declared, names = _run_myhdl(block, name, ports, memories)
     images = {image: Image(image, names[image], *_shape(sub)) for image, sub in memories.items()}
@@ -158,7 +159,7 @@ def _mark_used(block: Any, generator: Any) -> None:
             signal._read = signal._used = True
 
 
-def _ports(block: Any, name: str) -> dict[str, Any]:
+def port_signals(block: Any, name: str) -> dict[str, Any]:
     """Port names and signals of the arguments, in their order."""
     signature = inspect.signature(block.func)
     bound = signature.bind(*block.args, **block.kwargs)

@@ -1,0 +1,98 @@
+"""Simulation in MyHDL: of the block itself, or of anything else that answers on the same signals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import myhdl
+from myhdl import Signal, StopSimulation, always, block, delay
+from myhdl._extractHierarchy import _memInfoMap
+
+from hdl.simulate.design import Design, Run
+from hdl.simulate.drivers import RESET_CYCLES, Bench
+
+
+@contextmanager
+def fresh_simulator() -> Iterator[None]:
+    """MyHDL keeps every signal ever made; forget them before and after a run."""
+    _forget()
+    try:
+        yield
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    myhdl._simulator._signals.clear()
+    myhdl._simulator._siglist.clear()
+    myhdl._simulator._futureEvents.clear()
+    myhdl._Simulation.Simulation._no_of_instances = 0
+    _memInfoMap.clear()
+
+
+def run_myhdl(design: Design, bench: Bench) -> Run:
+    """Simulate the block of the design."""
+    with fresh_simulator():
+        dut = design.factory(design.images)
+        simulate(design.signals(dut), design.constants, bench, lambda _signals: dut)
+        return bench.result()
+
+
+def simulate(
+    signals: Mapping[str, Any],
+    constants: Mapping[str, int],
+    bench: Bench,
+    make_dut: Callable[[Mapping[str, Any]], Any],
+) -> None:
+    """Drive ``signals`` with the bench until it has finished."""
+    simulation = myhdl.Simulation(make_dut(signals), testbench(signals, bench))
+    for name, value in constants.items():
+        signals[name].next = value
+    try:
+        simulation.run(quiet=1)
+    finally:
+        if not simulation._finished:
+            simulation.quit()
+
+
+@block
+def testbench(signals: Mapping[str, Any], bench: Bench) -> Any:
+    """Clock, reset, and the bench at each rising edge.  Not convertible."""
+    clk, rst = signals["clk"], signals["rst"]
+    sources = [(s, *_stream(signals, s.name)) for s in bench.sources]
+    sinks = [(s, *_stream(signals, s.name)) for s in bench.sinks]
+    edges = [0]
+
+    @always(delay(1))
+    def clock() -> None:
+        clk.next = not clk
+
+    @always(clk.posedge)
+    def step() -> None:
+        edges[0] += 1
+        rst.next = edges[0] < RESET_CYCLES
+        if edges[0] <= RESET_CYCLES:
+            if edges[0] == RESET_CYCLES:
+                for source, valid, _, payload in sources:
+                    source.offer()
+                    valid.next, payload.next = source.valid, source.payload
+                for sink, _, ready, _ in sinks:
+                    ready.next = sink.ready
+            return
+        for source, valid, ready, payload in sources:
+            source.step(bench.cycle, bool(ready))
+            valid.next, payload.next = source.valid, source.payload
+        for sink, valid, ready, payload in sinks:
+            sink.step(bench.cycle, bool(valid), int(payload))
+            ready.next = sink.ready
+        bench.cycle += 1
+        if bench.finished():
+            raise StopSimulation
+
+    return clock, step
+
+
+def _stream(signals: Mapping[str, Any], name: str) -> tuple[Signal, Signal, Signal]:
+    return signals[f"{name}_valid"], signals[f"{name}_ready"], signals[f"{name}_payload"]
