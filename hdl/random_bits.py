@@ -1,0 +1,96 @@
+"""Counter-based random bits for stochastic rounding and dropout, and the stochastic rounding itself.
+
+A random word is a function of (element index, step, key): never of lane, cycle or placement, so every
+configuration of a layer draws the same bits.  The function is seven rounds of the permutation of Speck-64
+(Beaulieu et al., "The SIMON and SPECK Families of Lightweight Block Ciphers", 2013; add, rotate, xor, so it needs
+no multipliers) over (index, step).  Seven rounds are the fewest that pass the statistical tests here;
+nothing of this is meant to be secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from myhdl import Signal, always, block, intbv
+
+from hdl.fixed import Fixed, IntArray
+from hdl.layers.base import Tile
+
+UintArray = npt.NDArray[np.uint32]
+
+ROUNDS = 7
+# cycles of `hash32_pipeline`, counted in cycles with ``enable``
+HASH_LATENCY = ROUNDS
+# random bits that decide one rounding
+ROUNDING_BITS = 16
+# cycles of `round_stochastically`, counted in cycles with ``enable``
+ROUNDING_LATENCY = 2
+# random words are 32 bits
+WORD = 32
+_WORD_MASK = 0xFFFFFFFF
+
+
+def stable_id(name: str) -> int:
+    """A 32-bit number for a tensor's name, the same in every process (CRC-32 of its UTF-8)."""
+    return zlib.crc32(name.encode())
+
+
+def tensor_key(seed: int, tensor_id: int) -> int:
+    """The key of one tensor's random bits under the recipe's seed."""
+    return (seed & _WORD_MASK) << 32 | (tensor_id & _WORD_MASK)
+
+
+def round_keys(key: int) -> tuple[int, ...]:
+    """Two whitening words and one word a round, 32 bits each, from a key of any size."""
+    words: list[int] = []
+    block_number = 0
+    while len(words) < 2 + ROUNDS:
+        digest = hashlib.sha256(f"{key}/{block_number}".encode()).digest()
+        words += [int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)]
+        block_number += 1
+    return tuple(words[: 2 + ROUNDS])
+
+
+def hash32(index: npt.ArrayLike, step: int | npt.ArrayLike, key: int) -> UintArray:
+    """Random 32-bit words for elements ``index`` at ``step`` (batch or frame number), of the shape of ``index``.
+
+    ``index`` and ``step`` count modulo 2**32."""
+    words = [np.uint32(word) for word in round_keys(key)]
+    x = (np.asarray(index, np.int64) & _WORD_MASK).astype(np.uint32) ^ words[0]
+    y = np.broadcast_to((np.asarray(step, np.int64) & _WORD_MASK).astype(np.uint32) ^ words[1], x.shape)
+    for word in words[2:]:
+        x = (((x >> np.uint32(8)) | (x << np.uint32(24))) + y) ^ word
+        y = ((y << np.uint32(3)) | (y >> np.uint32(29))) ^ x
+    return np.asarray(y, np.uint32)
+
+
+def high_half(words: UintArray) -> IntArray:
+    """Bits 31..16: the first of the two independent 16-bit numbers in a word."""
+    return (words >> np.uint32(16)).astype(np.int64)
+
+
+def low_half(words: UintArray) -> IntArray:
+    """Bits 15..0: the second of the two independent 16-bit numbers in a word."""
+    return (words & np.uint32(0xFFFF)).astype(np.int64)
+
+
+def stochastic_round_shift(codes: IntArray, shift: int, random16: IntArray) -> IntArray:
+    """``codes * 2**-shift`` rounded up with the probability of the part cut off; a negative shift is exact.
+
+    Adds ``shift`` random bits, then shifts right arithmetically (Gupta et al., "Deep Learning with Limited
+    Numerical Precision", 2015).  Of the random bits the top 16 are ``random16`` (or its top ``shift`` bits) and
+    the rest zero.  Does not saturate."""
+    if shift <= 0:
+        return codes << -shift
+    spread = ROUNDING_BITS - shift
+    noise = random16 >> spread if spread >= 0 else random16 << -spread
+    return (codes + noise) >> shift
+
+
+def requantise_stochastically(codes: IntArray, fraction_bits: int, target: Fixed, random16: IntArray) -> IntArray:
+    """Codes with ``fraction_bits`` right of the point, rounded stochastically and saturated into ``target``."""
+    return target.saturate(stochastic_round_shift(codes, fraction_bits - target.fraction_bits, random16))
