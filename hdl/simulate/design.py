@@ -67,7 +67,7 @@ class Design:
         """The Verilog of the circuit, its ports checked against `streams`, `images` and `constants`."""
         module = convert(self.factory({}), self.name)
         found = {port.name: (port.width, port.direction) for port in module.ports}
-        expected = {name: (1, Direction.IN) for name in ("clk", "rst")}
+        expected = dict.fromkeys(("clk", "rst"), (1, Direction.IN))
         for port in self.streams:
             back = Direction.OUT if port.direction is Direction.IN else Direction.IN
             expected[f"{port.name}_valid"] = (1, port.direction)
