@@ -1,0 +1,41 @@
+# Two commands do all the set-up: `make demo` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= build
+
+.PHONY: demo test test-slow test-torch check setup clean
+
+demo: setup
+	$(BIN)/dagtrain run examples/digits/digits.onnx --data digits --recipe examples/digits/recipe.toml \
+	    --devices examples/digits/cluster.toml --out $(OUT)/digits
+
+test: setup check
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+# minutes rather than seconds: one epoch in Verilator, ImageNet-sized models
+test-slow: setup
+	$(BIN)/python -m pytest -q -m slow
+
+# PyTorch as an independent reference; its wheel is large, so it stays optional
+test-torch: setup
+	$(BIN)/python -m pip install -q -e ".[torch]"
+	$(BIN)/python -m pytest -q -m torch
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: $(VENV)/.complete
+	@./setup-tools.sh
+
+$(VENV)/.complete: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("dagtrain needs Python 3.11 or newer, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(OUT)

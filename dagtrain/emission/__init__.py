@@ -1,0 +1,1 @@
+"""From a placed streaming graph to one folder of Verilog an FPGA."""

@@ -1,0 +1,93 @@
+"""A structural module under construction: wires for streams, instances of stream modules, ports of the module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dagtrain.emission.modules import StreamModule
+from hdl.netlist import Direction, Instance, Module, PortDecl, Value, Wire, instantiate
+
+
+@dataclass
+class Assembly:
+    """Collects wires and instances; `module` freezes them."""
+
+    name: str
+    comment: str = ""
+    ports: list[PortDecl] = field(default_factory=list)
+    wires: list[Wire] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
+    assigns: list[tuple[str, str]] = field(default_factory=list)
+    parameters: dict[str, int | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.port("clk", 1, Direction.IN)
+        self.port("rst", 1, Direction.IN)
+
+    def port(self, name: str, width: int, direction: Direction) -> str:
+        """Declare a port; returns its name."""
+        self.ports.append(PortDecl(name, width, direction))
+        return name
+
+    def wire(self, name: str, width: int = 1) -> str:
+        """Declare a wire; returns its name."""
+        self.wires.append(Wire(name, width))
+        return name
+
+    def stream(self, net: str, payload_bits: int) -> str:
+        """Declare the three wires of an internal stream; returns the net's prefix."""
+        self.wire(f"{net}_valid")
+        self.wire(f"{net}_ready")
+        self.wire(f"{net}_payload", payload_bits)
+        return net
+
+    def stream_port(self, net: str, payload_bits: int, direction: Direction) -> str:
+        """Declare a stream port; ``direction`` is that of valid and payload."""
+        back = Direction.OUT if direction is Direction.IN else Direction.IN
+        self.port(f"{net}_valid", 1, direction)
+        self.port(f"{net}_ready", 1, back)
+        self.port(f"{net}_payload", payload_bits, direction)
+        return net
+
+    def instance(
+        self,
+        module: StreamModule,
+        name: str,
+        streams: Mapping[str, str],
+        signals: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Value] | None = None,
+    ) -> None:
+        """Instantiate a stream module: ``streams`` maps its streams to nets, ``signals`` its other ports."""
+        connections = {"clk": "clk", "rst": "rst", **(signals or {})}
+        for stream, net in streams.items():
+            prefix = module.prefixes[stream]
+            for part in ("valid", "ready", "payload"):
+                connections[f"{prefix}_{part}"] = f"{net}_{part}"
+        self.raw_instance(module.name, module.verilog.ports, name, connections, parameters)
+
+    def raw_instance(
+        self,
+        module: str,
+        ports: tuple[PortDecl, ...],
+        name: str,
+        connections: Mapping[str, str],
+        parameters: Mapping[str, Value] | None = None,
+    ) -> None:
+        """Instantiate any module; connections are checked against its ports."""
+        declared = {port.name for port in ports}
+        wanted = {port: net for port, net in connections.items() if port in declared or port not in ("clk", "rst")}
+        widths = {item.name: item.width for item in (*self.ports, *self.wires)}
+        self.instances.append(instantiate(module, ports, name, wanted, widths, parameters))
+
+    def module(self) -> Module:
+        """The finished module."""
+        return Module(
+            self.name,
+            tuple(self.ports),
+            tuple(self.wires),
+            tuple(self.instances),
+            tuple(self.assigns),
+            self.parameters,
+            self.comment,
+        )

@@ -1,0 +1,124 @@
+"""The distinct Verilog modules of a design: each circuit configuration is converted once, whoever uses it.
+
+A module's name ends in a hash of its configuration, so the same configuration has the same name and text in every
+design, on every machine, and module texts can be kept on disk between runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from myhdl import Signal
+
+from dagtrain.files import write_text
+from hdl.layers.base import Layer
+from hdl.netlist import Direction, PortDecl
+from hdl.sources import code_hash
+from hdl.stream import Stream
+from hdl.verilog import Image, VerilogModule, convert, port_signals
+
+# builds a block from (clk, rst, streams by name)
+Builder = Callable[[Any, Any, Mapping[str, Stream]], Any]
+
+
+@dataclass(frozen=True)
+class StreamModule:
+    """A Verilog module whose ports are clk, rst and streams."""
+
+    verilog: VerilogModule
+    # stream name -> prefix of its Verilog ports
+    prefixes: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The Verilog module name."""
+        return self.verilog.name
+
+    def payload_bits(self, stream: str) -> int:
+        """Payload width of a stream port."""
+        payload = f"{self.prefixes[stream]}_payload"
+        return next(port.width for port in self.verilog.ports if port.name == payload)
+
+
+class ModuleLibrary:
+    """All modules of one design; ``cache`` is a folder that keeps converted modules between runs."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self._cache = cache
+        self._modules: dict[str, StreamModule] = {}
+
+    def __iter__(self) -> Any:
+        return iter(sorted(self._modules.values(), key=lambda module: module.name))
+
+    def layer(self, layer: Layer) -> StreamModule:
+        """The module of a layer's circuit."""
+        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources)}
+        return self.block(
+            _snake(type(layer).__name__), repr(layer), widths, lambda clk, rst, streams: layer.circuit(clk, rst, streams)
+        )
+
+    def block(self, kind: str, configuration: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
+        """The module of any block between streams of the given payload widths.
+
+        ``kind`` and ``configuration`` must determine the circuit."""
+        digest = hashlib.sha256(f"{kind}|{configuration}|{sorted(widths.items())}".encode()).hexdigest()
+        name = f"{kind}_{digest[:10]}"
+        if name not in self._modules:
+            self._modules[name] = self._load(name) or self._make(name, widths, build)
+        return self._modules[name]
+
+    def _make(self, name: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
+        clk, rst = Signal(bool(0)), Signal(bool(0))
+        streams = {stream: Stream(width) for stream, width in widths.items()}
+        block = build(clk, rst, streams)
+        by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
+        prefixes = {
+            stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()
+        }
+        module = StreamModule(convert(block, name), prefixes)
+        self._store(module)
+        return module
+
+    def _path(self, name: str) -> Path | None:
+        return self._cache / f"{name}-{code_hash()[:16]}.json" if self._cache else None
+
+    def _store(self, module: StreamModule) -> None:
+        path = self._path(module.name)
+        if path:
+            ports = [[port.name, port.width, port.direction.value, port.signed] for port in module.verilog.ports]
+            images = {name: asdict(image) for name, image in module.verilog.images.items()}
+            write_text(
+                path,
+                json.dumps(
+                    {
+                        "text": module.verilog.text,
+                        "ports": ports,
+                        "images": images,
+                        "prefixes": dict(module.prefixes),
+                    }
+                ),
+            )
+
+    def _load(self, name: str) -> StreamModule | None:
+        path = self._path(name)
+        if path is None or not path.exists():
+            return None
+        data = json.loads(path.read_text())
+        ports = tuple(PortDecl(port, width, Direction(way), signed) for port, width, way, signed in data["ports"])
+        images = {image: Image(**fields) for image, fields in data["images"].items()}
+        return StreamModule(VerilogModule(name, data["text"], ports, images), data["prefixes"])
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def verilog_name(name: str) -> str:
+    """A Verilog identifier for a node or edge name."""
+    return re.sub(r"\W", "_", name)

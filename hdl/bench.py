@@ -1,0 +1,123 @@
+"""Hosts for co-simulations that run wholly in Verilog: a player that feeds a stream, a recorder that keeps one.
+
+Both are circuits, so the same test bench runs in Icarus and Verilator; what they play or kept lies in a memory with
+an image.  Stalls are pseudo-random from a linear-feedback shift register with a stated seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, instances, intbv
+
+from hdl.memory import address_width, read_only, simple_dual_port
+from hdl.stream import Stream
+
+# a maximal-length 16-bit Galois register: x^16 + x^14 + x^13 + x^11 + 1
+LFSR_TAPS = 0xB400
+
+
+@block
+def stalls(clk: Any, rst: Any, go: Any, *, probability_256: int, seed: int) -> Any:
+    """``go`` is low in about ``probability_256`` of 256 cycles."""
+    register = Signal(intbv(seed & 0xFFFF or 1)[16:])
+
+    @always(clk.posedge)
+    def shift():
+        if rst:
+            register.next = seed & 0xFFFF or 1
+        elif register[0]:
+            register.next = (register >> 1) ^ LFSR_TAPS
+        else:
+            register.next = register >> 1
+
+    @always(clk.posedge)
+    def decide():
+        go.next = register[8:] >= probability_256
+
+    return instances()
+
+
+@block
+def stream_player(
+    clk: Any,
+    rst: Any,
+    y: Stream,
+    *,
+    depth: int,
+    probability_256: int,
+    seed: int,
+    contents: Any = None,
+) -> Any:
+    """Offers ``depth`` beats from the image "beats" once, in order, at most one every two cycles, with stalls."""
+    width = len(y.payload)
+    last = depth - 1
+    address = Signal(intbv(0)[address_width(depth) :])
+    word = Signal(intbv(0)[width:])
+    valid, read, exhausted, go = (Signal(bool(0)) for _ in range(4))
+    store = read_only(clk, read, address, word, depth=depth, width=width, contents=contents, image="beats")
+    gate = stalls(clk, rst, go, probability_256=probability_256, seed=seed)
+
+    @always_comb
+    def fetch():
+        read.next = go and not valid and not exhausted and not rst
+
+    @always(clk.posedge)
+    def step():
+        if read:
+            valid.next = True
+            if address == last:
+                exhausted.next = True
+            else:
+                address.next = address + 1
+        elif valid and y.ready:
+            valid.next = False
+        if rst:
+            valid.next = False
+            exhausted.next = False
+            address.next = 0
+
+    @always_comb
+    def out():
+        y.valid.next = valid
+        y.payload.next = word
+
+    return store, gate, fetch, step, out
+
+
+@block
+def stream_recorder(
+    clk: Any, rst: Any, x: Stream, count: Any, *, depth: int, probability_256: int, seed: int
+) -> Any:
+    """Keeps the first ``depth`` beats in the image "beats"; ``count`` says how many came, up to ``depth``."""
+    width = len(x.payload)
+    address = Signal(intbv(0)[address_width(depth) :])
+    held = Signal(intbv(0)[len(count) :])
+    unread = Signal(intbv(0)[width:])
+    go, fire, never = (Signal(bool(0)) for _ in range(3))
+    store = simple_dual_port(
+        clk, fire, address, x.payload, never, address, unread, depth=depth, width=width, image="beats"
+    )
+    gate = stalls(clk, rst, go, probability_256=probability_256, seed=seed)
+
+    @always_comb
+    def accept():
+        fire.next = go and x.valid
+        x.ready.next = go
+        never.next = False
+
+    @always(clk.posedge)
+    def step():
+        if fire and held != depth:
+            held.next = held + 1
+            if address != depth - 1:
+                address.next = address + 1
+        if rst:
+            held.next = 0
+            address.next = 0
+
+    @always_comb
+    def out():
+        count.next = held
+
+    return store, gate, accept, step, out
