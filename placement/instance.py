@@ -10,7 +10,6 @@ frame fits a link of `c` bits a second when b · clock ≤ c · T: no division, 
 
 from __future__ import annotations
 
-import enum
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,26 +19,11 @@ from functools import cached_property
 from typing import Any
 
 from hdl.errors import DagtrainError
+from hdl.tensor import Kind
 
 INSTANCE_SCHEMA = 1
 
 RESOURCES = ("dsp", "m20k", "alm")
-
-
-class LinkKind(enum.Enum):
-    """What a link carries, as the edge kinds of the training graph."""
-
-    ACTIVATION = "activation"
-    ERROR = "error"
-    STASH = "stash"
-    WEIGHT = "weight"
-    GRADIENT = "gradient"
-
-    @property
-    def hops_match(self) -> bool:
-        """Whether branches joining over links of this kind need equal hops: those that carry every sample in
-        step. A stash may wait a whole round trip, and weights and gradients move once a batch."""
-        return self in (LinkKind.ACTIVATION, LinkKind.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +78,7 @@ class Link:
     # item names
     source: str
     target: str
-    kind: LinkKind
+    kind: Kind
     # bits a frame, exact; weights and gradients move once a batch, so their share of a frame may be a fraction
     bits_per_frame: Fraction
 
@@ -210,7 +194,7 @@ def hop_order(instance: Instance) -> list[int]:
     successors: list[list[int]] = [[] for _ in instance.items]
     missing = [0] * len(instance.items)
     for link in instance.links:
-        if link.kind.hops_match:
+        if link.kind.hops_must_match:
             source, target = instance.item_index[link.source], instance.item_index[link.target]
             successors[source].append(target)
             missing[target] += 1
@@ -355,7 +339,7 @@ def instance_from_json(text: str) -> Instance:
                 Link(
                     source=link["source"],
                     target=link["target"],
-                    kind=LinkKind(link["kind"]),
+                    kind=Kind(link["kind"]),
                     bits_per_frame=Fraction(link["bits_per_frame"]),
                 )
                 for link in record["links"]

@@ -170,7 +170,7 @@ def equal_hops(model: Model) -> None:
     instance = model.instance
     predecessors: dict[int, set[int]] = {}
     for link in instance.links:
-        if link.kind.hops_match:
+        if link.kind.hops_must_match:
             source, target = instance.item_index[link.source], instance.item_index[link.target]
             predecessors.setdefault(target, set()).add(source)
     depth: dict[int, int] = {}

@@ -219,7 +219,7 @@ def hop_levels(instance: Instance, devices: tuple[int, ...]) -> list[int]:
     """Hops of every item from the input: 0 without hop-matching predecessors, else the most over them."""
     predecessors: list[list[int]] = [[] for _ in instance.items]
     for link in instance.links:
-        if link.kind.hops_match:
+        if link.kind.hops_must_match:
             predecessors[instance.item_index[link.target]].append(instance.item_index[link.source])
     levels = [0] * len(instance.items)
     for item in hop_order(instance):

@@ -10,7 +10,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
+from placement import anneal
 from placement.bound import resource_bound
 from placement.explain import binding_of, explain_infeasible
 from placement.instance import Instance
@@ -35,10 +38,11 @@ class SearchOptions:
     refutation_seconds: float = 3.0
     # the exact model is asked only up to this many (item, device, configuration) choices
     exact_choices: int = 2_500
-    # moves of one annealing run; 0: no annealing
-    anneal_moves: int = 2_000_000
+    # moves of one annealing run, and runs at one T before it counts as a failure; 0 runs: no annealing
+    anneal_moves: int = 1_000_000
+    anneal_runs: int = 3
     # stop when no T between a failure and the best plan differs by more than this
-    tolerance: float = 0.001
+    tolerance: float = 0.002
     # solver threads; the result does not depend on them
     workers: int = 2
 
@@ -157,12 +161,12 @@ class _Search:
         return between[len(between) // 2]
 
     def _attempt(self, cycles: int) -> Answer:
-        """Look for a placement at T: annealing first, then the exact model where it is small enough."""
-        if cycles < self.bound.cycles_per_frame:
-            return Answer.INFEASIBLE
+        """Look for a placement at T: by the exact model where it is small enough, else or then by annealing."""
         answer = Answer.UNKNOWN
         if self._exact_is_small(cycles):
             answer = self._exact(cycles)
+        if answer is Answer.UNKNOWN and self._anneal(cycles):
+            answer = Answer.FEASIBLE
         self._report(f"T = {cycles}: {answer.value}")
         return answer
 
@@ -194,6 +198,28 @@ class _Search:
         if assignment is not None:
             self._accept(assignment)
         return answer
+
+    def _anneal(self, cycles: int) -> bool:
+        """Annealing runs at T: from the best placement (warm) and from mirror starts; the last run moves every item
+        by itself, in case merging them excluded the placement."""
+        options = self.table.at(cycles)
+        for run in range(self.options.anneal_runs):
+            merge = run + 1 < max(2, self.options.anneal_runs)
+            encoded = anneal.encode(self.instance, options, anneal.contract(self.instance, options, merge=merge))
+            if encoded is None:
+                continue
+            seed = (self.options.seed * 1_000_003 + cycles * 31 + run) % 2**31
+            warm = self.best is not None and run != 1
+            if warm and self.best is not None:
+                start = anneal.start_from(*encoded, self.best)
+            else:
+                start = anneal.mirror_start(encoded[0], np.random.default_rng(seed) if run else None)
+            hottest = anneal.HOTTEST * (0.4 if warm else 1.0)
+            found, _ = anneal.anneal(*encoded, start, moves=self.options.anneal_moves, seed=seed, hottest=hottest)
+            if found is not None:
+                self._accept(found)
+                return True
+        return False
 
     def _accept(self, assignment: Assignment) -> None:
         cycles = least_cycles(self.instance, assignment)

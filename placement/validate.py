@@ -95,7 +95,7 @@ class _Facts:
         """Hops of every item by walking the links from the input, and each link that disagrees."""
         predecessors: dict[str, list[str]] = {item: [] for item in self.device}
         for link in self.instance.links:
-            if link.kind.hops_match:
+            if link.kind.hops_must_match:
                 predecessors[link.target].append(link.source)
         levels: dict[str, int] = {}
         found: list[Violation] = []
