@@ -195,9 +195,9 @@ def _constant_of(visitor: Any) -> Callable[[ast.expr], int | None]:
 
 
 def _moves(visitor: Any, bound: ast.expr | None) -> bool:
-    return bound is not None and any(
-        isinstance(part, ast.Name) and part.id in visitor.tree.vardict for part in ast.walk(bound)
-    )
+    """The bound has a variable: a local, a loop variable or a signal."""
+    value_of = _constant_of(visitor)
+    return bound is not None and bool(LinearForm.of(bound, value_of).terms)
 
 
 _original_access_slice = _toVerilog._ConvertVisitor.accessSlice
