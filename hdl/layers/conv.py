@@ -1,0 +1,672 @@
+"""Convolution: forward engine, error engine, gradient engine.
+
+    y[r, c, m]  = sum over (n, i, j) of w[m, n, i, j] * x[r*sh - top + i, c*sw - left + j, n]
+    dx[h, v, n] = sum over (m, i, j) of w[m, n, i, j] * e[r, c, m]   with h = r*sh - top + i, v = c*sw - left + j
+    g[m, n, i, j] = sum over frames and (r, c) of e[r, c, m] * x[r*sh - top + i, c*sw - left + j, n]
+
+An engine multiplies one `Tile` of weights a cycle: ``po * pi * pk`` products of filters, channels and taps.  The three
+engines of one convolution share the tile, so weights and gradients stream in the order in which they are stored.
+Weights lie on chip, double-buffered; a fully connected layer is the case whose kernel covers the map (see gemm.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from hdl.engine.walk import Axis, Walk
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
+from hdl.layers.patches import Window, correlate, correlate_error, correlate_gradient
+from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+from hdl.tensor import Kind, Port, Tensor
+
+DATA = Fixed(16, 8)
+WEIGHT = Fixed(16, 12)
+ERROR = Fixed(16, 12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConvEngine(Layer):
+    """What the three engines of a convolution share: its dimensions and its weight tile."""
+
+    # of the forward layer's input map
+    height: int
+    width: int
+    channels: int
+    filters: int
+    # rows, columns
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    # top, left, bottom, right
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    recipe: Recipe = field(default_factory=Recipe)
+    # elements a beat of weights or gradients
+    w_lanes: int = 1
+    tile: Tile = field(default_factory=Tile)
+
+    def __post_init__(self) -> None:
+        name = f"{type(self).__name__} {self.height}x{self.width}x{self.channels} -> {self.filters}"
+        if min(self.height, self.width, self.channels, self.filters, *self.kernel, *self.stride) < 1:
+            raise ShapeError(f"{name}: dimensions, kernel {self.kernel} and stride {self.stride} must be positive")
+        if min(self.padding) < 0 or min(self.window.output) < 1:
+            raise ShapeError(
+                f"{name}: kernel {self.kernel} with padding {self.padding} does not fit the map; "
+                "make the padding (none negative) or the map larger"
+            )
+        if not self._buildable(self.tile):
+            raise FoldingError(
+                f"{name}, kernel {self.kernel}, stride {self.stride}: tile {self.tile} is impossible; "
+                "po must divide the filters, pi the channels, pk be one of " + str(self._tap_groups())
+            )
+        if self.tile.size % self.w_lanes:
+            raise FoldingError(f"{name}: {self.w_lanes} weight lanes do not divide a tile of {self.tile.size} weights")
+
+    # ---- dimensions
+
+    @property
+    def window(self) -> Window:
+        """The kernel on the forward layer's input map."""
+        return Window(self.height, self.width, self.kernel, self.stride, self.padding)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape of the forward layer's input."""
+        return self.height, self.width, self.channels
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Shape of the forward layer's output."""
+        return (*self.window.output, self.filters)
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the weights, as ONNX writes it."""
+        return (self.filters, self.channels, *self.kernel)
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return math.prod(self.weight_shape)
+
+    @property
+    def words(self) -> int:
+        """Tiles in all weights."""
+        return self.weights // self.tile.size
+
+    @property
+    def multipliers(self) -> int:
+        """Multipliers built."""
+        return self.tile.size
+
+    @property
+    def macs(self) -> int:
+        """Multiplications a frame, those with padding counted."""
+        return math.prod(self.output_shape) * self.channels * self.window.taps
+
+    def stream_order(self, port: str) -> IntArray | None:
+        """Weights and gradients flow tile by tile."""
+        return self.tile.order(self.weight_shape) if self.port(port).tensor.kind.per_batch else None
+
+    # ---- folding
+
+    def _tap_groups(self) -> list[int]:
+        return sorted({1, self.kernel[1], self.window.taps})
+
+    def _buildable(self, tile: Tile) -> bool:
+        fits = self.filters % tile.po == 0 and self.channels % tile.pi == 0
+        return fits and min(tile.po, tile.pi) > 0 and tile.pk in self._tap_groups()
+
+    def _parallel_taps(self, tile: Tile) -> tuple[int, int]:
+        if tile.pk == self.window.taps:
+            return self.kernel
+        return 1, tile.pk
+
+    def walk_of(self, tile: Tile) -> Walk:
+        """The order of work with that tile."""
+        raise NotImplementedError
+
+    @property
+    def walk(self) -> Walk:
+        """The order of work."""
+        return self.walk_of(self.tile)
+
+    def _frame_ports(self) -> tuple[Port, ...]:
+        return tuple(port for port in (*self.sinks, *self.sources) if not port.tensor.kind.per_batch)
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """One tile a cycle, but no faster than any port, nor than one word of the stored map a cycle."""
+        walk = self.walk
+        return max(walk.cycles, walk.words, *(port.beats for port in self._frame_ports()))
+
+    def tiles(self, cycles: int) -> tuple[Tile, ...]:
+        """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths."""
+        for port in self._frame_ports():
+            if port.tensor.elements // port.tensor.shape[-1] > cycles:
+                return ()
+        found = []
+        for po in divisors(self.filters):
+            for pi in divisors(self.channels):
+                for pk in self._tap_groups():
+                    tile = Tile(po, pi, pk)
+                    if self._buildable(tile):
+                        walk = self.walk_of(tile)
+                        if max(walk.cycles, walk.words) <= cycles:
+                            found.append((tile.size, self._memory_blocks(tile), tile))
+        return tuple(tile for _, _, tile in sorted(found))
+
+    def _memory_blocks(self, tile: Tile) -> int:
+        """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
+        return memory_blocks(2 * (self.weights // tile.size), tile.size * 16)
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
+        if tile is None:
+            tile = next(iter(self.tiles(cycles)), None)
+        lanes = {
+            f"{port.name}_lanes": lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
+            for port in self._frame_ports()
+        }
+        if tile is not None:
+            w_lanes = weight_lanes(self.weights, tile.size, cycles)
+            folded = dataclasses.replace(self, tile=tile, w_lanes=w_lanes, **lanes)  # type: ignore[arg-type]
+            if folded.cycles_per_frame <= cycles:
+                return folded
+        raise FoldingError(
+            f"{type(self).__name__} {self.input_shape} -> {self.output_shape}, kernel {self.kernel}: "
+            f"{tile or 'no tile'} manages {cycles} cycles a frame; allow more cycles"
+        )
+
+    # ---- weights by version
+
+    def _split(self, state: State, weights: Any) -> list[tuple[slice, Any]]:
+        """(frames, weights) of the batch at hand: the first ``staleness`` frames see the version before."""
+        stale = self.recipe.staleness
+        previous = state.get("previous")
+        state["previous"] = weights
+        if previous is None or stale == 0:
+            return [(slice(0, None), weights)]
+        return [(slice(0, stale), previous), (slice(stale, None), weights)]
+
+    def _weight_images(self, state: State, fixed: Fixed) -> dict[str, list[int]]:
+        """Both halves of the weight buffer at the start: version 0, then nothing."""
+        codes = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)]
+        return {"weights": pack(codes, fixed.width, self.tile.size) + [0] * self.words}
+
+
+def memory_blocks(depth: int, width: int) -> int:
+    """Block memories of 20 kbit (512 x 40, 1024 x 20, 2048 x 10) for a memory."""
+    shapes = ((512, 40), (1024, 20), (2048, 10))
+    return min(math.ceil(depth / words) * math.ceil(width / bits) for words, bits in shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv(_ConvEngine):
+    """The forward engine: sinks ``x`` and ``w``, source ``y``; formula in the module's docstring.
+
+    Sums are exact, rounded once to nearest and saturated.  Holds a few rows of x (never the whole map unless the kernel
+    needs it) and two versions of the weights.
+    """
+
+    x_lanes: int = 1
+    y_lanes: int = 1
+    # distinguishes the random bits of this layer's gradient from others
+    tensor_id: int = 0
+    x_fixed: Fixed = DATA
+    w_fixed: Fixed = WEIGHT
+    y_fixed: Fixed = DATA
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x, w."""
+        return (
+            Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),
+            Port("w", Tensor(self.weight_shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor(self.output_shape, self.y_fixed, Kind.ACTIVATION), self.y_lanes),)
+
+    def walk_of(self, tile: Tile) -> Walk:
+        """Pixel, filter group, channel group, taps."""
+        rows, columns = forward_axes(self, tile)
+        return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po)
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """Work on an output row starts when all input rows that it needs are there."""
+        del source
+        return {"x": rows_required(self.walk, elements, self.output_shape, self.input_shape)}
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The work of all rows that one input row may have held up, and the pipeline."""
+        return waiting_cycles(self.walk) + PIPELINE
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps the initial weights for the memory image."""
+        return {"initial": self.w_fixed.encode(parameters["w"])}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sums, rounded once."""
+        x = inputs["x"]
+        bound = self.channels * self.window.taps << (self.x_fixed.width + self.w_fixed.width - 1)
+        parts = [correlate(self.window, x[part], w, bound) for part, w in self._split(state, inputs["w"])]
+        fraction_bits = self.x_fixed.fraction_bits + self.w_fixed.fraction_bits
+        return {"y": requantise(np.concatenate(parts), fraction_bits, self.y_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        x = inputs["x"]
+        parts = [correlate(self.window, x[part], w) for part, w in self._split(state, inputs["w"])]
+        return {"y": np.concatenate(parts)}
+
+    def backward(self, tape: Tape) -> None:
+        """Gradient engine on the stashed x, error engine on the updated weights."""
+        shared = {name: getattr(self, name) for name in SHARED_FIELDS}
+        error = tape.error("y")
+        gradient = ConvGradient(**shared, x_fixed=self.x_fixed, tensor_id=self.tensor_id)
+        summed = tape.add("gradient", gradient, {"x": tape.value("x"), "e": error})["g"]
+        weights = tape.learn("w", summed)
+        if tape.needs_error("x"):
+            engine = ConvError(**shared, w_fixed=self.w_fixed)
+            tape.give_error("x", tape.add("error", engine, {"e": error, "w": weights})["dx"])
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Two versions of the weights."""
+        return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Version 0 in the first half."""
+        return self._weight_images(state, self.w_fixed)
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.forward`."""
+        raise NotImplementedError
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Kernels, strides, paddings, tiles and versions of weights."""
+        return tuple(cls(**example, x_lanes=x, y_lanes=y) for example, x, y in example_fields())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvError(_ConvEngine):
+    """The error engine: sinks ``e`` and ``w``, source ``dx``; formula in the module's docstring.
+
+    Visits only taps that exist for the pixel at hand, so a stride costs no multiplications by inserted zeros; a pixel
+    that no output saw costs one cycle.  With a stride along an axis, taps are not parallel along that axis.
+    """
+
+    e_lanes: int = 1
+    dx_lanes: int = 1
+    e_fixed: Fixed = ERROR
+    w_fixed: Fixed = WEIGHT
+    dx_fixed: Fixed = ERROR
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e, w."""
+        return (
+            Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
+            Port("w", Tensor(self.weight_shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)
+
+    def _tap_groups(self) -> list[int]:
+        groups = {1}
+        if self.stride[1] == 1:
+            groups.add(self.kernel[1])
+            if self.stride[0] == 1:
+                groups.add(self.window.taps)
+        return sorted(groups)
+
+    def walk_of(self, tile: Tile) -> Walk:
+        """Pixel, channel group, filter group, taps."""
+        rows, columns = error_axes(self, tile)
+        return Walk(rows, columns, self.filters // tile.po, self.channels // tile.pi)
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """Work on a row of dx starts when all rows of e that it needs are there."""
+        del source
+        return {"e": rows_required(self.walk, elements, self.input_shape, self.output_shape)}
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The work of all rows that one row of e may have held up, and the pipeline."""
+        return waiting_cycles(self.walk) + PIPELINE
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps the initial weights for the memory image."""
+        return {"initial": self.w_fixed.encode(parameters["w"])}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sums, rounded once."""
+        e = inputs["e"]
+        bound = self.filters * self.window.taps << (self.e_fixed.width + self.w_fixed.width - 1)
+        parts = [correlate_error(self.window, e[part], w, bound) for part, w in self._split(state, inputs["w"])]
+        fraction_bits = self.e_fixed.fraction_bits + self.w_fixed.fraction_bits
+        return {"dx": requantise(np.concatenate(parts), fraction_bits, self.dx_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        e = inputs["e"]
+        parts = [correlate_error(self.window, e[part], w) for part, w in self._split(state, inputs["w"])]
+        return {"dx": np.concatenate(parts)}
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Two versions of the weights."""
+        return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Version 0 in the first half."""
+        return self._weight_images(state, self.w_fixed)
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.backward`."""
+        raise NotImplementedError
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """As of the forward engine, with taps in parallel only along axes without stride."""
+        found = []
+        for example, x, y in example_fields():
+            tile = example["tile"]
+            if example.get("stride", (1, 1)) != (1, 1):
+                example["tile"] = Tile(tile.po, tile.pi, 1)
+                example["w_lanes"] = 1
+            found.append(cls(**example, e_lanes=y, dx_lanes=x))
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvGradient(_ConvEngine):
+    """The gradient engine: sinks ``x`` and ``e`` a frame, source ``g`` once a batch; formula in the module's docstring.
+
+    The sum over all frames of a batch is exact, then rounded stochastically (with the batch number as step) and
+    saturated.  The engine rests for `drain_cycles` at the end of each batch while the sums leave.
+    """
+
+    x_lanes: int = 1
+    e_lanes: int = 1
+    # distinguishes the random bits of this tensor from others
+    tensor_id: int = 0
+    x_fixed: Fixed = DATA
+    e_fixed: Fixed = ERROR
+    g_fixed: Fixed = DATA
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x (waits as a stash for its error), e."""
+        return (
+            Port("x", Tensor(self.input_shape, self.x_fixed, Kind.STASH), self.x_lanes),
+            Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """g."""
+        return (Port("g", Tensor(self.weight_shape, self.g_fixed, Kind.GRADIENT), self.w_lanes),)
+
+    def walk_of(self, tile: Tile) -> Walk:
+        """Pixel, filter group, channel group, taps: the forward engine's."""
+        rows, columns = forward_axes(self, tile)
+        return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po)
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """Between frames of one batch; between batches, `drain_cycles` more."""
+        tile_words = math.prod(self.output_shape) // self.tile.po
+        return max(super().cycles_per_frame, tile_words)
+
+    @property
+    def drain_cycles(self) -> int:
+        """Cycles in which the sums of a batch leave, an upper bound without stalls of ``g``."""
+        return self.weights // self.w_lanes + PIPELINE
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """From the last input of a batch to its first gradients: the work of a row, and the pipeline."""
+        return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of an exact sum over a batch."""
+        terms = self.recipe.batch * math.prod(self.window.output)
+        return operand_bits(self.x_fixed) + operand_bits(self.e_fixed) + (terms - 1).bit_length()
+
+    @property
+    def key(self) -> int:
+        """Key of the random bits."""
+        return tensor_key(self.recipe.seed, self.tensor_id)
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Counts batches."""
+        del parameters
+        return {"batch": 0}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """The exact sum over the batch, rounded stochastically."""
+        x, e = inputs["x"], inputs["e"]
+        terms = len(x) * math.prod(self.window.output)
+        total = correlate_gradient(self.window, x, e, terms << (self.x_fixed.width + self.e_fixed.width - 1))
+        index = np.arange(self.weights, dtype=np.int64).reshape(self.weight_shape)
+        random = high_half(hash32(index, state["batch"], self.key))
+        state["batch"] += 1
+        fraction_bits = self.x_fixed.fraction_bits + self.e_fixed.fraction_bits
+        return {"g": requantise_stochastically(total, fraction_bits, self.g_fixed, random)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        return {"g": correlate_gradient(self.window, inputs["x"], inputs["e"])}
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.gradient`."""
+        raise NotImplementedError
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """As of the forward engine."""
+        return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in example_fields())
+
+
+# fields that mean the same in all engines of a convolution
+SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "padding", "recipe", "tile", "w_lanes")
+# upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
+PIPELINE = 64
+
+
+def operand_bits(fixed: Fixed) -> int:
+    """Bits of a code as a signed multiplier operand."""
+    return fixed.width + (not fixed.signed)
+
+
+def forward_axes(engine: _ConvEngine, tile: Tile) -> tuple[Axis, Axis]:
+    """Rows and columns of x as the forward and the gradient engine read them."""
+    (out_height, out_width), (taps_h, taps_w) = engine.window.output, engine._parallel_taps(tile)
+    return (
+        Axis(engine.height, out_height, engine.kernel[0], engine.stride[0], engine.padding[0], taps_h),
+        Axis(engine.width, out_width, engine.kernel[1], engine.stride[1], engine.padding[1], taps_w),
+    )
+
+
+def error_axes(engine: _ConvEngine, tile: Tile) -> tuple[Axis, Axis]:
+    """Rows and columns of e as the error engine reads them."""
+    (out_height, out_width), (taps_h, taps_w) = engine.window.output, engine._parallel_taps(tile)
+    return (
+        Axis(out_height, engine.height, engine.kernel[0], engine.stride[0], engine.padding[0], taps_h, True),
+        Axis(out_width, engine.width, engine.kernel[1], engine.stride[1], engine.padding[1], taps_w, True),
+    )
+
+
+def rows_required(walk: Walk, elements: int, output: tuple[int, ...], stored: tuple[int, ...]) -> int:
+    """Stored elements that must be there for ``elements`` of the output: whole rows."""
+    row = (elements - 1) // (output[1] * output[2])
+    return walk.rows.needs()[row] * stored[1] * stored[2]
+
+
+def waiting_cycles(walk: Walk) -> int:
+    """The longest work on output rows that all wait for the same stored row."""
+    totals: dict[int, int] = {}
+    for need, cycles in zip(walk.rows.needs(), walk.row_cycles, strict=True):
+        totals[need] = totals.get(need, 0) + cycles
+    return max(totals.values())
+
+
+def example_fields() -> list[tuple[dict[str, Any], int, int]]:
+    """(fields, lanes of x, lanes of y) for the suite: kernels, strides, paddings, tiles, staleness."""
+    plain, stale = Recipe(batch=2), Recipe(batch=2, staleness=1)
+    three = {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
+    return [
+        ({"height": 4, "width": 4, "channels": 2, "filters": 2, **three, "recipe": plain, "tile": Tile()}, 1, 1),
+        (
+            {
+                "height": 5,
+                "width": 3,
+                "channels": 4,
+                "filters": 4,
+                **three,
+                "recipe": stale,
+                "tile": Tile(2, 2, 3),
+                "w_lanes": 3,
+            },
+            2,
+            4,
+        ),
+        (
+            {
+                "height": 5,
+                "width": 6,
+                "channels": 2,
+                "filters": 4,
+                **three,
+                "stride": (2, 2),
+                "recipe": plain,
+                "tile": Tile(2, 1, 3),
+            },
+            2,
+            1,
+        ),
+        (
+            {
+                "height": 3,
+                "width": 4,
+                "channels": 6,
+                "filters": 6,
+                "kernel": (1, 1),
+                "recipe": stale,
+                "tile": Tile(2, 3),
+            },
+            2,
+            3,
+        ),
+        (
+            {
+                "height": 4,
+                "width": 5,
+                "channels": 4,
+                "filters": 2,
+                "kernel": (1, 1),
+                "stride": (2, 2),
+                "recipe": plain,
+                "tile": Tile(2, 4),
+                "w_lanes": 4,
+            },
+            4,
+            2,
+        ),
+        (
+            {
+                "height": 5,
+                "width": 4,
+                "channels": 1,
+                "filters": 2,
+                "kernel": (7, 7),
+                "stride": (2, 2),
+                "padding": (3, 3, 3, 3),
+                "recipe": plain,
+                "tile": Tile(1, 1, 7),
+                "w_lanes": 7,
+            },
+            1,
+            1,
+        ),
+        (
+            {
+                "height": 3,
+                "width": 2,
+                "channels": 2,
+                "filters": 4,
+                "kernel": (3, 2),
+                "recipe": stale,
+                "tile": Tile(4, 1, 2),
+                "w_lanes": 8,
+            },
+            1,
+            2,
+        ),
+        (
+            {
+                "height": 1,
+                "width": 1,
+                "channels": 4,
+                "filters": 3,
+                "kernel": (1, 1),
+                "recipe": plain,
+                "tile": Tile(3, 4),
+                "w_lanes": 6,
+            },
+            4,
+            3,
+        ),
+        (
+            {
+                "height": 3,
+                "width": 4,
+                "channels": 2,
+                "filters": 2,
+                **three,
+                "recipe": stale,
+                "tile": Tile(2, 2, 9),
+                "w_lanes": 4,
+            },
+            1,
+            2,
+        ),
+        (
+            {
+                "height": 6,
+                "width": 3,
+                "channels": 3,
+                "filters": 2,
+                "kernel": (2, 3),
+                "stride": (2, 1),
+                "padding": (0, 1, 1, 0),
+                "recipe": plain,
+                "tile": Tile(1, 3, 3),
+            },
+            1,
+            1,
+        ),
+    ]
