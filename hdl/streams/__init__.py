@@ -1,0 +1,26 @@
+"""Primitives on `hdl.stream.Stream`.  In every one ``x`` flows in and ``y`` flows out, on one clock, ``rst`` is
+synchronous and high, and the docstring states cost and latency.  All keep the contract of `hdl.stream`.
+"""
+
+from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency
+from hdl.streams.fork_join import fork, join
+from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, wire
+from hdl.streams.width import AdapterKind, adapter_kind, width_adapter
+
+__all__ = [
+    "AdapterKind",
+    "Policy",
+    "QueueKind",
+    "adapter_kind",
+    "fork",
+    "half_pipe",
+    "join",
+    "m2s_pipe",
+    "pipe",
+    "queue",
+    "queue_kind",
+    "queue_latency",
+    "s2m_pipe",
+    "width_adapter",
+    "wire",
+]

@@ -1,0 +1,102 @@
+"""One stream to several, several to one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
+
+from hdl.stream import Stream
+from hdl.streams.pipes import same_width, wire
+
+
+def _flat(signals: Sequence[Any]) -> Any:
+    """The signals as one vector, the first in bit 0.  At least two."""
+    return ConcatSignal(*reversed(signals))
+
+
+@block
+def fork(clk: Any, rst: Any, x: Stream, ys: list[Stream]) -> Any:
+    """Gives each beat of ``x`` to every ``ys``, to each as soon as it is ready (eager).
+
+    Cost: one flip-flop an output.  Latency: 0.  ``x.ready`` is combinational in every ``ys[i].ready``: put a
+    `pipe` of policy S2M before it where that path gets long.
+    """
+    if not ys:
+        raise ValueError("a fork needs at least one output")
+    if len(ys) == 1:
+        return wire(clk, rst, x, ys[0])
+    count = len(ys)
+    ready = _flat([y.ready for y in ys])
+    done = Signal(intbv(0)[count:])
+    all_ready = Signal(bool(0))
+    every = (1 << count) - 1
+    outputs = [_fork_output(x, ys[i], done, i) for i in range(count)]
+
+    @always_comb
+    def accept() -> None:
+        all_ready.next = (done | ready) == every
+
+    @always_comb
+    def out() -> None:
+        x.ready.next = all_ready
+
+    @always(clk.posedge)
+    def step() -> None:
+        if x.valid:
+            if all_ready:
+                done.next = 0
+            else:
+                done.next = done | ready
+        if rst:
+            done.next = 0
+
+    return outputs, accept, out, step
+
+
+@block
+def _fork_output(x: Stream, y: Stream, done: Any, index: int) -> Any:
+    same_width("fork", x, y)
+
+    @always_comb
+    def out() -> None:
+        y.valid.next = x.valid and not done[index]
+        y.payload.next = x.payload
+
+    return out
+
+
+@block
+def join(clk: Any, rst: Any, xs: list[Stream], y: Stream) -> Any:
+    """One beat of each ``xs`` makes one beat of ``y``: their payloads side by side, ``xs[0]`` in the low bits.
+
+    Cost: no flip-flops.  Latency: 0.  Each ``ready`` is combinational in ``y.ready`` and the *other* valids.
+    """
+    if not xs:
+        raise ValueError("a join needs at least one input")
+    total = sum(x.width for x in xs)
+    if y.width != total:
+        raise ValueError(f"join: the inputs have {total} payload bits together, y has {y.width}; they must be equal")
+    if len(xs) == 1:
+        return wire(clk, rst, xs[0], y)
+    valid = _flat([x.valid for x in xs])
+    payload = _flat([x.payload for x in xs])
+    every = (1 << len(xs)) - 1
+    inputs = [_join_input(xs[i], y, valid, every - (1 << i)) for i in range(len(xs))]
+
+    @always_comb
+    def out() -> None:
+        y.valid.next = valid == every
+        y.payload.next = payload
+
+    return inputs, out
+
+
+@block
+def _join_input(x: Stream, y: Stream, valid: Any, others: int) -> Any:
+    @always_comb
+    def out() -> None:
+        x.ready.next = y.ready and (valid & others) == others
+
+    return out

@@ -1,0 +1,274 @@
+"""From ``a`` elements a beat to ``b`` elements a beat, any ratio, with frames padded to whole beats."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.memory import address_width
+from hdl.stream import Stream
+from hdl.streams.pipes import wire
+
+
+class AdapterKind(Enum):
+    """How a `width_adapter` is built."""
+
+    # equal widths
+    WIRE = "wire"
+    # a divides b: beats are written side by side
+    PACK = "pack"
+    # b divides a: one beat is shifted out
+    UNPACK = "unpack"
+    # any other ratio: a shift register of a + b + min(a, b) elements with a moving insertion point
+    GEARBOX = "gearbox"
+
+
+def adapter_kind(a: int, b: int) -> AdapterKind:
+    """The kind for ``a`` elements a beat in and ``b`` out."""
+    if a == b:
+        return AdapterKind.WIRE
+    if b % a == 0:
+        return AdapterKind.PACK
+    return AdapterKind.UNPACK if a % b == 0 else AdapterKind.GEARBOX
+
+
+def _elements(x: Stream, y: Stream, element_bits: int, frame: int) -> tuple[int, int]:
+    for name, stream in (("x", x), ("y", y)):
+        if element_bits < 1 or stream.width % element_bits:
+            raise ValueError(f"width_adapter: {name} has {stream.width} bits, no whole elements of {element_bits} bits")
+    a, b = x.width // element_bits, y.width // element_bits
+    if frame < 0 or (frame % a and frame % b):
+        raise ValueError(
+            f"width_adapter: a frame of {frame} elements is a whole number of beats neither of {a} nor of {b} elements"
+        )
+    return a, b
+
+
+@block
+def width_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Any:
+    """Elements of ``element_bits`` bits in order, a beat of ``x`` holding a, one of ``y`` holding b of them.
+
+    With ``flush_every`` = E elements a frame, a frame is ⌈E/a⌉ beats of ``x`` and ⌈E/b⌉ of ``y``: the last beat of
+    ``y`` is filled with zeros, what fills the last beat of ``x`` is dropped.  a or b must divide E.  0: one endless
+    frame.
+
+    Moves one beat a cycle on the side with the fewer elements a beat.  Costs and latency by `adapter_kind`:
+    WIRE none, 0; PACK b elements, 1 cycle after the last beat of a word, ready passes through one gate; UNPACK a
+    elements, 1 cycle, likewise; GEARBOX a + b + min(a, b) elements (and less than b for the padding) with a moving
+    insertion point (one multiplexer input for each multiple of gcd(a, b)), 1 cycle, ready from registers.
+    """
+    a, b = _elements(x, y, element_bits, flush_every)
+    kind = adapter_kind(a, b)
+    frame = flush_every if flush_every % a or flush_every % b else 0
+    if kind is AdapterKind.WIRE:
+        inside = wire(clk, rst, x, y)
+    elif kind is AdapterKind.PACK:
+        inside = _pack(clk, rst, x, y, ratio=b // a, beats=frame // a)
+    elif kind is AdapterKind.UNPACK:
+        inside = _unpack(clk, rst, x, y, ratio=a // b, beats=-(-frame // a), last_beats=frame // b % (a // b))
+    else:
+        inside = _gearbox(clk, rst, x, y, element_bits=element_bits, a=a, b=b, frame=frame)
+    return inside
+
+
+@block
+def _frame_end(clk: Any, rst: Any, fire: Any, last: Any, *, beats: int) -> Any:
+    """``last`` is high with every ``beats``-th ``fire``; never for 0."""
+    if beats <= 1:
+        each = beats == 1
+
+        @always_comb
+        def constant() -> None:
+            last.next = fire and each
+
+        return constant
+    final = beats - 1
+    count = Signal(intbv(0)[address_width(beats) :])
+
+    @always_comb
+    def out() -> None:
+        last.next = count == final
+
+    @always(clk.posedge)
+    def step() -> None:
+        if fire:
+            if count == final:
+                count.next = 0
+            else:
+                count.next = count + 1
+        if rst:
+            count.next = 0
+
+    return out, step
+
+
+@block
+def _pack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int) -> Any:
+    """``ratio`` beats side by side; ``beats`` a frame, 0 for no end."""
+    width = x.width
+    top = ratio - 1
+    word = Signal(intbv(0)[y.width :])
+    place = Signal(intbv(0)[address_width(ratio) :])
+    valid, take, fire, last = (Signal(bool(0)) for _ in range(4))
+    frames = _frame_end(clk, rst, fire, last, beats=beats)
+
+    @always_comb
+    def accept() -> None:
+        take.next = y.ready or not valid
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = x.valid and take
+
+    @always_comb
+    def out() -> None:
+        x.ready.next = take
+        y.valid.next = valid
+        y.payload.next = word
+
+    @always(clk.posedge)
+    def store() -> None:
+        if fire:
+            for i in range(ratio):
+                if place == i:
+                    word.next[i * width + width : i * width] = x.payload
+                elif place == 0:
+                    word.next[i * width + width : i * width] = 0
+
+    @always(clk.posedge)
+    def step() -> None:
+        if fire:
+            if last or place == top:
+                place.next = 0
+                valid.next = True
+            else:
+                place.next = place + 1
+                valid.next = False
+        elif y.ready:
+            valid.next = False
+        if rst:
+            place.next = 0
+            valid.next = False
+
+    return frames, accept, handshake, out, store, step
+
+
+@block
+def _unpack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Any:
+    """``ratio`` beats out of one; of every ``beats``-th (0: none) only the first ``last_beats``."""
+    width = y.width
+    wide = x.width
+    word = Signal(intbv(0)[wide:])
+    left = Signal(intbv(0, min=0, max=ratio + 1))
+    take, fire, last = (Signal(bool(0)) for _ in range(3))
+    frames = _frame_end(clk, rst, fire, last, beats=beats)
+
+    @always_comb
+    def accept() -> None:
+        take.next = left == 0 or (left == 1 and y.ready)
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = x.valid and take
+
+    @always_comb
+    def out() -> None:
+        x.ready.next = take
+        y.valid.next = left != 0
+        y.payload.next = word[width:]
+
+    @always(clk.posedge)
+    def step() -> None:
+        if fire:
+            word.next = x.payload
+            if last:
+                left.next = last_beats
+            else:
+                left.next = ratio
+        elif y.ready and left != 0:
+            word.next = word[wide:width]
+            left.next = left - 1
+        if rst:
+            left.next = 0
+
+    return frames, accept, handshake, out, step
+
+
+@block
+def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Any:
+    """A shift register with a moving insertion point; all above the fill level is zero."""
+    group = math.gcd(a, b, frame) if frame else math.gcd(a, b)
+    # bits of a group, and everything below in groups
+    bits = element_bits * group
+    into, outof = a // group, b // group
+    padding = -frame % b // group if frame else 0
+    dropped = -frame % a // group if frame else 0
+    capacity = into + outof + min(into, outof) + padding
+    room = capacity - into - padding
+    places = room + 1
+    word = Signal(intbv(0)[capacity * bits :])
+    rest, inserted = (Signal(intbv(0)[capacity * bits :]) for _ in range(2))
+    beat = Signal(intbv(0)[x.width :])
+    level, base = (Signal(intbv(0, min=0, max=capacity + 1)) for _ in range(2))
+    ready, valid, fire, last, pop = (Signal(bool(0)) for _ in range(5))
+    width_in, width_out, total = x.width, y.width, capacity * bits
+    kept = width_in - dropped * bits
+    step_last = into + padding - dropped
+    frames = _frame_end(clk, rst, fire, last, beats=-(-frame // a))
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = x.valid and ready
+        pop.next = valid and y.ready
+
+    @always_comb
+    def out() -> None:
+        x.ready.next = ready
+        y.valid.next = valid
+        y.payload.next = word[width_out:]
+
+    @always_comb
+    def taken() -> None:
+        if pop:
+            rest.next = word[total:width_out]
+            base.next = level - outof
+        else:
+            rest.next = word
+            base.next = level
+
+    @always_comb
+    def mask() -> None:
+        beat.next = x.payload
+        if last:
+            beat.next = x.payload[kept:]
+
+    @always_comb
+    def insert() -> None:
+        inserted.next = rest
+        for i in range(places):
+            if fire and base == i:
+                inserted.next[i * bits + width_in : i * bits] = beat
+
+    @always_comb
+    def judge() -> None:
+        ready.next = level <= room
+        valid.next = level >= outof
+
+    @always(clk.posedge)
+    def step() -> None:
+        word.next = inserted
+        if fire:
+            if last:
+                level.next = base + step_last
+            else:
+                level.next = base + into
+        else:
+            level.next = base
+        if rst:
+            level.next = 0
+            word.next = 0
+
+    return frames, handshake, out, taken, mask, insert, judge, step
