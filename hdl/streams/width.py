@@ -132,11 +132,11 @@ def _pack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int) -
     @always(clk.posedge)
     def store() -> None:
         if fire:
+            if place == 0:
+                word.next = 0
             for i in range(ratio):
                 if place == i:
                     word.next[i * width + width : i * width] = x.payload
-                elif place == 0:
-                    word.next[i * width + width : i * width] = 0
 
     @always(clk.posedge)
     def step() -> None:
@@ -213,7 +213,7 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
     rest, inserted = (Signal(intbv(0)[capacity * bits :]) for _ in range(2))
     beat = Signal(intbv(0)[x.width :])
     level, base = (Signal(intbv(0, min=0, max=capacity + 1)) for _ in range(2))
-    ready, valid, fire, last, pop = (Signal(bool(0)) for _ in range(5))
+    ready, valid, fire, last = (Signal(bool(0)) for _ in range(4))
     width_in, width_out, total = x.width, y.width, capacity * bits
     kept = width_in - dropped * bits
     step_last = into + padding - dropped
@@ -222,7 +222,6 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
     @always_comb
     def handshake() -> None:
         fire.next = x.valid and ready
-        pop.next = valid and y.ready
 
     @always_comb
     def out() -> None:
@@ -232,7 +231,8 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
 
     @always_comb
     def taken() -> None:
-        if pop:
+        # not by `valid`: a level that is already lower would make the difference negative for a moment
+        if y.ready and level >= outof:
             rest.next = word[total:width_out]
             base.next = level - outof
         else:
