@@ -239,9 +239,13 @@ class Declaration:
     signed: bool
     # an intbv: its length is known to Python too
     sized: bool = False
+    # MyHDL believes that it may be negative, and leaves it as it is in signed expressions
+    negative: bool = False
 
 
-INTEGER = Declaration(32, True)
+# a number that MyHDL takes for possibly negative, and one that it takes for not negative
+INTEGER = Declaration(32, True, negative=True)
+NATURAL = Declaration(32, True)
 ONE_BIT = Declaration(1, False)
 
 
@@ -296,11 +300,13 @@ def _bounds(low: int | None, high: int | None, width: int) -> Interval:
 def declaration_of(item: Any) -> Declaration:
     """How MyHDL declares a local that is assigned this object."""
     found = declared_range(item)
-    if found is None or (found.bits is None and isinstance(item, int) and not isinstance(item, bool)):
+    if found is None:
         return INTEGER
     if found.bits is None:
+        if isinstance(item, int) and not isinstance(item, bool):
+            return INTEGER if item < 0 else NATURAL
         return ONE_BIT
-    return Declaration(found.bits, found.interval.signed, sized=True)
+    return Declaration(found.bits, found.interval.signed, sized=True, negative=found.interval.signed)
 
 
 @dataclass
@@ -492,7 +498,7 @@ class GeneratorAnalysis:
             raise self.unknown(node, "a loop variable is assigned inside its loop")
         if old is not None and old.declaration.sized and not declaration.sized:
             raise self.unknown(node, "a sized local is rebound to a number; write name[:] = value")
-        if old is not None and old.declaration in (INTEGER, declaration):
+        if old is not None and not (old.declaration == ONE_BIT and declaration in (INTEGER, NATURAL)):
             declaration = old.declaration
         declared = self._made_as(value)
         interval = declared or result.interval
@@ -514,7 +520,7 @@ class GeneratorAnalysis:
     def declaration(self, value: ast.expr) -> Declaration:
         """How MyHDL declares a local that is first assigned ``value``: its own inference, step by step."""
         if isinstance(value, ast.Constant):
-            return ONE_BIT if value.value in (0, 1) else INTEGER
+            return ONE_BIT if value.value in (0, 1) else NATURAL
         if isinstance(value, ast.Compare | ast.BoolOp):
             return ONE_BIT
         if isinstance(value, ast.UnaryOp):
@@ -547,14 +553,15 @@ class GeneratorAnalysis:
 
     def _declaration_of_call(self, value: ast.Call) -> Declaration:
         if isinstance(value.func, ast.Attribute) and value.func.attr == "signed":
-            return Declaration(self.declaration(value.func.value).width, True, sized=True)
+            return Declaration(self.declaration(value.func.value).width, True, sized=True, negative=True)
         function = self.object(value.func)
         if function is bool:
             return ONE_BIT
         if function is concat or function in (intbv, modbv):
             made = self._quiet(value)
-            return Declaration(made.bits or 32, made.interval.signed, sized=True) if made.bits else INTEGER
-        return INTEGER
+            signed = made.interval.signed
+            return Declaration(made.bits, signed, sized=True, negative=signed) if made.bits else INTEGER
+        return NATURAL if function is len else INTEGER
 
     def on_augassign(self, node: ast.AugAssign) -> None:
         """``local op= value``."""
@@ -739,8 +746,8 @@ class GeneratorAnalysis:
 
     def _quiet(self, node: ast.expr) -> Value:
         """Evaluate without reporting."""
-        visitor, seen = self.visitor, set(self._seen)
-        self.visitor = Visitor()
+        visitor, seen = self.visitor, self._seen
+        self.visitor, self._seen = Visitor(), set()
         try:
             return self.value(node)
         finally:

@@ -14,7 +14,6 @@ What MyHDL's own ``convert`` leaves open is decided here:
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import shutil
@@ -90,7 +89,7 @@ def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in VERILOG_KEYWORDS:
         raise ConversionError(f"{name!r} is no name for a Verilog module")
-    if lint and importlib.util.find_spec("hdl.lint"):
+    if lint:
         _lint(block, name)
     _prepare(block)
     ports = port_signals(block, name)
