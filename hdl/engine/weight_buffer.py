@@ -1,0 +1,147 @@
+"""Two versions of a layer's weights: one in use, the next one arriving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.memory import address_width, simple_dual_port
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+
+# cycles from `advance` to the word
+READ_LATENCY = 3
+
+
+@block
+def weight_buffer(
+    clk: Any,
+    rst: Any,
+    w: Stream,
+    claim: Any,
+    claimable: Any,
+    advance: Any,
+    offset: Any,
+    frame_last: Any,
+    word: Any,
+    *,
+    words: int,
+    recipe: Recipe,
+    contents: Sequence[int] | None = None,
+) -> Any:
+    """A memory of ``2 * words`` words with the image "weights"; version 0 is its first half at power-up.
+
+    Frame ``t`` (0, 1, …) reads version ``recipe.version(t)``.  Version 1, 2, … arrive on ``w``, ``words`` words each,
+    into the half that is not in use, and wait there.  Costs the memory and a few counters.
+
+    Args:
+        claim: in, the next frame (in order) may start; only while ``claimable``.
+        claimable: out, the version of the next frame to claim is there; from registers.
+        advance: in, read a word of the frame that is being computed (frames in order, each claimed before).
+        offset: in, which word of the version, with ``advance``.
+        frame_last: in, with ``advance``: this is the last read of its frame.
+        word: out, `READ_LATENCY` cycles after ``advance``.
+    """
+    width = w.width
+    batch, first_batch = recipe.batch, recipe.batch + recipe.staleness
+    most = max(batch, first_batch)
+    last_word = words - 1
+    final = 2 * words - 1
+    # frames that may still be claimed, and are still to be read, with the version at hand
+    to_claim = Signal(intbv(first_batch, min=0, max=most + 1))
+    to_read = Signal(intbv(first_batch, min=0, max=most + 1))
+    # versions that arrived and weren't claimed; versions that arrived less versions switched to
+    waiting = Signal(intbv(0, min=0, max=3))
+    ahead = Signal(intbv(0, min=-1, max=2))
+    half = Signal(bool(0))
+    base = Signal(intbv(0)[address_width(2 * words) :])
+    read_at = Signal(intbv(0)[address_width(2 * words) :])
+    write_at = Signal(intbv(words)[address_width(2 * words) :])
+    place = Signal(intbv(0)[address_width(words) :])
+    read, room, fire, complete, switch, renew = (Signal(bool(0)) for _ in range(6))
+    store = simple_dual_port(
+        clk,
+        fire,
+        write_at,
+        w.payload,
+        read,
+        read_at,
+        word,
+        depth=2 * words,
+        width=width,
+        contents=contents,
+        output_register=True,
+        image="weights",
+    )
+
+    @always_comb
+    def decide() -> None:
+        claimable.next = to_claim != 0 or waiting != 0
+        renew.next = claim and to_claim == 0
+        switch.next = advance and frame_last and to_read == 1
+        room.next = ahead < 1
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = w.valid and room
+        complete.next = w.valid and room and place == last_word
+        w.ready.next = room
+
+    @always(clk.posedge)
+    def load() -> None:
+        if fire:
+            if place == last_word:
+                place.next = 0
+            else:
+                place.next = place + 1
+            if write_at == final:
+                write_at.next = 0
+            else:
+                write_at.next = write_at + 1
+        if rst:
+            place.next = 0
+            write_at.next = words
+
+    @always(clk.posedge)
+    def versions() -> None:
+        if complete and not renew:
+            waiting.next = waiting + 1
+        elif renew and not complete:
+            waiting.next = waiting - 1
+        if complete and not switch:
+            ahead.next = ahead + 1
+        elif switch and not complete:
+            ahead.next = ahead - 1
+        if rst:
+            waiting.next = 0
+            ahead.next = 0
+
+    @always(clk.posedge)
+    def frames() -> None:
+        if renew:
+            to_claim.next = batch - 1
+        elif claim:
+            to_claim.next = to_claim - 1
+        if switch:
+            to_read.next = batch
+            half.next = not half
+            if half:
+                base.next = 0
+            else:
+                base.next = words
+        elif advance and frame_last:
+            to_read.next = to_read - 1
+        if rst:
+            to_claim.next = first_batch
+            to_read.next = first_batch
+            half.next = False
+            base.next = 0
+
+    @always(clk.posedge)
+    def address() -> None:
+        read.next = advance
+        read_at.next = base + offset
+
+    return store, decide, handshake, load, versions, frames, address
