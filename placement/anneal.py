@@ -463,7 +463,9 @@ def _undo(problem: Problem, state: State) -> None:
 @njit(cache=True)
 def _slot(problem: Problem, state: State, item: int) -> int:
     g = problem.group[item]
-    slot: int = state.tile[g] if g >= 0 else 0
+    if g < 0:
+        return 0
+    slot: int = state.tile[g]
     return slot
 
 
@@ -472,7 +474,8 @@ def _best_option(problem: Problem, state: State, item: int, d: int) -> int:
     """The option of an item that hurts device d least, given all else there; ties go to what is less scarce."""
     part, slot = problem.part[d], _slot(problem, state, item)
     begin = problem.first[item, part, slot]
-    best, best_hurt = begin, 1e300
+    best: int = begin
+    best_hurt = 1e300
     current = state.option[item]
     for option in range(begin, begin + problem.count[item, part, slot]):
         hurt = 0.0

@@ -128,7 +128,7 @@ def binding_of(
                 reason=f"{below} cycles a frame need at least {need} {resource} in all, there are {have}",
             )
         )
-    if not lacking:
+    if not lacking and not found:
         names = ", ".join(slow[:4]) + (" …" if len(slow) > 4 else "")
         need, have = demand["dsp"]
         found.append(

@@ -292,6 +292,28 @@ def decide(model: Model, effort: Effort) -> tuple[Answer, Assignment | None]:
     raise AssertionError(f"CP-SAT calls our model {solver.status_name(status)}: {model.solver.validate()}")
 
 
+def cheapest_configurations(
+    instance: Instance, options: Options, assignment: Assignment, effort: Effort
+) -> Assignment:
+    """The same devices with the configurations that take the smallest sum of shares of their devices' DSP, M20K, ALM
+    and DRAM, still at this T; the assignment itself if none better is found within the effort."""
+    pins = {
+        item.name: instance.devices[n].name for item, n in zip(instance.items, assignment.devices, strict=True)
+    }
+    model = build_model(instance.with_pins(pins), options, without=frozenset({Family.HOPS}))
+    terms = []
+    for (i, n, k), pick in model.picks.items():
+        device, c = instance.devices[n], instance.configurations(i, n)[k]
+        limits = (*device.capacities, model.budget(device.dram_bytes_per_s))
+        # in millionths of the device, so that coefficients are integers
+        shares = sum(cost * 1_000_000 // max(1, limit) for cost, limit in zip(c.costs, limits, strict=True))
+        terms.append(min(shares, 10**9) * pick)
+    model.solver.minimize(sum(terms))
+    add_hint(model, assignment)
+    answer, found = decide(model, effort)
+    return found if answer is Answer.FEASIBLE and found is not None else assignment
+
+
 def configure(solver: cp_model.CpSolver, effort: Effort) -> None:
     """Set a CP-SAT solver to a reproducible search within the effort."""
     solver.parameters.random_seed = effort.seed

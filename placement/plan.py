@@ -227,6 +227,22 @@ def hop_levels(instance: Instance, devices: tuple[int, ...]) -> list[int]:
     return levels
 
 
+def unequal_joins(instance: Instance, devices: tuple[int, ...]) -> list[str]:
+    """Every join of activation or error links that branches reach after different numbers of hops, in words."""
+    levels = hop_levels(instance, devices)
+    arrivals: dict[str, dict[str, int]] = {}
+    for link in instance.links:
+        if link.kind.hops_must_match:
+            source, target = instance.item_index[link.source], instance.item_index[link.target]
+            crossing = devices[source] != devices[target]
+            arrivals.setdefault(link.target, {})[link.source] = levels[source] + crossing
+    return [
+        f"at {target!r} " + " and ".join(f"{hops} hops over {source!r}" for source, hops in ways.items())
+        for target, ways in arrivals.items()
+        if len(set(ways.values())) > 1
+    ]
+
+
 @dataclass(frozen=True)
 class Bound:
     """A proven lower bound on cycles a frame, and what it rests on."""

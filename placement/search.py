@@ -7,8 +7,8 @@ one plan on every machine. A heuristic failure only stops the search at that T; 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from placement import anneal
 from placement.bound import resource_bound
 from placement.explain import binding_of, explain_infeasible
 from placement.instance import Instance
-from placement.model import Answer, Effort, add_hint, build_model, decide, order_equal_devices
+from placement.model import Answer, Effort, add_hint, build_model, cheapest_configurations, decide, order_equal_devices
 from placement.options import OptionTable
-from placement.plan import Assignment, Bound, Plan, build_plan, cycles_needed, least_cycles
+from placement.plan import Assignment, Bound, Plan, build_plan, cycles_needed, least_cycles, unequal_joins
 from placement.validate import violations
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,44 @@ def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
     return max(1, engines, *(rate or 0 for rate in rates))
 
 
+def plan_from_assignment(
+    instance: Instance, assignment: Mapping[str, str], options: SearchOptions | None = None
+) -> Plan:
+    """The plan in which every item stands on the given device: least T, then the cheapest configurations.
+
+    Args:
+        assignment: item name → device name, for every item of the instance.
+
+    The plan's bound speaks of this assignment only, and says so.
+
+    Raises:
+        InfeasibleError: the assignment breaks a pin or equal hops (each named), or does not fit.
+        OutOfTimeError: the budget ended before a placement was found or excluded.
+        DagtrainError: an unknown item or device, or an item without a device.
+    """
+    wrong = [f"item {item.name!r} is given no device" for item in instance.items if item.name not in assignment]
+    wrong += [f"no item named {name!r}" for name in assignment if name not in instance.item_index]
+    wrong += [f"no device named {name!r}" for name in assignment.values() if name not in instance.device_index]
+    if wrong:
+        raise DagtrainError(f"assignment for {instance.name!r}: " + "; ".join(dict.fromkeys(wrong)))
+    places = tuple(instance.device_index[assignment[item.name]] for item in instance.items)
+    broken = [
+        f"item {item.name!r} is pinned to {item.pinned!r} but assigned to {assignment[item.name]!r}"
+        for item in instance.items
+        if item.pinned not in (None, assignment[item.name])
+    ]
+    broken += [f"branches join with unequal hops {join}" for join in unequal_joins(instance, places)]
+    if broken:
+        raise InfeasibleError(f"assignment for {instance.name!r}: " + "; ".join(broken))
+    options = replace(options or SearchOptions(), exact_choices=2**62, anneal_runs=0)
+    forced = _Search(instance.with_pins(assignment), options, lambda _: None)
+    best = forced.best_assignment()
+    basis = f"with every item on its given device: {forced.bound.basis}"
+    binding = binding_of(forced.instance, forced.table, best, forced.bound)
+    bound = Bound(forced.bound.cycles_per_frame, basis)
+    return judged(instance, build_plan(instance, best, bound, seed=options.seed, binding=binding))
+
+
 class _Search:
     def __init__(self, instance: Instance, options: SearchOptions, on_progress: OnProgress) -> None:
         self.instance, self.options, self.on_progress = instance, options, on_progress
@@ -111,19 +149,26 @@ class _Search:
         self.best_cycles = self.ceiling + 1
 
     def run(self) -> Plan:
+        best = self.best_assignment()
+        binding = binding_of(self.instance, self.table, best, self.bound)
+        plan = build_plan(self.instance, best, self.bound, seed=self.options.seed, binding=binding)
+        return judged(self.instance, plan)
+
+    def best_assignment(self) -> Assignment:
+        """Bound, first placement, descent, and the cheapest configurations at the T reached."""
         self._report("bound")
-        effort = Effort(
-            deterministic_seconds=self.options.refutation_seconds, seed=self.options.seed, workers=self.options.workers
-        )
+        effort = self._effort(self.options.refutation_seconds)
         self.bound = resource_bound(self.instance, self.table, self.ceiling, effort)
         if self.bound.cycles_per_frame > self.ceiling:
             raise InfeasibleError(explain_infeasible(self.instance, self.table, self.ceiling, effort))
         self._first_placement(effort)
         self._descend()
         assert self.best is not None
-        binding = binding_of(self.instance, self.table, self.best, self.bound)
-        plan = build_plan(self.instance, self.best, self.bound, seed=self.options.seed, binding=binding)
-        return judged(self.instance, plan)
+        self._report("cheapest configurations")
+        return cheapest_configurations(self.instance, self.table.at(self.best_cycles), self.best, effort)
+
+    def _effort(self, seconds: float) -> Effort:
+        return Effort(deterministic_seconds=seconds, seed=self.options.seed, workers=self.options.workers)
 
     def _first_placement(self, effort: Effort) -> None:
         """Jump to the bound's T and back off in growing steps up to the slowest."""
@@ -187,12 +232,7 @@ class _Search:
                 order_equal_devices(model)
             else:
                 add_hint(model, self.best)
-            effort = Effort(
-                deterministic_seconds=self.options.decision_seconds,
-                seed=self.options.seed,
-                workers=self.options.workers,
-            )
-            answer, assignment = decide(model, effort)
+            answer, assignment = decide(model, self._effort(self.options.decision_seconds))
         if answer is Answer.INFEASIBLE:
             self.bound = Bound(cycles + 1, f"the exact model is infeasible at {cycles} cycles a frame")
         if assignment is not None:

@@ -1,0 +1,367 @@
+"""The cluster file: which boards there are, and which devices stand on them. docs/cluster-file.md lists every key.
+
+Numbers keep the unit in their name and are read as exact decimals, so 38.4 GB/s is 38 400 000 000 bytes/s. All
+problems of a file are reported in one error.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hdl.errors import DagtrainError
+from hdl.parts import PARTS, Part
+from placement.instance import Device
+
+
+def _number(value: object) -> object:
+    """Only TOML numbers are numbers: neither strings that look like one nor true and false."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise ValueError("is not a number")
+    return value
+
+
+Number = Annotated[Decimal, BeforeValidator(_number)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and -")]
+Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
+Clock = Annotated[Number, Field(ge=Decimal("0.001"), le=2000, description="the clock in MHz, 0.001 to 2000")]
+DEFAULT_SHARE = Decimal("0.85")
+
+
+class _Table(BaseModel):
+    """A TOML table: unknown keys are errors, values are not changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class UtilisationTable(_Table):
+    """Shares of a part's blocks that a plan may use: a device filled to the brim does not close timing."""
+
+    dsp: Share = DEFAULT_SHARE
+    m20k: Share = DEFAULT_SHARE
+    alm: Share = DEFAULT_SHARE
+
+
+class ClusterTable(_Table):
+    """[cluster]: what all boards share."""
+
+    name: Annotated[str, Field(min_length=1, description="a name for reports")]
+    clock_mhz: Clock
+    link_word_bits: Annotated[
+        int | None,
+        Field(strict=True, ge=8, le=2048, multiple_of=8, description="bits a beat of the MAC port: 8, 16, … 2048"),
+    ] = None
+
+
+class BoardTable(_Table):
+    """[[board]]: a type of board."""
+
+    name: Name
+    part: Annotated[str, Field(description="the FPGA on the board")]
+    clock_mhz: Annotated[Clock | None, Field(description="the clock in MHz, 0.001 to 2000")] = None
+    dram_gb_per_s: Annotated[Number, Field(ge=0, description="peak DRAM bandwidth in 10⁹ bytes/s, 0 without DRAM")]
+    dram_gbyte: Annotated[Number, Field(ge=0, description="DRAM size in 10⁹ bytes, 0 without DRAM")]
+    dram_efficiency: Share = Decimal("0.7")
+    link_gbit_per_s: Annotated[
+        Number, Field(ge=0, description="network rate in 10⁹ bits/s, each direction, 0 without network")
+    ]
+    utilisation: UtilisationTable = UtilisationTable()
+
+
+class DeviceTable(_Table):
+    """[[device]]: one device, or `count` of them named name-0, name-1 …"""
+
+    name: Name
+    board: Annotated[str, Field(description="the name of a [[board]]")]
+    count: Annotated[
+        int | None, Field(strict=True, ge=1, le=10_000, description="a whole number of devices, at least 1")
+    ] = None
+
+
+class FileTables(_Table):
+    """A whole cluster file."""
+
+    cluster: ClusterTable
+    board: Annotated[tuple[BoardTable, ...], Field(min_length=1, description="at least one [[board]]")]
+    device: Annotated[tuple[DeviceTable, ...], Field(min_length=1, description="at least one [[device]]")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """A board type with all defaults filled in."""
+
+    name: str
+    part: Part
+    clock_hz: int
+    # usable bandwidth: peak × efficiency
+    dram_bytes_per_s: int
+    dram_bytes: int
+    # each direction
+    link_bits_per_s: int
+    # usable blocks
+    dsp: int
+    m20k: int
+    alm: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterDevice:
+    """One FPGA."""
+
+    name: str
+    board: Board
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A cluster; its first device carries the host interface, so the network's input and output are there."""
+
+    name: str
+    # the one clock of all devices
+    clock_hz: int
+    # bits a beat of every MAC port; word × clock carries the fastest link
+    link_word_bits: int
+    devices: tuple[ClusterDevice, ...]
+
+    def placement_devices(self) -> tuple[Device, ...]:
+        """The devices as the planner sees them: usable capacities only."""
+        return tuple(
+            Device(
+                name=device.name,
+                part=device.board.part.name,
+                dsp=device.board.dsp,
+                m20k=device.board.m20k,
+                alm=device.board.alm,
+                dram_bytes_per_s=device.board.dram_bytes_per_s,
+                link_bits_per_s=device.board.link_bits_per_s,
+            )
+            for device in self.devices
+        )
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file.
+
+    Raises:
+        DagtrainError: the file cannot be read, is no TOML (with the line), or says something impossible; then every
+            problem is one line `file: key = value: what is wrong; cure`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DagtrainError(f"{path}: cannot read the cluster file: {error}; give the path of a TOML file") from error
+    return parse_cluster(text, str(path))
+
+
+def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
+    """The cluster that a file's text describes; `file` names it in errors (see `read_cluster`)."""
+    try:
+        raw = tomllib.loads(text, parse_float=Decimal)
+    except tomllib.TOMLDecodeError as error:
+        where = f"{error}, line {len(text.splitlines())}" if "line" not in str(error) else str(error)
+        raise DagtrainError(f"{file}: not TOML: {where}; correct that line") from error
+    problems: list[str] = []
+    tables: FileTables | None = None
+    try:
+        tables = FileTables.model_validate(raw)
+    except ValidationError as error:
+        problems += [_schema_problem(dict(entry)) for entry in error.errors() if not _is_consequence(dict(entry))]
+    problems += _cross_problems(raw)
+    if tables is not None and not problems:
+        problems += _link_problems(tables)
+    if problems or tables is None:
+        raise DagtrainError("\n".join(f"{file}: {problem}" for problem in problems))
+    return _cluster(tables)
+
+
+def _is_consequence(entry: Mapping[str, Any]) -> bool:
+    """pydantic calls an array too short if all its entries are wrong; those are reported themselves."""
+    return bool(entry["type"] == "too_short" and entry["input"])
+
+
+def _schema_problem(entry: Mapping[str, Any]) -> str:
+    """One problem that pydantic found: key path, value, what is wrong, cure."""
+    location = list(entry["loc"])
+    path = _path(location)
+    expected = _description(location)
+    if entry["type"] == "missing":
+        return f"{path} is missing; add {expected}"
+    if entry["type"] == "extra_forbidden":
+        return f"{path} = {_show(entry['input'])}: unknown key; remove it, or correct it to one of {_keys(location)}"
+    return f"{path} = {_show(entry['input'])}: {_complaint(entry)}; write {expected}"
+
+
+def _complaint(entry: Mapping[str, Any]) -> str:
+    """pydantic's message, in the words of a TOML file."""
+    if entry["type"] in ("model_type", "model_attributes_type"):
+        return "is not a table"
+    if entry["type"] == "tuple_type":
+        return "is not an array of tables"
+    message: str = entry["msg"].removeprefix("Value error, ")
+    return message[0].lower() + message[1:]
+
+
+def _path(location: list[Any]) -> str:
+    path = ""
+    for key in location:
+        path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
+    return path
+
+
+def _show(value: object) -> str:
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+_TABLES: Mapping[str, type[_Table]] = {
+    "cluster": ClusterTable,
+    "board": BoardTable,
+    "device": DeviceTable,
+    "utilisation": UtilisationTable,
+}
+
+
+def _table_of(location: list[Any]) -> type[_Table]:
+    names = [key for key in location[:-1] if isinstance(key, str)]
+    return _TABLES.get(names[-1], FileTables) if names else FileTables
+
+
+def _keys(location: list[Any]) -> str:
+    return ", ".join(_table_of(location).model_fields)
+
+
+def _description(location: list[Any]) -> str:
+    fields = _table_of(location).model_fields
+    name = next((key for key in reversed(location) if isinstance(key, str)), "")
+    field = fields.get(name)
+    if name in ("cluster", "utilisation") and (field is None or field.description is None):
+        return f"a table with the keys {', '.join(_TABLES[name].model_fields)}"
+    return field.description if field is not None and field.description else "a value as docs/cluster-file.md says"
+
+
+def _entries(raw: Mapping[str, Any], table: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The well-formed entries of an array of tables, whatever else is wrong with the file."""
+    rows = raw.get(table, [])
+    for index, row in enumerate(rows if isinstance(rows, list) else []):
+        if isinstance(row, dict):
+            yield index, row
+
+
+def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
+    """What no single value shows: unknown parts and boards, duplicate names, differing clocks, halves of a DRAM."""
+    problems = []
+    boards = {row.get("name"): row for _, row in _entries(raw, "board")}
+    for index, row in _entries(raw, "board"):
+        part = row.get("part")
+        if isinstance(part, str) and part not in PARTS:
+            problems.append(f"board[{index}].part = {part!r}: unknown part; known parts are {', '.join(PARTS)}")
+        rate, size = row.get("dram_gb_per_s"), row.get("dram_gbyte")
+        if isinstance(rate, int | Decimal) and isinstance(size, int | Decimal) and (rate == 0) != (size == 0):
+            problems.append(
+                f"board[{index}].dram_gbyte = {size} with dram_gb_per_s = {rate}: "
+                "DRAM has both a size and a bandwidth; set both to 0 for a board without DRAM"
+            )
+    problems += _repeated("board", [(f"board[{i}].name", row.get("name")) for i, row in _entries(raw, "board")])
+    names = [(f"device[{i}].name", name) for i, row in _entries(raw, "device") for name in _device_names(row)]
+    problems += _repeated("device", names)
+    for index, row in _entries(raw, "device"):
+        board = row.get("board")
+        if isinstance(board, str) and board not in boards:
+            known = ", ".join(str(name) for name in boards) or "none"
+            problems.append(f"device[{index}].board = {board!r}: no such board; boards of this file are {known}")
+    return problems + _clock_problems(raw, boards)
+
+
+def _device_names(row: Mapping[str, Any]) -> list[str]:
+    name, count = row.get("name"), row.get("count")
+    if not isinstance(name, str):
+        return []
+    return [f"{name}-{k}" for k in range(count)] if isinstance(count, int) and 0 < count <= 10_000 else [name]
+
+
+def _repeated(what: str, names: list[tuple[str, Any]]) -> list[str]:
+    counts = Counter(name for _, name in names if isinstance(name, str))
+    return [
+        f"{' and '.join(dict.fromkeys(path for path, other in names if other == name))} = {name!r}: "
+        f"{count} times the same {what} name; give each its own"
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _clock_problems(raw: Mapping[str, Any], boards: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+    cluster = raw.get("cluster")
+    default = cluster.get("clock_mhz") if isinstance(cluster, dict) else None
+    clocks: dict[Any, str] = {}
+    for _, row in _entries(raw, "device"):
+        board = boards.get(row.get("board"))
+        if board is not None:
+            clock = board.get("clock_mhz", default)
+            if isinstance(clock, int | Decimal):
+                clocks.setdefault(clock, str(board.get("name")))
+    if len(clocks) < 2:
+        return []
+    listed = ", ".join(f"{clock} MHz on {name!r}" for clock, name in clocks.items())
+    return [f"board.clock_mhz: devices run at different clocks ({listed}); all devices share one clock: set one"]
+
+
+def _link_problems(tables: FileTables) -> list[str]:
+    given = tables.cluster.link_word_bits
+    if given is None:
+        return []
+    return [
+        f"cluster.link_word_bits = {given}: at {_clock_hz(tables, board) / 1e6:g} MHz carries "
+        f"{given * _clock_hz(tables, board) / 1e9:g} Gbit/s, less than board {board.name!r} has with "
+        f"{board.link_gbit_per_s}; write at least {_word_bits(board, _clock_hz(tables, board))}, or leave it out"
+        for board in tables.board
+        if given * _clock_hz(tables, board) < board.link_gbit_per_s * 10**9
+    ]
+
+
+def _word_bits(board: BoardTable, clock_hz: int) -> int:
+    """The narrowest power of two, from 8, that carries the board's link at the clock."""
+    bits = 8
+    while bits * clock_hz < board.link_gbit_per_s * 10**9:
+        bits *= 2
+    return bits
+
+
+def _clock_hz(tables: FileTables, board: BoardTable) -> int:
+    return int((board.clock_mhz or tables.cluster.clock_mhz) * 10**6)
+
+
+def _cluster(tables: FileTables) -> Cluster:
+    boards = {table.name: _board(tables, table) for table in tables.board}
+    devices = [
+        ClusterDevice(name=name, board=boards[table.board])
+        for table in tables.device
+        for name in _device_names(table.model_dump())
+    ]
+    words = [_word_bits(table, _clock_hz(tables, table)) for table in tables.board]
+    return Cluster(
+        name=tables.cluster.name,
+        clock_hz=devices[0].board.clock_hz,
+        link_word_bits=tables.cluster.link_word_bits or max(words),
+        devices=tuple(devices),
+    )
+
+
+def _board(tables: FileTables, table: BoardTable) -> Board:
+    part = PARTS[table.part]
+    return Board(
+        name=table.name,
+        part=part,
+        clock_hz=_clock_hz(tables, table),
+        dram_bytes_per_s=int(table.dram_gb_per_s * 10**9 * table.dram_efficiency),
+        dram_bytes=int(table.dram_gbyte * 10**9),
+        link_bits_per_s=int(table.link_gbit_per_s * 10**9),
+        dsp=int(part.dsp * table.utilisation.dsp),
+        m20k=int(part.m20k * table.utilisation.m20k),
+        alm=int(part.alm * table.utilisation.alm),
+    )
