@@ -60,7 +60,10 @@ class ModuleLibrary:
         """The module of a layer's circuit."""
         widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources)}
         return self.block(
-            _snake(type(layer).__name__), repr(layer), widths, lambda clk, rst, streams: layer.circuit(clk, rst, streams)
+            _snake(type(layer).__name__),
+            repr(layer),
+            widths,
+            lambda clk, rst, streams: layer.circuit(clk, rst, streams),
         )
 
     def block(self, kind: str, configuration: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
@@ -78,9 +81,7 @@ class ModuleLibrary:
         streams = {stream: Stream(width) for stream, width in widths.items()}
         block = build(clk, rst, streams)
         by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
-        prefixes = {
-            stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()
-        }
+        prefixes = {stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()}
         module = StreamModule(convert(block, name), prefixes)
         self._store(module)
         return module

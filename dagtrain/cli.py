@@ -1,0 +1,298 @@
+"""The command line: parses, calls the flow, prints, sets the exit code.  Nothing else lives here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+
+from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step, train_step
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.show import load_summary
+from dagtrain.flow.workspace import Workspace
+from dagtrain.progress import Progress
+from dagtrain.summary import Summary
+from hdl.errors import DagtrainError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Turns an ONNX model into streaming FPGA hardware that trains it, layer-parallel, on a cluster.\n\n"
+    "Each command takes what the one before it left in the working folder (build/ unless told otherwise):\n"
+    "import, place, emit, cosim, train, report.  `dagtrain run` does them all.  Rerunning an unchanged step "
+    "costs nothing.",
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Working folder that holds the results of all steps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs instead of text.")]
+Model = Annotated[Path, typer.Argument(help="The ONNX file.", show_default=False)]
+Norm = Annotated[
+    str,
+    typer.Option(
+        help="online: online normalisation wherever the model normalises, or did before folding; "
+        "none: fold normalisation into the weights; as-is: as the file has it."
+    ),
+]
+Recipe = Annotated[
+    Path | None, typer.Option(help="TOML file: batch, staleness, learning_rate, momentum, weight_decay, seed, …")
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Training data: an .npz file with `images` (N,C,H,W) and `labels`, or `digits`. "
+        "Used to choose binary points; without it, random frames are."
+    ),
+]
+Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result, byte for byte.")]
+Pins = Annotated[list[str] | None, typer.Option("--pin", help="layer=device; may be given several times.")]
+TimeLimit = Annotated[float, typer.Option(help="Seconds of search after which the best plan so far is taken.")]
+Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")]
+Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
+Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
+Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
+Simulator = Annotated[str, typer.Option(help="verilator or icarus.")]
+
+
+class BarProgress:
+    """Progress bars on standard error; plain silence where it is no terminal."""
+
+    def __init__(self) -> None:
+        self._bars = RichProgress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
+            transient=False,
+        )
+        self._task: Any = None
+
+    def __enter__(self) -> BarProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bars.stop()
+
+    def begin(self, label: str, total: int | None = None) -> None:
+        """A new bar."""
+        self._task = self._bars.add_task(label, total=total, note="")
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Move the newest bar."""
+        self._bars.update(self._task, advance=units, **({"note": note} if note else {}))
+
+    def end(self, note: str = "") -> None:
+        """Fill the newest bar."""
+        task = self._bars.tasks[self._task]
+        total = task.total if task.total is not None else max(task.completed, 1)
+        self._bars.update(self._task, total=total, completed=total, **({"note": note} if note else {}))
+
+
+Job = Callable[[Workspace, Progress], StepResult]
+
+
+def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
+    """Run steps in order; every failure a user can cause ends here, as one message and an exit code."""
+    results: list[StepResult] = []
+    with BarProgress() as progress:
+        for job in jobs:
+            result = job(Workspace(out), progress)
+            results.append(result)
+            if not as_json:
+                _print_result(result)
+    if as_json:
+        print(json.dumps([_as_data(result) for result in results] if len(results) > 1 else _as_data(results[0])))
+    if not all(result.passed for result in results):
+        raise typer.Exit(1)
+
+
+def _print_result(result: StepResult) -> None:
+    state = "done" if result.done else "unchanged, nothing to do"
+    print(f"{result.step}: {state}")
+    for line in result.lines:
+        print(f"  {line}")
+    print(f"  -> {result.folder}", flush=True)
+
+
+def _as_data(result: StepResult) -> dict[str, Any]:
+    return {
+        "step": result.step,
+        "folder": str(result.folder),
+        "done": result.done,
+        "passed": result.passed,
+        **result.data,
+    }
+
+
+@app.command("import")
+def import_model(
+    model: Model,
+    norm: Norm = "online",
+    recipe: Recipe = None,
+    data: Data = None,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
+    options = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data)
+    _perform(out, as_json, lambda space, progress: import_step.run(space, options, progress))
+
+
+@app.command()
+def place(
+    devices: Devices,
+    pin: Pins = None,
+    time_limit: TimeLimit = 60.0,
+    gap: Annotated[float, typer.Option(help="Stop when the plan is proven this close to the optimum.")] = 0.0,
+    seed: Seed = 1,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput."""
+    options = place_step.PlaceOptions(
+        devices=devices, pins=tuple(pin or ()), time_limit_s=time_limit, gap=gap, seed=seed
+    )
+    _perform(out, as_json, lambda space, progress: place_step.run(space, options, progress))
+
+
+@app.command()
+def emit(out: Out = Path("build"), as_json: AsJson = False) -> None:
+    """Write one folder of Verilog for each FPGA: sources, memory images, constraints, project, manifest."""
+    _perform(out, as_json, lambda space, progress: emit_step.run(space, emit_step.EmitOptions(), progress))
+
+
+@app.command()
+def cosim(
+    batches: Batches = 4,
+    stall: Stall = 0.25,
+    latency: Latency = 200,
+    simulator: Simulator = "verilator",
+    data: Data = None,
+    seed: Seed = 1,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
+    options = cosim_step.CosimOptions(
+        batches=batches, stall=stall, latency_cycles=latency, simulator=simulator, data=data, seed=seed
+    )
+    _perform(out, as_json, lambda space, progress: cosim_step.run(space, options, progress))
+
+
+@app.command()
+def train(
+    epochs: Epochs = 8, data: Data = None, seed: Seed = 1, out: Out = Path("build"), as_json: AsJson = False
+) -> None:
+    """Train with the hardware's exact arithmetic, in the fast emulator."""
+    options = train_step.TrainOptions(epochs=epochs, data=data, seed=seed)
+    _perform(out, as_json, lambda space, progress: train_step.run(space, options, progress))
+
+
+@app.command()
+def report(out: Out = Path("build"), as_json: AsJson = False) -> None:
+    """Write one self-contained HTML page: graph, plan, bottleneck, resources, efficiency, curves."""
+    _perform(out, as_json, lambda space, progress: report_step.run(space, progress))
+
+
+@app.command()
+def estimate(
+    check: Annotated[bool, typer.Option("--check", help="Synthesise each layer with Yosys and compare.")] = False,
+    layer: Annotated[list[str] | None, typer.Option(help="Only these nodes; default: one of each kind.")] = None,
+    cycles: Annotated[int | None, typer.Option(help="Fold to this many cycles a frame; default: the plan's.")] = None,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Resources of every layer, read off its elaborated circuit; --check sets them beside synthesis."""
+    options = estimate_step.EstimateOptions(check=check, layers=tuple(layer or ()), cycles=cycles)
+    _perform(out, as_json, lambda space, progress: estimate_step.run(space, options, progress))
+
+
+@app.command()
+def run(
+    model: Model,
+    devices: Devices,
+    norm: Norm = "online",
+    recipe: Recipe = None,
+    data: Data = None,
+    pin: Pins = None,
+    time_limit: TimeLimit = 60.0,
+    batches: Batches = 4,
+    stall: Stall = 0.25,
+    latency: Latency = 200,
+    epochs: Epochs = 8,
+    seed: Seed = 1,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """All steps: import, place, emit, cosim, train, report."""
+    importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data)
+    placing = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), time_limit_s=time_limit, seed=seed)
+    simulating = cosim_step.CosimOptions(batches=batches, stall=stall, latency_cycles=latency, seed=seed)
+    training = train_step.TrainOptions(epochs=epochs, seed=seed)
+    _perform(
+        out,
+        as_json,
+        lambda space, progress: import_step.run(space, importing, progress),
+        lambda space, progress: place_step.run(space, placing, progress),
+        lambda space, progress: emit_step.run(space, emit_step.EmitOptions(), progress),
+        lambda space, progress: cosim_step.run(space, simulating, progress),
+        lambda space, progress: train_step.run(space, training, progress),
+        lambda space, progress: report_step.run(space, progress),
+    )
+
+
+@app.command()
+def show(out: Out = Path("build"), as_json: AsJson = False) -> None:
+    """Print the training graph as a model summary: layer, shape, weights, multiplications, stash."""
+    summary = load_summary(Workspace(out))
+    if as_json:
+        print(json.dumps({"name": summary.name, "layers": [vars(layer) for layer in summary.layers]}))
+    else:
+        Console().print(_summary_table(summary))
+
+
+def _summary_table(summary: Summary) -> Table:
+    table = Table(title=f"{summary.name}: training graph", title_justify="left")
+    table.add_column("layer")
+    table.add_column("kind")
+    for heading in ("output (H, W, C)", "weights", "MACs forward", "MACs error", "MACs gradient", "stash bits/frame"):
+        table.add_column(heading, justify="right")
+    for layer in summary.layers:
+        counts = (layer.weights, layer.forward_macs, layer.error_macs, layer.gradient_macs, layer.stash_bits)
+        shape = "x".join(map(str, layer.output_shape))
+        table.add_row(layer.name, layer.kind, shape, *(f"{count:,}" if count else "" for count in counts))
+    totals = (summary.weights, summary.forward_macs, summary.error_macs, summary.gradient_macs, summary.stash_bits)
+    table.add_section()
+    table.add_row("total", "", "", *(f"{count:,}" for count in totals))
+    return table
+
+
+def main() -> None:
+    """The entry point: one clear message and a non-zero exit code for everything a user can cause."""
+    try:
+        app()
+    except DagtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the results of earlier steps are as they were", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""A test bench, wholly in Verilog, of all FPGAs of a plan: host, network with latency and stalls, dump of state.
+
+The bench feeds frames and labels, keeps the metrics, waits until every update has sent the weights of the last
+batch, and then writes all training state to files.  The same text runs in Icarus and in Verilator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from myhdl import Signal, intbv
+
+from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.device import DeviceDesign, HostPort, ImageFile, produced_net
+from dagtrain.emission.links import NetworkModel, add_network
+from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
+from dagtrain.ir import Graph, is_delayed
+from hdl.bench import stream_player, stream_recorder
+from hdl.netlist import Direction
+from hdl.stream import Stream
+
+# bits of a recorder's count of beats
+COUNT_BITS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What surrounds the FPGAs in a co-simulation."""
+
+    # frames that pass; a multiple of the batch
+    frames: int
+    network: NetworkModel
+    # of 256 cycles, those in which a host stream stalls
+    host_stall_256: int = 64
+    seed: int = 1
+    # cycles between the last weights' arrival and the dump of the state
+    settle_cycles: int = 4096
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A stream kept by the bench."""
+
+    file_name: str
+    beats: int
+    # Verilog path of the array below the bench
+    path: str
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A state memory written at the end."""
+
+    device: str
+    image: ImageFile
+    file_name: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The texts of the bench's own modules, and what it reads and writes (file names in its working folder)."""
+
+    texts: Mapping[str, str]
+    # host node -> file of beats to play
+    played: Mapping[str, str]
+    # host node -> what is recorded of it
+    recorded: Mapping[str, Recording]
+    dumps: tuple[Dump, ...]
+
+
+def design_bench(
+    graph: Graph, devices: Sequence[DeviceDesign], library: ModuleLibrary, options: BenchOptions, word_bits: int
+) -> Bench:
+    """The bench of a whole cluster."""
+    assembly = Assembly("cluster", f"All FPGAs of {graph.name} with their host and network")
+    assembly.port("recorded", COUNT_BITS, Direction.OUT)
+    played: dict[str, str] = {}
+    recorded: dict[str, Recording] = {}
+    for device in devices:
+        _add_device(assembly, device)
+        for host in device.host_ports:
+            beats = host.port.beats * options.frames
+            file_name = f"{verilog_name(host.node)}.beats.mem"
+            if host.direction is Direction.IN:
+                _add_player(assembly, library, host, beats, file_name, options, len(played))
+                played[host.node] = file_name
+            else:
+                path = _add_recorder(assembly, library, host, beats, options)
+                recorded[host.node] = Recording(file_name, beats, path)
+    add_network(assembly, library, devices, options.network, word_bits)
+    dumps = tuple(
+        Dump(device.name, image, f"{verilog_name(device.name)}.{image.file_name}")
+        for device in devices
+        for image in device.images
+        if image.is_state
+    )
+    texts = {
+        "cluster": assembly.module().to_verilog(),
+        "bench": _bench_text(graph, devices, recorded, dumps, options),
+    }
+    return Bench(texts, played, recorded, dumps)
+
+
+def _add_device(assembly: Assembly, device: DeviceDesign) -> None:
+    top = device.top
+    connections = {"clk": "clk", "rst": "rst"}
+    for port in top.ports[2:]:
+        connections[port.name] = assembly.wire(f"{top.name}_{port.name}", port.width)
+    parameters = {image.parameter: image.file_name for image in device.images}
+    assembly.raw_instance(top.name, top.ports, f"fpga_{top.name}", connections, parameters)
+
+
+def _host_net(assembly: Assembly, host: HostPort) -> str:
+    """The prefix of a host port's wires in the bench."""
+    return next(wire.name.removesuffix("_valid") for wire in assembly.wires if wire.name.endswith(f"_{host.net}_valid"))
+
+
+def _add_player(
+    assembly: Assembly,
+    library: ModuleLibrary,
+    host: HostPort,
+    beats: int,
+    file_name: str,
+    options: BenchOptions,
+    index: int,
+) -> None:
+    seed = (options.seed * 7919 + index * 104729) & 0xFFFF
+    module = library.block(
+        "stream_player",
+        f"{beats} {options.host_stall_256} {seed}",
+        {"y": host.port.payload_bits},
+        lambda clk, rst, streams: stream_player(
+            clk, rst, streams["y"], depth=beats, probability_256=options.host_stall_256, seed=seed
+        ),
+    )
+    parameters = {module.verilog.images["beats"].parameter: file_name}
+    assembly.instance(
+        module, f"player_{verilog_name(host.node)}", {"y": _host_net(assembly, host)}, parameters=parameters
+    )
+
+
+def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostPort, beats: int, options: BenchOptions) -> str:
+    """Returns the path of the array that keeps the beats."""
+    seed = (options.seed * 15485863 + 77) & 0xFFFF
+    module = _recorder_module(library, host.port.payload_bits, beats, options.host_stall_256, seed)
+    name = f"recorder_{verilog_name(host.node)}"
+    image = module.verilog.images["beats"]
+    streams = {"x": _host_net(assembly, host)}
+    assembly.instance(module, name, streams, {"count": "recorded"}, {image.parameter: ""})
+    return f"dut.{name}.{image.memory}"
+
+
+def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stall_256: int, seed: int) -> StreamModule:
+    """A recorder of ``beats`` beats with its count as a port."""
+
+    def build(clk: object, rst: object, streams: Mapping[str, Stream]) -> object:
+        count = Signal(intbv(0)[COUNT_BITS:])
+        return stream_recorder(clk, rst, streams["x"], count, depth=beats, probability_256=stall_256, seed=seed)
+
+    return library.block("stream_recorder", f"{beats} {stall_256} {seed}", {"x": payload_bits}, build)
+
+
+def _bench_text(
+    graph: Graph,
+    devices: Sequence[DeviceDesign],
+    recorded: Mapping[str, Recording],
+    dumps: Sequence[Dump],
+    options: BenchOptions,
+) -> str:
+    """The outermost module: counts the weight beats of every update and dumps state when all is done."""
+    batches = options.frames // graph.recipe.batch
+    counters, conditions, dump_lines = [], [], []
+    where = {node: device for device in devices for node in device.nodes}
+    for edge, producer, source, consumer, sink in graph.edges:
+        if not is_delayed(consumer.layer, sink):
+            continue
+        net = f"dut.fpga_{where[producer.name].top.name}.{produced_net(edge)}"
+        counter = f"seen_{verilog_name(edge)}"
+        counters.append((counter, net))
+        conditions.append(f"{counter} == {batches * source.beats}")
+    for dump in dumps:
+        path = f"dut.fpga_{verilog_name(dump.device)}.{dump.image.path}"
+        dump_lines.append(f'            $writememh("{dump.file_name}", {path});')
+    total = sum(recording.beats for recording in recorded.values())
+    for recording in recorded.values():
+        dump_lines.append(f'            $writememh("{recording.file_name}", {recording.path});')
+    done = " && ".join([f"recorded == {total}", *conditions])
+    declarations = "\n".join(f"reg [31:0] {counter} = 0;" for counter, _net in counters)
+    counting = "\n".join(
+        f"    if ({net}_valid && {net}_ready) {counter} <= {counter} + 1;" for counter, net in counters
+    )
+    activity = " + ".join(["recorded", *(counter for counter, _net in counters)])
+    dumping = "\n".join(dump_lines)
+    return f"""// The outermost module of the co-simulation of {graph.name}.
+module bench (
+    input wire clk,
+    input wire rst,
+    output reg finished,
+    output wire [31:0] progress,
+    output wire [31:0] activity
+);
+wire [31:0] recorded;
+reg [31:0] settled = 0;
+initial finished = 0;
+{declarations}
+cluster dut (.clk(clk), .rst(rst), .recorded(recorded));
+assign progress = recorded;
+assign activity = {activity} + settled;
+always @(posedge clk) begin
+{counting}
+    if ({done}) begin
+        settled <= settled + 1;
+        if (settled == {options.settle_cycles}) begin
+{dumping}
+            finished <= 1;
+        end
+    end
+end
+endmodule
+"""

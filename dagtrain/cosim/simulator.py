@@ -1,0 +1,129 @@
+"""Builds and runs a self-contained Verilog bench in Verilator or Icarus."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hdl.errors import DagtrainError, ToolError
+from hdl.verilog import run_tool
+
+# seconds a build may take
+BUILD_TIMEOUT_S = 1800.0
+
+MAIN = Path(__file__).with_name("bench_main.cpp")
+
+# the clock of the bench where no C++ drives it
+ICARUS_MAIN = """module icarus_main;
+reg clk = 0;
+reg rst = 1;
+wire finished;
+wire [31:0] progress, activity;
+reg [31:0] shown = 0, cycles = 0;
+bench bench (.clk(clk), .rst(rst), .finished(finished), .progress(progress), .activity(activity));
+always #1 clk = !clk;
+always @(posedge clk) begin
+    cycles <= cycles + 1;
+    if (cycles == 4) rst <= 0;
+    if (progress != shown) begin
+        shown <= progress;
+        $display("frames %0d %0d", progress, cycles);
+    end
+    if (finished) begin
+        $display("cycles %0d", cycles);
+        $finish;
+    end
+end
+endmodule
+"""
+
+
+class Simulator(Enum):
+    """What runs the bench."""
+
+    VERILATOR = "verilator"
+    ICARUS = "icarus"
+
+
+class StuckError(DagtrainError):
+    """The simulated cluster stopped making progress: a deadlock."""
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """What a bench told while it ran."""
+
+    cycles: int
+    # cycle at which each frame's metrics had arrived
+    frame_cycles: tuple[int, ...]
+
+
+def build(folder: Path, sources: Sequence[Path], simulator: Simulator) -> Path:
+    """Build the simulation of module `bench` into ``folder``; returns the program.
+
+    Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if simulator is Simulator.ICARUS:
+        main = folder / "icarus_main.v"
+        main.write_text(ICARUS_MAIN)
+        program = folder / "bench.vvp"
+        run_tool(["iverilog", "-g2005", "-s", "icarus_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S)
+        return program
+    options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
+    options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint", "-CFLAGS", "-O1"]
+    command = ["verilator", *options, "--top-module", "bench", "-Mdir", folder / "obj", MAIN, *sources]
+    run_tool(command, timeout=BUILD_TIMEOUT_S)
+    return folder / "obj" / "Vbench"
+
+
+def execute(
+    program: Path,
+    folder: Path,
+    on_frame: Callable[[int], None],
+    stuck_after_cycles: int = 200_000,
+    timeout_s: float | None = None,
+) -> RunLog:
+    """Run a built bench in ``folder``, where its memory files lie; ``on_frame`` gets the number of frames done.
+
+    Raises `StuckError` when nothing moves for ``stuck_after_cycles``."""
+    command = ["vvp", "-n", str(program)] if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]
+    frame_cycles: list[int] = []
+    cycles = None
+    tail: list[str] = []
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            words = line.split()
+            if words[:1] == ["frames"]:
+                frame_cycles.append(int(words[2]))
+                on_frame(int(words[1]))
+            elif words[:1] == ["cycles"]:
+                cycles = int(words[1])
+            elif words[:1] == ["stuck"]:
+                raise StuckError(
+                    f"nothing moved for {stuck_after_cycles} cycles, at cycle {words[1]}, after {len(frame_cycles)} "
+                    "records: the pipeline has deadlocked"
+                )
+            else:
+                tail.append(line)
+        process.wait(timeout=timeout_s)
+    finally:
+        process.kill()
+        process.wait()
+    if cycles is None:
+        raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")
+    return RunLog(cycles, tuple(frame_cycles))
+
+
+def read_memory(path: Path) -> list[int]:
+    """Words of a file written by `$writememh` (addresses and comments skipped)."""
+    words: list[int] = []
+    for line in path.read_text().splitlines():
+        text = line.split("//", 1)[0].strip()
+        if text and not text.startswith("@"):
+            words += [int(word, 16) for word in text.split()]
+    return words

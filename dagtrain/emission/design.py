@@ -1,0 +1,60 @@
+"""The design of a whole cluster: the folded graph, its buffers, the streams between FPGAs, every FPGA's top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagtrain.emission.device import DeviceDesign, design_device
+from dagtrain.emission.links import Crossing, crossings_of
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.ir import Graph, Stage, verify
+from dagtrain.passes.buffers import fifo_beats
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.schedule import needed_staleness, schedule
+
+# cycles that buffers allow for between leaving one FPGA and arriving at the next
+NETWORK_CYCLES = 512
+
+
+@dataclass(frozen=True)
+class ClusterDesign:
+    """Everything that emission and co-simulation need to know."""
+
+    # folded
+    graph: Graph
+    placed: Mapping[str, str]
+    # pipeline interval the design is folded for
+    cycles_per_frame: int
+    fifo_beats: Mapping[str, int]
+    crossings: tuple[Crossing, ...]
+    devices: tuple[DeviceDesign, ...]
+    # least staleness D, in frames, at which the pipeline never waits for weights
+    needed_staleness: int
+    # bits of a word on the network
+    word_bits: int
+
+
+def design_cluster(
+    graph: Graph,
+    placed: Mapping[str, str],
+    devices: Sequence[str],
+    cycles: int,
+    library: ModuleLibrary,
+    *,
+    word_bits: int,
+    network_cycles: int = NETWORK_CYCLES,
+    fifo_override: Mapping[str, int] | None = None,
+) -> ClusterDesign:
+    """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
+
+    ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does."""
+    folded = verify(fold_graph(graph, cycles), Stage.STREAMING)
+    crossings = crossings_of(folded, placed)
+    delays = {crossing.edge: network_cycles for crossing in crossings}
+    timing = schedule(folded, cycles, delays)
+    depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
+    used = [name for name in devices if name in set(placed.values())]
+    tops = tuple(design_device(name, folded, placed, depths, crossings, library, word_bits) for name in used)
+    staleness = needed_staleness(folded, timing, delays)
+    return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, word_bits)

@@ -1,0 +1,202 @@
+"""The top module of one FPGA: its layers, the FIFOs in front of them, the network port, the host ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.links import Crossing, add_network_port
+from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
+from dagtrain.ir import Graph, Node
+from hdl.netlist import Direction, Identifier, Module
+from hdl.streams import queue, width_adapter
+from hdl.tensor import Port
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A memory image of one node: the file's name, its contents, and where the memory stands in the hierarchy."""
+
+    node: str
+    image: str
+    words: tuple[int, ...]
+    # bits a word
+    width: int
+    # Verilog path of the array below the device top
+    path: str
+    is_state: bool
+
+    @property
+    def file_name(self) -> str:
+        """Name of the `$readmemh` file."""
+        return f"{verilog_name(self.node)}.{self.image}.mem"
+
+    @property
+    def parameter(self) -> str:
+        """The parameter of the device top that names the file."""
+        return f"INIT_{verilog_name(self.node)}_{self.image}"
+
+
+@dataclass(frozen=True)
+class HostPort:
+    """A stream of the device top that belongs to the host."""
+
+    # the host node of the graph
+    node: str
+    # prefix of the port's three signals
+    net: str
+    port: Port
+    # seen from the device
+    direction: Direction
+
+
+@dataclass(frozen=True)
+class DeviceDesign:
+    """Everything about one FPGA's Verilog but the shared modules' texts."""
+
+    name: str
+    top: Module
+    nodes: tuple[str, ...]
+    images: tuple[ImageFile, ...]
+    host_ports: tuple[HostPort, ...]
+    # streams that leave and enter over the network
+    egress: tuple[Crossing, ...]
+    ingress: tuple[Crossing, ...]
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the top has a network port."""
+        return bool(self.egress or self.ingress)
+
+
+def design_device(
+    name: str,
+    graph: Graph,
+    placed: Mapping[str, str],
+    fifo_beats: Mapping[str, int],
+    crossings: Sequence[Crossing],
+    library: ModuleLibrary,
+    word_bits: int,
+) -> DeviceDesign:
+    """The design of device ``name``; ``placed`` maps every node to its device."""
+    nodes = [node for node in graph.nodes if placed[node.name] == name]
+    assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
+    ingress = tuple(crossing for crossing in crossings if crossing.target_device == name)
+    egress = tuple(crossing for crossing in crossings if crossing.source_device == name)
+    images: list[ImageFile] = []
+    host_ports: list[HostPort] = []
+    _declare_nets(assembly, graph, nodes)
+    for node in nodes:
+        if node.layer.sinks and node.layer.sources:
+            images += _add_layer(assembly, graph, node, library)
+        else:
+            host_ports += _add_host_port(assembly, node)
+    for node in nodes:
+        for port in node.layer.sinks:
+            edge = node.inputs[port.name]
+            producer, source = graph.producers[edge]
+            if placed[producer.name] == name:
+                _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
+    add_network_port(assembly, library, egress, ingress, word_bits)
+    return DeviceDesign(
+        name, assembly.module(), tuple(n.name for n in nodes), tuple(images), tuple(host_ports), egress, ingress
+    )
+
+
+def produced_net(edge: str) -> str:
+    """The net at the producer's end of an edge."""
+    return f"p_{verilog_name(edge)}"
+
+
+def consumed_net(edge: str) -> str:
+    """The net at the consumer's end of an edge."""
+    return f"c_{verilog_name(edge)}"
+
+
+def instance_name(node: str) -> str:
+    """The instance of a node's layer."""
+    return f"u_{verilog_name(node)}"
+
+
+def _declare_nets(assembly: Assembly, graph: Graph, nodes: Sequence[Node]) -> None:
+    del graph
+    for node in nodes:
+        for port in node.layer.sources:
+            assembly.stream(produced_net(node.outputs[port.name]), port.payload_bits)
+        for port in node.layer.sinks:
+            assembly.stream(consumed_net(node.inputs[port.name]), port.payload_bits)
+
+
+def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibrary) -> list[ImageFile]:
+    layer = node.layer
+    module = library.layer(layer)
+    streams = {port.name: produced_net(node.outputs[port.name]) for port in layer.sources}
+    streams |= {port.name: consumed_net(node.inputs[port.name]) for port in layer.sinks}
+    contents = layer.images(layer.start({name: graph.parameters[key] for name, key in node.parameters.items()}))
+    files = []
+    for memory in layer.memories():
+        image = module.verilog.images[memory.name]
+        path = f"{instance_name(node.name)}.{image.memory}"
+        words = tuple(contents[memory.name])
+        files.append(ImageFile(node.name, memory.name, words, memory.width, path, memory.is_state))
+        assembly.parameters[files[-1].parameter] = ""
+    chosen = {module.verilog.images[file.image].parameter: Identifier(file.parameter) for file in files}
+    assembly.instance(module, instance_name(node.name), streams, parameters=chosen)
+    return files
+
+
+def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:
+    ports = []
+    for port in node.layer.sources:
+        net = assembly.stream_port(f"host_{verilog_name(node.name)}", port.payload_bits, Direction.IN)
+        _join(assembly, source=net, target=produced_net(node.outputs[port.name]))
+        ports.append(HostPort(node.name, net, port, Direction.IN))
+    for port in node.layer.sinks:
+        net = assembly.stream_port(f"host_{verilog_name(node.name)}", port.payload_bits, Direction.OUT)
+        _join(assembly, source=consumed_net(node.inputs[port.name]), target=net)
+        ports.append(HostPort(node.name, net, port, Direction.OUT))
+    return ports
+
+
+def _join(assembly: Assembly, source: str, target: str) -> None:
+    """Connect two stream nets."""
+    assembly.assigns += [
+        (f"{target}_valid", f"{source}_valid"),
+        (f"{target}_payload", f"{source}_payload"),
+        (f"{source}_ready", f"{target}_ready"),
+    ]
+
+
+def _add_channel(
+    assembly: Assembly, edge: str, source: Port, sink: Port, depth_beats: int, library: ModuleLibrary
+) -> None:
+    """What lies on an edge within a device: a width adapter where lanes differ, then the FIFO."""
+    net = produced_net(edge)
+    if source.lanes != sink.lanes:
+        adapted = assembly.stream(f"a_{verilog_name(edge)}", sink.payload_bits)
+        adapter = adapter_module(library, source.lanes, sink.lanes, source.tensor.fixed.width)
+        assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted})
+        net = adapted
+    fifo = queue_module(library, sink.payload_bits, depth_beats)
+    assembly.instance(fifo, f"fifo_{verilog_name(edge)}", {"x": net, "y": consumed_net(edge)})
+
+
+def queue_module(library: ModuleLibrary, payload_bits: int, depth: int) -> StreamModule:
+    """A FIFO of ``depth`` beats."""
+    return library.block(
+        "queue",
+        f"{depth}",
+        {"x": payload_bits, "y": payload_bits},
+        lambda clk, rst, streams: queue(clk, rst, streams["x"], streams["y"], depth=depth),
+    )
+
+
+def adapter_module(library: ModuleLibrary, lanes_in: int, lanes_out: int, element_bits: int) -> StreamModule:
+    """A converter from ``lanes_in`` to ``lanes_out`` elements a beat."""
+    return library.block(
+        "width_adapter",
+        f"{element_bits}",
+        {"x": lanes_in * element_bits, "y": lanes_out * element_bits},
+        lambda clk, rst, streams: width_adapter(clk, rst, streams["x"], streams["y"], element_bits=element_bits),
+    )

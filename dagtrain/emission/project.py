@@ -1,0 +1,100 @@
+"""The files beside the Verilog of one FPGA: file list, constraints, Quartus project, manifest, memory images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dagtrain.emission.device import DeviceDesign
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.files import write_text
+from hdl.netlist import Module
+from hdl.verilog import VerilogModule, write_image
+
+MANIFEST_SCHEMA = 1
+
+
+def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, part: str, clock_mhz: float) -> None:
+    """Write ``<folder>/`` with rtl/, images/, files.f, a Quartus project and manifest.json."""
+    used = used_modules(design.top, library)
+    sources = [f"rtl/{module.name}.v" for module in used] + [f"rtl/{design.top.name}.v"]
+    for module in used:
+        write_text(folder / "rtl" / f"{module.name}.v", module.text)
+    write_text(folder / "rtl" / f"{design.top.name}.v", design.top.to_verilog())
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for image in design.images:
+        write_image(folder / "images" / image.file_name, image.words, image.width)
+    write_text(folder / "files.f", "\n".join(sources) + "\n")
+    write_text(folder / f"{design.top.name}.sdc", _constraints(clock_mhz))
+    write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')
+    write_text(folder / f"{design.top.name}.qsf", _quartus(design, sources, part))
+    write_text(folder / "manifest.json", json.dumps(_manifest(design, sources, part, clock_mhz), indent=1) + "\n")
+
+
+def used_modules(top: Module, library: ModuleLibrary) -> list[VerilogModule]:
+    """The library's modules that a top instantiates, by name."""
+    names = {instance.module for instance in top.instances}
+    return [module.verilog for module in library if module.name in names]
+
+
+def _constraints(clock_mhz: float) -> str:
+    period_ns = 1000 / clock_mhz
+    return (
+        f"create_clock -name clk -period {period_ns:.3f} [get_ports clk]\n"
+        "derive_clock_uncertainty\n"
+        "set_false_path -from [get_ports rst]\n"
+    )
+
+
+QUARTUS_FAMILIES: Mapping[str, str] = {"10AX": "Arria 10", "AGF": "Agilex 7"}
+
+
+def _quartus(design: DeviceDesign, sources: Sequence[str], part: str) -> str:
+    family = next((name for prefix, name in QUARTUS_FAMILIES.items() if part.startswith(prefix)), None)
+    lines = [f"# {design.name}: {part}"]
+    if family:
+        lines += [f'set_global_assignment -name FAMILY "{family}"']
+    lines += [f"set_global_assignment -name TOP_LEVEL_ENTITY {design.top.name}"]
+    lines += [f"set_global_assignment -name VERILOG_FILE {source}" for source in sources]
+    lines += [f"set_global_assignment -name SDC_FILE {design.top.name}.sdc"]
+    lines += [f'set_parameter -name {image.parameter} "images/{image.file_name}"' for image in design.images]
+    return "\n".join(lines) + "\n"
+
+
+def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz: float) -> dict[str, Any]:
+    return {
+        "schema_version": MANIFEST_SCHEMA,
+        "device": design.name,
+        "part": part,
+        "clock_mhz": clock_mhz,
+        "top": design.top.name,
+        "sources": list(sources),
+        "nodes": list(design.nodes),
+        "images": [
+            {
+                "node": image.node,
+                "image": image.image,
+                "file": f"images/{image.file_name}",
+                "parameter": image.parameter,
+                "path": image.path,
+                "depth": len(image.words),
+                "width": image.width,
+                "is_state": image.is_state,
+            }
+            for image in design.images
+        ],
+        "host_ports": [
+            {
+                "node": host.node,
+                "net": host.net,
+                "direction": host.direction.value,
+                "payload_bits": host.port.payload_bits,
+                "beats_per_frame": host.port.beats,
+            }
+            for host in design.host_ports
+        ],
+        "egress": [crossing.as_json() for crossing in design.egress],
+        "ingress": [crossing.as_json() for crossing in design.ingress],
+    }

@@ -1,0 +1,114 @@
+"""`dagtrain cosim`: all FPGAs' Verilog in one simulation, training whole batches, against the emulator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.data import load_dataset
+from dagtrain.emission.links import NetworkModel
+from dagtrain.files import write_text
+from dagtrain.flow.emit_step import library, planned_design
+from dagtrain.flow.import_step import feeds_of, load_training_graph, synthetic_feeds
+from dagtrain.flow.place_step import load_plan, load_plan_cluster
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.progress import Progress
+from hdl.errors import DagtrainError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosimOptions:
+    """What the user said."""
+
+    batches: int = 4
+    # share of cycles in which hosts and network stall
+    stall: float = 0.25
+    latency_cycles: int = 200
+    simulator: str = "verilator"
+    data: str | None = None
+    seed: int = 1
+
+
+def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> StepResult:
+    """Co-simulate unless nothing changed."""
+    problems = _problems(options)
+    if problems:
+        raise DagtrainError("cosim: " + "; ".join(problems))
+    workspace.require("emit", "dagtrain emit")
+    depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
+    done = workspace.run("cosim", depends, lambda folder: _work(folder, workspace, options, progress))
+    folder = workspace.folder("cosim")
+    meta = read_json(folder / "cosim.json", "dagtrain cosim")
+    verdict = "every bit equal" if meta["equal"] else "MISMATCH: " + "; ".join(meta["mismatches"][:5])
+    lines = (
+        f"{meta['frames']} frames in {meta['batches']} batches on {meta['devices']} FPGAs, {meta['cycles']:,} cycles "
+        f"({meta['cycles_per_frame']:,.0f} a frame; planned {meta['planned_cycles_per_frame']:,})",
+        f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
+        f"({meta['compared_words']:,} words)",
+    )
+    return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
+
+
+def _problems(options: CosimOptions) -> list[str]:
+    problems = []
+    if options.batches < 1:
+        problems.append(f"--batches must be at least 1, not {options.batches}")
+    if not 0 <= options.stall < 1:
+        problems.append(f"--stall must lie in [0, 1), not {options.stall}")
+    if options.latency_cycles < 1:
+        problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
+    if options.simulator not in {item.value for item in Simulator}:
+        problems.append(f"--simulator must be verilator or icarus, not {options.simulator}")
+    return problems
+
+
+def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
+    graph = load_training_graph(workspace)
+    plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
+    imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
+    source = options.data or imported["data"]
+    modules = library()
+    design = planned_design(graph, plan, cluster, modules)
+    batch = graph.recipe.batch
+    if source is None:
+        feeds = [synthetic_feeds(graph, batch, options.seed + index) for index in range(options.batches)]
+    else:
+        dataset = load_dataset(source)
+        order = list(dataset.batches(batch, options.seed, 0))
+        feeds = [feeds_of(graph, dataset, order[index % len(order)]) for index in range(options.batches)]
+    stall_256 = round(options.stall * 256)
+    network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
+    outcome = simulate_cluster(
+        design,
+        modules,
+        feeds,
+        folder / "bench",
+        Simulator(options.simulator),
+        network,
+        stall_256,
+        options.seed,
+        progress,
+    )
+    write_text(folder / "cosim.json", json.dumps(_meta(outcome, options, batch, design.devices, plan), indent=1) + "\n")
+
+
+def _meta(
+    outcome: ClusterRun, options: CosimOptions, batch: int, devices: tuple[object, ...], plan: object
+) -> dict[str, object]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "batches": options.batches,
+        "frames": options.batches * batch,
+        "devices": len(devices),
+        "cycles": outcome.cycles,
+        "cycles_per_frame": outcome.cycles_per_frame,
+        "planned_cycles_per_frame": getattr(plan, "cycles_per_frame", 0),
+        "compared_words": outcome.compared_words,
+        "equal": not outcome.mismatches,
+        "mismatches": list(outcome.mismatches),
+        "losses": list(outcome.losses),
+    }

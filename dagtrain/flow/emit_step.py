@@ -1,0 +1,89 @@
+"""`dagtrain emit`: plan -> one folder of Verilog for each FPGA."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.project import used_modules, write_device
+from dagtrain.files import write_text
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import load_plan, load_plan_cluster
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.ir import Graph
+from dagtrain.progress import Progress
+from hdl.simulate.design import cache_folder
+from hdl.verilog import lint_verilog
+from placement.cluster import Cluster
+from placement.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmitOptions:
+    """What the user said."""
+
+    # run `verilator --lint-only -Wall` over every top
+    lint: bool = True
+
+
+def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepResult:
+    """Emit unless nothing changed."""
+    graph = load_training_graph(workspace)
+    plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
+    depends = {"import": workspace.fingerprint("import"), "place": workspace.fingerprint("place"), "lint": options.lint}
+    done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))
+    folder = workspace.folder("emit")
+    meta = read_json(folder / "emit.json", "dagtrain emit")
+    lines = tuple(
+        f"{device['name']}: {device['nodes']} nodes, {device['modules']} distinct modules, "
+        f"{device['egress']} streams out, {device['ingress']} in"
+        for device in meta["devices"]
+    )
+    return StepResult("emit", folder, done, lines, meta)
+
+
+def library() -> ModuleLibrary:
+    """The modules of a design, kept on disk between runs."""
+    return ModuleLibrary(cache_folder() / "modules")
+
+
+def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLibrary) -> ClusterDesign:
+    """The design of a plan: every node folded as the plan says, on the device it says."""
+    placed = {item.item: item.device for item in plan.items}
+    devices = [device.device for device in plan.devices]
+    return design_cluster(graph, placed, devices, plan.cycles_per_frame, modules, word_bits=cluster.word_bits)
+
+
+def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: EmitOptions, progress: Progress) -> None:
+    modules = library()
+    progress.begin("emit", len(plan.devices) + 1)
+    design = planned_design(graph, plan, cluster, modules)
+    progress.advance(note=f"{len(list(modules))} distinct modules")
+    parts = {use.device: use.part for use in plan.devices}
+    summaries = []
+    for device in design.devices:
+        place = folder / device.name
+        write_device(place, device, modules, parts[device.name], plan.clock_hz / 1e6)
+        if options.lint:
+            sources = [line for line in (place / "files.f").read_text().split() if line]
+            lint_verilog([place / source for source in sources], device.top.name)
+        summaries.append(_summary(device.name, len(device.nodes), len(used_modules(device.top, modules)), device))
+        progress.advance(note=device.name)
+    meta: Mapping[str, object] = {
+        "schema_version": SCHEMA_VERSION,
+        "cycles_per_frame": plan.cycles_per_frame,
+        "needed_staleness": design.needed_staleness,
+        "devices": summaries,
+    }
+    write_text(folder / "emit.json", json.dumps(meta, indent=1) + "\n")
+    progress.end()
+
+
+def _summary(name: str, nodes: int, modules: int, device: object) -> dict[str, object]:
+    egress, ingress = getattr(device, "egress", ()), getattr(device, "ingress", ())
+    return {"name": name, "nodes": nodes, "modules": modules, "egress": len(egress), "ingress": len(ingress)}

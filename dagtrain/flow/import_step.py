@@ -1,0 +1,190 @@
+"""`dagtrain import`: ONNX file -> training graph with number formats, in `graph.json` and `graph.npz`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from importers.onnx import NormMode, import_model
+from pydantic import TypeAdapter, ValidationError
+
+from dagtrain.data import Dataset, load_dataset
+from dagtrain.files import write_text
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.show import write_summary
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
+from dagtrain.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.progress import Progress
+from dagtrain.storage import load_graph, save_graph
+from dagtrain.summary import summarise
+from hdl.errors import DagtrainError
+from hdl.recipe import Recipe
+from hdl.tensor import Kind
+
+# batches of the float reference from which binary points are chosen
+CALIBRATION_BATCHES = 4
+# frames a calibration batch may have without data: large models cost seconds a frame
+SYNTHETIC_FRAMES = 2
+
+
+class RecipeError(DagtrainError):
+    """A training recipe that cannot be used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What the user said."""
+
+    model: Path
+    # "online", "none" or "as-is"
+    norm: str = "online"
+    recipe: Path | None = None
+    data: str | None = None
+
+
+def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> StepResult:
+    """Import unless nothing changed."""
+    if not options.model.is_file():
+        raise DagtrainError(f"{options.model} does not exist; give the path of an ONNX file")
+    recipe = load_recipe(options.recipe)
+    norm = _norm(options.norm)
+    depends = {
+        "model": file_digest(options.model),
+        "name": options.model.stem,
+        "norm": norm.value,
+        "recipe": asdict(recipe),
+        "data": _data_digest(options.data),
+    }
+    done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, progress))
+    folder = workspace.folder("import")
+    meta = read_json(folder / "import.json", f"dagtrain import {options.model}")
+    lines = (
+        f"{meta['name']}: {meta['layers']} layers, {meta['nodes']} nodes in the training graph, "
+        f"{meta['weights']:,} weights",
+        f"multiplications a frame: {meta['forward_macs']:,} forward, {meta['error_macs']:,} error, "
+        f"{meta['gradient_macs']:,} gradient; stash {meta['stash_bits']:,} bits",
+    )
+    return StepResult("import", folder, done, lines, meta)
+
+
+def load_training_graph(workspace: Workspace) -> Graph:
+    """The training graph that `import` left."""
+    return load_graph(workspace.require("import", "dagtrain import MODEL.onnx") / "graph.json")
+
+
+def load_recipe(path: Path | None) -> Recipe:
+    """The recipe of a TOML file; the defaults without one.  Unknown keys and bad values are errors, all at once."""
+    if path is None:
+        return Recipe()
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror}; give the path of a recipe") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from error
+    known = set(Recipe.__dataclass_fields__)
+    problems = [f"unknown key {key}; known are {', '.join(sorted(known))}" for key in table if key not in known]
+    try:
+        recipe = TypeAdapter(Recipe).validate_python({key: table[key] for key in table if key in known})
+    except ValidationError as error:
+        problems += [f"{'.'.join(map(str, item['loc']))} {item['msg']}".strip() for item in error.errors()]
+    if problems:
+        raise RecipeError(f"{path}:\n  " + "\n  ".join(problems))
+    return recipe
+
+
+def _norm(text: str) -> NormMode:
+    try:
+        return NormMode(text)
+    except ValueError:
+        choices = ", ".join(mode.value for mode in NormMode)
+        raise DagtrainError(f"--norm {text} is unknown; choose one of {choices}") from None
+
+
+def _data_digest(source: str | None) -> str:
+    if source is None or not Path(source).is_file():
+        return str(source)
+    return file_digest(Path(source))
+
+
+def _work(folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, progress: Progress) -> None:
+    progress.begin("import", 4)
+    forward = import_model(options.model, norm=norm, recipe=recipe)
+    progress.advance(note=f"{len(forward.nodes)} layers")
+    training = differentiate(forward)
+    progress.advance(note="training graph")
+    frames = _frames(forward, options.data, recipe)
+    graph = insert_forks(calibrate(training, frames))
+    progress.advance(note="number formats")
+    save_graph(graph, folder / "graph.json")
+    summary = summarise(graph)
+    write_summary(summary, folder / "summary.json")
+    meta = {
+        "schema_version": SCHEMA_VERSION,
+        "model": options.model.name,
+        "name": graph.name,
+        "norm": norm.value,
+        "data": options.data,
+        "layers": len(forward.nodes),
+        "nodes": len(graph.nodes),
+        "weights": summary.weights,
+        "forward_macs": summary.forward_macs,
+        "error_macs": summary.error_macs,
+        "gradient_macs": summary.gradient_macs,
+        "stash_bits": summary.stash_bits,
+    }
+    write_text(folder / "import.json", json.dumps(meta, indent=1) + "\n")
+    progress.end(note=f"{len(graph.nodes)} nodes")
+
+
+def host_inputs(graph: Graph) -> tuple[str, str]:
+    """Names of the image input and the label input of a graph."""
+    inputs = [node for node in graph.nodes if not node.layer.sinks]
+    images = next(node.name for node in inputs if node.layer.sources[0].tensor.kind is not Kind.STASH)
+    labels = next(node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH)
+    return images, labels
+
+
+def feeds_of(graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    """What `Executor.step` takes, for the images at ``index``."""
+    images, labels = host_inputs(graph)
+    chosen = dataset.take(index)
+    return {images: chosen.frames, labels: chosen.labels.reshape(-1, 1, 1, 1)}
+
+
+def _frames(forward: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:
+    """Batches for calibration: of the data set, or synthetic frames of unit variance with random labels."""
+    if source is not None:
+        dataset = load_dataset(source)
+        for count, index in enumerate(dataset.batches(recipe.batch, recipe.seed, 0)):
+            if count == CALIBRATION_BATCHES:
+                return
+            yield feeds_of(forward, dataset, index)
+        return
+    yield synthetic_feeds(forward, min(SYNTHETIC_FRAMES, recipe.batch), recipe.seed)
+
+
+def synthetic_feeds(graph: Graph, frames: int, seed: int) -> dict[str, npt.NDArray[Any]]:
+    """Frames of unit variance with random labels, for models that come without data."""
+    images, labels = host_inputs(graph)
+    rng = np.random.default_rng(seed)
+    shape = graph.by_name[images].layer.sources[0].tensor.shape
+    loss = next(node for node in graph.nodes if labels in _producers(graph, node.name))
+    classes = loss.layer.sinks[0].tensor.shape[-1]
+    return {
+        images: rng.standard_normal((frames, *shape)),
+        labels: rng.integers(0, classes, (frames, 1, 1, 1)),
+    }
+
+
+def _producers(graph: Graph, name: str) -> set[str]:
+    return {graph.producers[edge][0].name for edge in graph.by_name[name].inputs.values()}

@@ -1,0 +1,25 @@
+"""What a step tells its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The outcome of one step."""
+
+    step: str
+    # where its files are
+    folder: Path
+    # False if nothing had changed since the step last ran
+    done: bool
+    # what a person wants to know, one fact a line
+    lines: tuple[str, ...] = ()
+    # the same for a program
+    data: Mapping[str, Any] = field(default_factory=dict)
+    # False when the step ran but its verdict is negative (a mismatch in co-simulation)
+    passed: bool = True

@@ -1,0 +1,109 @@
+"""The training graph as a model summary: layer, shape, weights, multiplications forward / error / gradient, stash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dagtrain.ir import Graph, Node
+from hdl.tensor import Kind
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One forward layer with everything that serves it."""
+
+    name: str
+    kind: str
+    # (height, width, channels) of the layer's output
+    output_shape: tuple[int, ...]
+    # trained weights
+    weights: int
+    # multiplications a frame
+    forward_macs: int
+    error_macs: int
+    gradient_macs: int
+    # bits a frame kept for the backward pass
+    stash_bits: int
+    # nodes of the training graph that serve this layer
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole model."""
+
+    name: str
+    layers: tuple[LayerSummary, ...]
+
+    @property
+    def weights(self) -> int:
+        """Trained weights."""
+        return sum(layer.weights for layer in self.layers)
+
+    @property
+    def forward_macs(self) -> int:
+        """Multiplications a frame, forward."""
+        return sum(layer.forward_macs for layer in self.layers)
+
+    @property
+    def error_macs(self) -> int:
+        """Multiplications a frame, error back-propagation."""
+        return sum(layer.error_macs for layer in self.layers)
+
+    @property
+    def gradient_macs(self) -> int:
+        """Multiplications a frame, weight gradients."""
+        return sum(layer.gradient_macs for layer in self.layers)
+
+    @property
+    def stash_bits(self) -> int:
+        """Bits a frame kept for the backward pass."""
+        return sum(layer.stash_bits for layer in self.layers)
+
+
+def base_layer(node: str) -> str:
+    """The forward layer that a node of the training graph serves: its name up to the first dot."""
+    return node.split(".", 1)[0]
+
+
+def summarise(graph: Graph) -> Summary:
+    """The summary of a training graph (forks and sums of errors are counted with the layer that caused them)."""
+    groups: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        groups.setdefault(base_layer(node.name), []).append(node)
+    return Summary(graph.name, tuple(_layer(graph, name, nodes) for name, nodes in groups.items()))
+
+
+def _layer(graph: Graph, name: str, nodes: list[Node]) -> LayerSummary:
+    first = next((node for node in nodes if node.name == name), nodes[0])
+    ports = first.layer.sources or first.layer.sinks
+    keys = {key for node in nodes for key in node.parameters.values()}
+    return LayerSummary(
+        name=name,
+        kind=type(first.layer).__name__,
+        output_shape=ports[0].tensor.shape,
+        weights=sum(math.prod(graph.parameters[key].shape) for key in keys),
+        forward_macs=first.layer.macs,
+        error_macs=sum(node.layer.macs for node in nodes if node is not first and _makes(node, Kind.ERROR)),
+        gradient_macs=sum(
+            node.layer.macs
+            for node in nodes
+            if node is not first and _makes(node, Kind.GRADIENT) and not _makes(node, Kind.ERROR)
+        ),
+        stash_bits=sum(_stash_bits(nodes)),
+        nodes=len(nodes),
+    )
+
+
+def _makes(node: Node, kind: Kind) -> bool:
+    return any(port.tensor.kind is kind for port in node.layer.sources)
+
+
+def _stash_bits(nodes: Iterable[Node]) -> Iterable[int]:
+    """Bits a frame at the stash sinks of backward engines."""
+    for node in nodes:
+        for port in node.layer.sinks:
+            if port.tensor.kind is Kind.STASH and node.layer.sources:
+                yield port.tensor.bits

@@ -1,0 +1,248 @@
+"""What an elaborated circuit is made of, and how many blocks of a device that takes.
+
+`count` reads multipliers, memories, registers and adders off the elaborated MyHDL block through the interval analysis
+of `hdl.intervals`; `fit` packs them into the blocks of a part.  There is no formula beside the circuit.
+
+What counts as what:
+* a product of two values that vary is a multiplier of their interval widths; with a constant factor it is adders,
+  one for each non-zero digit of the constant's canonical signed-digit form but the first;
+* a list of signals written at a varying index is a memory; one only read at a varying index, and nowhere written,
+  a ROM.  The register that takes a word straight from a memory is the block's own output register;
+* every bit that a clocked process writes is a register, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor, analyse
+from hdl.parts import Part
+
+# a memory that would fill less of its blocks than this goes to MLABs (the rule of Yosys' `synth_intel_alm`)
+LEAST_M20K_FILL = 0.05
+# adder or comparator bits an ALM computes (two full adders each)
+ADDER_BITS_PER_ALM = 2
+# flip-flops an ALM holds
+REGISTERS_PER_ALM = 4
+# two-way multiplexer or logic bits an ALM computes (two 4-input functions)
+LOGIC_BITS_PER_ALM = 2
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The contents of a circuit, before any device is known."""
+
+    # (wider, narrower) operand bits -> multipliers
+    multipliers: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # (words, bits) -> memories with one write and one read port
+    memories: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # (words, bits) -> read-only memories in logic
+    roms: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # flip-flops, output registers of block memories left out
+    registers: int = 0
+    # flip-flops that are output registers of memories, by (words, bits) of the memory
+    memory_registers: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # bits of adders and subtractors, constant multiplications included
+    adder_bits: int = 0
+    # bits of comparators
+    compare_bits: int = 0
+    # bits of multiplexers, shifters, selections and logic
+    logic_bits: int = 0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            _sum(self.multipliers, other.multipliers),
+            _sum(self.memories, other.memories),
+            _sum(self.roms, other.roms),
+            self.registers + other.registers,
+            _sum(self.memory_registers, other.memory_registers),
+            self.adder_bits + other.adder_bits,
+            self.compare_bits + other.compare_bits,
+            self.logic_bits + other.logic_bits,
+        )
+
+    @property
+    def multiplier_count(self) -> int:
+        """All multipliers."""
+        return sum(self.multipliers.values())
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Blocks of a part."""
+
+    dsp: int = 0
+    m20k: int = 0
+    mlab: int = 0
+    registers: int = 0
+    # logic, registers that find no place beside it, and MLABs
+    alm: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.dsp + other.dsp,
+            self.m20k + other.m20k,
+            self.mlab + other.mlab,
+            self.registers + other.registers,
+            self.alm + other.alm,
+        )
+
+
+def count(block: Any) -> Resources:
+    """The contents of an elaborated block and all below it.
+
+    Raises `UnknownConstruct` for anything the analysis has no rule for: nothing counts as zero by accident."""
+    counter = _Counter()
+    analyse(block, counter)
+    return counter.result()
+
+
+def fit(resources: Resources, part: Part) -> Usage:
+    """Blocks of ``part`` for these contents; memories and multipliers of one circuit share blocks as it packs them."""
+    m20k = mlab = 0
+    registers = resources.registers
+    for (depth, width), number in resources.memories.items():
+        if in_block_memory(depth, width, part):
+            m20k += number * part.m20k_blocks(depth, width)
+        else:
+            mlab += number * part.mlab_blocks(depth, width)
+            registers += resources.memory_registers.get((depth, width), 0)
+    rom_bits = sum(number * depth * width for (depth, width), number in resources.roms.items())
+    arithmetic = (resources.adder_bits + resources.compare_bits) / ADDER_BITS_PER_ALM
+    # a 6-input look-up table, half an ALM, holds 64 bits of a ROM
+    logic = resources.logic_bits / LOGIC_BITS_PER_ALM + rom_bits / 128
+    alm = max(math.ceil(arithmetic + logic), math.ceil(registers / REGISTERS_PER_ALM))
+    alm += mlab * part.lut_memory.logic_cells
+    return Usage(part.dsp_blocks(resources.multipliers), m20k, mlab, registers, alm)
+
+
+def in_block_memory(depth: int, width: int, part: Part) -> bool:
+    """Whether a memory is worth block memories, or goes to memory made of logic."""
+    blocks = part.m20k_blocks(depth, width)
+    return depth * width >= LEAST_M20K_FILL * blocks * part.m20k_bits
+
+
+def _sum(a: Mapping[tuple[int, int], int], b: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    total = Counter(a)
+    total.update(b)
+    return dict(sorted(total.items()))
+
+
+def signed_digits(constant: int) -> int:
+    """Non-zero digits of the canonical signed-digit form: adders of a constant multiplication, plus one."""
+    digits, rest = 0, abs(constant)
+    while rest:
+        if rest & 1:
+            digits += 1
+            rest += 1 if rest & 2 else -1
+        rest >>= 1
+    return digits
+
+
+class _Counter(Visitor):
+    """Collects events of all generators of a hierarchy."""
+
+    def __init__(self) -> None:
+        self.multipliers: Counter[tuple[int, int]] = Counter()
+        self.roms: dict[int, tuple[int, int]] = {}
+        self.written: dict[int, tuple[Any, set[int]]] = {}
+        self.memory_writes: dict[int, Any] = {}
+        self.memory_reads: dict[int, Any] = {}
+        # memory -> signals that take its words straight into a register
+        self.outputs: dict[int, dict[int, Any]] = {}
+        self.adder_bits = self.compare_bits = self.logic_bits = 0
+        self._just_read: Any = None
+
+    def generator(self, analysis: GeneratorAnalysis) -> None:
+        """A new generator: no read is pending."""
+        del analysis
+        self._just_read = None
+
+    def event(self, event: Event) -> None:
+        """Sort an operation into its kind."""
+        just_read, self._just_read = self._just_read, None
+        if event.kind is Kind.REGISTER_WRITE:
+            self._register(event, just_read)
+        elif event.kind is Kind.MEMORY_WRITE:
+            self.memory_writes[id(event.target)] = event.target
+        elif event.kind is Kind.MEMORY_READ:
+            self.memory_reads[id(event.target)] = event.target
+            self._just_read = event.target
+        elif event.kind is Kind.ROM_READ:
+            width = max(1, *(max(int(value).bit_length() + (value < 0), 1) for value in event.target))
+            self.roms[id(event.target)] = (len(event.target), width)
+        elif not event.repeated and not event.constant:
+            self._operation(event)
+
+    def _register(self, event: Event, just_read: Any) -> None:
+        signal = event.target
+        width = 1 if signal._type is bool else signal._nrbits
+        high, low = event.bits or (width, 0)
+        self.written.setdefault(id(signal), (signal, set()))[1].update(range(low, high))
+        if just_read is not None:
+            self.outputs.setdefault(id(just_read), {})[id(signal)] = signal
+
+    def _operation(self, event: Event) -> None:
+        widths = [operand.width for operand in event.operands]
+        if event.kind is Kind.MULTIPLY:
+            self._multiply(event, widths)
+        elif event.kind in (Kind.ADD, Kind.DIVIDE):
+            self.adder_bits += event.result.width
+        elif event.kind is Kind.COMPARE:
+            self.compare_bits += max(widths)
+        elif event.kind is Kind.MUX:
+            self.logic_bits += event.result.width
+        elif event.kind is Kind.LOGIC:
+            self.logic_bits += max(widths) if event.result.width > 1 else 1
+        elif event.kind is Kind.SHIFT and not event.constant_operand:
+            # a barrel shifter: one rank of two-way multiplexers for each bit of the distance
+            self.logic_bits += event.operands[0].width * event.operands[1].width
+        elif event.kind is Kind.SELECT and event.operands[1].constant is None:
+            self.logic_bits += event.operands[0].width
+
+    def _multiply(self, event: Event, widths: list[int]) -> None:
+        constants = [operand.constant for operand in event.operands if operand.constant is not None]
+        if not constants:
+            self.multipliers[max(widths), min(widths)] += 1
+            return
+        self.adder_bits += max(0, signed_digits(constants[0]) - 1) * event.result.width
+
+    def result(self) -> Resources:
+        """Sort out which arrays are memories, and which registers are theirs."""
+        members: set[int] = set()
+        memories: Counter[tuple[int, int]] = Counter()
+        outputs: Counter[tuple[int, int]] = Counter()
+        output_signals: set[int] = set()
+        for key, array in self.memory_writes.items():
+            shape = (len(array), array[0]._nrbits or 1)
+            memories[shape] += 1
+            members.update(id(signal) for signal in array)
+            for signal in self.outputs.get(key, {}).values():
+                if id(signal) not in output_signals:
+                    output_signals.add(id(signal))
+                    outputs[shape] += signal._nrbits or 1
+        roms = Counter(self.roms.values())
+        for key, array in self.memory_reads.items():
+            if key not in self.memory_writes:
+                if any(id(signal) in self.written for signal in array):
+                    # registers behind a multiplexer
+                    self.logic_bits += (len(array) - 1) * (array[0]._nrbits or 1)
+                else:
+                    roms[len(array), array[0]._nrbits or 1] += 1
+        registers = sum(
+            len(bits) for key, (_, bits) in self.written.items() if key not in members and key not in output_signals
+        )
+        return Resources(
+            dict(sorted(self.multipliers.items())),
+            dict(sorted(memories.items())),
+            dict(sorted(roms.items())),
+            registers,
+            dict(sorted(outputs.items())),
+            self.adder_bits,
+            self.compare_bits,
+            self.logic_bits,
+        )
