@@ -1,0 +1,410 @@
+"""The search against brute force on tiny random instances, forced placements, errors, reproducibility."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
+from hdl.tensor import Kind
+from placement import anneal
+from placement.bound import resource_bound
+from placement.instance import Configuration, Device, Instance, Item, Link
+from placement.model import Effort
+from placement.options import OptionTable
+from placement.plan import assignment_of, hop_levels
+from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment, slowest_cycles
+from placement.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
+from placement.validate import violations
+
+CLOCK = 1000
+
+
+def random_instance(seed: int) -> Instance:
+    """Two or three devices of one or two parts, four or five items in a random graph: pins, a tile group, couplings,
+    stash links, DRAM, and capacities tight enough that some instances have no placement."""
+    rng = np.random.default_rng(seed)
+    parts = ["P", "Q"][: int(rng.integers(1, 3))]
+    machines = tuple(
+        Device(
+            name=f"d{n}", part=parts[int(rng.integers(len(parts)))], dsp=int(rng.integers(4, 12)),
+            m20k=int(rng.integers(3, 10)), alm=int(rng.integers(10, 40)),
+            dram_bytes_per_s=int(rng.integers(0, 3)) * 400, link_bits_per_s=int(rng.integers(0, 5)) * 600,
+        )
+        for n in range(int(rng.integers(2, 4)))
+    )  # fmt: skip
+    grouped = bool(rng.integers(2))
+    count = int(rng.integers(4, 6))
+    items = []
+    for i in range(count):
+        in_group = grouped and i in (1, 2)
+        menu = {
+            part: tuple(
+                Configuration(
+                    label=f"c{k}", cycles_per_frame=int(rng.integers(10, 60)), dsp=int(rng.integers(0, 6)),
+                    m20k=int(rng.integers(0, 5)), alm=int(rng.integers(0, 12)),
+                    dram_bytes_per_frame=int(rng.integers(0, 2)) * int(rng.integers(0, 30)),
+                    tile="ab"[k] if in_group else None,
+                )
+                for k in range(2)
+            )
+            for part in dict.fromkeys(device.part for device in machines)
+        }  # fmt: skip
+        items.append(
+            Item(
+                name=f"i{i}", configurations=menu, layer=f"i{i}", tile_group="g" if in_group else None,
+                pinned="d0" if i == 0 or (i == count - 1 and bool(rng.integers(2))) else None,
+                same_device="s" if i in (2, 3) and seed % 5 == 0 else None,
+            )
+        )  # fmt: skip
+    links = []
+    for i, j in itertools.combinations(range(count), 2):
+        kind = (Kind.ACTIVATION, Kind.ERROR, Kind.STASH, Kind.GRADIENT)[int(rng.integers(4))]
+        if j == i + 1 or rng.random() < 0.25:
+            bits = Fraction(int(rng.integers(0, 60)), int(rng.integers(1, 4)))
+            links.append(Link(source=f"i{i}", target=f"i{j}", kind=kind, bits_per_frame=bits))
+    return Instance(
+        name=f"random {seed}", clock_hz=CLOCK, items=tuple(items), links=tuple(links), devices=machines
+    )
+
+
+def brute_force(instance: Instance) -> int | None:
+    """Least T over all placements, by trying all of them; None if there is none."""
+    best: int | None = None
+    names = [device.name for device in instance.devices]
+    for places in itertools.product(range(len(instance.devices)), repeat=len(instance.items)):
+        where = {item.name: n for item, n in zip(instance.items, places, strict=True)}
+        if any(item.pinned not in (None, names[where[item.name]]) for item in instance.items):
+            continue
+        if len({where[item.name] for item in instance.items if item.same_device}) > 1:
+            continue
+        level: dict[str, int] = {}
+        equal = True
+        for item in instance.items:  # in topological order by construction
+            into = [link for link in instance.links if link.target == item.name and link.kind.hops_must_match]
+            hops = {level[link.source] + (where[link.source] != where[item.name]) for link in into} or {0}
+            equal = equal and len(hops) == 1
+            level[item.name] = max(hops)
+        if not equal:
+            continue
+        rates: list[tuple[Fraction, int]] = []
+        for n, device in enumerate(instance.devices):
+            cut = [link for link in instance.links if where[link.source] != where[link.target]]
+            out = sum((link.bits_per_frame for link in cut if where[link.source] == n), Fraction(0))
+            into_device = sum((link.bits_per_frame for link in cut if where[link.target] == n), Fraction(0))
+            rates += [(out, device.link_bits_per_s), (into_device, device.link_bits_per_s)]
+        menus = [
+            item.configurations[instance.devices[n].part] for item, n in zip(instance.items, places, strict=True)
+        ]
+        for picks in itertools.product(*menus):
+            if len({pick.tile for pick in picks if pick.tile is not None}) > 1:
+                continue
+            demands = list(rates)
+            fits = True
+            for n, device in enumerate(instance.devices):
+                here = [pick for pick, place in zip(picks, places, strict=True) if place == n]
+                fits = fits and sum(c.dsp for c in here) <= device.dsp and sum(c.m20k for c in here) <= device.m20k
+                fits = fits and sum(c.alm for c in here) <= device.alm
+                demands.append((Fraction(sum(c.dram_bytes_per_frame for c in here)), device.dram_bytes_per_s))
+            if not fits or any(demand and not capacity for demand, capacity in demands):
+                continue
+            cycles = max(pick.cycles_per_frame for pick in picks)
+            for demand, capacity in demands:
+                if demand:
+                    cycles = max(cycles, -int(-(demand * CLOCK) // capacity))
+            best = cycles if best is None else min(best, cycles)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_search_finds_exactly_the_optimum_that_brute_force_finds(seed: int) -> None:
+    instance = random_instance(seed)
+    truth = brute_force(instance)
+    if truth is None:
+        with pytest.raises(InfeasibleError):
+            find_plan(instance)
+        return
+    plan = find_plan(instance)
+    assert plan.cycles_per_frame == truth
+    assert plan.status == "optimal"
+    assert plan.bound_cycles_per_frame == truth
+    assert violations(instance, plan) == []
+
+
+def test_random_instances_are_of_every_sort() -> None:
+    truths = [brute_force(random_instance(seed)) for seed in range(40)]
+    assert 5 <= sum(truth is None for truth in truths) <= 30
+    by_rate = 0
+    for seed, truth in enumerate(truths):
+        menus = (c for item in random_instance(seed).items for cs in item.configurations.values() for c in cs)
+        by_rate += truth is not None and truth not in {c.cycles_per_frame for c in menus}
+    assert by_rate >= 3, "some optima must be set by links or DRAM, not by an engine"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bound_never_exceeds_the_optimum(seed: int) -> None:
+    instance = random_instance(seed)
+    truth = brute_force(instance)
+    if truth is None:
+        return
+    bound = resource_bound(
+        instance, OptionTable(instance), slowest_cycles(instance), Effort(deterministic_seconds=1.0)
+    )
+    assert 1 <= bound.cycles_per_frame <= truth
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_annealing_alone_gives_valid_plans_no_better_than_the_optimum(seed: int) -> None:
+    instance = random_instance(seed)
+    truth = brute_force(instance)
+    options = SearchOptions(exact_choices=0, anneal_moves=20_000, seed=seed)
+    if truth is None:
+        with pytest.raises((OutOfTimeError, InfeasibleError)):
+            find_plan(instance, options)
+        return
+    plan = find_plan(instance, options)
+    assert violations(instance, plan) == []
+    assert truth <= plan.cycles_per_frame <= 1.5 * truth
+
+
+def test_one_seed_gives_one_plan_to_the_byte() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    for options in (SearchOptions(seed=3), SearchOptions(seed=3, exact_choices=0, anneal_moves=50_000)):
+        assert find_plan(instance, options).to_json() == find_plan(instance, options).to_json()
+
+
+def test_small_net_is_planned_to_optimality() -> None:
+    instance = instance_of("vgg mini", vgg_mini, devices((2, "10AX115")))
+    seen: list[Progress] = []
+    plan = find_plan(instance, on_progress=seen.append)
+    assert plan.status == "optimal"
+    assert plan.gap == 0.0
+    assert [b.kind for b in plan.binding] == ["dsp"]
+    assert seen[-1].cycles_per_frame == plan.cycles_per_frame
+    assert seen[-1].gap == 0.0
+    bounds = [progress.bound_cycles_per_frame for progress in seen]
+    assert bounds == sorted(bounds)
+
+
+def test_links_are_named_when_they_bind() -> None:
+    instance = _chain(dsp=4, link=100)
+    plan = find_plan(instance)
+    assert plan.cycles_per_frame == 100
+    assert [b.kind for b in plan.binding] == ["links", "links", "links", "links"]
+    assert "10 egress bits a frame at 100 a second take 100 cycles" in plan.binding[0].reason
+
+
+def _chain(*, dsp: int, link: int = 10_000, m20k: int = 10) -> Instance:
+    """in (d0) → a → b → out (d0); a and b take 4 DSP each at 10 cycles and 1 at 400."""
+    tiny = (Configuration(label="t", cycles_per_frame=1),)
+    engine = (
+        Configuration(label="fast", cycles_per_frame=10, dsp=4, m20k=2),
+        Configuration(label="slow", cycles_per_frame=400, dsp=1, m20k=2),
+    )
+    items = (
+        Item(name="in", configurations={"P": tiny}, pinned="d0"),
+        Item(name="a", configurations={"P": engine}),
+        Item(name="b", configurations={"P": engine}),
+        Item(name="out", configurations={"P": tiny}, pinned="d0"),
+    )
+    links = tuple(
+        Link(source=s, target=t, kind=Kind.ACTIVATION, bits_per_frame=Fraction(10))
+        for s, t in itertools.pairwise(("in", "a", "b", "out"))
+    )
+    machines = tuple(
+        Device(name=f"d{n}", part="P", dsp=dsp, m20k=m20k, alm=0, dram_bytes_per_s=0, link_bits_per_s=link)
+        for n in range(2)
+    )
+    return Instance(name="chain", clock_hz=CLOCK, items=items, links=links, devices=machines)
+
+
+def test_an_item_too_large_for_every_device_is_named_with_its_numbers() -> None:
+    message = (
+        r"^no placement of 'chain' at \d+ cycles a frame \(.* frames/s\): item 'a' fits no device: "
+        r"on d0 'fast' needs 2 m20k of 1, on d1 'fast' needs 2 m20k of 1; item 'b' fits no device: .*$"
+    )
+    with pytest.raises(InfeasibleError, match=message):
+        find_plan(_chain(dsp=4, m20k=1))
+
+
+def test_too_little_of_a_block_in_the_whole_cluster_is_named() -> None:
+    message = r"at 50 cycles .*: dsp of at least 8 needed, all devices together have 6; add devices, raise the DSP"
+    with pytest.raises(InfeasibleError, match=message):
+        find_plan(replace(_chain(dsp=4), devices=(_device("d0", 4), _device("d1", 2))), SearchOptions(least_fps=20))
+
+
+def _device(name: str, dsp: int) -> Device:
+    return Device(name=name, part="P", dsp=dsp, m20k=9, alm=0, dram_bytes_per_s=0, link_bits_per_s=10_000)
+
+
+def test_links_are_named_when_they_forbid_the_least_throughput() -> None:
+    with pytest.raises(InfeasibleError, match=r"possible by relaxing .*link bandwidth \(give devices faster links"):
+        find_plan(_chain(dsp=4, link=100), SearchOptions(least_fps=20))
+
+
+def test_equal_hops_are_named_when_they_forbid_a_placement() -> None:
+    instance = _chain(dsp=4)
+    shortcut = Link(source="in", target="out", kind=Kind.ACTIVATION, bits_per_frame=Fraction(1))
+    with pytest.raises(InfeasibleError, match=r"possible by relaxing .*equal hops \(use fewer devices"):
+        find_plan(replace(instance, links=(*instance.links, shortcut)), SearchOptions(least_fps=20))
+
+
+def test_pins_are_named_when_they_forbid_a_placement() -> None:
+    with pytest.raises(InfeasibleError, match=r"possible by relaxing .*pinned items \(pin fewer"):
+        find_plan(_chain(dsp=4).with_pins({"a": "d1", "b": "d1"}), SearchOptions(least_fps=20))
+
+
+def test_running_out_of_time_is_not_called_infeasible() -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115")))
+    options = SearchOptions(anneal_moves=1, refutation_seconds=0.01, decision_seconds=0.01, least_fps=2000)
+    with pytest.raises(OutOfTimeError, match="no placement of 'ResNet-18' found, and none excluded"):
+        find_plan(instance, options)
+
+
+def test_least_throughput_must_be_possible_for_the_clock() -> None:
+    for fps in (0.0, -1.0, 1e12):
+        with pytest.raises(DagtrainError, match="must lie above 0"):
+            find_plan(_chain(dsp=4), SearchOptions(least_fps=fps))
+
+
+def test_pins_are_obeyed_and_unknown_ones_all_listed() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    pins = {"block_conv1.forward": "10AX115-1", "block_conv2.gradient": "10AX115-0"}
+    plan = find_plan(instance.with_pins(pins))
+    places = {entry.item: entry.device for entry in plan.items}
+    assert {name: places[name] for name in pins} == pins
+    with pytest.raises(DagtrainError, match="no item named 'x'; no item named 'y'"):
+        instance.with_pins({"x": "10AX115-1", "y": "10AX115-1"})
+    with pytest.raises(DagtrainError, match="pinned to 'nowhere'; devices are AGFB014-0, 10AX115-0, 10AX115-1"):
+        instance.with_pins({"stem.forward": "nowhere"})
+
+
+def test_items_of_a_tile_group_share_a_tile_in_every_plan() -> None:
+    instance = instance_of("vgg mini", vgg_mini, devices((2, "10AX115")))
+    for options in (SearchOptions(), SearchOptions(exact_choices=0, anneal_moves=200_000)):
+        tiles: dict[str, set[str | None]] = {}
+        for item, entry in zip(instance.items, find_plan(instance, options).items, strict=True):
+            if item.tile_group is not None:
+                tiles.setdefault(item.tile_group, set()).add(entry.tile)
+        assert set(tiles) == {"conv1", "conv2", "conv3", "fc"}
+        assert all(len(kept) == 1 for kept in tiles.values())
+
+
+# --- forced placements -------------------------------------------------------------------------------------------
+
+
+def _residual_everywhere_on(instance: Instance, device: str) -> dict[str, str]:
+    return {item.name: item.pinned or device for item in instance.items}
+
+
+def test_forced_placement_crosses_in_both_branches_of_a_residual_block() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    places = _residual_everywhere_on(instance, "AGFB014-0")
+    # the body's second half and the whole projection branch: one hop each before the join, forward and backward
+    for item in instance.items:
+        if item.layer in ("block_conv2", "block_norm2", "block_conv3", "block_norm3", "block_relu2", "gap", "fc"):
+            places[item.name] = "10AX115-0"
+    places |= {"block.add": "10AX115-0", "block.error_fork": "10AX115-0"}
+    places |= {"block_norm1.error": "AGFB014-0", "block.error_add": "AGFB014-0"}
+    plan = plan_from_assignment(instance, places)
+    assert {entry.item: entry.device for entry in plan.items} == places
+    crossings = {(c.source, c.target) for c in plan.crossings if c.kind in ("activation", "error")}
+    assert ("block_relu1.forward", "block_conv2.fork") in crossings
+    assert ("block.fork", "block_conv3.fork") in crossings
+    assert ("block_conv2.error", "block_relu1.error") in crossings
+    assert ("block_conv3.error", "block.error_add") in crossings
+    assert plan.bound_basis.startswith("with every item on its given device: ")
+
+
+def test_forced_placement_with_unequal_hops_names_the_join() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    places = _residual_everywhere_on(instance, "AGFB014-0") | {"block_norm1.forward": "10AX115-0"}
+    message = r"unequal hops at 'block.add' 2 hops over 'block_norm2.forward' and 0 hops over 'block_norm3.forward'"
+    with pytest.raises(InfeasibleError, match=message):
+        plan_from_assignment(instance, places)
+
+
+def test_forced_placement_may_not_move_a_pinned_item() -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    places = {item.name: "10AX115-0" for item in instance.items}
+    with pytest.raises(InfeasibleError, match="'input' is pinned to 'AGFB014-0' but assigned to '10AX115-0'"):
+        plan_from_assignment(instance, places)
+
+
+def test_forced_placement_lists_missing_and_unknown_names() -> None:
+    instance = _chain(dsp=8)
+    with pytest.raises(DagtrainError, match="'b' is given no device; .*no item named 'z'; no device named 'q'"):
+        plan_from_assignment(instance, {"in": "d0", "a": "d0", "out": "d0", "z": "q"})
+
+
+def test_forced_placement_takes_the_cheapest_configurations_at_the_best_throughput() -> None:
+    instance = _chain(dsp=8)
+    slow_link = Configuration(label="wasteful", cycles_per_frame=5, dsp=5, m20k=2)
+    items = tuple(
+        replace(item, configurations={"P": (slow_link, *item.configurations["P"])}) if item.name == "a" else item
+        for item in instance.items
+    )
+    instance = replace(instance, items=items)
+    # b alone sets T = 10: a at 5 cycles would be a waste
+    plan = plan_from_assignment(instance, {"in": "d0", "a": "d0", "b": "d1", "out": "d0"})
+    assert plan.cycles_per_frame == 10
+    assert {entry.item: entry.configuration for entry in plan.items}["a"] == "fast"
+
+
+def test_assignment_can_be_read_back_from_a_plan() -> None:
+    instance = _chain(dsp=4)
+    plan = find_plan(instance)
+    assignment = assignment_of(instance, plan)
+    assert [instance.devices[n].name for n in assignment.devices] == [entry.device for entry in plan.items]
+    assert hop_levels(instance, assignment.devices) == [entry.hops for entry in plan.items]
+
+
+# --- annealing ---------------------------------------------------------------------------------------------------
+
+
+def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
+    instance = instance_of("vgg mini", vgg_mini, devices((2, "10AX115")))
+    coupled = replace(
+        instance,
+        items=tuple(
+            replace(item, same_device="together") if item.name in ("conv1.forward", "conv3.forward") else item
+            for item in instance.items
+        ),
+    )
+    options = OptionTable(coupled).at(40_000)
+    apart = anneal.contract(coupled, options, merge=False)
+    merged = anneal.contract(coupled, options)
+    index = coupled.item_index
+    for units in (apart, merged):
+        assert units[index["conv1.forward"]] == units[index["conv3.forward"]]
+        assert sorted(set(units)) == list(range(max(units) + 1))
+    assert max(apart) + 1 == len(coupled.items) - 1
+    assert merged[index["conv2.update"]] == merged[index["conv2.gradient"]]
+    assert merged[index["relu1.forward"]] == merged[index["conv1.forward"]]
+    assert max(merged) < max(apart) // 2
+
+
+def test_mirror_start_keeps_the_engines_of_a_layer_together() -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((4, "10AX115")))
+    options = OptionTable(instance).at(400_000)
+    encoded = anneal.encode(instance, options, anneal.contract(instance, options, merge=False))
+    assert encoded is not None
+    start = anneal.mirror_start(encoded[0], None)
+    layers: dict[str, set[int]] = {}
+    for item, unit in zip(instance.items, encoded[0].unit, strict=True):
+        if item.pinned is None:
+            layers.setdefault(item.layer, set()).add(int(start.device[unit]))
+    assert all(len(used) == 1 for used in layers.values())
+    assert len(set.union(*layers.values())) == 4
+
+
+@pytest.mark.slow
+def test_resnet18_is_planned_on_the_posters_eleven_devices() -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115")))
+    plan = find_plan(instance)
+    assert violations(instance, plan) == []
+    assert plan.gap <= 0.02
