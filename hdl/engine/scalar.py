@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hdl.fixed import IntArray
+from hdl.fixed import IntArray, round_shift
 
 # significant bits of a mantissa
 MANTISSA_BITS = 17
@@ -39,6 +39,10 @@ class Scalar:
         """The product, cut off (towards minus infinity) after the shift."""
         product = codes * self.mantissa
         return product >> self.shift if self.shift >= 0 else product << -self.shift
+
+    def rounded(self, codes: IntArray) -> IntArray:
+        """As `times`, but rounded to nearest."""
+        return round_shift(codes * self.mantissa, self.shift)
 
     def product_bits(self, width: int) -> int:
         """Bits of the product with a signed code of ``width`` bits, before the shift."""

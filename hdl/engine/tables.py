@@ -21,14 +21,6 @@ def signal_for(values: Iterable[int], start: int = 0) -> Any:
 @block
 def look_up(index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
     """``value = table[index]``, combinational; an index past the table yields any entry in hardware."""
-    constant = table[0]
-    if len(set(table)) == 1:
-
-        @always_comb
-        def drive() -> None:
-            value.next = constant
-
-        return drive
 
     @always_comb
     def read() -> None:
@@ -40,14 +32,6 @@ def look_up(index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
 @block
 def registered_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
     """As `look_up`, a cycle later."""
-    constant = table[0]
-    if len(set(table)) == 1:
-
-        @always_comb
-        def drive() -> None:
-            value.next = constant
-
-        return drive
 
     @always(clk.posedge)
     def read() -> None:

@@ -18,8 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+from myhdl import block
 
+from hdl.engine.convolution import EngineShape, convolution
+from hdl.engine.mac import MacShape, operand_bits
 from hdl.engine.walk import Axis, Walk
+from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
@@ -147,6 +151,11 @@ class _ConvEngine(Layer):
         """One tile a cycle, but no faster than any port, nor than one word of the stored map a cycle."""
         walk = self.walk
         return max(walk.cycles, walk.words, *(port.beats for port in self._frame_ports()))
+
+    def _row_beats(self, port: str) -> int:
+        """Cycles in which a row of the stored map arrives."""
+        found = self.port(port)
+        return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
     def tiles(self, cycles: int) -> tuple[Tile, ...]:
         """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths."""
@@ -293,8 +302,21 @@ class Conv(_ConvEngine):
     def circuit(
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
-        """See `hdl.engine.forward`."""
-        raise NotImplementedError
+        """See `hdl.engine.convolution`."""
+        tile = self.tile
+        walk = self.walk
+        shape = EngineShape(
+            walk=walk,
+            mac=MacShape(tile.po, tile.pi, tile.pk, tile.pi * tile.pk, tile.pk, self.x_fixed, self.w_fixed),
+            weights=weight_steps(self, walk),
+            words=self.words,
+            ring_rows=walk.ring_rows(self._row_beats("x"), self.cycles_per_frame),
+            shift=self.x_fixed.fraction_bits + self.w_fixed.fraction_bits - self.y_fixed.fraction_bits,
+            result=self.y_fixed,
+            recipe=self.recipe,
+        )
+        contents = (images or {}).get("weights")
+        return conv_forward(clk, rst, streams["x"], streams["w"], streams["y"], shape=shape, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -381,8 +403,21 @@ class ConvError(_ConvEngine):
     def circuit(
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
-        """See `hdl.engine.backward`."""
-        raise NotImplementedError
+        """See `hdl.engine.convolution`."""
+        tile = self.tile
+        walk = self.walk
+        shape = EngineShape(
+            walk=walk,
+            mac=MacShape(tile.pi, tile.po, tile.pk, tile.pk, tile.pi * tile.pk, self.e_fixed, self.w_fixed),
+            weights=weight_steps(self, walk),
+            words=self.words,
+            ring_rows=walk.ring_rows(self._row_beats("e"), self.cycles_per_frame),
+            shift=self.e_fixed.fraction_bits + self.w_fixed.fraction_bits - self.dx_fixed.fraction_bits,
+            result=self.dx_fixed,
+            recipe=self.recipe,
+        )
+        contents = (images or {}).get("weights")
+        return conv_error(clk, rst, streams["e"], streams["w"], streams["dx"], shape=shape, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -497,11 +532,6 @@ SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "
 PIPELINE = 64
 
 
-def operand_bits(fixed: Fixed) -> int:
-    """Bits of a code as a signed multiplier operand."""
-    return fixed.width + (not fixed.signed)
-
-
 def forward_axes(engine: _ConvEngine, tile: Tile) -> tuple[Axis, Axis]:
     """Rows and columns of x as the forward and the gradient engine read them."""
     (out_height, out_width), (taps_h, taps_w) = engine.window.output, engine._parallel_taps(tile)
@@ -520,6 +550,18 @@ def error_axes(engine: _ConvEngine, tile: Tile) -> tuple[Axis, Axis]:
     )
 
 
+def weight_steps(engine: _ConvEngine, walk: Walk) -> WeightSteps:
+    """How the weight word moves with the loops of the forward (plain) or error (transposed) walk."""
+    tile = engine.tile
+    wide_taps = engine._parallel_taps(tile)[1]
+    wide = engine.kernel[1] // wide_taps
+    tap_groups = engine.window.taps // tile.pk
+    by_channel, by_filter = tap_groups, engine.channels // tile.pi * tap_groups
+    if walk.rows.transposed:
+        return WeightSteps(repeat=by_channel, reduce=by_filter, tap_row=wide, tap_column=1)
+    return WeightSteps(repeat=by_filter, reduce=by_channel, tap_row=wide, tap_column=1)
+
+
 def rows_required(walk: Walk, elements: int, output: tuple[int, ...], stored: tuple[int, ...]) -> int:
     """Stored elements that must be there for ``elements`` of the output: whole rows."""
     row = (elements - 1) // (output[1] * output[2])
@@ -532,6 +574,22 @@ def waiting_cycles(walk: Walk) -> int:
     for need, cycles in zip(walk.rows.needs(), walk.row_cycles, strict=True):
         totals[need] = totals.get(need, 0) + cycles
     return max(totals.values())
+
+
+@block
+def conv_forward(
+    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+) -> Any:
+    """The forward circuit."""
+    return convolution(clk, rst, x, w, y, shape=shape, contents=contents)
+
+
+@block
+def conv_error(
+    clk: Any, rst: Any, e: Stream, w: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+) -> Any:
+    """The error circuit."""
+    return convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
 
 
 def example_fields() -> list[tuple[dict[str, Any], int, int]]:
