@@ -337,7 +337,7 @@ def test_forced_placement_may_not_move_a_pinned_item() -> None:
 
 def test_forced_placement_lists_missing_and_unknown_names() -> None:
     instance = _chain(dsp=8)
-    with pytest.raises(DagtrainError, match="'b' is given no device; .*no item named 'z'; no device named 'q'"):
+    with pytest.raises(DagtrainError, match=r"'b' is given no device; .*no item named 'z'; no device named 'q'"):
         plan_from_assignment(instance, {"in": "d0", "a": "d0", "out": "d0", "z": "q"})
 
 
