@@ -20,19 +20,20 @@ LFSR_TAPS = 0xB400
 @block
 def stalls(clk: Any, rst: Any, go: Any, *, probability_256: int, seed: int) -> Any:
     """``go`` is low in about ``probability_256`` of 256 cycles."""
-    register = Signal(intbv(seed & 0xFFFF or 1)[16:])
+    start = seed & 0xFFFF or 1
+    register = Signal(intbv(start)[16:])
 
     @always(clk.posedge)
-    def shift():
+    def shift() -> None:
         if rst:
-            register.next = seed & 0xFFFF or 1
+            register.next = start
         elif register[0]:
             register.next = (register >> 1) ^ LFSR_TAPS
         else:
             register.next = register >> 1
 
     @always(clk.posedge)
-    def decide():
+    def decide() -> None:
         go.next = register[8:] >= probability_256
 
     return instances()
@@ -59,11 +60,11 @@ def stream_player(
     gate = stalls(clk, rst, go, probability_256=probability_256, seed=seed)
 
     @always_comb
-    def fetch():
+    def fetch() -> None:
         read.next = go and not valid and not exhausted and not rst
 
     @always(clk.posedge)
-    def step():
+    def step() -> None:
         if read:
             valid.next = True
             if address == last:
@@ -78,7 +79,7 @@ def stream_player(
             address.next = 0
 
     @always_comb
-    def out():
+    def out() -> None:
         y.valid.next = valid
         y.payload.next = word
 
@@ -101,13 +102,13 @@ def stream_recorder(
     gate = stalls(clk, rst, go, probability_256=probability_256, seed=seed)
 
     @always_comb
-    def accept():
+    def accept() -> None:
         fire.next = go and x.valid
         x.ready.next = go
         never.next = False
 
     @always(clk.posedge)
-    def step():
+    def step() -> None:
         if fire and held != depth:
             held.next = held + 1
             if address != depth - 1:
@@ -117,7 +118,7 @@ def stream_recorder(
             address.next = 0
 
     @always_comb
-    def out():
+    def out() -> None:
         count.next = held
 
     return store, gate, accept, step, out

@@ -1,0 +1,334 @@
+"""Link units and the network model: several streams over one word port, against queues of elements."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from myhdl import Signal, always_comb, block, intbv
+
+from hdl.errors import DeadlockError
+from hdl.link import (
+    Drain,
+    Egress,
+    Ingress,
+    LinkFormat,
+    LinkUnit,
+    Merge,
+    Split,
+    Word,
+    credit_batch,
+    link_drain,
+    link_egress,
+    link_ingress,
+    link_split,
+    merge,
+    wire_words,
+)
+from hdl.link_model import link_switch, link_wire
+from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
+from hdl.stream import Stream
+from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog
+
+FORM = LinkFormat(word_bits=32, streams=3, devices=2, sequence_bits=3)
+
+
+def test_a_word_survives_encoding() -> None:
+    word = Word(data=0xDEADBEEF, last=1, sequence=5, stream=2, credit=1, device=1)
+    assert FORM.decode(FORM.encode(word)) == word
+    assert FORM.payload_bits == 32 + 1 + 3 + 2 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("elements", "element_bits", "word_bits", "words"),
+    [(10, 16, 64, 3), (8, 16, 64, 2), (1, 1, 64, 1), (65, 1, 64, 2), (10, 24, 64, 5), (3, 64, 64, 3)],
+)
+def test_wire_words_count_whole_elements_a_word(elements: int, element_bits: int, word_bits: int, words: int) -> None:
+    assert wire_words(elements, element_bits, word_bits) == words
+
+
+def test_an_element_wider_than_a_word_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^an element of 33 bits does not fit a link word of 32 bits$"):
+        wire_words(4, 33, 32)
+
+
+UNITS: list[LinkUnit] = [
+    Egress(format=FORM, element_bits=5, lanes=2, elements=8, credits=6),
+    Egress(format=FORM, element_bits=16, lanes=4, elements=8, credits=6),
+    Ingress(format=FORM, element_bits=5, lanes=2, elements=8, depth=6),
+    Ingress(format=FORM, element_bits=16, lanes=1, elements=1, depth=2),
+    Merge(format=FORM),
+    Split(format=FORM),
+    Drain(format=FORM),
+]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)
+def test_the_ports_of_a_unit_are_those_it_declares_and_its_verilog_is_clean(unit: LinkUnit, tmp_path: Path) -> None:
+    streams = {name: Stream(width) for name, width in unit.streams.items()}
+    module = convert(unit.build(Signal(bool(0)), Signal(bool(0)), streams), "unit")
+    found = {port.name: port for port in module.ports}
+    expected = {"clk": 1, "rst": 1, **unit.inputs, **unit.outputs}
+    for name, width in unit.streams.items():
+        expected |= {f"{name}_valid": 1, f"{name}_ready": 1, f"{name}_payload": width}
+    assert {name: port.width for name, port in found.items()} == expected
+    assert all(found[name].direction is Direction.IN for name in unit.inputs)
+    assert all(found[name].direction is Direction.OUT for name in unit.outputs)
+    path = module.write(tmp_path)
+    lint_verilog([path], "unit")
+    compile_icarus([path], "unit")
+    check_yosys([path], "unit")
+
+
+# ------------------------------------------------------------------------------------------------ network
+
+SHAPES = ((5, 2, 8), (16, 1, 5), (3, 4, 12))  # bits, lanes, elements of a tensor
+
+
+@block
+def network(
+    clk: Any, rst: Any, n0: Any, n1: Any, n2: Any, d0: Any, d1: Any,
+    a: Stream, b: Stream, c: Stream, p: Stream, q: Stream, r: Stream, errors: Stream,
+    depth: int, stolen: int, latency: int, words: int, cycles: int, stall_256: int, seed: int,
+) -> Any:  # fmt: skip
+    """Streams 0 and 1 go from device 0 to device 1, stream 2 the other way; ``errors`` is valid after any error.
+
+    ``stolen``: credits that senders have beyond the FIFO of the receiver."""
+    bits = FORM.payload_bits
+
+    def word() -> Stream:
+        return Stream(bits)
+
+    numbers, devices, zero, one = (n0, n1, n2), (d0, d1), d0, d1
+    xs, ys = (a, b, c), (p, q, r)
+    sends, backs, credits, arrivals = ([word() for _ in range(3)] for _ in range(4))
+    flags = [Signal(bool(0)) for _ in range(5)]
+    egress, ingress = [], []
+    for i, (element_bits, lanes, elements) in enumerate(SHAPES):
+        there, here = (devices[1], devices[0]) if i < 2 else (devices[0], devices[1])
+        sender = Egress(
+            format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, credits=depth + stolen
+        )
+        receiver = Ingress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, depth=depth)
+        egress.append(link_egress(clk, rst, numbers[i], there, xs[i], credits[i], sends[i], unit=sender))
+        ingress.append(
+            link_ingress(clk, rst, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver)
+        )
+    split = Split(format=FORM)
+    out0, out1, in0, in1, m0, m1, d0a, d0b, d0c, d1a, d1b, d1c = (word() for _ in range(12))
+    wires = [
+        merge(clk, rst, sends[0], sends[1], m0),
+        merge(clk, rst, m0, backs[2], out0),
+        merge(clk, rst, backs[0], backs[1], m1),
+        merge(clk, rst, m1, sends[2], out1),
+        link_switch(
+            clk, rst, [out0, out1], [in0, in1],
+            form=FORM, latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed,
+        ),
+        link_split(clk, rst, numbers[0], one, in0, credits[0], d0a, unit=split),
+        link_split(clk, rst, numbers[1], one, d0a, credits[1], d0b, unit=split),
+        link_split(clk, rst, numbers[2], zero, d0b, arrivals[2], d0c, unit=split),
+        link_drain(clk, rst, d0c, flags[3]),
+        link_split(clk, rst, numbers[0], zero, in1, arrivals[0], d1a, unit=split),
+        link_split(clk, rst, numbers[1], zero, d1a, arrivals[1], d1b, unit=split),
+        link_split(clk, rst, numbers[2], one, d1b, credits[2], d1c, unit=split),
+        link_drain(clk, rst, d1c, flags[4]),
+    ]  # fmt: skip
+    f0, f1, f2, f3, f4 = flags
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = f0 or f1 or f2 or f3 or f4
+        errors.payload.next = 1
+
+    return egress, ingress, wires, watch
+
+
+CONSTANTS = {"n0": 0, "n1": 1, "n2": 2, "d0": 0, "d1": 1}
+
+
+def network_design(
+    depth: int = 4,
+    stolen: int = 0,
+    latency: int = 3,
+    words: int = 1,
+    cycles: int = 1,
+    stall_256: int = 0,
+    seed: int = 1,
+) -> Design:
+    widths = [bits * lanes for bits, lanes, _ in SHAPES]
+
+    def factory(_images: Any) -> Any:
+        numbers = [Signal(intbv(0)[width:]) for width in (2, 2, 2, 1, 1)]
+        streams = [Stream(width) for width in (*widths, *widths, 1)]
+        clk, rst = Signal(bool(0)), Signal(bool(0))
+        return network(clk, rst, *numbers, *streams, depth, stolen, latency, words, cycles, stall_256, seed)
+
+    ins = [StreamPort(name, width, Direction.IN) for name, width in zip("abc", widths, strict=True)]
+    outs = [StreamPort(name, width, Direction.OUT) for name, width in zip("pqr", widths, strict=True)]
+    return Design("network", factory, (*ins, *outs, StreamPort("errors", 1, Direction.OUT)), constants=CONSTANTS)
+
+
+def traffic(tensors: int, seed: int) -> dict[str, list[int]]:
+    rng = random.Random(seed)
+    return {
+        name: [rng.getrandbits(bits * lanes) for _ in range(tensors * elements // lanes)]
+        for name, (bits, lanes, elements) in zip("abc", SHAPES, strict=True)
+    }
+
+
+def delivers(design: Design, backend: Backend, seed: int, stall: float, tensors: int = 12) -> int:
+    """Every stream arrives whole and in order, without errors; returns the cycles it took."""
+    sent = traffic(tensors, seed)
+    counts = {out: len(sent[name]) for name, out in zip("abc", "pqr", strict=True)}
+    run = run_streams(backend, design, sent, counts, seed=seed, stall_probability=stall, max_cycles=20_000)
+    for name, out in zip("abc", "pqr", strict=True):
+        assert run.outputs[out] == sent[name], f"stream {name}, seed {seed}"
+    assert run.outputs["errors"] == [], f"seed {seed}"
+    return run.cycles
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("latency", "words", "cycles", "stall_256"), [(3, 1, 1, 0), (20, 1, 1, 100), (5, 1, 3, 0), (7, 2, 3, 60)]
+)
+@pytest.mark.parametrize("depth", [2, 3, 16])
+def test_streams_cross_the_network_whole_whatever_its_latency_and_stalls(
+    depth: int, latency: int, words: int, cycles: int, stall_256: int, stall: float
+) -> None:
+    design = network_design(depth, 0, latency, words, cycles, stall_256)
+    delivers(design, Backend.MYHDL, depth + latency, stall)
+
+
+@pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
+def test_the_verilog_of_a_whole_network_delivers_too(backend: Backend) -> None:
+    design = network_design(5, 0, 9, 2, 3, 40, 7)
+    for seed in range(3):
+        delivers(design, backend, seed, 0.3, tensors=40 if backend is Backend.VERILATOR else 12)
+
+
+def test_credits_for_words_that_the_receiver_cannot_hold_are_reported() -> None:
+    design = network_design(depth=2, stolen=30)
+    sent = traffic(12, 1)
+    with pytest.raises((AssertionError, DeadlockError)):
+        delivers(design, Backend.MYHDL, 1, 0.8)
+    run = run_streams(
+        Backend.MYHDL, design, sent, {"errors": 1}, seed=1, stall_probability=0.8, drain_cycles=0
+    )
+    assert run.outputs["errors"] == [1]
+
+
+def test_deep_credits_hide_the_round_trip_and_shallow_ones_do_not() -> None:
+    shallow = delivers(network_design(depth=2, latency=20), Backend.MYHDL, 1, 0.0)
+    deep = delivers(network_design(depth=60, latency=20), Backend.MYHDL, 1, 0.0)
+    assert deep * 3 < shallow
+
+
+@pytest.mark.parametrize("words_cycles", [(1, 4), (1, 2), (1, 1)])
+def test_the_wire_keeps_its_latency_and_its_bandwidth(words_cycles: tuple[int, int]) -> None:
+    words, cycles = words_cycles
+
+    def factory(_images: Any) -> Any:
+        return link_wire(
+            Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(8), latency=11, words=words, cycles=cycles
+        )
+
+    ports = (StreamPort("x", 8, Direction.IN), StreamPort("y", 8, Direction.OUT))
+    run = run_streams(Backend.MYHDL, Design("wire", factory, ports), {"x": list(range(50))}, {"y": 50}, seed=1)
+    assert run.outputs["y"] == list(range(50))
+    entered, left = run.fire_cycles["x"], run.fire_cycles["y"]
+    assert {b - a for a, b in zip(entered, left, strict=True)} == {11}
+    assert (entered[-1] - entered[0]) * words == 49 * cycles
+
+
+# ---------------------------------------------------------------------------------------------- ingress
+
+
+@block
+def receiving(
+    clk: Any, rst: Any, number: Any, device: Any, x: Stream, y: Stream, credits: Stream, errors: Stream, unit: Ingress
+) -> Any:
+    """An ingress whose error flag is a stream."""
+    error = Signal(bool(0))
+    inside = link_ingress(clk, rst, number, device, x, y, credits, error, unit=unit)
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = error
+        errors.payload.next = 1
+
+    return inside, watch
+
+
+def ingress_design(unit: Ingress) -> Design:
+    def factory(_images: Any) -> Any:
+        ports = [Signal(intbv(0)[width:]) for width in unit.inputs.values()]
+        streams = [Stream(width) for width in (*unit.streams.values(), 1)]
+        return receiving(Signal(bool(0)), Signal(bool(0)), *ports, *streams, unit)
+
+    bits = unit.streams
+    ports = (
+        StreamPort("x", bits["x"], Direction.IN),
+        StreamPort("y", bits["y"], Direction.OUT),
+        StreamPort("credits", bits["credits"], Direction.OUT),
+        StreamPort("errors", 1, Direction.OUT),
+    )
+    return Design("receiving", factory, ports, constants={"number": 2, "device": 1})
+
+
+# takes a word a cycle, so that it never stalls a sender without credits
+RECEIVER = Ingress(format=FORM, element_bits=8, lanes=4, elements=12, depth=4)
+
+
+def words_of(tensors: int) -> list[Word]:
+    """Three words of four bytes a tensor."""
+    return [
+        Word(data=i, last=int(i % 3 == 2), sequence=i % 8, stream=2, credit=0, device=0) for i in range(3 * tensors)
+    ]
+
+
+def test_an_ingress_returns_every_credit_in_words_addressed_to_the_sender() -> None:
+    sent = words_of(8)
+    run = run_streams(
+        Backend.MYHDL,
+        ingress_design(RECEIVER),
+        {"x": [FORM.encode(word) for word in sent]},
+        {"y": 24, "credits": 12},
+        seed=1,
+    )
+    batch = credit_batch(4)
+    assert run.outputs["credits"] == [
+        FORM.encode(Word(data=batch, last=1, sequence=0, stream=2, credit=1, device=1))
+    ] * (len(sent) // batch)
+    assert run.outputs["errors"] == []
+    assert run.outputs["y"] == list(range(24))
+
+
+def broken(words: list[Word], fault: str) -> list[Word]:
+    at = 5
+    if fault == "drop":
+        return words[:at] + words[at + 1 :]
+    if fault == "duplicate":
+        return words[: at + 1] + words[at:]
+    if fault == "reorder":
+        return [*words[:at], words[at + 1], words[at], *words[at + 2 :]]
+    word = words[at]
+    if fault == "last":
+        return [*words[:at], Word(**{**vars(word), "last": 1 - word.last}), *words[at + 1 :]]
+    return [*words[:at], Word(**{**vars(word), "sequence": word.sequence ^ 4}), *words[at + 1 :]]
+
+
+@pytest.mark.parametrize("fault", ["drop", "duplicate", "reorder", "last", "sequence"])
+def test_an_ingress_reports_every_seeded_fault(fault: str) -> None:
+    words = broken(words_of(8), fault)
+    run = run_streams(
+        Backend.MYHDL,
+        ingress_design(RECEIVER),
+        {"x": [FORM.encode(word) for word in words]},
+        {"errors": 1},
+        seed=1,
+        drain_cycles=0,
+    )
+    assert run.outputs["errors"] == [1]
