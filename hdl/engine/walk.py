@@ -65,7 +65,9 @@ class Axis:
         return output * self.stride - self.before + step * self.parallel
 
     def tap_group(self, phase: int, step: int) -> int:
-        """The index of the group of parallel taps in cycle ``step``."""
+        """The index of the group of parallel taps in cycle ``step``; 0 for a phase without taps."""
+        if not self.count(phase):
+            return 0
         return phase + step * self.stride if self.transposed else step
 
     def needed(self, output: int) -> int:
