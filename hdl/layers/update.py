@@ -27,6 +27,8 @@ from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
+GRADIENT = Fixed(16, 8)
+WEIGHT = Fixed(16, 12)
 # bits by which the master is finer than the weights
 MASTER_EXTRA = 16
 # integer bits of the momentum beyond the gradient's: it grows to g / (1 - momentum)
@@ -47,7 +49,7 @@ class Update(Layer):
 
     Sends nothing before the first gradient: version 0 stands in the images of its users.  One beat a cycle.
     The state is the master and the momentum, `Memory` words of ``w_lanes`` elements in stream order.
-    Raises `FoldingError` when the lanes fit neither tile nor vector, or formats and recipe need wider sums than 62 bits.
+    Raises `FoldingError` when the lanes fit neither tile nor vector, or when sums would be wider than 62 bits.
     """
 
     # of the parameter, as ONNX writes it
@@ -61,8 +63,8 @@ class Update(Layer):
     tensor_id: int = 0
     # whether the recipe's weight decay applies to this parameter
     decay: bool = True
-    g_fixed: Fixed = Fixed(16, 8)
-    w_fixed: Fixed = Fixed(16, 12)
+    g_fixed: Fixed = GRADIENT
+    w_fixed: Fixed = WEIGHT
     # bits of the momentum
     momentum_width: int = 24
 
