@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, block, intbv
 
 from hdl.fixed import Fixed
 
@@ -63,7 +63,7 @@ class MacShape:
 
 
 @block
-def unpack_lanes(clk: Any, word: Any, lanes: Any, *, fixed: Fixed) -> Any:
+def weight_lanes(clk: Any, word: Any, lanes: Any, *, fixed: Fixed) -> Any:
     """Registers the lanes of a word as signed numbers."""
     width, count = fixed.width, len(lanes)
 
@@ -85,17 +85,34 @@ def unpack_lanes(clk: Any, word: Any, lanes: Any, *, fixed: Fixed) -> Any:
 
 
 @block
-def gated_word(word: Any, inside: Any, gated: Any) -> Any:
-    """The word, or zeros where padding is; combinational."""
+def operand_lanes(clk: Any, words: Any, inside: Any, lanes: Any, *, fixed: Fixed) -> Any:
+    """Registers the lanes of one word a tap as signed numbers, zeros where padding is."""
+    width, taps = fixed.width, len(words)
+    count = len(lanes) // taps
 
-    @always_comb
-    def gate() -> None:
-        if inside:
-            gated.next = word
-        else:
-            gated.next = 0
+    if fixed.signed:
 
-    return gate
+        @always(clk.posedge)
+        def split() -> None:
+            for tap in range(taps):
+                for lane in range(count):
+                    if inside[tap]:
+                        lanes[tap * count + lane].next = words[tap][lane * width + width : lane * width].signed()
+                    else:
+                        lanes[tap * count + lane].next = 0
+
+        return split
+
+    @always(clk.posedge)
+    def widen() -> None:
+        for tap in range(taps):
+            for lane in range(count):
+                if inside[tap]:
+                    lanes[tap * count + lane].next = words[tap][lane * width + width : lane * width]
+                else:
+                    lanes[tap * count + lane].next = 0
+
+    return widen
 
 
 @block
@@ -109,19 +126,13 @@ def mac_array(clk: Any, weight_word: Any, words: Any, inside: Any, sums: Any, *,
         words, inside: for each tap the operand word, and whether it counts (else zeros).
         sums: list of ``results`` signals of ``shape.sum_bits`` bits.
     """
-    results, summed, taps = shape.results, shape.summed, shape.taps
+    results, summed, taps, terms = shape.results, shape.summed, shape.taps, shape.terms
     by_result, by_summed = shape.weight_result, shape.weight_summed
-    weights = [signed_signal(operand_bits(shape.weight)) for _ in range(results * shape.terms)]
-    operands = [signed_signal(operand_bits(shape.operand)) for _ in range(shape.terms)]
-    products = [signed_signal(shape.product_bits) for _ in range(results * shape.terms)]
-    gated = [Signal(intbv(0)[len(words[0]) :]) for _ in range(taps)]
-    gates = [gated_word(words[tap], inside[tap], gated[tap]) for tap in range(taps)]
-    splits = [
-        unpack_lanes(clk, gated[tap], operands[tap * summed : (tap + 1) * summed], fixed=shape.operand)
-        for tap in range(taps)
-    ]
-    split_weights = unpack_lanes(clk, weight_word, weights, fixed=shape.weight)
-    terms = shape.terms
+    weights = [signed_signal(operand_bits(shape.weight)) for _ in range(results * terms)]
+    operands = [signed_signal(operand_bits(shape.operand)) for _ in range(terms)]
+    products = sums if terms == 1 else [signed_signal(shape.product_bits) for _ in range(results * terms)]
+    split = operand_lanes(clk, words, inside, operands, fixed=shape.operand)
+    split_weights = weight_lanes(clk, weight_word, weights, fixed=shape.weight)
 
     @always(clk.posedge)
     def multiply() -> None:
@@ -132,43 +143,31 @@ def mac_array(clk: Any, weight_word: Any, words: Any, inside: Any, sums: Any, *,
                         weights[result * by_result + lane * by_summed + tap] * operands[tap * summed + lane]
                     )
 
-    trees = [
-        adder_tree(clk, products[result * terms : (result + 1) * terms], sums[result]) for result in range(results)
-    ]
-    return gates, splits, split_weights, multiply, trees
+    if terms == 1:
+        return split, split_weights, multiply
+    tree = adder_trees(clk, products, sums, terms=terms)
+    return split, split_weights, multiply, tree
 
 
 @block
-def adder_tree(clk: Any, terms: Any, total: Any) -> Any:
-    """The sum of signed ``terms``, `tree_levels` cycles later; each level is registered and one bit wider."""
-    count = len(terms)
-    if count == 1:
-        single = terms[0]
+def adder_trees(clk: Any, terms_in: Any, sums: Any, *, terms: int) -> Any:
+    """Sums of each ``terms`` (at least 2) neighbours, `tree_levels` cycles later.
 
-        @always_comb
-        def pass_on() -> None:
-            total.next = single
-
-        return pass_on
-    width = len(terms[0]) + 1
-    half = count // 2
-    level = [signed_signal(width) for _ in range(count - half)]
-    if count % 2:
-        odd = terms[count - 1]
-        carried = level[half]
-
-        @always(clk.posedge)
-        def carry() -> None:
-            carried.next = odd
-
-        extra = carry
-    else:
-        extra = ()
+    Each level is registered and one bit wider than the one before; an odd term is carried along."""
+    half, odd = terms // 2, terms % 2
+    kept = half + odd
+    results = len(sums)
+    level = sums if kept == 1 else [signed_signal(len(terms_in[0]) + 1) for _ in range(results * kept)]
 
     @always(clk.posedge)
     def add() -> None:
-        for i in range(half):
-            level[i].next = terms[2 * i] + terms[2 * i + 1]
+        for result in range(results):
+            for i in range(half):
+                level[result * kept + i].next = terms_in[result * terms + 2 * i] + terms_in[result * terms + 2 * i + 1]
+            if odd == 1:
+                level[result * kept + half].next = terms_in[result * terms + terms - 1]
 
-    rest = adder_tree(clk, level, total)
-    return add, extra, rest
+    if kept == 1:
+        return add
+    rest = adder_trees(clk, level, sums, terms=kept)
+    return add, rest

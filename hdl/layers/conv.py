@@ -691,7 +691,7 @@ def example_fields() -> list[tuple[dict[str, Any], int, int]]:
                 "channels": 4,
                 "filters": 3,
                 "kernel": (1, 1),
-                "recipe": plain,
+                "recipe": Recipe(batch=8),
                 "tile": Tile(3, 4),
                 "w_lanes": 6,
             },
