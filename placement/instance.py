@@ -292,28 +292,37 @@ def _negatives(where: str, record: Any) -> list[str]:
 
 
 def instance_to_json(instance: Instance) -> str:
-    """The instance as JSON text, byte-identical for equal instances."""
-    record = {
+    """The instance as JSON text, one line for each item, link and device; byte-identical for equal instances."""
+    head = {
         "schema": INSTANCE_SCHEMA,
         "name": instance.name,
         "clock_hz": instance.clock_hz,
         "notes": dict(instance.notes),
+    }
+    rows = {
         "devices": [vars_of(device) for device in instance.devices],
-        "items": [
-            {
-                **{key: value for key, value in vars_of(item).items() if key != "configurations"},
-                "configurations": {
-                    part: [vars_of(c) for c in configurations] for part, configurations in item.configurations.items()
-                },
-            }
-            for item in instance.items
-        ],
+        "items": [_item_record(item) for item in instance.items],
         "links": [
             {**vars_of(link), "kind": link.kind.value, "bits_per_frame": str(link.bits_per_frame)}
             for link in instance.links
         ],
     }
-    return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    lines = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in head.items()]
+    lines += [f"{json.dumps(key)}: [\n" + ",\n".join(map(_dumps, row)) + "\n]" for key, row in rows.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _dumps(record: Any) -> str:
+    return json.dumps(record, sort_keys=True, ensure_ascii=False)
+
+
+def _item_record(item: Item) -> dict[str, Any]:
+    names = [f.name for f in fields(Configuration)]
+    menu = {
+        part: [{name: getattr(c, name) for name in names} for c in configurations]
+        for part, configurations in item.configurations.items()
+    }
+    return {**vars_of(item), "configurations": menu}
 
 
 def instance_from_json(text: str) -> Instance:

@@ -178,6 +178,10 @@ class _Search:
             answer = self._attempt(cycles)
             if answer is Answer.FEASIBLE:
                 return
+        if answer is Answer.UNKNOWN:  # however large: it may still find one, or prove that there is none
+            answer = self._exact(self.ceiling)
+        if answer is Answer.FEASIBLE:
+            return
         if answer is Answer.INFEASIBLE:
             raise InfeasibleError(explain_infeasible(self.instance, self.table, self.ceiling, effort))
         raise OutOfTimeError(
