@@ -108,9 +108,12 @@ class Layer(ABC):
     # engines that work only once a batch or carry no arithmetic may have no multipliers; others state them
     multipliers: Any = 0
 
+    # must stand on the device that carries the host interface (equation (5) of the poster)
+    pinned_to_host: ClassVar[bool] = False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not cls.__name__.startswith("_"):
+        if not cls.__name__.startswith("_") and "circuit" in cls.__dict__ or "sinks" in cls.__dict__:
             Layer.registry.append(cls)
 
     # ---- shape rule -------------------------------------------------------------------------------------
