@@ -8,7 +8,6 @@ constant that depends only on the loop that moves and on the phase of the pixel:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -221,8 +220,8 @@ class Walk:
         )
 
 
-# cycles from the last word of a row to the start of work on it, and from the end of work to the freed row
-RING_LATENCY = 12
+# cycles from the last word of a row to the start of work on it, and from the end of work to the freed row, at most
+RING_LATENCY = 5
 
 
 @lru_cache(maxsize=4096)
@@ -230,7 +229,7 @@ def _ring_rows(
     needs: tuple[int, ...], freed: tuple[int, ...], cycles: tuple[int, ...], input_row: int, stored: int, period: int
 ) -> int:
     held = max(need - before for need, before in zip(needs, (0, *freed[:-1]), strict=True))
-    least, most = max(held, 1), max(2 * stored + 2, held + 1)
+    least, most = max(held, 1), max(2 * stored, held) + 1 + -(-2 * RING_LATENCY // input_row)
     while least < most:
         rows = (least + most) // 2
         if _ring_period(rows, needs, freed, cycles, input_row, stored) <= period:
@@ -243,31 +242,25 @@ def _ring_rows(
 def _ring_period(
     rows: int, needs: tuple[int, ...], freed: tuple[int, ...], cycles: tuple[int, ...], input_row: int, stored: int
 ) -> int:
-    """Cycles a frame in steady state with a ring of ``rows``, by simulating rows.
-
-    Latencies of the hand-over hide behind spare rows only, so they count in full."""
-    frames = 6
+    """Cycles a frame in steady state with a ring of ``rows``, by simulating rows."""
+    # the ring is full, if ever, after so many frames
+    filling = 2 + 2 * -(-rows // stored)
     arrived: list[int] = []
     free_at: list[int] = []
     clock = 0
     ends = []
     writer = 0
-    for frame in range(frames):
+    for frame in range(filling + 6):
         for row, work in enumerate(cycles):
             wanted = frame * stored + needs[row]
             while len(arrived) < wanted:
-                index = len(arrived)
-                start = (
-                    writer
-                    if index < rows
-                    else max(writer, free_at[index - rows] if index - rows < len(free_at) else 1 << 60)
-                )
-                if start >= 1 << 60:
-                    return start
-                writer = start + input_row
+                before = len(arrived) - rows
+                if before >= len(free_at):
+                    return 1 << 60
+                writer = (max(writer, free_at[before]) if before >= 0 else writer) + input_row
                 arrived.append(writer + RING_LATENCY)
             clock = max(clock, arrived[wanted - 1] if wanted else 0) + work
             gone = frame * stored + freed[row]
             free_at.extend([clock + RING_LATENCY] * (gone - len(free_at)))
         ends.append(clock)
-    return max(after - before for before, after in itertools.pairwise(ends[2:]))
+    return -(-(ends[-1] - ends[filling]) // (len(ends) - 1 - filling))

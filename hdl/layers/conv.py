@@ -21,6 +21,7 @@ import numpy as np
 from myhdl import block
 
 from hdl.engine.convolution import EngineShape, convolution
+from hdl.engine.gradient import FLUSH, GradientShape, gradient
 from hdl.engine.mac import MacShape, operand_bits
 from hdl.engine.walk import Axis, Walk
 from hdl.engine.walker import WeightSteps
@@ -284,8 +285,8 @@ class Conv(_ConvEngine):
         """Gradient engine on the stashed x, error engine on the updated weights."""
         shared = {name: getattr(self, name) for name in SHARED_FIELDS}
         error = tape.error("y")
-        gradient = ConvGradient(**shared, x_fixed=self.x_fixed, tensor_id=self.tensor_id)
-        summed = tape.add("gradient", gradient, {"x": tape.value("x"), "e": error})["g"]
+        summing = ConvGradient(**shared, x_fixed=self.x_fixed, tensor_id=self.tensor_id)
+        summed = tape.add("gradient", summing, {"x": tape.value("x"), "e": error})["g"]
         weights = tape.learn("w", summed)
         if tape.needs_error("x"):
             engine = ConvError(**shared, w_fixed=self.w_fixed)
@@ -474,8 +475,8 @@ class ConvGradient(_ConvEngine):
 
     @property
     def drain_cycles(self) -> int:
-        """Cycles in which the sums of a batch leave, an upper bound without stalls of ``g``."""
-        return self.weights // self.w_lanes + PIPELINE
+        """Cycles for which the engine rests after each batch while its sums leave, if ``g`` doesn't stall."""
+        return FLUSH + 2 + (self.words - 1) * (self.tile.size // self.w_lanes)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -518,7 +519,24 @@ class ConvGradient(_ConvEngine):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.gradient`."""
-        raise NotImplementedError
+        del images
+        walk = self.walk
+        shape = GradientShape(
+            walk=walk,
+            tile=self.tile,
+            weight_shape=self.weight_shape,
+            words=self.words,
+            ring_rows=walk.ring_rows(self._row_beats("x"), self.cycles_per_frame),
+            x=self.x_fixed,
+            e=self.e_fixed,
+            g=self.g_fixed,
+            sum_bits=self.sum_bits,
+            shift=self.x_fixed.fraction_bits + self.e_fixed.fraction_bits - self.g_fixed.fraction_bits,
+            batch=self.recipe.batch,
+            lanes=self.w_lanes,
+            key=self.key,
+        )
+        return conv_gradient(clk, rst, streams["x"], streams["e"], streams["g"], shape=shape)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -590,6 +608,12 @@ def conv_error(
 ) -> Any:
     """The error circuit."""
     return convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
+
+
+@block
+def conv_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
+    """The gradient circuit."""
+    return gradient(clk, rst, x, e, g, shape=shape)
 
 
 def example_fields() -> list[tuple[dict[str, Any], int, int]]:

@@ -1,0 +1,104 @@
+"""Exact gradient sums to gradients: stochastic rounding of a stream in tile order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv, modbv
+
+from hdl.fixed import Fixed
+from hdl.layers.base import Tile
+from hdl.random_bits import HASH_LATENCY, WORD, hash32_pipeline, round_stochastically, stream_indices
+from hdl.stream import Stream
+from hdl.streams import queue
+
+
+@block
+def gradient_rounding(
+    clk: Any,
+    rst: Any,
+    sums: Stream,
+    g: Stream,
+    *,
+    shape: tuple[int, ...],
+    tile: Tile,
+    lanes: int,
+    shift: int,
+    target: Fixed,
+    key: int,
+) -> Any:
+    """Rounds the sums of a whole parameter, batch after batch, with the random bits of (element, batch, ``key``).
+
+    One beat a cycle; latency 3 cycles.  Random bits are made ahead of the sums, so a batch starts without delay.
+    Costs the hash and the rounding of ``lanes`` elements (see `hdl.random_bits`).
+
+    Args:
+        sums: ``lanes`` signed sums a beat, in the stream order of ``tile``.
+        g: ``lanes`` codes of ``target`` a beat.
+        shape: of the parameter.
+        shift: bits that are cut off.
+    """
+    beats = math.prod(shape) // lanes
+    final = beats - 1
+    index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
+    random = Signal(intbv(0)[16 * lanes :])
+    step = Signal(modbv(0)[WORD:])
+    beat = Signal(intbv(0)[max(1, final.bit_length()) :])
+    filled = [Signal(bool(0)) for _ in range(HASH_LATENCY)]
+    known = filled[HASH_LATENCY - 1]
+    advance, enable, fire, first, second = (Signal(bool(0)) for _ in range(5))
+    rounded = Stream(g.width)
+    indices = stream_indices(clk, rst, advance, index, shape=shape, tile=tile, lanes=lanes)
+    hashing = hash32_pipeline(clk, advance, index, step, key, hashed)
+    rounding = round_stochastically(
+        clk, enable, sums.payload, random, rounded.payload, lanes=lanes, shift=shift, target=target
+    )
+    hold = queue(clk, rst, rounded, g, depth=2)
+
+    @always_comb
+    def take() -> None:
+        enable.next = rounded.ready or not second
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = sums.valid and known and enable
+        sums.ready.next = known and enable
+        advance.next = not known or (sums.valid and enable)
+
+    @always_comb
+    def high_halves() -> None:
+        for lane in range(lanes):
+            random.next[lane * 16 + 16 : lane * 16] = hashed[lane * 32 + 32 : lane * 32 + 16]
+
+    @always_comb
+    def out() -> None:
+        rounded.valid.next = second
+
+    @always(clk.posedge)
+    def count() -> None:
+        if advance:
+            filled[0].next = True
+            for stage in range(1, HASH_LATENCY):
+                filled[stage].next = filled[stage - 1]
+            if beat == final:
+                beat.next = 0
+                step.next = step + 1
+            else:
+                beat.next = beat + 1
+        if rst:
+            for stage in range(HASH_LATENCY):
+                filled[stage].next = False
+            beat.next = 0
+            step.next = 0
+
+    @always(clk.posedge)
+    def flags() -> None:
+        if enable:
+            first.next = fire
+            second.next = first
+        if rst:
+            first.next = False
+            second.next = False
+
+    return indices, hashing, rounding, hold, take, handshake, high_halves, out, count, flags
