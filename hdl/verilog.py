@@ -15,10 +15,10 @@ What MyHDL's own ``convert`` leaves open is decided here:
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import shutil
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +231,13 @@ def _shape(memory_block: Any) -> tuple[int, int]:
 _HARMLESS = (_misc._error.UnusedPort, _misc._error.UnreadSignal, _misc._error.OutputPortRead)
 
 
+class _KeptText(io.StringIO):
+    """A file in memory that can be read after it was closed."""
+
+    def close(self) -> None:
+        """Keep the text."""
+
+
 def _run_myhdl(
     block: Any, name: str, ports: dict[str, Any], memories: dict[str, Any]
 ) -> tuple[str, tuple[PortDecl, ...], dict[str, str]]:
@@ -248,20 +255,23 @@ def _run_myhdl(
         names.update({image: sub.memdict["mem"].name for image, sub in memories.items()})
         _check_names(name, [s for s in signals if s._used], [m for m in mems if m._used])
 
+    # MyHDL opens a file and leaves it open when it fails
+    file = _KeptText()
+    _toVerilog.open = lambda _path, _mode: file
     converter = _toVerilog.toVerilog
     hook = _toVerilog._ToVerilogConvertor._convert_filter
     _toVerilog._ToVerilogConvertor._convert_filter = inspect_analysis
     converter.name, converter.timescale, converter.initial_values = name, "1ns/1ps", True
     converter.no_testbench, converter.no_myhdl_header = True, True
     try:
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            converter.directory = folder
             converter(block)
-            text = (Path(folder) / f"{name}.v").read_text()
+            text = file.getvalue()
     except (myhdl.ConversionError, myhdl.ToVerilogError, AssertionError, KeyError, AttributeError) as error:
         raise ConversionError(f"{name}: MyHDL can't convert it: {type(error).__name__} {error}") from error
     finally:
+        del _toVerilog.open
         _toVerilog._converting = 0
         converter._cleanup([], [])
         converter.initial_values = False
