@@ -225,6 +225,14 @@ class Layer(ABC):
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """As `golden`, in float64 without any rounding or saturation of formats."""
 
+    def evaluating(self, state: State, frames: int) -> tuple[Layer, State]:
+        """This layer and a state, both free to be used up, with which `golden` evaluates ``frames`` frames.
+
+        Evaluation learns nothing: statistics stay as they are, nothing is dropped.  The default suits layers whose
+        golden model depends on no frame before; it is called on a layer whose recipe has staleness 0."""
+        del frames
+        return self, dict(state)
+
     def backward(self, tape: Tape) -> None:
         """Add this forward layer's backward nodes.  Layers of the backward pass have no backward of their own."""
         del tape
