@@ -232,6 +232,11 @@ class OnlineNorm(_Norm):
             history.popleft()
         return {"y": y, "normal": normal, "inverse": inverse}
 
+    def evaluating(self, state: State, frames: int) -> tuple[Layer, State]:
+        """All frames with the statistics that the next frame would meet."""
+        name = "tables" if "tables" in state else "history"
+        return self, {**state, name: deque([state[name][0]] * (frames + 1))}
+
     def backward(self, tape: Tape) -> None:
         """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``."""
         shared = {name: getattr(self, name) for name in SHARED_FIELDS}
