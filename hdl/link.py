@@ -20,7 +20,7 @@ Stream number and device are input ports of the units, tied to constants by the 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +33,7 @@ from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.pipes import Policy, m2s_pipe, pipe, same_width
 from hdl.streams.width import width_adapter
+from hdl.unit import Unit
 
 
 def elements_per_word(element_bits: int, word_bits: int) -> int:
@@ -126,32 +127,10 @@ def credit_batch(depth: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkUnit(ABC):
-    """A unit as a netlist needs it: its ports by name, and how to build it.  ``repr`` determines the circuit."""
+class LinkUnit(Unit, ABC):
+    """A unit of the network port."""
 
     format: LinkFormat
-
-    @property
-    @abstractmethod
-    def streams(self) -> Mapping[str, int]:
-        """Stream name → payload bits."""
-
-    @property
-    def inputs(self) -> Mapping[str, int]:
-        """Input ports that a netlist ties to constants → bits."""
-        return {}
-
-    @property
-    def outputs(self) -> Mapping[str, int]:
-        """Output ports that are no streams → bits."""
-        return {}
-
-    @abstractmethod
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
-        """The elaborated block between ``streams``; other ports are signals of its own."""
-
-    def _signals(self, ports: Mapping[str, int]) -> list[Any]:
-        return [Signal(intbv(0)[width:]) if width > 1 else Signal(bool(0)) for width in ports.values()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +166,7 @@ class Egress(LinkUnit):
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""
-        number, device = self._signals(self.inputs)
+        number, device = self.signals(self.inputs)
         return link_egress(clk, rst, number, device, streams["x"], streams["credits"], streams["y"], unit=self)
 
 
@@ -234,8 +213,8 @@ class Ingress(LinkUnit):
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""
-        number, device = self._signals(self.inputs)
-        (error,) = self._signals(self.outputs)
+        number, device = self.signals(self.inputs)
+        (error,) = self.signals(self.outputs)
         return link_ingress(clk, rst, number, device, streams["x"], streams["y"], streams["credits"], error, unit=self)
 
 
@@ -272,7 +251,7 @@ class Split(LinkUnit):
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""
-        number, credit = self._signals(self.inputs)
+        number, credit = self.signals(self.inputs)
         return link_split(clk, rst, number, credit, streams["x"], streams["mine"], streams["rest"], unit=self)
 
 
@@ -292,7 +271,7 @@ class Drain(LinkUnit):
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""
-        (error,) = self._signals(self.outputs)
+        (error,) = self.signals(self.outputs)
         return link_drain(clk, rst, streams["x"], error)
 
 

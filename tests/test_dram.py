@@ -1,0 +1,329 @@
+"""Streams through DRAM against queue models, with random back-pressure and a slow, stalling memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from myhdl import Signal, always_comb, block, intbv
+
+from hdl.axi import Axi, AxiFormat, AxiMerge, axi_merge
+from hdl.dram import DramFifo, DramReplay, DramUnit, dram_store
+from hdl.dram_model import dram_model
+from hdl.errors import DeadlockError
+from hdl.netlist import Direction
+from hdl.recipe import Recipe
+from hdl.simulate import Backend, Design, StreamPort, run_streams
+from hdl.stream import Stream
+from hdl.unit import Unit
+from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog
+
+FORM = AxiFormat(data_bits=64, address_bits=12)
+DEPTH = 1024
+# memory: latency, words, cycles, stall_256
+Memory = tuple[int, int, int, int]
+FAST: Memory = (3, 1, 1, 0)
+SLOW: Memory = (25, 1, 3, 60)
+
+
+@block
+def in_dram(
+    clk: Any, rst: Any, base: Any, x: Stream, y: Stream, errors: Stream,
+    unit: DramUnit, memory: Memory, contents: Sequence[int] | None,
+) -> Any:  # fmt: skip
+    """A store and its memory; ``errors`` is valid after an error."""
+    port = Axi(unit.format)
+    error = Signal(bool(0))
+    latency, words, cycles, stall = memory
+    store = dram_store(clk, rst, base, x, y, port, error, unit=unit)
+    model = dram_model(
+        clk, rst, port, form=unit.format, depth=DEPTH,
+        latency=latency, words=words, cycles=cycles, stall_256=stall, contents=contents,
+    )  # fmt: skip
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = error
+        errors.payload.next = 1
+
+    return store, model, watch
+
+
+def design_of(unit: DramUnit, memory: Memory, base: int = 64, image: Sequence[int] = ()) -> Design:
+    whole = [0] * DEPTH
+    whole[base : base + len(image)] = image
+
+    def factory(images: Mapping[str, Sequence[int]]) -> Any:
+        start = Signal(intbv(0)[unit.format.address_bits :])
+        streams = (Stream(unit.streams["x"]), Stream(unit.streams["y"]), Stream(1))
+        return in_dram(Signal(bool(0)), Signal(bool(0)), start, *streams, unit, memory, images.get("dram"))
+
+    ports = (
+        StreamPort("x", unit.streams["x"], Direction.IN),
+        StreamPort("y", unit.streams["y"], Direction.OUT),
+        StreamPort("errors", 1, Direction.OUT),
+    )
+    return Design("in_dram", factory, ports, images={"dram": whole}, constants={"base": base})
+
+
+def tensors(unit: DramUnit, count: int, seed: int) -> list[list[int]]:
+    """Random tensors as flat elements."""
+    rng = random.Random(seed)
+    return [[rng.getrandbits(unit.element_bits) for _ in range(unit.elements)] for _ in range(count)]
+
+
+def beats(flat: Sequence[Sequence[int]], lanes: int, bits: int) -> list[int]:
+    elements = [element for tensor in flat for element in tensor]
+    groups = [elements[at : at + lanes] for at in range(0, len(elements), lanes)]
+    return [sum(element << (bits * i) for i, element in enumerate(group)) for group in groups]
+
+
+def passes(
+    unit: DramUnit, memory: Memory, backend: Backend, seed: int, stall: float, count: int = 6, preload: int = 0
+) -> int:
+    """``count`` tensors through the store behind those it starts with; returns the cycles."""
+    all_tensors = tensors(unit, preload + count, seed)
+    old = [beats([tensor], unit.x_lanes, unit.element_bits) for tensor in all_tensors[:preload]]
+    sent = beats(all_tensors[preload:], unit.x_lanes, unit.element_bits)
+    expected = beats(all_tensors, unit.y_lanes, unit.element_bits)
+    design = design_of(unit, memory, image=unit.image(old, unit.x_lanes))
+    run = run_streams(
+        backend, design, {"x": sent}, {"y": len(expected)}, seed=seed, stall_probability=stall, max_cycles=40_000
+    )
+    assert run.outputs["y"] == expected, f"seed {seed}"
+    assert run.outputs["errors"] == [], f"seed {seed}"
+    return run.cycles
+
+
+FIFOS = [
+    DramFifo(format=FORM, element_bits=16, x_lanes=2, y_lanes=1, elements=22, burst=2, prefetch=5, capacity=2),
+    DramFifo(format=FORM, element_bits=1, x_lanes=1, y_lanes=3, elements=9, burst=4, prefetch=4, capacity=1),
+    DramFifo(format=FORM, element_bits=7, x_lanes=4, y_lanes=4, elements=64, burst=4, prefetch=16, capacity=3),
+    DramFifo(format=FORM, element_bits=16, x_lanes=8, y_lanes=2, elements=128, burst=16, prefetch=32, capacity=2),
+    DramFifo(format=FORM, element_bits=64, x_lanes=1, y_lanes=2, elements=6, burst=1, prefetch=2, capacity=2),
+]
+
+
+@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize("memory", [FAST, SLOW])
+@pytest.mark.parametrize("unit", FIFOS, ids=str)
+def test_a_fifo_in_dram_returns_every_tensor_in_order(unit: DramFifo, memory: Memory, stall: float) -> None:
+    passes(unit, memory, Backend.MYHDL, 1, stall)
+
+
+RINGS = [
+    DramFifo(
+        format=FORM, element_bits=24, x_lanes=1, y_lanes=1, elements=n, burst=4, prefetch=8, capacity=c, preload=p
+    )
+    for n, c, p in ((20, 1, 1), (7, 2, 1), (16, 2, 2), (1, 1, 1))
+]
+
+
+@pytest.mark.parametrize("memory", [FAST, SLOW])
+@pytest.mark.parametrize("unit", RINGS, ids=str)
+def test_a_ring_first_yields_its_image_then_what_was_written_back(unit: DramFifo, memory: Memory) -> None:
+    for stall in (0.0, 0.5):
+        passes(unit, memory, Backend.MYHDL, 2, stall, preload=unit.preload)
+
+
+@pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
+@pytest.mark.parametrize("unit", [FIFOS[0], FIFOS[2], RINGS[0]], ids=str)
+def test_the_verilog_of_a_store_behaves_alike(unit: DramFifo, backend: Backend) -> None:
+    passes(unit, SLOW, backend, 3, 0.3, preload=unit.preload)
+
+
+def test_a_fifo_holds_all_its_tensors_while_nobody_reads() -> None:
+    unit = FIFOS[2]
+    flat = tensors(unit, unit.capacity, 5)
+    sent = beats(flat, unit.x_lanes, unit.element_bits)
+    design = design_of(unit, FAST)
+    with pytest.raises(DeadlockError, match=rf"input x: {len(sent)} of {len(sent)} beats taken"):
+        # an output that never comes keeps the run going: all that is asked is that the store took everything
+        run_streams(Backend.MYHDL, design, {"x": sent}, {"errors": 1}, seed=1, max_cycles=600)
+
+
+def test_bandwidth_of_the_memory_is_used() -> None:
+    """Words in and out share one word a cycle; bursts and turns cost less than a third."""
+    unit = DramFifo(
+        format=FORM, element_bits=64, x_lanes=1, y_lanes=1, elements=64, burst=16, prefetch=64, capacity=4
+    )
+    cycles = passes(unit, (20, 1, 1, 0), Backend.MYHDL, 1, 0.0, count=20)
+    assert 2 * 20 * 64 <= cycles < 1.33 * 2 * 20 * 64
+
+
+# ----------------------------------------------------------------------------------------------- replay
+
+
+def replay(elements: int, batch: int, staleness: int, burst: int = 4) -> DramReplay:
+    return DramReplay(
+        format=FORM, element_bits=16, x_lanes=2, y_lanes=1, elements=elements, burst=burst, prefetch=2 * burst,
+        batch=batch, staleness=staleness,
+    )  # fmt: skip
+
+
+def replays(unit: DramReplay, memory: Memory, backend: Backend, seed: int, stall: float, batches: int = 4) -> None:
+    recipe = Recipe(batch=unit.batch, staleness=unit.staleness)
+    versions = tensors(unit, batches + 1, seed)
+    # with all versions given, reading stops before the first frame of a version that doesn't exist
+    frames = (batches + 1) * unit.batch + unit.staleness
+    expected = beats([versions[recipe.version(frame)] for frame in range(frames)], unit.y_lanes, unit.element_bits)
+    image = unit.image([beats(versions[:1], unit.x_lanes, unit.element_bits)], unit.x_lanes)
+    sent = beats(versions[1:], unit.x_lanes, unit.element_bits)
+    run = run_streams(
+        backend, design_of(unit, memory, image=image), {"x": sent}, {"y": len(expected)},
+        seed=seed, stall_probability=stall, max_cycles=60_000, drain_cycles=300,
+    )  # fmt: skip
+    assert run.outputs["y"] == expected, f"seed {seed}"
+    assert run.outputs["errors"] == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("memory", [FAST, SLOW])
+@pytest.mark.parametrize(
+    ("elements", "batch", "staleness"),
+    [(22, 3, 0), (22, 3, 1), (22, 3, 3), (16, 1, 0), (16, 1, 1), (64, 2, 1), (2, 4, 3), (6, 2, 2)],
+)
+def test_every_frame_gets_the_weights_of_its_version(
+    elements: int, batch: int, staleness: int, memory: Memory
+) -> None:
+    for seed, stall in ((1, 0.0), (2, 0.5)):
+        replays(replay(elements, batch, staleness), memory, Backend.MYHDL, seed, stall)
+
+
+@pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_the_verilog_of_a_replay_behaves_alike(staleness: int, backend: Backend) -> None:
+    replays(replay(22, 3, staleness), SLOW, backend, 4, 0.3)
+
+
+# ---------------------------------------------------------------------------------------------- sharing
+
+
+@block
+def shared(
+    clk: Any, rst: Any, base0: Any, base1: Any, base2: Any, a: Stream, b: Stream, c: Stream,
+    p: Stream, q: Stream, r: Stream, errors: Stream,
+    units: tuple[DramUnit, ...], memory: Memory, contents: Sequence[int] | None,
+) -> Any:  # fmt: skip
+    """Three stores on one port."""
+    ports = [Axi(FORM) for _ in range(5)]
+    flags = [Signal(bool(0)) for _ in range(3)]
+    sides = ((base0, a, p), (base1, b, q), (base2, c, r))
+    stores = [dram_store(clk, rst, *sides[i], ports[i], flags[i], unit=units[i]) for i in range(3)]
+    merges = [
+        axi_merge(clk, rst, ports[0], ports[1], ports[3], form=FORM),
+        axi_merge(clk, rst, ports[3], ports[2], ports[4], form=FORM),
+    ]
+    latency, words, cycles, stall = memory
+    model = dram_model(
+        clk, rst, ports[4], form=FORM, depth=DEPTH,
+        latency=latency, words=words, cycles=cycles, stall_256=stall, contents=contents,
+    )  # fmt: skip
+    f0, f1, f2 = flags
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = f0 or f1 or f2
+        errors.payload.next = 1
+
+    return stores, merges, model, watch
+
+
+SHARED = (FIFOS[0], replay(22, 3, 1), RINGS[0])
+BASES = (0, 256, 512)
+
+
+def shared_design(image: list[int]) -> Design:
+    def factory(images: Mapping[str, Sequence[int]]) -> Any:
+        bases = [Signal(intbv(0)[FORM.address_bits :]) for _ in SHARED]
+        streams = [Stream(unit.streams[port]) for port in "xy" for unit in SHARED]
+        clk, rst = Signal(bool(0)), Signal(bool(0))
+        return shared(clk, rst, *bases, *streams, Stream(1), SHARED, SLOW, images.get("dram"))
+
+    ins = [StreamPort(n, u.streams["x"], Direction.IN) for n, u in zip("abc", SHARED, strict=True)]
+    outs = [StreamPort(n, u.streams["y"], Direction.OUT) for n, u in zip("pqr", SHARED, strict=True)]
+    constants = {f"base{i}": base for i, base in enumerate(BASES)}
+    ports = (*ins, *outs, StreamPort("errors", 1, Direction.OUT))
+    return Design("shared", factory, ports, images={"dram": image}, constants=constants)
+
+
+@pytest.mark.parametrize("backend", list(Backend))
+def test_several_stores_share_one_port_and_one_memory(backend: Backend) -> None:
+    fifo, weights, ring = SHARED
+    image = [0] * DEPTH
+    data = [tensors(fifo, 5, 1), tensors(weights, 4, 2), tensors(ring, 4, 3)]
+    for unit, base, flat in ((weights, BASES[1], data[1]), (ring, BASES[2], data[2])):
+        region = unit.image([beats(flat[:1], unit.x_lanes, unit.element_bits)], unit.x_lanes)
+        image[base : base + len(region)] = region
+    given = {"a": data[0], "b": data[1][1:], "c": data[2][1:]}
+    recipe = Recipe(batch=3, staleness=1)
+    wanted = {"p": data[0], "q": [data[1][recipe.version(frame)] for frame in range(13)], "r": data[2]}
+    sent = {n: beats(given[n], u.x_lanes, u.element_bits) for n, u in zip("abc", SHARED, strict=True)}
+    expected = {n: beats(wanted[n], u.y_lanes, u.element_bits) for n, u in zip("pqr", SHARED, strict=True)}
+    counts = {name: len(values) for name, values in expected.items()}
+    for seed, stall in ((1, 0.0), (2, 0.4)):
+        run = run_streams(
+            backend, shared_design(image), sent, counts, seed=seed, stall_probability=stall, max_cycles=40_000
+        )
+        assert {name: run.outputs[name] for name in expected} == expected, f"seed {seed}"
+        assert run.outputs["errors"] == []
+
+
+# --------------------------------------------------------------------------------------- ports, errors
+
+UNITS: list[Unit] = [
+    FIFOS[0],
+    FIFOS[4],
+    RINGS[0],
+    replay(22, 3, 1),
+    AxiMerge(format=FORM),
+    DramFifo(format=AxiFormat(), element_bits=16, x_lanes=64, y_lanes=16, elements=4096, capacity=300),
+]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)
+def test_the_ports_of_a_unit_are_those_it_declares_and_its_verilog_is_clean(unit: Unit, tmp_path: Path) -> None:
+    streams = {name: Stream(width) for name, width in unit.streams.items()}
+    module = convert(unit.build(Signal(bool(0)), Signal(bool(0)), streams), "unit")
+    expected = {"clk": 1, "rst": 1, **unit.inputs, **unit.outputs}
+    for name, width in unit.streams.items():
+        expected |= {f"{name}_valid": 1, f"{name}_ready": 1, f"{name}_payload": width}
+    found = {port.name: port.width for port in module.ports}
+    assert found == expected
+    path = module.write(tmp_path)
+    lint_verilog([path], "unit")
+    compile_icarus([path], "unit")
+    check_yosys([path], "unit")
+
+
+def test_an_address_outside_the_memory_raises_the_error() -> None:
+    unit = FIFOS[0]
+    design = design_of(unit, FAST, base=DEPTH - 2)
+    sent = beats(tensors(unit, 1, 1), unit.x_lanes, unit.element_bits)
+    run = run_streams(Backend.MYHDL, design, {"x": sent}, {"errors": 1}, seed=1, max_cycles=500, drain_cycles=0)
+    assert run.outputs["errors"] == [1]
+
+
+def test_bursts_stay_within_4_kib_and_aligned_to_their_length() -> None:
+    assert AxiFormat(data_bits=512).max_burst == 64
+    assert AxiFormat(data_bits=64).max_burst == 256
+    with pytest.raises(ValueError, match=r"^a burst must be a power of two up to 64 words, not 128$"):
+        DramFifo(format=AxiFormat(), element_bits=16, x_lanes=1, y_lanes=1, elements=64, burst=128, capacity=1)
+    with pytest.raises(ValueError, match=r"^a burst must be a power of two up to 64 words, not 3$"):
+        DramFifo(format=AxiFormat(), element_bits=16, x_lanes=1, y_lanes=1, elements=64, burst=3, capacity=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prefetch": 3}, r"^prefetch \(3 words\) must hold a burst \(4 words\)$"),
+        ({"x_lanes": 5}, r"^5 and 1 lanes must divide a tensor of 22 elements$"),
+        ({"staleness": 4}, r"^staleness must lie in 0\.\.batch = 0\.\.3, not 4$"),
+    ],
+)
+def test_a_store_that_cannot_work_is_refused(change: dict[str, int], message: str) -> None:
+    fields = vars(replay(22, 3, 1)) | change
+    with pytest.raises(ValueError, match=message):
+        DramReplay(**fields)
