@@ -1,0 +1,223 @@
+"""Runs a graph batch by batch: the meaning of every node in topological order, exactly or in float64.
+
+All timing is gone: because circuits talk through streams only and read them in a fixed order, this gives the
+same bits as any timing of the hardware (see `hdl.layers.base`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dagtrain.ir import Graph, GraphError, Node, is_delayed
+from hdl.fixed import Fixed, FloatArray
+from hdl.layers.base import Layer, State
+from hdl.tensor import Kind, Port
+
+Array = npt.NDArray[Any]
+Observer = Callable[[str, Array], None]
+
+
+class Mode(Enum):
+    """What an executor computes."""
+
+    # integer codes, every bit as the hardware
+    GOLDEN = "golden"
+    # float64 values, no rounding
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class _Action:
+    """One node, prepared: which arrays it reads, writes, and which nobody needs after it."""
+
+    node: Node
+    # sink -> edge
+    inputs: tuple[tuple[str, str], ...]
+    # sink -> weight slot, read one batch after it was written
+    weights: tuple[tuple[str, str], ...]
+    # source -> edge
+    outputs: tuple[tuple[str, str], ...]
+    # edges that are weight slots of delayed readers
+    slots: tuple[str, ...]
+    # edges whose last reader this is
+    release: tuple[str, ...]
+
+
+class Executor:
+    """Executes a training, streaming or forward graph.
+
+    Per-frame arrays are ``(frames, height, width, channels)``; weights and gradients have their parameter's shape.
+    GOLDEN works on int64 codes, REFERENCE on float64 values.  Weight edges are read one batch after they were
+    written: at batch ``n`` an engine gets version ``n``, the initial weights being version 0."""
+
+    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
+        self.graph = graph
+        self.mode = mode
+        # of each node, after the batches so far
+        self.states: dict[str, State] = {}
+        # weights that engines read at the next batch, by edge (by ``node.sink`` where a forward graph has no edge)
+        self.weights: dict[str, Array] = {}
+        # batches done
+        self.batches = 0
+        self._actions = _plan(graph)
+        self._evaluated: list[tuple[_Action, Layer]] | None = None
+        for action in self._actions:
+            self._start(action)
+        self._feeds = {node.name: node.layer.sources[0] for node in graph.nodes if not node.layer.sinks}
+
+    def step(self, feeds: Mapping[str, npt.ArrayLike], observe: Observer | None = None) -> dict[str, Array]:
+        """One batch: values by host input in, arrays (codes or values) by host output out.
+
+        ``feeds`` are values, not codes; GOLDEN rounds them into the input's format.  ``observe`` sees every edge
+        with its array as it is made.  Changes the states; raises `GraphError` on missing or misshapen feeds."""
+        edges: dict[str, Array] = {}
+        results: dict[str, Array] = {}
+        arriving: dict[str, Array] = {}
+        given = self._encode(feeds)
+        for action in self._actions:
+            node = action.node
+            if not node.layer.sinks:
+                made: Mapping[str, Array] = {node.layer.sources[0].name: given[node.name]}
+            elif not node.layer.sources:
+                results[node.name] = edges[action.inputs[0][1]]
+                made = {}
+            else:
+                inputs = {sink: edges[edge] for sink, edge in action.inputs}
+                inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
+                made = self._call(node.layer, self.states[node.name], inputs)
+            for source, edge in action.outputs:
+                edges[edge] = made[source]
+                if observe is not None:
+                    observe(edge, made[source])
+            arriving.update((edge, edges[edge]) for edge in action.slots)
+            for edge in action.release:
+                del edges[edge]
+        self.weights.update(arriving)
+        self.batches += 1
+        return results
+
+    def evaluate(self, feeds: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """As `step`, without learning: every frame with the newest weights and the statistics as they stand.
+
+        Only nodes that a host output depends on work, each as `Layer.evaluating` says; no state changes."""
+        edges: dict[str, Array] = {}
+        results: dict[str, Array] = {}
+        given = self._encode(feeds)
+        frames = max(map(len, given.values()))
+        for action, layer in self._evaluation():
+            name = action.node.name
+            if not layer.sinks:
+                edges[action.outputs[0][1]] = given[name]
+            elif not layer.sources:
+                results[name] = edges[action.inputs[0][1]]
+            else:
+                inputs = {sink: edges[edge] for sink, edge in action.inputs}
+                inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
+                made = self._call(*layer.evaluating(self.states[name], frames), inputs)
+                edges.update((edge, made[source]) for source, edge in action.outputs)
+        return results
+
+    def _evaluation(self) -> list[tuple[_Action, Layer]]:
+        """Nodes behind the host outputs, with layers that know no staleness."""
+        if self._evaluated is None:
+            needed: set[str] = set()
+            found: list[tuple[_Action, Layer]] = []
+            for action in reversed(self._actions):
+                if not action.node.layer.sources or any(edge in needed for _, edge in action.outputs):
+                    needed.update(edge for _, edge in action.inputs)
+                    found.append((action, _without_staleness(action.node.layer)))
+            self._evaluated = found[::-1]
+        return self._evaluated
+
+    def parameters(self) -> dict[str, FloatArray]:
+        """Values of all parameters after the batches so far, by key."""
+        values: dict[str, FloatArray] = {}
+        for action in self._actions:
+            for sink, slot in action.weights:
+                port = action.node.layer.port(sink)
+                values[action.node.parameters[sink]] = self._decode(port, self.weights[slot])
+        return values
+
+    def _call(self, layer: Layer, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        call: Any = layer.golden if self.mode is Mode.GOLDEN else layer.reference
+        made: Mapping[str, Array] = call(state, inputs)
+        return made
+
+    def _start(self, action: _Action) -> None:
+        node = action.node
+        values = {port: self.graph.parameters[key] for port, key in node.parameters.items()}
+        start = node.layer.start if self.mode is Mode.GOLDEN else node.layer.start_reference
+        self.states[node.name] = start(values)
+        for sink, slot in action.weights:
+            if slot not in self.weights:
+                self.weights[slot] = self._array(node.layer.port(sink).tensor.fixed, values[sink])
+
+    def _array(self, fixed: Fixed, values: npt.ArrayLike) -> Array:
+        return fixed.encode(values) if self.mode is Mode.GOLDEN else np.asarray(values, np.float64)
+
+    def _decode(self, port: Port, array: Array) -> FloatArray:
+        return port.tensor.fixed.decode(array) if self.mode is Mode.GOLDEN else array
+
+    def _encode(self, feeds: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Arrays of all host inputs, checked."""
+        problems = [f"unknown host input {name}" for name in feeds.keys() - self._feeds.keys()]
+        problems += [f"no values for host input {name}" for name in self._feeds.keys() - feeds.keys()]
+        arrays: dict[str, Array] = {}
+        for name, port in self._feeds.items():
+            if name in feeds:
+                arrays[name] = self._array(port.tensor.fixed, feeds[name])
+                if arrays[name].shape[1:] != port.tensor.shape:
+                    problems.append(f"host input {name} takes (frames, *{port.tensor.shape}), not {arrays[name].shape}")
+        if len({len(array) for array in arrays.values() if array.ndim}) > 1:
+            counts = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
+            problems.append(f"host inputs have different numbers of frames: {counts}")
+        if problems:
+            raise GraphError(f"graph {self.graph.name} can't run: " + "; ".join(problems))
+        return arrays
+
+
+def _without_staleness(layer: Layer) -> Layer:
+    """The layer, computing all frames of a batch with the newest weights."""
+    recipe = getattr(layer, "recipe", None)
+    if recipe is None:
+        return layer
+    changed: Any = dataclasses.replace(layer, recipe=dataclasses.replace(recipe, staleness=0))  # type: ignore[type-var]
+    return changed  # type: ignore[no-any-return]
+
+
+def _plan(graph: Graph) -> tuple[_Action, ...]:
+    """Actions in topological order, with every edge released after its last reader."""
+    last: dict[str, str] = {}
+    slots: set[str] = set()
+    for node in graph.nodes:
+        last.update(dict.fromkeys(node.outputs.values(), node.name))
+    for node in graph.nodes:
+        for sink, edge in node.inputs.items():
+            if is_delayed(node.layer, node.layer.port(sink)):
+                slots.add(edge)
+            else:
+                last[edge] = node.name
+    release: dict[str, list[str]] = {}
+    for edge, name in last.items():
+        release.setdefault(name, []).append(edge)
+    return tuple(_action(node, slots, tuple(release.get(node.name, ()))) for node in graph.nodes)
+
+
+def _action(node: Node, slots: set[str], release: tuple[str, ...]) -> _Action:
+    inputs: list[tuple[str, str]] = []
+    weights: list[tuple[str, str]] = []
+    for port in node.layer.sinks:
+        edge = node.inputs.get(port.name)
+        if edge is not None and not is_delayed(node.layer, port):
+            inputs.append((port.name, edge))
+        elif port.tensor.kind is Kind.WEIGHT:
+            weights.append((port.name, edge or f"{node.name}.{port.name}"))
+    written = tuple(edge for edge in node.outputs.values() if edge in slots)
+    return _Action(node, tuple(inputs), tuple(weights), tuple(node.outputs.items()), written, release)

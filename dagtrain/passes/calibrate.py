@@ -1,0 +1,113 @@
+"""Calibration: a binary point for every edge, from what really flows there in float64 on sample data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dagtrain.executor import Array, Executor, Mode
+from dagtrain.ir import Graph, Stage, verify
+from dagtrain.passes.formats import free_sources, propagate_formats
+from hdl.errors import DagtrainError
+from hdl.fixed import Fixed, FloatArray
+from hdl.tensor import Kind
+
+
+class CalibrationError(DagtrainError):
+    """Sample data from which no number format follows."""
+
+
+def _width() -> dict[Kind, int]:
+    return dict.fromkeys(Kind, 16)
+
+
+def _headroom() -> dict[Kind, int]:
+    return {Kind.ACTIVATION: 1, Kind.STASH: 1, Kind.ERROR: 1, Kind.GRADIENT: 1, Kind.WEIGHT: 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """How to choose formats."""
+
+    # bits of a number, by kind
+    width: Mapping[Kind, int] = field(default_factory=_width)
+    # bits kept free above the largest magnitude seen, by kind
+    headroom: Mapping[Kind, int] = field(default_factory=_headroom)
+    # weights are allowed to reach at least this magnitude, since many start at zero
+    least_weight: float = 1.0
+
+
+def calibrate(
+    graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]], options: CalibrationOptions | None = None
+) -> Graph:
+    """The training graph with formats fitted to ``batches`` and initial weights rounded onto their grid.
+
+    ``batches`` are feeds of `Executor.step`, in values.  The float64 reference trains on them, so errors and
+    gradients are seen as they are when training begins.
+    1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
+       2**headroom; sinks and formats that follow from it change along (`propagate_formats`).
+    2. An edge that stayed zero keeps its format.
+    3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
+    Raises `CalibrationError` when there are no batches or a value is not finite."""
+    chosen_options = options or CalibrationOptions()
+    verify(graph, Stage.TRAINING)
+    peaks = _peaks(graph, batches)
+    chosen = {}
+    for node in graph.nodes:
+        for port in free_sources(node.layer):
+            edge = node.outputs[port]
+            tensor = graph.tensor(edge)
+            peak = peaks[edge]
+            if tensor.kind is Kind.WEIGHT:
+                peak = max(peak, _peak(graph.parameters[node.parameters[port]]), chosen_options.least_weight)
+            if peak > 0:
+                chosen[edge] = fitting(peak, tensor.kind, tensor.fixed.signed, chosen_options)
+    calibrated = propagate_formats(graph, chosen)
+    return verify(replace(calibrated, parameters=_on_grid(calibrated)), Stage.TRAINING)
+
+
+def fitting(peak: float, kind: Kind, signed: bool, options: CalibrationOptions) -> Fixed:
+    """The finest format of a kind whose range holds ``peak * 2**headroom``."""
+    width = options.width[kind]
+    integer_bits = math.floor(math.log2(peak)) + 1 + options.headroom[kind]
+    return Fixed(width, width - signed - integer_bits, signed)
+
+
+def _peaks(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> dict[str, float]:
+    """The largest magnitude on every edge while the reference trains."""
+    peaks = dict.fromkeys(graph.producers, 0.0)
+
+    def observe(edge: str, array: Array) -> None:
+        peak = _peak(array)
+        if not math.isfinite(peak):
+            raise CalibrationError(
+                f"edge {edge} is not finite in batch {executor.batches} of the calibration; "
+                "check the data's scale and the learning rate"
+            )
+        peaks[edge] = max(peaks[edge], peak)
+
+    executor = Executor(graph, Mode.REFERENCE)
+    for feeds in batches:
+        executor.step(feeds, observe)
+    if not executor.batches:
+        raise CalibrationError(f"graph {graph.name} can't be calibrated without data; give at least one batch")
+    return peaks
+
+
+def _peak(array: npt.ArrayLike) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _on_grid(graph: Graph) -> dict[str, FloatArray]:
+    """Parameters rounded to the formats of the updates that write them."""
+    rounded = dict(graph.parameters)
+    for node in graph.nodes:
+        for port, key in node.parameters.items():
+            if port in node.outputs:
+                fixed = node.layer.port(port).tensor.fixed
+                rounded[key] = fixed.decode(fixed.encode(graph.parameters[key]))
+    return rounded

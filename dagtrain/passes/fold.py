@@ -1,0 +1,66 @@
+"""Folding: every layer gets the parallelism that a given number of cycles a frame needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import networkx as nx
+
+from dagtrain.ir import Graph, Node
+from hdl.errors import FoldingError
+from hdl.layers.base import Tile
+
+
+def fold_graph(graph: Graph, cycles: int) -> Graph:
+    """The graph with every layer folded for at most ``cycles`` a frame, the fewest multipliers first.
+
+    1. Nodes of one weight group (`weight_groups`) get one tile, because it orders weights and gradients in streams.
+    2. All others are folded alone.
+    Raises `FoldingError` that lists every layer that can't be so fast."""
+    tiles = weight_tiles(graph, cycles)
+    nodes: list[Node] = []
+    problems: list[str] = []
+    for node in graph.nodes:
+        try:
+            nodes.append(replace(node, layer=node.layer.fold(cycles, tiles.get(node.name))))
+        except FoldingError as error:
+            problems.append(f"{node.name}: {error}")
+    if problems:
+        listed = "\n  ".join(problems)
+        raise FoldingError(f"graph {graph.name} can't be folded for {cycles} cycles a frame:\n  {listed}")
+    return replace(graph, nodes=tuple(nodes))
+
+
+def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:
+    """Nodes that exchange weights and gradients with one another, forks between them included.
+
+    Each group is in the order of nodes, so the forward engine comes first; groups are in the order of their first
+    nodes.  Nodes without a weight or gradient port are in no group."""
+    rank = {node.name: index for index, node in enumerate(graph.nodes)}
+    links = nx.Graph()
+    for node in graph.nodes:
+        if any(port.tensor.kind.per_batch for port in (*node.layer.sinks, *node.layer.sources)):
+            links.add_node(node.name)
+    for _, producer, port, consumer, _ in graph.edges:
+        if port.tensor.kind.per_batch:
+            links.add_edge(producer.name, consumer.name)
+    groups = [sorted(members, key=rank.__getitem__) for members in nx.connected_components(links)]
+    groups.sort(key=lambda members: rank[members[0]])
+    return tuple(tuple(graph.by_name[name] for name in members) for members in groups)
+
+
+def weight_tiles(graph: Graph, cycles: int) -> dict[str, Tile]:
+    """Node -> the tile of its weight group: the first of the forward engine's that suits all members.
+
+    Members whose weights are vectors have no tile."""
+    chosen: dict[str, Tile] = {}
+    for group in weight_groups(graph):
+        offers = [(node, tiles) for node in group if (tiles := node.layer.tiles(cycles))]
+        if not offers:
+            continue
+        tile = next((tile for tile in offers[0][1] if all(tile in tiles for _, tiles in offers)), None)
+        if tile is None:
+            names = ", ".join(node.name for node, _ in offers)
+            raise FoldingError(f"no weight tile suits all of {names} at {cycles} cycles a frame; allow more cycles")
+        chosen.update((node.name, tile) for node in group)
+    return chosen

@@ -1,0 +1,38 @@
+"""Makes copies explicit: a stream has one reader, so an edge with several consumers passes through a fork."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagtrain.ir import Graph, Node, Stage, verify
+from hdl.layers.fork import Fork
+from hdl.tensor import Kind
+
+
+def insert_forks(graph: Graph) -> Graph:
+    """The streaming graph of a training graph (Stage.TRAINING -> Stage.STREAMING).
+
+    1. An edge with several consumers gets the fork ``<edge>.fork``; its source ``y<i>``, edge
+       ``<edge>.fork.y<i>``, goes to the i-th consumer in the order of nodes and has that consumer's kind.
+    2. Every other edge stays."""
+    verify(graph, Stage.TRAINING)
+    forks: dict[str, Node] = {}
+    inputs = {node.name: dict(node.inputs) for node in graph.nodes}
+    for edge, uses in graph.consumers.items():
+        if len(uses) < 2:
+            continue
+        forks[edge] = _fork(edge, graph, tuple(sink.tensor.kind for _, sink in uses))
+        for index, (node, sink) in enumerate(uses):
+            inputs[node.name][sink.name] = forks[edge].outputs[f"y{index}"]
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        nodes.append(replace(node, inputs=inputs[node.name]))
+        nodes.extend(forks[edge] for edge in node.outputs.values() if edge in forks)
+    return verify(graph.with_nodes(tuple(nodes)), Stage.STREAMING)
+
+
+def _fork(edge: str, graph: Graph, kinds: tuple[Kind, ...]) -> Node:
+    tensor = graph.tensor(edge)
+    name = f"{edge}.fork"
+    layer = Fork(shape=tensor.shape, x_fixed=tensor.fixed, kinds=kinds)
+    return Node(name, layer, {"x": edge}, {f"y{index}": f"{name}.y{index}" for index in range(len(kinds))})
