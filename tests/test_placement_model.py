@@ -279,3 +279,30 @@ def test_tiles_that_another_beats_everywhere_are_dropped() -> None:
     options = OptionTable(instance([a, b])).at(10)
     assert options.tiles["g"] == ("x", "y")
     assert options.by_part[0]["P"] == (0, 1)
+
+
+def test_tile_with_a_middle_way_that_no_other_offers_is_kept() -> None:
+    # x has the least of each cost, but never both at once; for b alone x is better
+    def tiled(label: str, tile: str, dsp: int, m20k: int) -> Configuration:
+        return Configuration(label=label, cycles_per_frame=10, dsp=dsp, m20k=m20k, tile=tile)
+
+    a = item("a", tiled("1", "x", 1, 9), tiled("2", "x", 9, 1), tiled("3", "y", 5, 5), tile_group="g")
+    b = item("b", tiled("1", "x", 1, 1), tiled("2", "y", 2, 2), tile_group="g")
+    assert OptionTable(instance([a, b])).at(10).tiles["g"] == ("x", "y")
+    assert OptionTable(instance([a, b], dsp=7, m20k=7)).at(9).tiles["g"] == ()
+
+
+def test_cheapest_configurations_take_the_smallest_share_of_their_devices() -> None:
+    menu = (
+        Configuration(label="much DSP", cycles_per_frame=10, dsp=40, m20k=1),
+        Configuration(label="balanced", cycles_per_frame=9, dsp=10, m20k=2),
+        Configuration(label="much memory", cycles_per_frame=10, dsp=1, m20k=50),
+    )
+    problem = instance([item(name, *menu) for name in "abc"])
+    options = OptionTable(problem).at(10)
+    wasteful = m.Assignment((0, 1, 1), (0, 0, 2))
+    assert m.cheapest_configurations(problem, options, wasteful, EFFORT) == m.Assignment((0, 1, 1), (1, 1, 1))
+    # where memory is scarce, DSP blocks are cheap: 40 of 1000 and 1 of 20 beat 10 of 1000 and 2 of 20
+    scarce = instance([item(name, *menu) for name in "abc"], dsp=1000, m20k=20)
+    options = OptionTable(scarce).at(10)
+    assert m.cheapest_configurations(scarce, options, wasteful, EFFORT).configurations == (0, 0, 0)

@@ -16,7 +16,7 @@ from placement.bound import resource_bound
 from placement.instance import Configuration, Device, Instance, Item, Link
 from placement.model import Effort
 from placement.options import OptionTable
-from placement.plan import assignment_of, hop_levels
+from placement.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
 from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment, slowest_cycles
 from placement.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
 from placement.validate import violations
@@ -361,6 +361,15 @@ def test_assignment_can_be_read_back_from_a_plan() -> None:
     assignment = assignment_of(instance, plan)
     assert [instance.devices[n].name for n in assignment.devices] == [entry.device for entry in plan.items]
     assert hop_levels(instance, assignment.devices) == [entry.hops for entry in plan.items]
+
+
+def test_assignment_that_needs_links_where_there_are_none_has_no_throughput_and_no_plan() -> None:
+    instance = _chain(dsp=4, link=0)
+    apart = Assignment((0, 0, 1, 0), (0, 0, 0, 0))
+    assert least_cycles(instance, apart) is None
+    assert least_cycles(instance, Assignment((0, 0, 0, 0), (0, 1, 1, 0))) == 400
+    with pytest.raises(DagtrainError, match="uses DRAM or links of a device that has none"):
+        build_plan(instance, apart, Bound(1, "none"), seed=0)
 
 
 # --- annealing ---------------------------------------------------------------------------------------------------
