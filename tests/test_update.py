@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from myhdl import Signal
 
 from hdl.engine.scalar import Scalar
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.base import Tile
+from hdl.layers.base import Tile, to_beats
 from hdl.layers.update import MASTER_EXTRA, Update
 from hdl.recipe import Recipe
+from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
+from hdl.stream import Stream
 
 EXAMPLES = Update.examples()
 
@@ -148,3 +153,49 @@ def test_a_scalar_has_seventeen_significant_bits_or_is_exact() -> None:
         assert abs(scalar.times(np.array([1 << 20]))[0] / 2**40 / value - 1) < 2**-17
     with pytest.raises(ValueError, match="not negative, not -1"):
         Scalar.of(-1.0, 0, 0)
+
+
+# -------------------------------------------------------------------------------------------- circuit
+
+
+def run_circuit(layer: Update, backend: Backend, batches: int, stall: float) -> tuple[Run, list[int]]:
+    """The circuit on random gradients (extremes included); its run and the beats that it should give."""
+    rng = np.random.default_rng(11)
+    state = layer.start({"w": initial(layer, rng, 1.0)})
+    images = layer.images(state)
+    gradients = layer.sample("g", rng, batches)
+    gradients[1:] >>= rng.integers(0, 12, gradients[1:].shape)
+    expected = np.stack([layer.golden(state, {"g": g})["w"] for g in gradients])
+
+    def factory(contents: Any) -> Any:
+        streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
+        return circuit_of(layer, streams, contents)
+
+    bits = layer.port("g").payload_bits, layer.port("w").payload_bits
+    ports = (StreamPort("g", bits[0], Direction.IN), StreamPort("w", bits[1], Direction.OUT))
+    design = Design(f"update_{'x'.join(map(str, layer.shape))}", factory, ports, images)
+    beats = to_beats(layer, "g", gradients)
+    run = run_streams(backend, design, {"g": beats}, {"w": len(beats)}, seed=12, stall_probability=stall)
+    return run, to_beats(layer, "w", expected)
+
+
+def circuit_of(layer: Update, streams: dict[str, Stream], contents: Any) -> Any:
+    return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, contents)
+
+
+@pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.VERILATOR])
+@pytest.mark.parametrize("layer", EXAMPLES, ids=lambda layer: str(layer.shape))
+def test_circuit_equals_golden_in_every_bit_under_stalls(layer: Update, backend: Backend) -> None:
+    batches = 3 if backend is Backend.MYHDL else 8
+    run, expected = run_circuit(layer, backend, batches, 0.3)
+    assert run.outputs["w"] == expected
+
+
+@pytest.mark.parametrize("layer", EXAMPLES, ids=lambda layer: str(layer.shape))
+def test_a_batch_takes_the_declared_cycles(layer: Update) -> None:
+    run, expected = run_circuit(layer, Backend.VERILATOR, 4, 0.0)
+    assert run.outputs["w"] == expected
+    beats = layer.elements // layer.w_lanes
+    starts = run.fire_cycles["w"][::beats]
+    assert np.diff(starts).tolist() == [layer.cycles_per_batch] * 3
+    assert run.fire_cycles["w"][0] - run.fire_cycles["g"][0] <= layer.pipeline_cycles

@@ -19,12 +19,14 @@ from typing import Any, Self
 import numpy as np
 
 from hdl.engine.scalar import Scalar
+from hdl.engine.update import PIPELINE, RESULTS, VIEW_AT, UpdateShape, update
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, round_shift
 from hdl.layers.base import Layer, Memory, State, Tile, pack, weight_lanes
 from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
+from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 
 GRADIENT = Fixed(16, 8)
@@ -37,8 +39,6 @@ MOMENTUM_HEADROOM = 4
 GUARD = ROUNDING_BITS
 # widest number of the golden model (int64) and of the circuit's adders
 WIDEST = 62
-# cycles from the entry of a beat to the write of its new state; a tensor takes at least so long
-PIPELINE = 16
 # the update's random bits differ from those of the gradient of the same tensor
 UPDATE_SALT = stable_id("update")
 
@@ -185,7 +185,7 @@ class Update(Layer):
     @property
     def pipeline_cycles(self) -> int:
         """From a gradient to its new weight."""
-        return PIPELINE + 2
+        return VIEW_AT + queue_latency(RESULTS)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """Lanes so that all weights pass within the time of one frame, or as many as a tile has."""
@@ -268,7 +268,24 @@ class Update(Layer):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.update`."""
-        raise NotImplementedError
+        shape = UpdateShape(
+            shape=self.shape,
+            tile=self.tile,
+            lanes=self.w_lanes,
+            key=self.key,
+            gradient=self.g_fixed,
+            weight=self.w_fixed,
+            momentum=self.momentum_fixed,
+            master=self.master_fixed,
+            momentum_factor=self.momentum_factor,
+            gradient_factor=self.gradient_factor,
+            decay_factor=self.decay_factor,
+            rate_factor=self.rate_factor,
+            momentum_sum_bits=self.momentum_sum_bits,
+            master_sum_bits=self.master_sum_bits,
+            guard=GUARD,
+        )
+        return update(clk, rst, streams["g"], streams["w"], shape=shape, images=images)
 
     # ---- tests
 
