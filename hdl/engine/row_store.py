@@ -47,7 +47,8 @@ def row_store(
     last_word, last_column = depth - 1, row_words - 1
     at = Signal(intbv(0)[address_width(depth) :])
     column = Signal(intbv(0)[address_width(row_words) :])
-    room = Signal(intbv(rows, min=0, max=rows + 1))
+    # rows that may still be begun; rows that nothing reads are freed before they come
+    room = Signal(intbv(rows, min=0, max=rows + (1 << len(freed)) + 1))
     ready, fire, opens = Signal(bool(0)), Signal(bool(0)), Signal(bool(0))
     copies = [
         simple_dual_port(

@@ -76,8 +76,8 @@ class Axis:
         return min(max(far + 1, 0), self.stored) if taps > 0 else 0
 
     def needs(self) -> list[int]:
-        """`needed` by output position, made monotonic."""
-        found = [self.needed(output) for output in range(self.outputs)]
+        """`needed` by output position, made monotonic, and at least one, so that no frame starts before its input."""
+        found = [max(1, self.needed(output)) for output in range(self.outputs)]
         return [max(found[: output + 1]) for output in range(self.outputs)]
 
     def freed(self) -> list[int]:

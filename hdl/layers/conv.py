@@ -729,7 +729,7 @@ def example_fields() -> list[tuple[dict[str, Any], int, int]]:
                 "channels": 2,
                 "filters": 2,
                 **three,
-                "recipe": stale,
+                "recipe": Recipe(batch=2, staleness=2),
                 "tile": Tile(2, 2, 9),
                 "w_lanes": 4,
             },

@@ -1,0 +1,283 @@
+"""Convolution: golden models against plain loops, derivatives, folding, and the circuits' bits and cycles."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from myhdl import Signal
+
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed, requantise
+from hdl.layers.base import Layer, Tile, divisors, from_beats, lanes_for, to_beats, weight_lanes
+from hdl.layers.conv import Conv, ConvError, ConvGradient
+from hdl.layers.gemm import gemm
+from hdl.recipe import Recipe
+from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
+from hdl.stream import Stream
+
+ENGINES = (Conv, ConvError, ConvGradient)
+
+
+def plain_conv(layer: Any, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """One frame by definition, pixel by pixel."""
+    top, left, bottom, right = layer.padding
+    padded = np.pad(x, ((top, bottom), (left, right), (0, 0)))
+    (kh, kw), (sh, sw) = layer.kernel, layer.stride
+    y = np.zeros(layer.output_shape, x.dtype)
+    for row, column in np.ndindex(*layer.output_shape[:2]):
+        patch = padded[row * sh : row * sh + kh, column * sw : column * sw + kw]
+        y[row, column] = np.einsum("hwc,mchw->m", patch, w)
+    return y
+
+
+def random_engine(engine: type[Layer], seed: int) -> Any:
+    """A small engine of any shape, tile, lanes, formats and recipe."""
+    rng = np.random.default_rng(seed)
+
+    def pick(options: Any) -> Any:
+        return options[int(rng.integers(len(options)))]
+
+    while True:
+        kernel = (int(rng.integers(1, 5)), int(rng.integers(1, 4)))
+        batch = int(rng.integers(2, 5))
+        fields: dict[str, Any] = {
+            "height": int(rng.integers(1, 7)),
+            "width": int(rng.integers(1, 7)),
+            "channels": pick((1, 2, 3, 4, 6)),
+            "filters": pick((1, 2, 3, 4, 6)),
+            "kernel": kernel,
+            "stride": (int(rng.integers(1, 4)), int(rng.integers(1, 4))),
+            "padding": tuple(int(rng.integers(0, kernel[axis % 2] + 1)) for axis in range(4)),
+            "recipe": Recipe(batch=batch, staleness=int(rng.integers(0, batch + 1)), seed=seed),
+        }
+        try:
+            layer: Any = engine(**fields)
+        except ShapeError:
+            continue
+        tiles = layer.tiles(10**6)
+        tile = pick(tiles)
+        lanes = {"w_lanes": pick(divisors(tile.size))}
+        formats = {}
+        for port in (*layer.sinks, *layer.sources):
+            if not port.tensor.kind.per_batch:
+                lanes[f"{port.name}_lanes"] = pick(divisors(port.tensor.shape[-1]))
+            signed = port.name not in ("x", "y") or rng.random() < 0.7
+            formats[f"{port.name}_fixed"] = Fixed(int(rng.integers(4, 19)), int(rng.integers(2, 12)), signed)
+        return dataclasses.replace(layer, tile=tile, **lanes, **formats)
+
+
+def simulate(layer: Any, batches: int, seed: int, stall: float, backend: Backend = Backend.MYHDL) -> Run:
+    """Runs a circuit for whole batches; every bit must equal the golden model's."""
+    rng = np.random.default_rng(seed)
+    batch = layer.recipe.batch
+    inputs = {
+        port.name: layer.sample(port.name, rng, batches if port.tensor.kind.per_batch else batches * batch)
+        for port in layer.sinks
+    }
+    state = layer.start({"w": layer.w_fixed.decode(inputs["w"][0])} if "w" in inputs else {})
+    images = layer.images(state)
+    found: dict[str, list[np.ndarray]] = {port.name: [] for port in layer.sources}
+    for number in range(batches):
+        given = {
+            name: codes[number] if layer.port(name).tensor.kind.per_batch else codes[number * batch :][:batch]
+            for name, codes in inputs.items()
+        }
+        for name, codes in layer.golden(state, given).items():
+            found[name].append(codes[None] if layer.port(name).tensor.kind.per_batch else codes)
+    beats = {name: to_beats(layer, name, codes) for name, codes in inputs.items()}
+    if "w" in beats:
+        beats["w"] = beats["w"][layer.port("w").beats :]
+    expected = {name: to_beats(layer, name, np.concatenate(codes)) for name, codes in found.items()}
+    ports = [StreamPort(port.name, port.payload_bits, Direction.IN) for port in layer.sinks]
+    ports += [StreamPort(port.name, port.payload_bits, Direction.OUT) for port in layer.sources]
+
+    def build(contents: Any) -> Any:
+        streams = {port.name: Stream(port.width) for port in ports}
+        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, contents)
+
+    run = run_streams(
+        backend,
+        Design(type(layer).__name__.lower(), build, tuple(ports), images),
+        beats,
+        {name: len(codes) for name, codes in expected.items()},
+        seed=seed,
+        stall_probability=stall,
+        max_cycles=200_000,
+    )
+    for name, codes in expected.items():
+        assert run.outputs[name] == codes, (layer, name, seed)
+    return run
+
+
+def ends(layer: Any, run: Run, port: str) -> list[int]:
+    """Cycles of the last beats of tensors at a port."""
+    return run.fire_cycles[port][layer.port(port).beats - 1 :: layer.port(port).beats]
+
+
+# ---------------------------------------------------------------------------------------------- meaning
+
+
+@pytest.mark.parametrize("layer", Conv.examples(), ids=str)
+def test_golden_model_is_the_plain_loop_rounded_once(layer: Conv) -> None:
+    rng = np.random.default_rng(1)
+    x, w = layer.sample("x", rng, layer.recipe.batch), layer.sample("w", rng, 1)[0]
+    y = layer.golden(layer.start({"w": layer.w_fixed.decode(w)}), {"x": x, "w": w})["y"]
+    sums = np.stack([plain_conv(layer, frame, w) for frame in x])
+    assert np.array_equal(y, requantise(sums, 20, layer.y_fixed))
+
+
+@pytest.mark.parametrize("number", range(len(Conv.examples())))
+def test_error_and_gradient_are_the_derivatives_of_the_forward_layer(number: int) -> None:
+    forward, error, gradient = (engine.examples()[number] for engine in ENGINES)
+    rng = np.random.default_rng(number)
+    x = rng.normal(size=(forward.recipe.batch, *forward.input_shape))
+    w = rng.normal(size=forward.weight_shape)
+    e = rng.normal(size=(forward.recipe.batch, *forward.output_shape))
+
+    def loss(x: np.ndarray, w: np.ndarray) -> float:
+        return float((forward.reference({}, {"x": x, "w": w})["y"] * e).sum())
+
+    dx = error.reference({}, {"e": e, "w": w})["dx"]
+    g = gradient.reference({}, {"x": x, "e": e})["g"]
+    for value, found in ((x, dx), (w, g)):
+        for _ in range(12):
+            at = tuple(int(rng.integers(n)) for n in value.shape)
+            step = np.zeros_like(value)
+            step[at] = 1e-3
+            moved = [loss(x + sign * step, w) if value is x else loss(x, w + sign * step) for sign in (1, -1)]
+            assert found[at] == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=1e-5, abs=1e-7)
+
+
+def test_stale_frames_use_the_version_before() -> None:
+    layer = Conv(height=1, width=1, channels=1, filters=1, kernel=(1, 1), recipe=Recipe(batch=3, staleness=2))
+    layer = layer.with_formats({"w": Fixed(16, 0), "x": Fixed(16, 0), "y": Fixed(16, 0)})
+    state = layer.start({"w": np.full((1, 1, 1, 1), 7.0)})
+    ones = np.ones((3, 1, 1, 1), np.int64)
+    versions = [np.full((1, 1, 1, 1), n, np.int64) for n in (7, 8, 9)]
+    seen = [layer.golden(state, {"x": ones, "w": version})["y"].ravel().tolist() for version in versions]
+    assert seen == [[7, 7, 7], [7, 7, 8], [8, 8, 9]]
+
+
+def test_sums_beyond_float64_are_still_exact() -> None:
+    wide = Fixed(27, 0)
+    layer = Conv(height=1, width=1, channels=8, filters=1, kernel=(1, 1))
+    layer = layer.with_formats({"x": wide, "w": wide, "y": Fixed(62, 0)})
+    x = np.full((16, 1, 1, 8), wide.high)
+    x[:, :, :, 0] = 1
+    w = np.full((1, 8, 1, 1), wide.high)
+    w[0, 0] = 1
+    y = layer.golden(layer.start({"w": wide.decode(w)}), {"x": x, "w": w})["y"]
+    assert y.ravel().tolist() == [7 * wide.high**2 + 1] * 16
+
+
+def test_a_fully_connected_layer_is_a_matrix_product() -> None:
+    layer = gemm(3, 2, 4, 5, Recipe(batch=2))
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 3, 2, 4)), rng.normal(size=(5, 4, 3, 2))
+    y = layer.reference({}, {"x": x, "w": w})["y"]
+    assert layer.output_shape == (1, 1, 5)
+    assert np.allclose(y[:, 0, 0], x.transpose(0, 3, 1, 2).reshape(2, -1) @ w.reshape(5, -1).T)
+
+
+# ---------------------------------------------------------------------------------------------- folding
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_fold_keeps_its_promise_with_every_tile(engine: type[Layer], seed: int) -> None:
+    layer = random_engine(engine, seed)
+    slowest = dataclasses.replace(layer, tile=Tile(), w_lanes=1).walk.cycles
+    for cycles in (slowest, slowest // 3, slowest // 10):
+        tiles = layer.tiles(cycles)
+        sizes = [tile.size for tile in tiles]
+        assert sizes == sorted(sizes)
+        assert len(set(tiles)) == len(tiles)
+        for tile in tiles:
+            folded = layer.fold(cycles, tile)
+            assert folded.cycles_per_frame <= cycles
+            assert folded.multipliers == tile.size
+            assert folded.w_lanes == weight_lanes(folded.weights, tile.size, cycles)
+            for port in folded._frame_ports():
+                assert port.lanes == lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
+
+
+def test_fold_says_what_is_impossible() -> None:
+    layer = Conv(height=8, width=8, channels=4, filters=4, kernel=(3, 3))
+    assert layer.tiles(10) == ()
+    with pytest.raises(FoldingError, match="no tile manages 10 cycles a frame; allow more cycles"):
+        layer.fold(10)
+
+
+def test_conv_rejects_a_tile_that_does_not_divide_its_channels() -> None:
+    with pytest.raises(FoldingError, match=r"pi the channels, pk be one of \[1, 3, 9\]"):
+        Conv(height=8, width=8, channels=4, filters=4, kernel=(3, 3), tile=Tile(1, 3, 1))
+
+
+def test_conv_rejects_a_kernel_larger_than_its_map() -> None:
+    with pytest.raises(ShapeError, match="does not fit the map"):
+        Conv(height=2, width=2, channels=4, filters=4, kernel=(3, 3))
+
+
+def test_error_engine_with_stride_does_not_offer_parallel_taps() -> None:
+    fields: dict[str, Any] = {"height": 8, "width": 8, "channels": 2, "filters": 2, "kernel": (3, 3)}
+    assert {tile.pk for tile in ConvError(**fields, stride=(2, 2)).tiles(10**6)} == {1}
+    assert {tile.pk for tile in ConvError(**fields, stride=(2, 1)).tiles(10**6)} == {1, 3}
+    assert {tile.pk for tile in ConvError(**fields).tiles(10**6)} == {1, 3, 9}
+
+
+# ---------------------------------------------------------------------------------------------- circuits
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(8))
+def test_random_engines_agree_with_the_golden_model_in_every_bit(engine: type[Layer], seed: int) -> None:
+    simulate(random_engine(engine, 100 + seed), 3, seed, 0.0 if seed % 2 else 0.4)
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("seed", range(10))
+def test_frames_take_exactly_the_declared_cycles(engine: type[Layer], seed: int) -> None:
+    layer = random_engine(engine, seed)
+    # one version only: whether the next one arrives in time is not the engine's to say
+    layer = dataclasses.replace(layer, recipe=Recipe(batch=12))
+    run = simulate(layer, 1, seed, 0.0)
+    at = ends(layer, run, layer.sources[0].name)
+    assert at[-1] - at[6] == 5 * layer.cycles_per_frame, (layer, at)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_take_the_declared_cycles_within_and_between_batches(seed: int) -> None:
+    layer = random_engine(ConvGradient, seed)
+    batch = 24
+    layer = dataclasses.replace(layer, recipe=Recipe(batch=batch))
+    run = simulate(layer, 3, seed, 0.0, Backend.VERILATOR)
+    arrivals = max(ends(layer, run, port)[batch - 3] - ends(layer, run, port)[batch - 9] for port in ("x", "e"))
+    assert arrivals == 6 * layer.cycles_per_frame, layer
+    at = ends(layer, run, "g")
+    if layer.walk.cycles == layer.cycles_per_frame:
+        assert at[2] - at[1] == batch * layer.cycles_per_frame + layer.drain_cycles, (layer, at)
+
+
+def test_engines_keep_their_multipliers_busy() -> None:
+    fields: dict[str, Any] = {"height": 8, "width": 8, "channels": 8, "filters": 8, "kernel": (3, 3)}
+    fields |= {"padding": (1, 1, 1, 1), "tile": Tile(4, 4, 3), "recipe": Recipe(batch=8)}
+    for layer in (Conv(**fields, x_lanes=2, y_lanes=2), ConvError(**fields, e_lanes=2, dx_lanes=2)):
+        run = simulate(layer, 1, 0, 0.0, Backend.VERILATOR)
+        at = ends(layer, run, layer.sources[0].name)
+        assert layer.macs / (layer.multipliers * (at[-1] - at[-2])) >= 0.95
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_verilog_agrees_under_stalls(engine: type[Layer]) -> None:
+    simulate(random_engine(engine, 7), 4, 3, 0.3, Backend.VERILATOR)
+
+
+def test_streams_carry_weights_tile_by_tile() -> None:
+    layer = Conv(height=4, width=4, channels=2, filters=2, kernel=(1, 2), tile=Tile(2, 1, 2), w_lanes=2)
+    order = [int(n) for n in layer.stream_order("w")]  # type: ignore[union-attr]
+    assert order == [0, 1, 4, 5, 2, 3, 6, 7]
+    weights = np.arange(8).reshape(1, 2, 2, 1, 2)
+    assert np.array_equal(from_beats(layer, "w", to_beats(layer, "w", weights)), weights)
+    assert math.prod(layer.weight_shape) == layer.weights
