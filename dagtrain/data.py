@@ -31,7 +31,7 @@ class Dataset:
         if self.images.ndim != 4:
             problems.append(f"images must be (count, channels, height, width), not {self.images.shape}")
         if self.labels.shape != self.images.shape[:1]:
-            problems.append(f"labels must be one a image, ({len(self.images)},), not {self.labels.shape}")
+            problems.append(f"labels must be one an image, ({len(self.images)},), not {self.labels.shape}")
         if not np.issubdtype(self.labels.dtype, np.integer) or (self.labels.size and self.labels.min() < 0):
             problems.append(f"labels must be integers from 0, not {self.labels.dtype}")
         if not np.isfinite(self.images).all():

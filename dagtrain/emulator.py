@@ -1,0 +1,201 @@
+"""Training without hardware: the same arithmetic, bit for bit, as fast as NumPy goes.
+
+The meaning is `dagtrain.executor`'s; this is the loop around it: epochs, evaluation, metrics, checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dagtrain.data import Dataset
+from dagtrain.executor import Array, Executor, Mode
+from dagtrain.ir import Graph, GraphError
+from dagtrain.storage import StorageError, load_arrays, save_arrays
+from hdl.fixed import FloatArray
+from hdl.tensor import Kind
+
+# raised whenever the meaning of a checkpoint changes
+CHECKPOINT_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Means over some frames."""
+
+    frames: int
+    # cross-entropy, nats
+    loss: float
+    # fraction of frames whose largest probability is the label's
+    accuracy: float
+
+    def __add__(self, other: Metrics) -> Metrics:
+        frames = self.frames + other.frames
+        if not frames:
+            return self
+        share = other.frames / frames
+        return Metrics(
+            frames,
+            self.loss * (1 - share) + other.loss * share,
+            self.accuracy * (1 - share) + other.accuracy * share,
+        )
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.4f}, accuracy {self.accuracy:.2%} of {self.frames}"
+
+
+NO_METRICS = Metrics(0, 0.0, 0.0)
+
+
+class Emulator:
+    """Trains a graph on images.  The same graph, data and seed give the same bits, whether resumed or not.
+
+    The graph has one image input, one label input and one output, that of the loss.  Raises `GraphError` else."""
+
+    def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
+        self.graph = graph
+        self.executor = Executor(graph, mode)
+        self.image, self.label, self.output = _host_ports(graph)
+
+    def feeds(self, data: Dataset, index: npt.NDArray[np.int64]) -> dict[str, FloatArray]:
+        """What `Executor.step` takes for the images at ``index``."""
+        images = data.images[index].transpose(0, 2, 3, 1).astype(np.float64)
+        return {self.image: images, self.label: data.labels[index].astype(np.float64).reshape(-1, 1, 1, 1)}
+
+    def train_batch(self, data: Dataset, index: npt.NDArray[np.int64]) -> Metrics:
+        """One batch of the recipe's size and its update."""
+        if len(index) != self.graph.recipe.batch:
+            raise GraphError(f"a batch of this recipe has {self.graph.recipe.batch} frames, not {len(index)}")
+        return self._metrics(self.executor.step(self.feeds(data, index)))
+
+    def train_epoch(
+        self, data: Dataset, seed: int, epoch: int, after_batch: Callable[[int, Metrics], None] | None = None
+    ) -> Metrics:
+        """All full batches of ``data`` in the order of (seed, epoch); ``after_batch`` gets their number and metrics.
+
+        Batches that a checkpoint has behind it are not done again: epoch e consists of batches
+        e * n … (e + 1) * n - 1, n full batches fitting into the data."""
+        total = NO_METRICS
+        size = self.graph.recipe.batch
+        first = epoch * (len(data) // size)
+        for number, index in enumerate(data.batches(size, seed, epoch), first):
+            if number < self.executor.batches:
+                continue
+            metrics = self.train_batch(data, index)
+            total += metrics
+            if after_batch is not None:
+                after_batch(number, metrics)
+        return total
+
+    def evaluate(self, data: Dataset, frames: int = 256) -> Metrics:
+        """All of ``data``, ``frames`` at once: newest weights, frozen statistics, no change (`Executor.evaluate`)."""
+        total = NO_METRICS
+        for start in range(0, len(data), frames):
+            index = np.arange(start, min(start + frames, len(data)))
+            total += self._metrics(self.executor.evaluate(self.feeds(data, index)))
+        return total
+
+    def _metrics(self, results: Mapping[str, Array]) -> Metrics:
+        port = self.graph.by_name[self.output].layer.sinks[0]
+        records = results[self.output].reshape(-1, 2)
+        if self.executor.mode is Mode.GOLDEN:
+            records = port.tensor.fixed.decode(records)
+        return Metrics(len(records), float(records[:, 0].mean()), float(records[:, 1].mean()))
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint; an interrupted write leaves the earlier one intact."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        document = {
+            "schema": CHECKPOINT_SCHEMA,
+            "graph": self.graph.name,
+            "mode": self.executor.mode.value,
+            "batches": self.executor.batches,
+            "states": _pack(self.executor.states, arrays),
+            "weights": _pack(self.executor.weights, arrays),
+        }
+        arrays["document"] = np.array(json.dumps(document))
+        save_arrays(path, arrays)
+
+    def load(self, path: Path) -> None:
+        """Take up a checkpoint of the same graph; raises `StorageError` on another's."""
+        arrays = load_arrays(path)
+        if "document" not in arrays:
+            raise StorageError(f"{path} is not a checkpoint; it holds {', '.join(arrays) or 'nothing'}")
+        document = json.loads(str(arrays["document"]))
+        wanted = {"schema": CHECKPOINT_SCHEMA, "graph": self.graph.name, "mode": self.executor.mode.value}
+        for name, value in wanted.items():
+            if document[name] != value:
+                raise StorageError(f"{path} is of {name} {document[name]}, not {value}; train from the beginning")
+        states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
+        if _shape(states) != _shape(self.executor.states) or _shape(weights) != _shape(self.executor.weights):
+            raise StorageError(f"{path} is of another version of graph {self.graph.name}; train from the beginning")
+        self.executor.states = states
+        self.executor.weights = weights
+        self.executor.batches = document["batches"]
+
+
+def _host_ports(graph: Graph) -> tuple[str, str, str]:
+    """Names of the image input, the label input and the output."""
+    inputs = [node for node in graph.nodes if not node.layer.sinks]
+    images = [node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.ACTIVATION]
+    labels = [node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH]
+    outputs = [node.name for node in graph.nodes if not node.layer.sources]
+    if (len(images), len(labels), len(outputs)) != (1, 1, 1):
+        raise GraphError(
+            f"graph {graph.name} has image inputs {images}, label inputs {labels} and outputs {outputs}; "
+            "training needs one of each"
+        )
+    return images[0], labels[0], outputs[0]
+
+
+def _pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
+    """A JSON document of a state, with its arrays put aside into ``arrays``."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case np.ndarray():
+            name = f"a{len(arrays)}"
+            arrays[name] = value
+            return {"array": name}
+        case np.integer() | np.floating() | np.bool_():
+            return value.item()
+        case dict():
+            return {"dict": {key: _pack(item, arrays) for key, item in value.items()}}
+        case list() | tuple() | deque():
+            return {type(value).__name__: [_pack(item, arrays) for item in value]}
+    raise TypeError(f"a layer's state holds a {type(value).__name__}, which a checkpoint can't keep; use arrays")
+
+
+def _unpack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
+    """Inverse of `_pack`."""
+    match value:
+        case {"array": str(name)}:
+            return arrays[name]
+        case {"dict": dict(items)}:
+            return {key: _unpack(item, arrays) for key, item in items.items()}
+        case {"list": list(items)}:
+            return [_unpack(item, arrays) for item in items]
+        case {"deque": list(items)}:
+            return deque(_unpack(item, arrays) for item in items)
+        case {"tuple": list(items)}:
+            return tuple(_unpack(item, arrays) for item in items)
+    return value
+
+
+def _shape(value: Any) -> Any:
+    """The structure of a state without its values, to tell whether a checkpoint fits."""
+    match value:
+        case np.ndarray():
+            return value.shape, str(value.dtype)
+        case dict():
+            return {key: _shape(item) for key, item in value.items()}
+        case list() | tuple() | deque():
+            return [_shape(item) for item in value]
+    return None
