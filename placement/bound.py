@@ -15,7 +15,7 @@ from dataclasses import replace
 from ortools.sat.python import cp_model
 
 from placement.instance import RESOURCES, Device, Instance
-from placement.model import Answer, Effort, Family, build_model, configure, decide
+from placement.model import Answer, Effort, Family, build_model, decide, solve
 from placement.options import OptionTable
 from placement.plan import Bound
 
@@ -151,9 +151,7 @@ def _refuted_packing(instance: Instance, table: OptionTable, cycles: int, effort
             costs_here = [(menu[device.part][r], counts[c, n]) for c, menu in enumerate(menus) if device.part in menu]
             model.add(sum(cost * count for cost, count in costs_here) <= capacity)
     _order_by_load(instance, model, menus, counts)
-    solver = cp_model.CpSolver()
-    configure(solver, effort)
-    return bool(solver.solve(model) == cp_model.INFEASIBLE)
+    return bool(solve(model, effort)[1] == cp_model.INFEASIBLE)
 
 
 def _order_by_load(

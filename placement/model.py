@@ -17,6 +17,7 @@ import enum
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
@@ -274,15 +275,13 @@ class Effort:
     # CP-SAT's deterministic time, roughly seconds of one core
     deterministic_seconds: float
     seed: int = 0
-    # threads; the interleaved search is deterministic for any number of them
+    # threads of the interleaved search: reproducible for one number on every machine, another number is another search
     workers: int = 2
 
 
 def decide(model: Model, effort: Effort) -> tuple[Answer, Assignment | None]:
     """Solve the decision problem; with FEASIBLE comes the assignment."""
-    solver = cp_model.CpSolver()
-    configure(solver, effort)
-    status = solver.solve(model.solver)
+    solver, status = solve(model.solver, effort)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer.FEASIBLE, _read(model, solver)
     if status == cp_model.INFEASIBLE:
@@ -314,12 +313,25 @@ def cheapest_configurations(
     return found if answer is Answer.FEASIBLE and found is not None else assignment
 
 
-def configure(solver: cp_model.CpSolver, effort: Effort) -> None:
-    """Set a CP-SAT solver to a reproducible search within the effort."""
+def solve(model: cp_model.CpModel, effort: Effort) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
+    """Run CP-SAT reproducibly within the effort: (the solver, with its values; its status).
+
+    The solver works in a thread of its own, so that Ctrl-C stops it at once and is passed on: left to itself, CP-SAT
+    would catch the signal and call the interrupted search UNKNOWN.
+    """
+    solver = cp_model.CpSolver()
     solver.parameters.random_seed = effort.seed
     solver.parameters.max_deterministic_time = effort.deterministic_seconds
     solver.parameters.num_workers = effort.workers
     solver.parameters.interleave_search = True
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        future = pool.submit(solver.solve, model)
+        try:
+            return solver, future.result()
+        except BaseException:
+            solver.stop_search()
+            raise
 
 
 def _read(model: Model, solver: cp_model.CpSolver) -> Assignment:

@@ -43,7 +43,7 @@ class SearchOptions:
     anneal_runs: int = 3
     # stop when no T between a failure and the best plan differs by more than this
     tolerance: float = 0.002
-    # solver threads; the result does not depend on them
+    # solver threads; like the seed, another number may give another plan
     workers: int = 2
 
 

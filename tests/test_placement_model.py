@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -231,8 +235,8 @@ def test_budget_that_ends_is_unknown_and_not_infeasible() -> None:
     assert m.decide(model, m.Effort(deterministic_seconds=1e-6))[0] is m.Answer.UNKNOWN
 
 
-def test_hint_of_a_solution_saves_the_search() -> None:
-    # 60 items fill six devices to the last block in a planted way, which no search hits by luck
+def _planted() -> tuple[Instance, m.Assignment]:
+    """60 items that fill six devices to the last block in one planted way, which no search hits by luck."""
     rng = np.random.default_rng(5)
     places = tuple(int(n) for n in rng.integers(0, 6, 60))
     menu = [
@@ -250,11 +254,27 @@ def test_hint_of_a_solution_saves_the_search() -> None:
     )  # fmt: skip
     items = tuple(item(f"i{k}", c) for k, c in enumerate(menu))
     problem = Instance(name="t", clock_hz=CLOCK, items=items, links=(), devices=devices)
+    return problem, m.Assignment(places, (0,) * 60)
+
+
+def test_hint_of_a_solution_saves_the_search() -> None:
+    problem, planted = _planted()
     effort = m.Effort(deterministic_seconds=1.0)
     model = m.build_model(problem, OptionTable(problem).at(10))
     assert m.decide(model, effort)[0] is m.Answer.UNKNOWN
-    m.add_hint(model, m.Assignment(places, (0,) * 60))
-    assert m.decide(model, effort) == (m.Answer.FEASIBLE, m.Assignment(places, (0,) * 60))
+    m.add_hint(model, planted)
+    assert m.decide(model, effort) == (m.Answer.FEASIBLE, planted)
+
+
+def test_ctrl_c_stops_the_solver_at_once() -> None:
+    problem, _ = _planted()
+    model = m.build_model(problem, OptionTable(problem).at(10))
+    alarm = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    alarm.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        m.decide(model, m.Effort(deterministic_seconds=1000.0))
+    assert time.monotonic() - begin < 20
 
 
 # --- options -----------------------------------------------------------------------------------------------------
