@@ -19,7 +19,7 @@ from hdl.errors import ContractViolation, DeadlockError
 from hdl.netlist import Direction
 from hdl.simulate.design import Design, Run, StreamPort, cache_folder
 from hdl.simulate.drivers import deadlock
-from hdl.verilog import WAIVERS, VerilogModule, run_tool, write_image
+from hdl.verilog import VERILATOR_UNROLL, WAIVERS, VerilogModule, run_tool, write_image
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
 
@@ -81,7 +81,7 @@ def build(design: Design, module: VerilogModule) -> Path:
     """
     source = _accessors(design, module) + _HARNESS.read_text()
     flags = [
-        "--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--noassert", "-Wno-fatal",
+        "--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--noassert", "-Wno-fatal", *VERILATOR_UNROLL,
         *(f"-Wno-{code}" for code in WAIVERS), "--top-module", module.name, "--prefix", "Vdut",
         *(f'-G{module.images[name].parameter}="image_{name}.hex"' for name in design.images),
     ]  # fmt: skip
