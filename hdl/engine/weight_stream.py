@@ -42,7 +42,7 @@ def weight_stream(
     word = Signal(intbv(0)[y.width :])
     # words asked for and not yet taken by the user
     ahead = Signal(intbv(0, min=0, max=AHEAD + 1))
-    claim, claimable, advance, frame_last, running, taken = (Signal(bool(0)) for _ in range(6))
+    claim, claimable, advance, frame_last, running, taken, done = (Signal(bool(0)) for _ in range(7))
     buffer = weight_buffer(
         clk, rst, loaded, claim, claimable, advance, offset, frame_last, word,
         words=words, recipe=recipe, contents=contents,
@@ -62,10 +62,14 @@ def weight_stream(
 
     @always_comb
     def decide() -> None:
-        claim.next = claimable and not running
         advance.next = running and ahead != AHEAD
         frame_last.next = offset == last_word and turn == last_repeat
         taken.next = y.valid and y.ready
+
+    @always_comb
+    def next_frame() -> None:
+        done.next = advance and frame_last
+        claim.next = claimable and (not running or (advance and frame_last))
 
     @always_comb
     def push() -> None:
@@ -76,12 +80,13 @@ def weight_stream(
     def step() -> None:
         if claim:
             running.next = True
+        elif done:
+            running.next = False
         if advance:
             if offset == last_word:
                 offset.next = 0
                 if turn == last_repeat:
                     turn.next = 0
-                    running.next = False
                 else:
                     turn.next = turn + 1
             else:
@@ -96,4 +101,4 @@ def weight_stream(
             turn.next = 0
             ahead.next = 0
 
-    return adapt, buffer, arrival, hold, decide, push, step
+    return adapt, buffer, hold, arrival, decide, next_frame, push, step

@@ -1,6 +1,6 @@
 """Sum of two maps: where branches join, forwards, and where errors of several consumers meet, backwards.
 
-    y = a + b,  aligned exactly, rounded once and saturated
+y = a + b,  aligned exactly, rounded once and saturated
 """
 
 from __future__ import annotations

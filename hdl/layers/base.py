@@ -113,7 +113,7 @@ class Layer(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not cls.__name__.startswith("_") and "circuit" in cls.__dict__ or "sinks" in cls.__dict__:
+        if not cls.__name__.startswith("_") and "sinks" in cls.__dict__:
             Layer.registry.append(cls)
 
     # ---- shape rule -------------------------------------------------------------------------------------
