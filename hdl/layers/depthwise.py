@@ -4,8 +4,8 @@
     dx[h, v, n] = sum over (i, j) of w[n, 0, i, j] * e[r, c, n]      with h = r*sh - top + i, v = c*sw - left + j
     g[n, 0, i, j] = sum over frames and (r, c) of e[r, c, n] * x[r*sh - top + i, c*sw - left + j, n]
 
-An engine multiplies one `Tile` of weights a cycle: ``po`` channels, ``pk`` taps of each (``pi`` is 1).  The three engines
-share the tile, so weights and gradients stream in the order in which they are stored.
+An engine multiplies one `Tile` of weights a cycle: ``po`` channels, ``pk`` taps of each (``pi`` is 1).  The three
+engines share the tile, so weights and gradients stream in the order in which they are stored.
 """
 
 from __future__ import annotations
