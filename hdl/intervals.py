@@ -330,7 +330,9 @@ class GeneratorAnalysis:
         self.clocked = not isinstance(self.generator, _AlwaysComb)
         self.name = self.generator.funcobj.__name__
         self._seen: set[Any] = set()
-        self._dumps: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self._silent = False
+        # by id; the node is kept, so that its id isn't used again
+        self._dumps: dict[int, tuple[ast.AST, str, tuple[str, ...]]] = {}
         self._depth = 0
 
     # ---- reporting
@@ -345,6 +347,8 @@ class GeneratorAnalysis:
         return UnknownConstruct(f"{self.where(node)}: {self.name}: {why}: {source[:120]}")
 
     def _emit(self, kind: Kind, node: ast.AST, operands: tuple[Interval, ...], result: Interval, **more: Any) -> None:
+        if self._silent:
+            return
         key = (kind, self._key(node))
         event = Event(
             kind,
@@ -362,8 +366,8 @@ class GeneratorAnalysis:
     def _key(self, node: ast.AST) -> Any:
         if id(node) not in self._dumps:
             names = tuple(sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}))
-            self._dumps[id(node)] = (ast.dump(node), names)
-        text, names = self._dumps[id(node)]
+            self._dumps[id(node)] = (node, ast.dump(node), names)
+        _, text, names = self._dumps[id(node)]
         known = self.locals
         return text, tuple((known[n].interval, known[n].version) for n in names if n in known)
 
@@ -746,12 +750,11 @@ class GeneratorAnalysis:
 
     def _quiet(self, node: ast.expr) -> Value:
         """Evaluate without reporting."""
-        visitor, seen = self.visitor, self._seen
-        self.visitor, self._seen = Visitor(), set()
+        before, self._silent = self._silent, True
         try:
             return self.value(node)
         finally:
-            self.visitor, self._seen = visitor, seen
+            self._silent = before
 
     def of_call(self, node: ast.Call) -> Value:
         """``x.signed()``, concat, intbv, bool, int, len."""
@@ -830,7 +833,8 @@ class GeneratorAnalysis:
             else:
                 result = Interval(-inner.high - 1, -inner.low - 1)
             self._emit(Kind.LOGIC, node, (inner,), result)
-            return Value(result, operand.bits if not inner.signed else None)
+            # the result of ~ has no length in MyHDL
+            return Value(result)
         return Value(inner)
 
     def of_boolop(self, node: ast.BoolOp) -> Value:
