@@ -20,6 +20,7 @@ from dagtrain.executor import Array, Executor, Mode
 from dagtrain.ir import Graph, GraphError
 from dagtrain.storage import StorageError, load_arrays, save_arrays
 from hdl.fixed import FloatArray
+from hdl.layers.host import METRICS
 from hdl.tensor import Kind
 
 # raised whenever the meaning of a checkpoint changes
@@ -103,11 +104,11 @@ class Emulator:
         return total
 
     def _metrics(self, results: Mapping[str, Array]) -> Metrics:
-        port = self.graph.by_name[self.output].layer.sinks[0]
+        """Of records [loss; 1 if right]; the loss alone is a fraction (see `hdl.layers.host`)."""
         records = results[self.output].reshape(-1, 2)
-        if self.executor.mode is Mode.GOLDEN:
-            records = port.tensor.fixed.decode(records)
-        return Metrics(len(records), float(records[:, 0].mean()), float(records[:, 1].mean()))
+        golden = self.executor.mode is Mode.GOLDEN
+        loss = METRICS.decode(records[:, 0]) if golden else records[:, 0]
+        return Metrics(len(records), float(loss.mean()), float(records[:, 1].mean()))
 
     def save(self, path: Path) -> None:
         """Write a checkpoint; an interrupted write leaves the earlier one intact."""

@@ -142,7 +142,7 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """All arrays of an ``.npz``."""
 
     def read() -> dict[str, npt.NDArray[Any]]:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
 
     return _reading(path, read)

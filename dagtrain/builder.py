@@ -1,0 +1,154 @@
+"""Forward graphs written in Python: what an importer makes of a file, made by calls.
+
+>>> net = GraphBuilder("net", Recipe(), seed=0)
+>>> x = net.relu(net.norm(net.conv(net.input(8, 8, 1), 16, kernel=3, padding=1)))
+>>> graph = net.classify(net.gemm(net.global_average_pool(x), 10))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from dagtrain.ir import Graph, Node, Stage, verify
+from hdl.fixed import FloatArray
+from hdl.layers.add import Add
+from hdl.layers.base import Layer
+from hdl.layers.bias import Bias
+from hdl.layers.conv import Conv
+from hdl.layers.depthwise import DepthwiseConv
+from hdl.layers.global_average_pool import GlobalAveragePool
+from hdl.layers.host import HostInput
+from hdl.layers.max_pool import MaxPool
+from hdl.layers.online_norm import OnlineNorm
+from hdl.layers.relu import Relu
+from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.recipe import Recipe
+
+
+class GraphBuilder:
+    """Collects nodes; every method takes and returns edges, and names its node after itself and a number.
+
+    Initial weights are He et al. 2015 (normal, variance 2 / fan-in), seeded; scales are 1, shifts and biases 0."""
+
+    def __init__(self, name: str, recipe: Recipe, seed: int = 0) -> None:
+        self.name = name
+        self.recipe = recipe
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[Node] = []
+        self.parameters: dict[str, FloatArray] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def input(self, height: int, width: int, channels: int) -> str:
+        """The images."""
+        return self._add("input", HostInput(height=height, width=width, channels=channels), {})
+
+    def conv(self, x: str, filters: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False) -> str:
+        """A convolution with a square kernel and equal padding on all sides."""
+        height, width, channels = self.shapes[x]
+        layer = Conv(
+            height=height,
+            width=width,
+            channels=channels,
+            filters=filters,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            padding=(padding,) * 4,
+            recipe=self.recipe,
+        )
+        y = self._add("conv", layer, {"x": x}, {"w": self._he((filters, channels, kernel, kernel))})
+        return self.bias(y) if bias else y
+
+    def depthwise(self, x: str, kernel: int, stride: int = 1, padding: int = 0) -> str:
+        """A depthwise convolution with a square kernel and equal padding on all sides."""
+        height, width, channels = self.shapes[x]
+        layer = DepthwiseConv(
+            height=height,
+            width=width,
+            channels=channels,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            padding=(padding,) * 4,
+            recipe=self.recipe,
+        )
+        return self._add("depthwise", layer, {"x": x}, {"w": self._he((channels, 1, kernel, kernel))})
+
+    def gemm(self, x: str, filters: int, bias: bool = True) -> str:
+        """A dense layer over the whole map; output (1, 1, filters)."""
+        height, width, channels = self.shapes[x]
+        layer = Conv(
+            height=height,
+            width=width,
+            channels=channels,
+            filters=filters,
+            kernel=(height, width),
+            stride=(1, 1),
+            padding=(0, 0, 0, 0),
+            recipe=self.recipe,
+        )
+        y = self._add("gemm", layer, {"x": x}, {"w": self._he((filters, channels, height, width))})
+        return self.bias(y) if bias else y
+
+    def bias(self, x: str) -> str:
+        """A learnt number a channel, added."""
+        height, width, channels = self.shapes[x]
+        layer = Bias(height=height, width=width, channels=channels, recipe=self.recipe)
+        return self._add("bias", layer, {"x": x}, {"b": np.zeros(channels)})
+
+    def norm(self, x: str) -> str:
+        """Online normalisation with scale and shift."""
+        height, width, channels = self.shapes[x]
+        layer = OnlineNorm(height=height, width=width, channels=channels, recipe=self.recipe)
+        return self._add("norm", layer, {"x": x}, {"gamma": np.ones(channels), "beta": np.zeros(channels)})
+
+    def relu(self, x: str, ceiling: float | None = None) -> str:
+        """max(x, 0), cut off at ``ceiling`` if given (relu6: 6.0)."""
+        height, width, channels = self.shapes[x]
+        return self._add("relu", Relu(height=height, width=width, channels=channels, ceiling=ceiling), {"x": x})
+
+    def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
+        """The largest of each square window."""
+        height, width, channels = self.shapes[x]
+        layer = MaxPool(
+            height=height,
+            width=width,
+            channels=channels,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            padding=(padding,) * 4,
+        )
+        return self._add("max_pool", layer, {"x": x})
+
+    def global_average_pool(self, x: str) -> str:
+        """The mean of each channel; output (1, 1, channels)."""
+        height, width, channels = self.shapes[x]
+        return self._add("average", GlobalAveragePool(height=height, width=width, channels=channels), {"x": x})
+
+    def add(self, a: str, b: str) -> str:
+        """a + b."""
+        height, width, channels = self.shapes[a]
+        return self._add("add", Add(height=height, width=width, channels=channels), {"a": a, "b": b})
+
+    def classify(self, logits: str) -> Graph:
+        """The finished, verified graph, with softmax and cross-entropy as its loss."""
+        _, _, classes = self.shapes[logits]
+        self._add("loss", SoftmaxCrossEntropy(classes=classes), {"x": logits})
+        return verify(Graph(self.name, tuple(self.nodes), self.recipe, dict(self.parameters)), Stage.FORWARD)
+
+    def _add(
+        self, kind: str, layer: Layer, inputs: Mapping[str, str], weights: Mapping[str, FloatArray] | None = None
+    ) -> str:
+        """Add a node; returns its first output edge."""
+        number = sum(node.name.rstrip("0123456789") == kind for node in self.nodes) + 1
+        name = f"{kind}{number}"
+        outputs = {port.name: f"{name}.{port.name}" for port in layer.sources}
+        keys = {sink: f"{name}.{sink}" for sink in weights or {}}
+        self.parameters.update((keys[sink], value) for sink, value in (weights or {}).items())
+        self.nodes.append(Node(name, layer, dict(inputs), outputs, keys))
+        self.shapes.update((outputs[port.name], port.tensor.shape) for port in layer.sources)
+        return next(iter(outputs.values()))
+
+    def _he(self, shape: tuple[int, ...]) -> FloatArray:
+        return self.rng.normal(0.0, math.sqrt(2 / math.prod(shape[1:])), shape)

@@ -1,0 +1,228 @@
+"""Forks, formats, calibration and folding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dagtrain.builder import GraphBuilder
+from dagtrain.executor import Executor, Mode
+from dagtrain.ir import Graph, Stage, verify
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import CalibrationError, CalibrationOptions, calibrate, fitting
+from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles
+from dagtrain.passes.formats import free_sources, propagate_formats
+from dagtrain.passes.insert_forks import insert_forks
+from hdl.errors import FoldingError
+from hdl.fixed import Fixed, FloatArray
+from hdl.recipe import Recipe
+from hdl.tensor import Kind
+
+RECIPE = Recipe(batch=4)
+
+
+def net(recipe: Recipe = RECIPE) -> Graph:
+    """A residual block with normalisation between a stem and the classifier."""
+    build = GraphBuilder("net", recipe, seed=3)
+    x = build.relu(build.norm(build.conv(build.input(6, 6, 2), 4, kernel=3, padding=1)))
+    x = build.relu(build.add(build.norm(build.conv(x, 4, kernel=3, padding=1)), x))
+    return build.classify(build.gemm(build.global_average_pool(x), 3))
+
+
+def batches(graph: Graph, count: int = 3, scale: float = 1.0) -> list[dict[str, FloatArray]]:
+    """Random images and labels."""
+    rng = np.random.default_rng(8)
+    inputs = [node for node in graph.nodes if not node.layer.sinks]
+    (image,) = (node for node in inputs if node.layer.sources[0].tensor.kind is Kind.ACTIVATION)
+    (label,) = (node for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH)
+    shape = (graph.recipe.batch, *image.layer.sources[0].tensor.shape)
+    return [
+        {
+            image.name: scale * rng.normal(size=shape),
+            label.name: rng.integers(0, 3, (graph.recipe.batch, 1, 1, 1)).astype(np.float64),
+        }
+        for _ in range(count)
+    ]
+
+
+# ---- forks ----------------------------------------------------------------------------------------------
+
+
+def test_after_fork_insertion_every_edge_has_one_consumer_of_its_kind() -> None:
+    graph = insert_forks(differentiate(net()))
+    verify(graph, Stage.STREAMING)
+    assert all(len(uses) == 1 for uses in graph.consumers.values())
+
+
+def test_a_fork_has_the_kinds_of_its_consumers() -> None:
+    graph = insert_forks(differentiate(net()))
+    fork = graph.by_name["relu1.y.fork"]
+    consumers = [graph.consumers[edge][0] for edge in fork.outputs.values()]
+    assert [node.name for node, _ in consumers] == ["conv2", "add1", "conv2.gradient"]
+    assert [port.tensor.kind for port in fork.layer.sources] == [Kind.ACTIVATION, Kind.ACTIVATION, Kind.STASH]
+
+
+def test_new_weights_fork_to_forward_and_error_engine() -> None:
+    graph = insert_forks(differentiate(net()))
+    fork = graph.by_name["conv2.w.update.w.fork"]
+    assert {graph.consumers[edge][0][0].name for edge in fork.outputs.values()} == {"conv2", "conv2.error"}
+
+
+def test_forks_do_not_change_a_bit() -> None:
+    plain = calibrate(differentiate(net(Recipe(batch=4, staleness=3))), batches(differentiate(net())))
+    forked = insert_forks(plain)
+    one, two = Executor(plain), Executor(forked)
+    for feeds in batches(plain):
+        np.testing.assert_equal(one.step(feeds), two.step(feeds))
+    np.testing.assert_equal(one.parameters(), two.parameters())
+
+
+# ---- formats and calibration ----------------------------------------------------------------------------
+
+
+def test_a_chosen_format_reaches_all_that_follow_from_it() -> None:
+    graph = differentiate(net())
+    chosen = Fixed(16, 5)
+    changed = propagate_formats(graph, {"norm1.y": chosen})
+    verify(changed, Stage.TRAINING)
+    for edge in ("norm1.y", "relu1.y"):
+        assert changed.tensor(edge).fixed == chosen
+    assert changed.by_name["conv2.gradient"].layer.port("x").tensor.fixed == chosen
+
+
+def test_formats_that_follow_from_a_sink_are_not_free() -> None:
+    graph = differentiate(net())
+    assert free_sources(graph.by_name["relu1"].layer) == ()
+    assert free_sources(graph.by_name["conv1"].layer) == ("y",)
+
+
+def test_formats_of_weights_reach_their_delayed_readers() -> None:
+    graph = propagate_formats(differentiate(net()), {"conv2.w.update.w": Fixed(16, 14)})
+    for name in ("conv2", "conv2.error"):
+        assert graph.by_name[name].layer.port("w").tensor.fixed == Fixed(16, 14)
+
+
+@pytest.mark.parametrize(
+    ("peak", "expected"), [(1.0, Fixed(16, 14)), (0.99, Fixed(16, 15)), (5.0, Fixed(16, 12)), (2.0**-9, Fixed(16, 23))]
+)
+def test_the_finest_format_that_holds_the_peak_is_chosen(peak: float, expected: Fixed) -> None:
+    options = CalibrationOptions(headroom=dict.fromkeys(Kind, 0))
+    assert fitting(peak, Kind.ERROR, True, options) == expected
+    assert abs(peak - expected.decode(expected.encode(peak))) < expected.step
+
+
+def test_nothing_saturates_on_the_calibration_data() -> None:
+    graph = calibrate(differentiate(net()), batches(differentiate(net()), scale=3.0))
+    saturated: list[str] = []
+
+    def observe(edge: str, codes: FloatArray) -> None:
+        tensor = graph.tensor(edge)
+        # normalised maps are clamped on purpose
+        if tensor.kind is not Kind.STASH and (codes.max() == tensor.fixed.high or codes.min() == tensor.fixed.low):
+            saturated.append(edge)
+
+    executor = Executor(graph)
+    for feeds in batches(graph, scale=3.0):
+        executor.step(feeds, observe)
+    assert saturated == []
+
+
+def test_golden_training_stays_close_to_the_reference() -> None:
+    graph = calibrate(differentiate(net()), batches(differentiate(net())))
+    golden, reference = Executor(graph, Mode.GOLDEN), Executor(graph, Mode.REFERENCE)
+    for feeds in batches(graph):
+        golden.step(feeds)
+        reference.step(feeds)
+    for key, value in reference.parameters().items():
+        np.testing.assert_allclose(golden.parameters()[key], value, atol=3e-3, err_msg=key)
+
+
+def test_initial_weights_lie_on_the_grid_of_their_format() -> None:
+    graph = calibrate(differentiate(net()), batches(differentiate(net())))
+    for node in graph.nodes:
+        for port, key in node.parameters.items():
+            fixed = node.layer.port(port).tensor.fixed
+            np.testing.assert_array_equal(fixed.decode(fixed.encode(graph.parameters[key])), graph.parameters[key])
+
+
+def test_calibration_keeps_head_room_as_asked() -> None:
+    graph = differentiate(net())
+    tight = CalibrationOptions(headroom=dict.fromkeys(Kind, 0))
+    roomy = CalibrationOptions(headroom=dict.fromkeys(Kind, 3))
+    one, two = (calibrate(graph, batches(graph), options).tensor("conv2.y").fixed for options in (tight, roomy))
+    assert one.fraction_bits - two.fraction_bits == 3
+
+
+def test_calibration_without_data_is_an_error() -> None:
+    with pytest.raises(CalibrationError, match="can't be calibrated without data; give at least one batch"):
+        calibrate(differentiate(net()), [])
+
+
+def test_calibration_names_the_edge_that_is_not_finite() -> None:
+    graph = differentiate(net())
+    (feeds, *_) = batches(graph)
+    feeds = {name: np.where(values > 1.5, np.nan, values) for name, values in feeds.items()}
+    with pytest.raises(CalibrationError, match=r"edge input1\.y is not finite in batch 0"):
+        calibrate(graph, [feeds])
+
+
+# ---- folding --------------------------------------------------------------------------------------------
+
+
+def test_weight_groups_hold_all_engines_of_a_weight() -> None:
+    graph = insert_forks(differentiate(net()))
+    groups = [{node.name for node in group} for group in weight_groups(graph)]
+    expected = {"conv2", "conv2.gradient", "conv2.w.update", "conv2.w.update.w.fork", "conv2.error"}
+    assert expected in groups
+    assert all(len(group) > 1 for group in groups)
+
+
+@pytest.mark.parametrize("cycles", [2000, 700, 300, 150])
+def test_folding_keeps_the_graph_legal_and_fast_enough(cycles: int) -> None:
+    graph = fold_graph(insert_forks(differentiate(net())), cycles)
+    verify(graph, Stage.STREAMING)
+    assert all(node.layer.cycles_per_frame <= cycles for node in graph.nodes)
+    for edge, _, source, consumer, sink in graph.edges:
+        assert source.lanes == sink.lanes, f"{edge} at {consumer.name}"
+
+
+def test_all_members_of_a_weight_group_stream_in_one_order() -> None:
+    graph = fold_graph(insert_forks(differentiate(net())), 300)
+    for edge, producer, source, consumer, sink in graph.edges:
+        if source.tensor.kind.per_batch:
+            np.testing.assert_equal(
+                producer.layer.stream_order(source.name), consumer.layer.stream_order(sink.name), err_msg=edge
+            )
+
+
+def test_fewer_cycles_never_take_fewer_multipliers() -> None:
+    graph = insert_forks(differentiate(net()))
+    counts = [sum(node.layer.multipliers for node in fold_graph(graph, cycles).nodes) for cycles in (2000, 700, 300)]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+def test_folding_for_too_few_cycles_lists_the_layers() -> None:
+    with pytest.raises(FoldingError, match=r"can't be folded for 5 cycles|no weight tile"):
+        fold_graph(insert_forks(differentiate(net())), 5)
+
+
+def test_the_tile_suits_every_engine_of_the_group() -> None:
+    graph = insert_forks(differentiate(net()))
+    tiles = weight_tiles(graph, 300)
+    for group in weight_groups(graph):
+        for node in group:
+            offered = node.layer.tiles(300)
+            assert not offered or tiles[node.name] in offered
+
+
+def test_folding_does_not_change_a_bit() -> None:
+    graph = calibrate(differentiate(net(Recipe(batch=4, staleness=2))), batches(differentiate(net())))
+    streaming = insert_forks(graph)
+    plain, folded = Executor(streaming), Executor(fold_graph(streaming, 300))
+    for feeds in batches(graph):
+        np.testing.assert_equal(plain.step(feeds), folded.step(feeds))
+    np.testing.assert_equal(plain.parameters(), folded.parameters())
+    assert replace(streaming, nodes=()) == replace(folded.graph, nodes=())
