@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
-from placement import anneal
+from placement import anneal, encode
 from placement.bound import resource_bound
 from placement.explain import binding_of, explain_infeasible
 from placement.instance import Instance
@@ -249,15 +249,15 @@ class _Search:
         options = self.table.at(cycles)
         for run in range(self.options.anneal_runs):
             merge = run + 1 < max(2, self.options.anneal_runs)
-            encoded = anneal.encode(self.instance, options, anneal.contract(self.instance, options, merge=merge))
+            encoded = encode.encode(self.instance, options, encode.contract(self.instance, options, merge=merge))
             if encoded is None:
                 continue
             seed = (self.options.seed * 1_000_003 + cycles * 31 + run) % 2**31
             warm = self.best is not None and run != 1
             if warm and self.best is not None:
-                start = anneal.start_from(*encoded, self.best)
+                start = encode.start_from(*encoded, self.best)
             else:
-                start = anneal.mirror_start(encoded[0], np.random.default_rng(seed) if run else None)
+                start = encode.mirror_start(encoded[0], np.random.default_rng(seed) if run else None)
             hottest = anneal.HOTTEST * (0.4 if warm else 1.0)
             found, _ = anneal.anneal(*encoded, start, moves=self.options.anneal_moves, seed=seed, hottest=hottest)
             if found is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
-from placement import anneal
+from placement import encode
 from placement.bound import resource_bound
 from placement.instance import Configuration, Device, Instance, Item, Link
 from placement.model import Effort
@@ -385,8 +385,8 @@ def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
         ),
     )
     options = OptionTable(coupled).at(40_000)
-    apart = anneal.contract(coupled, options, merge=False)
-    merged = anneal.contract(coupled, options)
+    apart = encode.contract(coupled, options, merge=False)
+    merged = encode.contract(coupled, options)
     index = coupled.item_index
     for units in (apart, merged):
         assert units[index["conv1.forward"]] == units[index["conv3.forward"]]
@@ -400,9 +400,9 @@ def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
 def test_mirror_start_keeps_the_engines_of_a_layer_together() -> None:
     instance = instance_of("ResNet-18", resnet18, devices((4, "10AX115")))
     options = OptionTable(instance).at(400_000)
-    encoded = anneal.encode(instance, options, anneal.contract(instance, options, merge=False))
+    encoded = encode.encode(instance, options, encode.contract(instance, options, merge=False))
     assert encoded is not None
-    start = anneal.mirror_start(encoded[0], None)
+    start = encode.mirror_start(encoded[0], None)
     layers: dict[str, set[int]] = {}
     for item, unit in zip(instance.items, encoded[0].unit, strict=True):
         if item.pinned is None:
