@@ -332,3 +332,28 @@ def test_an_ingress_reports_every_seeded_fault(fault: str) -> None:
         drain_cycles=0,
     )
     assert run.outputs["errors"] == [1]
+
+
+@block
+def draining(clk: Any, rst: Any, x: Stream, errors: Stream) -> Any:
+    """A drain whose error flag is a stream."""
+    error = Signal(bool(0))
+    inside = link_drain(clk, rst, x, error)
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = error
+        errors.payload.next = 1
+
+    return inside, watch
+
+
+def test_a_word_that_nobody_takes_is_reported() -> None:
+    ports = (StreamPort("x", 8, Direction.IN), StreamPort("errors", 1, Direction.OUT))
+    design = Design(
+        "draining", lambda _images: draining(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(1)), ports
+    )
+    with pytest.raises(DeadlockError):
+        run_streams(Backend.MYHDL, design, {"x": []}, {"errors": 1}, seed=1, max_cycles=20, drain_cycles=0)
+    run = run_streams(Backend.MYHDL, design, {"x": [7]}, {"errors": 1}, seed=1, drain_cycles=0)
+    assert run.outputs["errors"] == [1]

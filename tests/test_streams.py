@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from myhdl import Signal, block
+from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.errors import DeadlockError
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
@@ -335,6 +335,45 @@ def test_any_ratio_of_widths_keeps_all_elements_in_order(a: int, b: int) -> None
 def test_the_last_word_of_a_frame_is_padded_and_padding_is_dropped(a: int, b: int, frame: int) -> None:
     for stall in (0.0, 0.4):
         adapts(a, b, 3, frame, Backend.MYHDL, a * 100 + b * 10 + frame, stall)
+
+
+@block
+def into_a_stuck_sink(clk: Any, rst: Any, x: Stream, y: Stream, bits: int, frame: int) -> Any:
+    """A width adapter from 3 to 4 elements, whose output is let through only once every 16 cycles."""
+    inner = Stream(y.width)
+    adapter = width_adapter(clk, rst, x, inner, element_bits=bits, flush_every=frame)
+    count = Signal(intbv(0)[4:])
+    open_now = Signal(bool(0))
+
+    @always_comb
+    def gate() -> None:
+        open_now.next = count == 15
+        y.payload.next = inner.payload
+
+    @always_comb
+    def handshake() -> None:
+        y.valid.next = inner.valid and open_now
+        inner.ready.next = y.ready and open_now
+
+    @always(clk.posedge)
+    def step() -> None:
+        if count == 15:
+            if y.ready or not inner.valid:
+                count.next = 0
+        else:
+            count.next = count + 1
+
+    return adapter, gate, handshake, step
+
+
+def test_padding_never_overflows_a_gearbox_whose_output_is_stuck() -> None:
+    frame, bits = 9, 3
+    rng = random.Random(1)
+    frames = [[rng.getrandbits(bits) for _ in range(frame)] for _ in range(6)]
+    inputs, outputs = beats_from(frames, 3, bits), beats_from(frames, 4, bits)
+    design = one_to_one("stuck", lambda c, r, x, y: into_a_stuck_sink(c, r, x, y, bits, frame), 9, 12)
+    run = run_streams(Backend.MYHDL, design, {"x": inputs}, {"y": len(outputs)}, seed=1)
+    assert run.outputs["y"] == outputs
 
 
 @pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
