@@ -46,7 +46,7 @@ class _Masking(ElementWise):
     @property
     def threshold(self) -> int:
         """An element is zeroed if its 16 random bits are less than this."""
-        return min(round(self.ratio * 2**ROUNDING_BITS), 2**ROUNDING_BITS - 1)
+        return min(round(self.ratio * (1 << ROUNDING_BITS)), (1 << ROUNDING_BITS) - 1)
 
     @property
     def factor(self) -> tuple[int, int]:

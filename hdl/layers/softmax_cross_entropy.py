@@ -47,7 +47,7 @@ class SoftmaxNumbers:
     x: Fixed
     classes: int
 
-    @cached_property
+    @property
     def exponent_shift(self) -> int:
         """Bits to cut off from ``distance * scale`` to get an exponent with `EXPONENT_BITS` fraction bits."""
         return self.x.fraction_bits + SCALE_BITS - 1 - EXPONENT_BITS
@@ -55,7 +55,7 @@ class SoftmaxNumbers:
     @property
     def scale(self) -> int:
         """log2(e) with `SCALE_BITS` - 1 fraction bits."""
-        return round(math.log2(math.e) * 2 ** (SCALE_BITS - 1))
+        return round(math.log2(math.e) * (1 << (SCALE_BITS - 1)))
 
     @property
     def distance_bits(self) -> int:
@@ -101,7 +101,7 @@ class SoftmaxNumbers:
         part = exponent & ((1 << EXPONENT_BITS) - 1)
         product = np.array(self.coarse)[part >> HALF_BITS] * np.array(self.fine)[part & ((1 << HALF_BITS) - 1)]
         kept = product >> (2 * TABLE_BITS - VALUE_BITS - 1)
-        return ((kept >> whole) + 1) >> 1
+        return np.asarray(((kept >> whole) + 1) >> 1)
 
     def reciprocal(self, total: IntArray) -> IntArray:
         """1 / s, cut off, with `VALUE_BITS` + `quotient_shift` fraction bits less those of s."""
@@ -111,16 +111,17 @@ class SoftmaxNumbers:
         """ln s, with as many fraction bits as METRICS."""
         power = np.frexp(total.astype(np.float64))[1].astype(np.int64) - 1
         mantissa = (total >> (power - LOG_BITS)) - (1 << LOG_BITS)
-        return np.array(self.log_of_exponent)[power - VALUE_BITS] + np.array(self.log_of_mantissa)[mantissa]
+        powers, mantissas = np.array(self.log_of_exponent), np.array(self.log_of_mantissa)
+        return np.asarray(powers[power - VALUE_BITS] + mantissas[mantissa])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxCrossEntropy(Layer):
-    """Sinks ``x`` (1, 1, classes) and ``label`` (1, 1, 1); sources ``error`` (1, 1, classes) and ``metrics`` (1, 1, 2).
+    """Sinks ``x`` (1, 1, classes), ``label`` (1, 1, 1); sources ``error`` (1, 1, classes), ``metrics`` (1, 1, 2).
 
     ``metrics`` are two words: the loss in u32.16, and 1 (the word, not the value) if the first largest x is the
-    label's, else 0.  One class a cycle; four stages work on successive frames: maximum, exponentials and their sum, reciprocal,
-    products."""
+    label's, else 0.  One class a cycle; four stages work on successive frames: maximum, exponentials and their sum,
+    reciprocal, products."""
 
     pinned_to_host = True
 

@@ -73,7 +73,7 @@ class _Windowed(Layer):
         out_height, out_width = self.window.output
         sizes = ((self.height, out_height), (self.width, out_width))
         parallel = self.parallel_taps(taps)
-        axes = [
+        rows, columns = (
             Axis(
                 sizes[axis][transposed],
                 sizes[axis][not transposed],
@@ -84,8 +84,8 @@ class _Windowed(Layer):
                 transposed,
             )
             for axis in range(2)
-        ]
-        return Walk(*axes, reduce=1, repeat=self.channels // lanes, group_steps=(0, 1))
+        )
+        return Walk(rows, columns, reduce=1, repeat=self.channels // lanes, group_steps=(0, 1))
 
     def stored_required(self, walk: Walk, elements: int) -> int:
         """Stored elements that must be there for ``elements`` of the output: whole rows."""
