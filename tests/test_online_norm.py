@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from myhdl import Signal
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
+from hdl.layers.base import to_beats
 from hdl.layers.norm_numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.layers.online_norm import OnlineNorm, OnlineNormBackward
 from hdl.recipe import Recipe
+from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
+from hdl.stream import Stream
 
 FORWARD = OnlineNorm.examples()
 BACKWARD = OnlineNormBackward.examples()
@@ -334,3 +338,69 @@ def test_impossible_lanes_shapes_and_formats_are_refused() -> None:
         OnlineNormBackward(height=2, width=0, channels=4)
     with pytest.raises(FoldingError, match=r"signed data of at most 16 bits, not s20\.8"):
         OnlineNorm(height=2, width=2, channels=4, x_fixed=Fixed(20, 8)).start(weights(FORWARD[0], 1))
+
+
+# -------------------------------------------------------------------------------------------- circuit
+
+
+def golden_run(layer: Any, count: int, seed: int) -> tuple[Any, dict[str, list[int]], dict[str, list[int]], Any]:
+    """Start images, beats of sinks and of sources over ``count`` batches of random codes, and the final state."""
+    rng = np.random.default_rng(seed)
+    drawn = {port.name: layer.sample(port.name, rng, count * frames_of(layer, port)) for port in layer.sinks}
+    if "x" in drawn:
+        # data of every scale, so that variances move
+        drawn["x"] >>= rng.integers(0, 10, layer.channels)
+    versions = {name: drawn[name] for name in layer.parameter_shapes()}
+    initial = {name: layer.port(name).tensor.fixed.decode(codes[0]) for name, codes in versions.items()}
+    state = layer.start(initial)
+    images = layer.images(state)
+    made: dict[str, list[Any]] = {port.name: [] for port in layer.sources}
+    for batch in range(count):
+        inputs = {}
+        for port in layer.sinks:
+            frames = frames_of(layer, port)
+            part = drawn[port.name][batch * frames : (batch + 1) * frames]
+            inputs[port.name] = part[0] if port.tensor.kind.per_batch else part
+        for name, codes in layer.golden(state, inputs).items():
+            made[name] += list(codes) if not layer.port(name).tensor.kind.per_batch else [codes]
+    given = {name: codes[1:] if name in versions else codes for name, codes in drawn.items()}
+    beats = {name: to_beats(layer, name, codes) for name, codes in given.items()}
+    return images, beats, {name: to_beats(layer, name, np.stack(codes)) for name, codes in made.items()}, state
+
+
+def frames_of(layer: Any, port: Any) -> int:
+    return 1 if port.tensor.kind.per_batch else layer.recipe.batch
+
+
+def run_circuit(
+    layer: Any, backend: Backend, count: int, stall: float, seed: int = 31
+) -> tuple[Run, dict[str, list[int]]]:
+    images, beats, expected, _ = golden_run(layer, count, seed)
+
+    def factory(contents: Any) -> Any:
+        streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
+        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, contents)
+
+    ports = tuple(StreamPort(port.name, port.payload_bits, Direction.IN) for port in layer.sinks)
+    ports += tuple(StreamPort(port.name, port.payload_bits, Direction.OUT) for port in layer.sources)
+    design = Design(f"norm_{type(layer).__name__}_{layer.pixels}_{layer.channels}", factory, ports, images)
+    counts = {name: len(words) for name, words in expected.items()}
+    return run_streams(backend, design, beats, counts, seed=seed, stall_probability=stall), expected
+
+
+@pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.VERILATOR])
+@pytest.mark.parametrize("layer", FORWARD, ids=lambda layer: f"{layer.shape}")
+def test_circuit_equals_golden_in_every_bit_under_stalls(layer: Any, backend: Backend) -> None:
+    run, expected = run_circuit(layer, backend, 2 if backend is Backend.MYHDL else 10, 0.3)
+    for name, words in expected.items():
+        assert run.outputs[name] == words, name
+
+
+@pytest.mark.parametrize("layer", FORWARD, ids=lambda layer: f"{layer.shape}")
+def test_frames_follow_at_the_declared_cycles(layer: Any) -> None:
+    run, _ = run_circuit(layer, Backend.VERILATOR, 24 // layer.recipe.batch, 0.0)
+    name, beats = ("y" if isinstance(layer, OnlineNorm) else "dx"), layer.pixels * layer.channels // layer.lanes
+    starts = np.array(run.fire_cycles[name][::beats])
+    period = layer.recipe.norm_lag + 1
+    measured = (starts[-1] - starts[-1 - 2 * period]) / (2 * period)
+    assert np.ceil(measured) == layer.cycles_per_frame, np.diff(starts)

@@ -165,3 +165,67 @@ def always_on(clk: Any, enable: Any) -> Any:
         enable.next = True
 
     return drive
+
+
+@block
+def multiply_lanes(clk: Any, a: Any, b: Any, products: Any) -> Any:
+    """``products = a * b``, one cycle; one multiplier a lane."""
+    count = len(products)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(count):
+            products[lane].next = a[lane] * b[lane]
+
+    return multiply
+
+
+@block
+def round_lanes(clk: Any, codes: Any, rounded: Any, *, shift: int) -> Any:
+    """`hdl.fixed.round_shift`, one cycle; ``rounded`` must be wide enough."""
+    count = len(codes)
+    width = max(len(codes[0]), len(rounded[0])) + 1
+    bound = 1 << (width - 1)
+    left = max(-shift, 0)
+
+    if shift <= 0:
+
+        @always(clk.posedge)
+        def grow() -> None:
+            number = intbv(0, min=-bound, max=bound)
+            for lane in range(count):
+                number[:] = codes[lane]
+                rounded[lane].next = number << left
+
+        return grow
+
+    half_width = shift
+    half = 1 << (shift - 1)
+
+    @always(clk.posedge)
+    def cut() -> None:
+        number = intbv(0, min=-bound, max=bound)
+        add = intbv(0, min=-bound, max=bound)
+        add[:] = intbv(half)[half_width:]
+        for lane in range(count):
+            number[:] = codes[lane]
+            number[:] = number + add
+            rounded[lane].next = number >> shift
+
+    return cut
+
+
+@block
+def scale_rounded(clk: Any, codes: Any, rounded: Any, *, scalar: Scalar) -> Any:
+    """`Scalar.rounded` on each lane, `SCALE_LATENCY` cycles."""
+    count = len(codes)
+    products = signed_lanes(count, scalar.product_bits(len(codes[0])) + 1)
+    mantissa = scalar.mantissa
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(count):
+            products[lane].next = codes[lane] * mantissa
+
+    finish = round_lanes(clk, products, rounded, shift=scalar.shift)
+    return multiply, finish

@@ -21,6 +21,7 @@ The normalised map saturates at 8 standard deviations, which stands for the pape
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from hdl.engine.norm_forward import ForwardShape, norm_forward
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, lanes_for, pack, weight_lanes
@@ -165,8 +167,10 @@ class OnlineNorm(_Norm):
 
     @property
     def cycles_per_frame(self) -> int:
-        """A beat a cycle."""
-        return self.pixels * self.groups
+        """A beat a cycle, but no faster than the sequential unit, nor than the way from data to statistics and back."""
+        engine = self.engine
+        loop = math.ceil(engine.loop_cycles / (self.recipe.norm_lag + 1))
+        return max(self.pixels * self.groups, self.groups * engine.cycles_a_group, loop)
 
     @property
     def macs(self) -> int:
@@ -177,6 +181,19 @@ class OnlineNorm(_Norm):
     def multipliers(self) -> int:
         """As `macs`, a lane."""
         return 3 * self.lanes
+
+    @property
+    def engine(self) -> ForwardShape:
+        """What the circuit is built from."""
+        return ForwardShape(
+            numbers=self.numbers,
+            recipe=self.recipe,
+            groups=self.groups,
+            lanes=self.lanes,
+            gamma=self.gamma_fixed,
+            beta=self.beta_fixed,
+            y=self.y_fixed,
+        )
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Element by element; ``inverse`` leaves with the first pixel."""
@@ -292,7 +309,8 @@ class OnlineNorm(_Norm):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.norm_forward`."""
-        raise NotImplementedError
+        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
+        return norm_forward(clk, rst, *ports, shape=self.engine, images=images)
 
     # ---- tests
 
