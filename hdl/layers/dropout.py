@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from myhdl import Signal, always, always_comb, block, intbv, modbv
 
+from hdl.engine.rounding import round_stream, scale_stream
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, State, Tape
 from hdl.layers.elementwise import ElementWise
-from hdl.random_bits import ROUNDING_BITS, hash32, high_half, tensor_key
+from hdl.memory import address_width
+from hdl.random_bits import HASH_LATENCY, ROUNDING_BITS, WORD, hash32, hash32_pipeline, high_half, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
+from hdl.streams import join
 from hdl.tensor import Kind, Port, Tensor
 
 # significant bits of the factor
@@ -67,6 +71,11 @@ class _Masking(ElementWise):
         frame = np.arange(first_frame, first_frame + frames).reshape(-1, 1, 1, 1)
         random = hash32(np.broadcast_to(index, (frames, *self.shape)), frame, self.key)
         return (high_half(random) >= self.threshold).astype(np.int64)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Product and rounding."""
+        return 2
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts frames."""
@@ -136,7 +145,8 @@ class Dropout(_Masking):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """One beat a cycle."""
-        raise NotImplementedError
+        del images
+        return dropout(clk, rst, streams["x"], streams["y"], self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -177,7 +187,8 @@ class DropoutError(_Masking):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """One beat a cycle."""
-        raise NotImplementedError
+        del images
+        return dropout_error(clk, rst, streams["e"], streams["dx"], self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -186,3 +197,101 @@ class DropoutError(_Masking):
             cls(height=2, width=3, channels=4, lanes=2, tensor_id=3),
             cls(height=2, width=2, channels=3, lanes=1, ratio=0.75, dx_fixed=Fixed(16, 10)),
         )
+
+
+@block
+def dropout(clk: Any, rst: Any, x: Stream, y: Stream, cfg: Dropout) -> Any:
+    """The forward circuit."""
+    return masking(clk, rst, x, y, cfg=cfg, source=cfg.x_fixed, target=cfg.y_fixed)
+
+
+@block
+def dropout_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: DropoutError) -> Any:
+    """The error circuit."""
+    return masking(clk, rst, e, dx, cfg=cfg, source=cfg.e_fixed, target=cfg.dx_fixed)
+
+
+@block
+def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Any:
+    """Mask, factor, rounding: a register a lane each of the last two, and the hash for the mask."""
+    lanes, width = cfg.lanes, source.width
+    factor, shift = cfg.factor
+    mask, both = Stream(lanes), Stream(lanes * (width + 1))
+    masked, scaled = Stream(x.width), Stream(lanes * (width + factor.bit_length()))
+    masks = mask_stream(clk, rst, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
+    joined = join(clk, rst, [x, mask], both)
+    scale = scale_stream(clk, rst, masked, scaled, lanes=lanes, factor=factor)
+    cut = source.fraction_bits + shift - target.fraction_bits
+    rounding = round_stream(clk, rst, scaled, y, lanes=lanes, shift=cut, target=target)
+    start = lanes * width
+
+    @always_comb
+    def select() -> None:
+        for lane in range(lanes):
+            if both.payload[start + lane]:
+                masked.payload.next[lane * width + width : lane * width] = both.payload[
+                    lane * width + width : lane * width
+                ]
+            else:
+                masked.payload.next[lane * width + width : lane * width] = 0
+
+    @always_comb
+    def handshake() -> None:
+        masked.valid.next = both.valid
+        both.ready.next = masked.ready
+
+    return masks, joined, scale, rounding, select, handshake
+
+
+@block
+def mask_stream(clk: Any, rst: Any, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int) -> Any:
+    """`_Masking.keep`, ``lanes`` elements a beat, frame after frame, made ahead of its use."""
+    last = elements - lanes
+    # carries into bit 16 from the threshold on
+    offset = (1 << ROUNDING_BITS) - threshold
+    index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
+    first = Signal(intbv(0)[address_width(elements) :])
+    frame = Signal(modbv(0)[WORD:])
+    filled = [Signal(bool(0)) for _ in range(HASH_LATENCY)]
+    known = filled[HASH_LATENCY - 1]
+    advance = Signal(bool(0))
+    hashing = hash32_pipeline(clk, advance, index, frame, key, hashed)
+
+    @always_comb
+    def decide() -> None:
+        advance.next = mask.ready or not known
+
+    @always_comb
+    def indices() -> None:
+        element = intbv(0)[WORD:]
+        for lane in range(lanes):
+            element[:] = first + lane
+            index.next[lane * 32 + 32 : lane * 32] = element
+
+    @always_comb
+    def out() -> None:
+        bits = intbv(0)[17:]
+        mask.valid.next = known
+        for lane in range(lanes):
+            bits[:] = hashed[lane * 32 + 32 : lane * 32 + 16]
+            bits[:] = bits + offset
+            mask.payload.next[lane] = bits[16]
+
+    @always(clk.posedge)
+    def count() -> None:
+        if advance:
+            filled[0].next = True
+            for stage in range(1, HASH_LATENCY):
+                filled[stage].next = filled[stage - 1]
+            if first == last:
+                first.next = 0
+                frame.next = frame + 1
+            else:
+                first.next = first + lanes
+        if rst:
+            for stage in range(HASH_LATENCY):
+                filled[stage].next = False
+            first.next = 0
+            frame.next = 0
+
+    return hashing, decide, indices, out, count
