@@ -13,10 +13,12 @@ from myhdl import Signal, intbv
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.device import DeviceDesign, HostPort, ImageFile, produced_net
-from dagtrain.emission.links import NetworkModel, add_network
+from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, is_delayed
 from hdl.bench import stream_player, stream_recorder
+from hdl.link import LinkFormat
+from hdl.link_model import link_switch
 from hdl.netlist import Direction
 from hdl.stream import Stream
 
@@ -70,11 +72,12 @@ class Bench:
 
 
 def design_bench(
-    graph: Graph, devices: Sequence[DeviceDesign], library: ModuleLibrary, options: BenchOptions, word_bits: int
+    graph: Graph, devices: Sequence[DeviceDesign], library: ModuleLibrary, options: BenchOptions, form: LinkFormat
 ) -> Bench:
     """The bench of a whole cluster."""
     assembly = Assembly("cluster", f"All FPGAs of {graph.name} with their host and network")
     assembly.port("recorded", COUNT_BITS, Direction.OUT)
+    assembly.port("network_error", 1, Direction.OUT)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
     for device in devices:
@@ -88,7 +91,10 @@ def design_bench(
             else:
                 path = _add_recorder(assembly, library, host, beats, options)
                 recorded[host.node] = Recording(file_name, beats, path)
-    add_network(assembly, library, devices, options.network, word_bits)
+    if len(devices) > 1:
+        _add_network(assembly, library, devices, options.network, form)
+    flags = [f"{device.top.name}_net_error" for device in devices if device.has_network]
+    assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
     dumps = tuple(
         Dump(device.name, image, f"{verilog_name(device.name)}.{image.file_name}")
         for device in devices
@@ -151,6 +157,34 @@ def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostPort, be
     return f"dut.{name}.{image.memory}"
 
 
+def _add_network(
+    assembly: Assembly,
+    library: ModuleLibrary,
+    devices: Sequence[DeviceDesign],
+    network: NetworkModel,
+    form: LinkFormat,
+) -> None:
+    """A switch between the network ports of all devices."""
+    numbers = range(len(devices))
+    widths = {f"{way}{number}": form.payload_bits for way in "xy" for number in numbers}
+    options = {
+        "latency": network.latency_cycles,
+        "words": network.words,
+        "cycles": network.cycles,
+        "stall_256": network.stall_256,
+        "seed": network.seed,
+    }
+
+    def build(clk: object, rst: object, streams: Mapping[str, Stream]) -> object:
+        xs, ys = [streams[f"x{number}"] for number in numbers], [streams[f"y{number}"] for number in numbers]
+        return link_switch(clk, rst, xs, ys, form=form, **options)
+
+    module = library.block("link_switch", f"{form} {options}", widths, build)
+    nets = {f"x{number}": f"{device.top.name}_net_tx" for number, device in enumerate(devices)}
+    nets |= {f"y{number}": f"{device.top.name}_net_rx" for number, device in enumerate(devices)}
+    assembly.instance(module, "network", nets)
+
+
 def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stall_256: int, seed: int) -> StreamModule:
     """A recorder of ``beats`` beats with its count as a port."""
 
@@ -198,13 +232,14 @@ module bench (
     input wire rst,
     output reg finished,
     output wire [31:0] progress,
-    output wire [31:0] activity
+    output wire [31:0] activity,
+    output wire network_error
 );
 wire [31:0] recorded;
 reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
-cluster dut (.clk(clk), .rst(rst), .recorded(recorded));
+cluster dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(network_error));
 assign progress = recorded;
 assign activity = {activity} + settled;
 always @(posedge clk) begin

@@ -70,7 +70,7 @@ def simulate_cluster(
         seed=seed,
         settle_cycles=SETTLE_FRAMES * design.cycles_per_frame + network.latency_cycles + 4096,
     )
-    bench = design_bench(design.graph, design.devices, library, options, design.word_bits)
+    bench = design_bench(design.graph, design.devices, library, options, design.form)
     program = _build(design, bench, library, folder, simulator, progress)
     golden = Executor(design.graph, Mode.GOLDEN)
     expected = _emulate(golden, feeds)
@@ -156,11 +156,11 @@ def _compare(
         mismatches += differences(node, got, want)
         losses += _losses(port, got)
     for dump in bench.dumps:
-        node = design.graph.by_name[dump.image.node]
-        want = node.layer.images(golden.states[node.name])[dump.image.image]
+        holder = design.graph.by_name[dump.image.node]
+        want = holder.layer.images(golden.states[holder.name])[dump.image.image]
         got = read_memory(folder / dump.file_name)
         compared += len(want)
-        mismatches += differences(f"{dump.device}: {node.name}.{dump.image.image}", got, want)
+        mismatches += differences(f"{dump.device}: {holder.name}.{dump.image.image}", got, want)
     return ClusterRun(log.cycles, _interval(log, frames), compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses))
 
 
@@ -172,7 +172,9 @@ def differences(what: str, got: Sequence[int], want: Sequence[int]) -> list[str]
     if not wrong:
         return []
     first = wrong[0]
-    return [f"{what}: {len(wrong)} of {len(want)} words differ, first word {first}: {got[first]:#x}, not {want[first]:#x}"]
+    return [
+        f"{what}: {len(wrong)} of {len(want)} words differ, first word {first}: {got[first]:#x}, not {want[first]:#x}"
+    ]
 
 
 def _losses(port: Port, beats: Sequence[int]) -> list[float]:

@@ -20,17 +20,22 @@ MAIN = Path(__file__).with_name("bench_main.cpp")
 ICARUS_MAIN = """module icarus_main;
 reg clk = 0;
 reg rst = 1;
-wire finished;
+wire finished, network_error;
 wire [31:0] progress, activity;
 reg [31:0] shown = 0, cycles = 0;
-bench bench (.clk(clk), .rst(rst), .finished(finished), .progress(progress), .activity(activity));
+bench bench (.clk(clk), .rst(rst), .finished(finished), .progress(progress), .activity(activity),
+    .network_error(network_error));
 always #1 clk = !clk;
 always @(posedge clk) begin
     cycles <= cycles + 1;
-    if (cycles == 4) rst <= 0;
+    if (cycles == 16) rst <= 0;
     if (progress != shown) begin
         shown <= progress;
         $display("frames %0d %0d", progress, cycles);
+    end
+    if (network_error && !rst) begin
+        $display("network error %0d", cycles);
+        $finish;
     end
     if (finished) begin
         $display("cycles %0d", cycles);
@@ -74,7 +79,16 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator) -> Path:
         return program
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
     options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint", "-CFLAGS", "-O1"]
-    command = ["verilator", *options, "--top-module", "bench", "-Mdir", folder / "obj", MAIN, *sources]
+    command: list[str | Path] = [
+        "verilator",
+        *options,
+        "--top-module",
+        "bench",
+        "-Mdir",
+        folder / "obj",
+        MAIN,
+        *sources,
+    ]
     run_tool(command, timeout=BUILD_TIMEOUT_S)
     return folder / "obj" / "Vbench"
 
@@ -108,6 +122,8 @@ def execute(
                     f"nothing moved for {stuck_after_cycles} cycles, at cycle {words[1]}, after {len(frame_cycles)} "
                     "records: the pipeline has deadlocked"
                 )
+            elif words[:2] == ["network", "error"]:
+                raise StuckError(f"a receiver lost or reordered words of a stream before cycle {words[2]}")
             else:
                 tail.append(line)
         process.wait(timeout=timeout_s)

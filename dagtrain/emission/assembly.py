@@ -50,6 +50,14 @@ class Assembly:
         self.port(f"{net}_payload", payload_bits, direction)
         return net
 
+    def connect(self, source: str, target: str) -> None:
+        """Connect two stream nets."""
+        self.assigns += [
+            (f"{target}_valid", f"{source}_valid"),
+            (f"{target}_payload", f"{source}_payload"),
+            (f"{source}_ready", f"{target}_ready"),
+        ]
+
     def instance(
         self,
         module: StreamModule,
@@ -77,7 +85,7 @@ class Assembly:
         """Instantiate any module; connections are checked against its ports."""
         declared = {port.name for port in ports}
         wanted = {port: net for port, net in connections.items() if port in declared or port not in ("clk", "rst")}
-        widths = {item.name: item.width for item in (*self.ports, *self.wires)}
+        widths = {port.name: port.width for port in self.ports} | {wire.name: wire.width for wire in self.wires}
         self.instances.append(instantiate(module, ports, name, wanted, widths, parameters))
 
     def module(self) -> Module:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.device import DeviceDesign, design_device
-from dagtrain.emission.links import Crossing, crossings_of
+from dagtrain.emission.links import Crossing, crossings_of, link_format
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.ir import Graph, Stage, verify
 from dagtrain.passes.buffers import fifo_beats
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.schedule import needed_staleness, schedule
+from hdl.link import LinkFormat
 
 # cycles that buffers allow for between leaving one FPGA and arriving at the next
 NETWORK_CYCLES = 512
@@ -31,8 +32,8 @@ class ClusterDesign:
     devices: tuple[DeviceDesign, ...]
     # least staleness D, in frames, at which the pipeline never waits for weights
     needed_staleness: int
-    # bits of a word on the network
-    word_bits: int
+    # words on the network
+    form: LinkFormat
 
 
 def design_cluster(
@@ -50,11 +51,12 @@ def design_cluster(
 
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does."""
     folded = verify(fold_graph(graph, cycles), Stage.STREAMING)
-    crossings = crossings_of(folded, placed)
+    used = [name for name in devices if name in set(placed.values())]
+    crossings = crossings_of(folded, placed, used)
+    form = link_format(crossings, len(used), word_bits)
     delays = {crossing.edge: network_cycles for crossing in crossings}
     timing = schedule(folded, cycles, delays)
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
-    used = [name for name in devices if name in set(placed.values())]
-    tops = tuple(design_device(name, folded, placed, depths, crossings, library, word_bits) for name in used)
+    tops = tuple(design_device(name, folded, placed, depths, crossings, library, form) for name in used)
     staleness = needed_staleness(folded, timing, delays)
-    return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, word_bits)
+    return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, form)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
-from dagtrain.emission.links import Crossing, add_network_port
+from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, Node
+from hdl.link import LinkFormat
 from hdl.netlist import Direction, Identifier, Module
 from hdl.streams import queue, width_adapter
 from hdl.tensor import Port
@@ -77,7 +78,7 @@ def design_device(
     fifo_beats: Mapping[str, int],
     crossings: Sequence[Crossing],
     library: ModuleLibrary,
-    word_bits: int,
+    form: LinkFormat,
 ) -> DeviceDesign:
     """The design of device ``name``; ``placed`` maps every node to its device."""
     nodes = [node for node in graph.nodes if placed[node.name] == name]
@@ -98,7 +99,8 @@ def design_device(
             producer, source = graph.producers[edge]
             if placed[producer.name] == name:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
-    add_network_port(assembly, library, egress, ingress, word_bits)
+    if egress or ingress:
+        _add_network_port(assembly, library, egress, ingress, fifo_beats, form)
     return DeviceDesign(
         name, assembly.module(), tuple(n.name for n in nodes), tuple(images), tuple(host_ports), egress, ingress
     )
@@ -150,22 +152,32 @@ def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:
     ports = []
     for port in node.layer.sources:
         net = assembly.stream_port(f"host_{verilog_name(node.name)}", port.payload_bits, Direction.IN)
-        _join(assembly, source=net, target=produced_net(node.outputs[port.name]))
+        assembly.connect(source=net, target=produced_net(node.outputs[port.name]))
         ports.append(HostPort(node.name, net, port, Direction.IN))
     for port in node.layer.sinks:
         net = assembly.stream_port(f"host_{verilog_name(node.name)}", port.payload_bits, Direction.OUT)
-        _join(assembly, source=consumed_net(node.inputs[port.name]), target=net)
+        assembly.connect(source=consumed_net(node.inputs[port.name]), target=net)
         ports.append(HostPort(node.name, net, port, Direction.OUT))
     return ports
 
 
-def _join(assembly: Assembly, source: str, target: str) -> None:
-    """Connect two stream nets."""
-    assembly.assigns += [
-        (f"{target}_valid", f"{source}_valid"),
-        (f"{target}_payload", f"{source}_payload"),
-        (f"{source}_ready", f"{target}_ready"),
-    ]
+def _add_network_port(
+    assembly: Assembly,
+    library: ModuleLibrary,
+    egress: Sequence[Crossing],
+    ingress: Sequence[Crossing],
+    fifo_beats: Mapping[str, int],
+    form: LinkFormat,
+) -> None:
+    """Both ends of all crossing streams of this device; the receiver's FIFO is the one in front of the consumer."""
+    port = NetworkPort(assembly, library, form)
+    for crossing in egress:
+        words = link_words(crossing, fifo_beats[crossing.edge], form.word_bits)
+        port.add_egress(crossing, produced_net(crossing.edge), words)
+    for crossing in ingress:
+        words = link_words(crossing, fifo_beats[crossing.edge], form.word_bits)
+        port.add_ingress(crossing, consumed_net(crossing.edge), words)
+    port.finish(egress, ingress)
 
 
 def _add_channel(

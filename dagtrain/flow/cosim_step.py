@@ -10,9 +10,10 @@ from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.data import load_dataset
 from dagtrain.emission.links import NetworkModel
+from dagtrain.feeds import feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library, planned_design
-from dagtrain.flow.import_step import feeds_of, load_training_graph, synthetic_feeds
+from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json

@@ -56,7 +56,7 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
     """The design of a plan: every node folded as the plan says, on the device it says."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
-    return design_cluster(graph, placed, devices, plan.cycles_per_frame, modules, word_bits=cluster.word_bits)
+    return design_cluster(graph, placed, devices, plan.cycles_per_frame, modules, word_bits=cluster.link_word_bits)
 
 
 def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: EmitOptions, progress: Progress) -> None:

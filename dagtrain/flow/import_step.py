@@ -7,14 +7,13 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from importers.onnx import NormMode, import_model
 from pydantic import TypeAdapter, ValidationError
 
-from dagtrain.data import Dataset, load_dataset
+from dagtrain.data import load_dataset
+from dagtrain.feeds import feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
@@ -28,7 +27,6 @@ from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import summarise
 from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
-from hdl.tensor import Kind
 
 # batches of the float reference from which binary points are chosen
 CALIBRATION_BATCHES = 4
@@ -146,21 +144,6 @@ def _work(folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, 
     progress.end(note=f"{len(graph.nodes)} nodes")
 
 
-def host_inputs(graph: Graph) -> tuple[str, str]:
-    """Names of the image input and the label input of a graph."""
-    inputs = [node for node in graph.nodes if not node.layer.sinks]
-    images = next(node.name for node in inputs if node.layer.sources[0].tensor.kind is not Kind.STASH)
-    labels = next(node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH)
-    return images, labels
-
-
-def feeds_of(graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
-    """What `Executor.step` takes, for the images at ``index``."""
-    images, labels = host_inputs(graph)
-    chosen = dataset.take(index)
-    return {images: chosen.frames, labels: chosen.labels.reshape(-1, 1, 1, 1)}
-
-
 def _frames(forward: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:
     """Batches for calibration: of the data set, or synthetic frames of unit variance with random labels."""
     if source is not None:
@@ -171,20 +154,3 @@ def _frames(forward: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapp
             yield feeds_of(forward, dataset, index)
         return
     yield synthetic_feeds(forward, min(SYNTHETIC_FRAMES, recipe.batch), recipe.seed)
-
-
-def synthetic_feeds(graph: Graph, frames: int, seed: int) -> dict[str, npt.NDArray[Any]]:
-    """Frames of unit variance with random labels, for models that come without data."""
-    images, labels = host_inputs(graph)
-    rng = np.random.default_rng(seed)
-    shape = graph.by_name[images].layer.sources[0].tensor.shape
-    loss = next(node for node in graph.nodes if labels in _producers(graph, node.name))
-    classes = loss.layer.sinks[0].tensor.shape[-1]
-    return {
-        images: rng.standard_normal((frames, *shape)),
-        labels: rng.integers(0, classes, (frames, 1, 1, 1)),
-    }
-
-
-def _producers(graph: Graph, name: str) -> set[str]:
-    return {graph.producers[edge][0].name for edge in graph.by_name[name].inputs.values()}

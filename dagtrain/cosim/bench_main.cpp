@@ -19,7 +19,11 @@ int main(int argc, char** argv) {
         bench.eval();
         bench.clk = 1;
         bench.eval();
-        if (++cycles == 4) bench.rst = 0;
+        if (++cycles == 16) bench.rst = 0;
+        if (bench.network_error && !bench.rst) {
+            std::printf("network error %llu\n", cycles);
+            return 4;
+        }
         if (bench.activity != last_activity) {
             last_activity = bench.activity;
             since_progress = 0;

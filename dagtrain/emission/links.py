@@ -1,0 +1,211 @@
+"""The network port of an FPGA: every stream that leaves or enters gets its number, its credits and its place.
+
+Structure of a port (units of `hdl.link`)::
+
+    egress streams ─▶ Egress ─┐
+                              ├─▶ Merge chain ─▶ AXI4-Stream transmit port
+    ingress credits ──────────┘
+    AXI4-Stream receive port ─▶ Split chain ─▶ Ingress ─▶ FIFO ─▶ consumers;  credits ─▶ Egress;  Drain at the end
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
+from dagtrain.ir import Graph
+from hdl.link import Drain, Egress, Ingress, LinkFormat, Merge, Split, elements_per_word, wire_words
+from hdl.netlist import Direction
+from hdl.tensor import Port
+from hdl.unit import Unit
+
+# words that a receiver's FIFO holds at least: covers a round trip through the network at full rate
+LEAST_LINK_WORDS = 16
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A stream that passes over the network."""
+
+    # the edge of the graph
+    edge: str
+    # number in the cluster
+    number: int
+    source_device: str
+    target_device: str
+    # position of the devices in the cluster
+    source_index: int
+    target_index: int
+    source: Port
+    sink: Port
+
+    @property
+    def element_bits(self) -> int:
+        """Bits of an element."""
+        return self.source.tensor.fixed.width
+
+    @property
+    def elements(self) -> int:
+        """Elements of a tensor."""
+        return self.source.tensor.elements
+
+    def words(self, word_bits: int) -> int:
+        """Words on the wire for one tensor."""
+        return wire_words(self.elements, self.element_bits, word_bits)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "edge": self.edge,
+            "stream_number": self.number,
+            "from": self.source_device,
+            "to": self.target_device,
+            "kind": self.source.tensor.kind.value,
+            "element_bits": self.element_bits,
+            "elements": self.elements,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkModel:
+    """The network of a co-simulation."""
+
+    # cycles from port to port
+    latency_cycles: int = 200
+    # a link moves `words` words in `cycles` cycles
+    words: int = 1
+    cycles: int = 1
+    # of 256 cycles, those in which a port stalls
+    stall_256: int = 32
+    seed: int = 1
+
+
+def crossings_of(graph: Graph, placed: Mapping[str, str], devices: Sequence[str]) -> tuple[Crossing, ...]:
+    """All edges between devices, numbered in the order of the graph's edges."""
+    index = {device: position for position, device in enumerate(devices)}
+    found: list[Crossing] = []
+    for edge, producer, source, consumer, sink in graph.edges:
+        start, stop = placed[producer.name], placed[consumer.name]
+        if start != stop:
+            found.append(Crossing(edge, len(found), start, stop, index[start], index[stop], source, sink))
+    return tuple(found)
+
+
+def link_format(crossings: Sequence[Crossing], devices: int, word_bits: int) -> LinkFormat:
+    """The header that suits a cluster."""
+    return LinkFormat(word_bits=word_bits, streams=max(1, len(crossings)), devices=devices)
+
+
+def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
+    """Words that the receiver's FIFO holds: what the analysis asks for on this edge, packed into words."""
+    per_word = elements_per_word(crossing.element_bits, word_bits)
+    return max(LEAST_LINK_WORDS, -(-fifo_beats * crossing.sink.lanes // per_word) + 2)
+
+
+def unit_module(library: ModuleLibrary, kind: str, unit: Unit) -> StreamModule:
+    """The module of a unit."""
+    return library.block(kind, repr(unit), dict(unit.streams), unit.build)
+
+
+@dataclass
+class NetworkPort:
+    """The network port of one device under construction."""
+
+    assembly: Assembly
+    library: ModuleLibrary
+    form: LinkFormat
+    # word streams that want to leave
+    leaving: list[str] = dataclasses.field(default_factory=list)
+    # error flags of receivers
+    errors: list[str] = dataclasses.field(default_factory=list)
+
+    def stream(self, name: str) -> str:
+        """A word stream."""
+        return self.assembly.stream(name, self.form.payload_bits)
+
+    def unit(self, kind: str, unit: Unit, name: str, streams: Mapping[str, str], ports: Mapping[str, str]) -> None:
+        """An instance of a unit."""
+        self.assembly.instance(unit_module(self.library, kind, unit), name, streams, ports)
+
+    def constant(self, field: str, value: int) -> str:
+        """A header field's value as Verilog."""
+        return f"{self.form.width(field)}'d{value}"
+
+    def add_egress(self, crossing: Crossing, net: str, credits: int) -> None:
+        """The sending end of a stream whose elements are on ``net``."""
+        name = verilog_name(crossing.edge)
+        unit = Egress(
+            format=self.form,
+            element_bits=crossing.element_bits,
+            lanes=crossing.source.lanes,
+            elements=crossing.elements,
+            credits=credits,
+        )
+        words, returned = self.stream(f"tx_{name}"), self.stream(f"back_{name}")
+        ports = {
+            "number": self.constant("stream", crossing.number),
+            "device": self.constant("device", crossing.target_index),
+        }
+        self.unit("link_egress", unit, f"egress_{name}", {"x": net, "credits": returned, "y": words}, ports)
+        self.leaving.append(words)
+
+    def add_ingress(self, crossing: Crossing, net: str, depth: int) -> None:
+        """The receiving end of a stream; its elements leave on ``net``."""
+        name = verilog_name(crossing.edge)
+        unit = Ingress(
+            format=self.form,
+            element_bits=crossing.element_bits,
+            lanes=crossing.sink.lanes,
+            elements=crossing.elements,
+            depth=depth,
+        )
+        words, returned = self.stream(f"rx_{name}"), self.stream(f"credit_{name}")
+        error = self.assembly.wire(f"error_{name}")
+        self.errors.append(error)
+        ports = {
+            "number": self.constant("stream", crossing.number),
+            "device": self.constant("device", crossing.source_index),
+            "error": error,
+        }
+        self.unit("link_ingress", unit, f"ingress_{name}", {"x": words, "y": net, "credits": returned}, ports)
+        self.leaving.append(returned)
+
+    def finish(self, egress: Sequence[Crossing], ingress: Sequence[Crossing]) -> None:
+        """The chains of splits and merges, the two ports, the error flag."""
+        bits = self.form.payload_bits
+        arriving = self.assembly.stream_port("net_rx", bits, Direction.IN)
+        wanted = [(crossing, 0) for crossing in ingress] + [(crossing, 1) for crossing in egress]
+        split = Split(format=self.form)
+        for position, (crossing, credit) in enumerate(wanted):
+            rest = self.stream(f"rest{position}")
+            mine = f"{'back' if credit else 'rx'}_{verilog_name(crossing.edge)}"
+            ports = {"number": self.constant("stream", crossing.number), "credit": f"1'd{credit}"}
+            streams = {"x": arriving, "mine": mine, "rest": rest}
+            self.unit("link_split", split, f"split{position}", streams, ports)
+            arriving = rest
+        stray = self.assembly.wire("error_stray")
+        self.errors.append(stray)
+        self.unit("link_drain", Drain(format=self.form), "drain", {"x": arriving}, {"error": stray})
+        leaving = self._merged()
+        port = self.assembly.stream_port("net_tx", bits, Direction.OUT)
+        self.assembly.connect(leaving, port)
+        self.assembly.port("net_error", 1, Direction.OUT)
+        self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
+
+    def _merged(self) -> str:
+        """All leaving word streams in one, by a balanced tree."""
+        level, count = list(self.leaving), 0
+        while len(level) > 1:
+            merged = []
+            for index in range(0, len(level) - 1, 2):
+                out = self.stream(f"merged{count}")
+                streams = {"a": level[index], "b": level[index + 1], "y": out}
+                self.unit("link_merge", Merge(format=self.form), f"merge{count}", streams, {})
+                merged.append(out)
+                count += 1
+            level = merged + level[len(level) - len(level) % 2 :]
+        return level[0]
