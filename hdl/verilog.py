@@ -322,6 +322,9 @@ def _postprocess(raw: str, name: str, images: Mapping[str, Image]) -> str:
     if images:
         parameters = ",\n".join(f'    parameter {image.parameter} = ""' for image in images.values())
         text = text.replace(f"module {name} (", f"module {name} #(\n{parameters}\n) (", 1)
+    # initial words of a memory: blocking, as other initial values are
+    words = r"^initial begin\n(?:    \w+\[\d+\] <= [^\n]*;\n)+end$"
+    text = re.sub(words, lambda found: found.group(0).replace("] <= ", "] = "), text, flags=re.MULTILINE)
     text = "\n".join(line.rstrip() for line in text.splitlines())
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
     return f"{text}\n"
@@ -330,7 +333,7 @@ def _postprocess(raw: str, name: str, images: Mapping[str, Image]) -> str:
 def _load_from_file(text: str, image: Image) -> str:
     """Put a ``$readmemh`` in place of MyHDL's initial values of one memory."""
     array = re.escape(image.memory)
-    declaration = rf"(reg (?:signed )?\[[^\]]*\] {array} \[0:[^\]]*\];\n)"
+    declaration = rf"(reg (?:signed )?\[[^\]]*\]\s+{array} \[0:[^\]]*\];\n)"
     loop = (
         r"\ninitial begin: \w+\n    integer i;\n    for\(i=0; i<\d+; i=i\+1\) begin\n"
         rf"\s*{array}\[i\] = [^\n]*\n    end\nend\n"
@@ -353,7 +356,6 @@ WAIVERS: Mapping[str, str] = {
     "UNUSED": "a port of the stream contract may carry nothing for a given configuration",
     "UNDRIVEN": "bits of a memory or vector that no configuration reads",
     "DECLFILENAME": "several modules may share a file",
-    "EOFNEWLINE": "",
     "BLKSEQ": "local variables of a clocked process are blocking by design",
     "VARHIDDEN": "loop variables of separate processes share names",
 }
@@ -396,7 +398,8 @@ def compile_icarus(files: Sequence[Path], top: str) -> None:
 
 
 def check_yosys(files: Sequence[Path], top: str) -> None:
-    """Read, elaborate and check with Yosys; raises `ToolError` on an error or a failed check."""
+    """Read, elaborate and check with Yosys; raises `ToolError` on an error, a failed check or a latch."""
     read = " ".join(f'"{path}"' for path in files)
-    script = f"read_verilog {read}; hierarchy -check -top {top}; proc; flatten; opt_clean; check -assert"
+    script = f"read_verilog {read}; hierarchy -check -top {top}; proc; flatten; opt_clean; check -assert; "
+    script += "select -assert-none t:$dlatch t:$adlatch"
     run_tool(["yosys", "-q", "-p", script])
