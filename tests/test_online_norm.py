@@ -389,14 +389,14 @@ def run_circuit(
 
 
 @pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.VERILATOR])
-@pytest.mark.parametrize("layer", FORWARD, ids=lambda layer: f"{layer.shape}")
+@pytest.mark.parametrize("layer", [*FORWARD, *BACKWARD], ids=lambda layer: f"{type(layer).__name__}{layer.shape}")
 def test_circuit_equals_golden_in_every_bit_under_stalls(layer: Any, backend: Backend) -> None:
     run, expected = run_circuit(layer, backend, 2 if backend is Backend.MYHDL else 10, 0.3)
     for name, words in expected.items():
         assert run.outputs[name] == words, name
 
 
-@pytest.mark.parametrize("layer", FORWARD, ids=lambda layer: f"{layer.shape}")
+@pytest.mark.parametrize("layer", [*FORWARD, *BACKWARD], ids=lambda layer: f"{type(layer).__name__}{layer.shape}")
 def test_frames_follow_at_the_declared_cycles(layer: Any) -> None:
     run, _ = run_circuit(layer, Backend.VERILATOR, 24 // layer.recipe.batch, 0.0)
     name, beats = ("y" if isinstance(layer, OnlineNorm) else "dx"), layer.pixels * layer.channels // layer.lanes

@@ -13,7 +13,6 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
-from hdl.engine.convolution import result_places
 from hdl.engine.lanes import (
     add_lanes,
     delay_vector,
@@ -26,7 +25,8 @@ from hdl.engine.lanes import (
     split_lanes,
     subtract_lanes,
 )
-from hdl.engine.norm_common import beat_counter, channel_sums, frame_gate, mean_lanes, split_word
+from hdl.engine.norm_common import beat_counter, channel_sums, frame_gate, line_table, mean_lanes, split_word
+from hdl.engine.places import result_places
 from hdl.engine.requantise import delay_line, requantise_lanes
 from hdl.engine.serial import (
     reciprocal_latency,
@@ -237,65 +237,6 @@ def frames(
         place.next = group
 
     return adapt_gamma, adapt_beta, meet, versions, gate, counter, decide, handshake
-
-
-@block
-def line_table(
-    clk: Any,
-    rst: Any,
-    fire: Any,
-    group: Any,
-    last_pixel: Any,
-    line: Any,
-    write: Any,
-    write_group: Any,
-    write_line: Any,
-    shape: Any,
-    contents: Sequence[int] | None,
-) -> Any:
-    """What the data path needs of the statistics, for ``norm_lag + 1`` frames: ``line`` two cycles after ``fire``."""
-    groups, banks = shape.groups, shape.recipe.norm_lag + 1
-    depth, last_group = groups * banks, groups - 1
-    last_base = depth - groups
-    base, write_base = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
-    read_at, write_at = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
-    store = simple_dual_port(
-        clk,
-        write,
-        write_at,
-        write_line,
-        fire,
-        read_at,
-        line,
-        depth=depth,
-        width=len(line),
-        contents=contents,
-        output_register=True,
-        image="table",
-    )
-
-    @always_comb
-    def address() -> None:
-        read_at.next = base + group
-        write_at.next = write_base + write_group
-
-    @always(clk.posedge)
-    def turn() -> None:
-        if fire and last_pixel and group == last_group:
-            if base == last_base:
-                base.next = 0
-            else:
-                base.next = base + groups
-        if write and write_group == last_group:
-            if write_base == last_base:
-                write_base.next = 0
-            else:
-                write_base.next = write_base + groups
-        if rst:
-            base.next = 0
-            write_base.next = 0
-
-    return store, address, turn
 
 
 @block

@@ -9,7 +9,6 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.convolution import result_places
 from hdl.engine.lanes import (
     add_lanes,
     always_on,
@@ -21,6 +20,7 @@ from hdl.engine.lanes import (
     split_lanes,
     subtract_lanes,
 )
+from hdl.engine.places import result_places
 from hdl.engine.requantise import delay_line, requantise_lanes
 from hdl.engine.scalar import Scalar
 from hdl.fixed import Fixed

@@ -30,6 +30,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from hdl.engine.norm_backward import BackwardShape, norm_backward
+from hdl.engine.norm_common import SHORTEST_FRAME
 from hdl.engine.norm_forward import ForwardShape, norm_forward
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
@@ -114,6 +116,20 @@ class _Norm(Layer):
         previous = state.get("previous", weights)
         state["previous"] = tuple(weights)
         return [(t, previous if t < self.recipe.staleness else weights) for t in range(frames)]
+
+    def _versions(self, state: State, weights: tuple[IntArray, ...]) -> list[IntArray]:
+        """Of each weight the version before and the newest, stacked; what `_split` does, for kernels."""
+        previous = state.get("previous", weights)
+        state["previous"] = weights
+        return [np.stack(pair) for pair in zip(previous, weights, strict=True)]
+
+    def _unrolled(self, state: State, frames: int) -> tuple[IntArray, IntArray]:
+        """Both tables by frame: those that are known, and room for the ones that ``frames`` frames make."""
+        known = state["tables"]
+        tables = np.empty((2, len(known) + frames, self.channels), np.int64)
+        for t, pair in enumerate(known):
+            tables[:, t] = pair
+        return tables[0], tables[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +226,35 @@ class OnlineNorm(_Norm):
         return {"mean": mean, "variance": variance, "tables": tables, "initial": initial}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Every product exact, n rounded once, y rounded once."""
+        """`definition`, compiled."""
+        from hdl.layers import norm_kernel
+
+        x = np.ascontiguousarray(inputs["x"]).reshape(len(inputs["x"]), self.pixels, self.channels)
+        y, normal = np.empty_like(x), np.empty_like(x)
+        constants = norm_kernel.forward_constants(self.numbers, self.gamma_fixed, self.beta_fixed, self.y_fixed)
+        gamma, beta = self._versions(state, (inputs["gamma"], inputs["beta"]))
+        centre, inverse = self._unrolled(state, len(x))
+        state["mean"], state["variance"] = state["mean"].copy(), state["variance"].copy()
+        norm_kernel.forward_batch(
+            x,
+            gamma,
+            beta,
+            self.recipe.staleness,
+            centre,
+            inverse,
+            state["mean"],
+            state["variance"],
+            constants,
+            y,
+            normal,
+        )
+        state["tables"] = deque(zip(centre[len(x) :], inverse[len(x) :], strict=True))
+        shape = (len(x), *self.shape)
+        inverse = inverse[: len(x)].reshape(-1, *self.pair_shape)
+        return {"y": y.reshape(shape), "normal": normal.reshape(shape), "inverse": inverse}
+
+    def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """What `golden` computes: every product exact, n rounded once, y rounded once."""
         x, numbers = inputs["x"], self.numbers
         y, normal, inverse = np.empty_like(x), np.empty_like(x), np.empty((len(x), *self.pair_shape), np.int64)
         normal_bits = numbers.centre.fraction_bits + numbers.inverse.fraction_bits
@@ -366,8 +410,9 @@ class OnlineNormBackward(_Norm):
 
     @property
     def cycles_per_frame(self) -> int:
-        """A beat a cycle."""
-        return self.pixels * self.groups
+        """A beat a cycle, but no faster than the way from errors to their control and back."""
+        loop = math.ceil(self.engine.loop_cycles / (self.recipe.norm_lag + 1))
+        return max(self.pixels * self.groups, loop, SHORTEST_FRAME)
 
     @property
     def macs(self) -> int:
@@ -378,6 +423,22 @@ class OnlineNormBackward(_Norm):
     def multipliers(self) -> int:
         """As `macs`, a lane."""
         return 5 * self.lanes
+
+    @property
+    def engine(self) -> BackwardShape:
+        """What the circuit is built from."""
+        return BackwardShape(
+            numbers=self.numbers,
+            recipe=self.recipe,
+            groups=self.groups,
+            lanes=self.lanes,
+            gamma=self.gamma_fixed,
+            inverse=self.inverse_fixed,
+            g_gamma=self.g_gamma_fixed,
+            g_beta=self.g_beta_fixed,
+            key_gamma=self.key("gamma"),
+            key_beta=self.key("beta"),
+        )
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Element by element; ``inverse`` is needed with the first pixel."""
@@ -395,7 +456,37 @@ class OnlineNormBackward(_Norm):
         return {"v": v, "u": u, "tables": tables, "batch": 0, "initial": initial}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Every product exact; s rounded once, dx rounded once."""
+        """`definition`, compiled."""
+        from hdl.layers import norm_kernel
+
+        frames = len(inputs["e"])
+        flat = (frames, self.pixels, self.channels)
+        e, normal = (np.ascontiguousarray(inputs[name]).reshape(flat) for name in ("e", "normal"))
+        dx = np.empty_like(e)
+        constants = norm_kernel.backward_constants(self.numbers, self.gamma_fixed, self.inverse_fixed)
+        (gamma,) = self._versions(state, (inputs["gamma"],))
+        control_v, control_u = self._unrolled(state, frames)
+        state["v"], state["u"] = state["v"].copy(), state["u"].copy()
+        norm_kernel.backward_batch(
+            e,
+            normal,
+            np.ascontiguousarray(inputs["inverse"]).reshape(frames, self.channels),
+            gamma,
+            self.recipe.staleness,
+            control_v,
+            control_u,
+            state["v"],
+            state["u"],
+            constants,
+            dx,
+        )
+        state["tables"] = deque(zip(control_v[frames:], control_u[frames:], strict=True))
+        state["batch"] += 1
+        gradients = self._gradients(state["batch"] - 1, (e * normal).sum((0, 1)), e.sum((0, 1)))
+        return {"dx": dx.reshape(frames, *self.shape)} | gradients
+
+    def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """What `golden` computes: every product exact; s rounded once, dx rounded once."""
         e, normal, inverse, numbers = inputs["e"], inputs["normal"], inputs["inverse"], self.numbers
         dx = np.empty_like(e)
         for t, (gamma,) in self._split(state, len(e), (inputs["gamma"],)):
@@ -484,7 +575,8 @@ class OnlineNormBackward(_Norm):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.norm_backward`."""
-        raise NotImplementedError
+        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
+        return norm_backward(clk, rst, *ports, shape=self.engine, images=images)
 
     # ---- tests
 
