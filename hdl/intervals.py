@@ -231,6 +231,14 @@ def analyse(block: Any, visitor: Visitor) -> None:
 # ---------------------------------------------------------------------------------------------- analysis
 
 
+def _written(target: ast.expr, value: Interval, declared: Interval) -> Interval:
+    """What a sized local can be after a write: ``name[:] = value`` has the value, a write of a part leaves anything."""
+    assert isinstance(target, ast.Subscript)
+    whole = isinstance(target.slice, ast.Slice) and target.slice.lower is None and target.slice.upper is None
+    low, high = max(value.low, declared.low), min(value.high, declared.high)
+    return Interval(low, high) if whole and low <= high else declared
+
+
 @dataclass(frozen=True)
 class Declaration:
     """How MyHDL declares a variable in Verilog.  A Python int becomes an ``integer``: 32 bits, signed."""
@@ -485,7 +493,7 @@ class GeneratorAnalysis:
         if isinstance(signal, Local):
             signal.version += 1
             if signal.declared is not None:
-                signal.interval = signal.declared
+                signal.interval = _written(target, result.interval, signal.declared)
             return
         if isinstance(signal, list):
             self._emit(Kind.MEMORY_WRITE, target, (result.interval,), result.interval, target=signal)
