@@ -62,7 +62,7 @@ class Estimator:
         return _from_json(row[0]) if row else None
 
 
-_SHAPED = ("multipliers", "memories", "roms", "memory_registers")
+_SHAPED = ("multipliers", "memories", "roms", "memory_registers", "constant_multipliers")
 
 
 def _to_json(resources: Resources) -> str:

@@ -46,11 +46,15 @@ class Resources:
     registers: int = 0
     # flip-flops that are output registers of memories, by (words, bits) of the memory
     memory_registers: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    # bits of adders and subtractors, constant multiplications included
+    # (wider, narrower) operand bits -> products with a constant that is no power of two, made of adders
+    constant_multipliers: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # bits of the adders of products with constants
+    constant_adder_bits: int = 0
+    # bits of all other adders and subtractors
     adder_bits: int = 0
     # bits of comparators
     compare_bits: int = 0
-    # bits of multiplexers, shifters, selections and logic
+    # bits of multiplexers (conditional assignments too), shifters, selections and logic
     logic_bits: int = 0
 
     def __add__(self, other: Resources) -> Resources:
@@ -60,6 +64,8 @@ class Resources:
             _sum(self.roms, other.roms),
             self.registers + other.registers,
             _sum(self.memory_registers, other.memory_registers),
+            _sum(self.constant_multipliers, other.constant_multipliers),
+            self.constant_adder_bits + other.constant_adder_bits,
             self.adder_bits + other.adder_bits,
             self.compare_bits + other.compare_bits,
             self.logic_bits + other.logic_bits,
@@ -112,7 +118,8 @@ def fit(resources: Resources, part: Part) -> Usage:
             mlab += number * part.mlab_blocks(depth, width)
             registers += resources.memory_registers.get((depth, width), 0)
     rom_bits = sum(number * depth * width for (depth, width), number in resources.roms.items())
-    arithmetic = (resources.adder_bits + resources.compare_bits) / ADDER_BITS_PER_ALM
+    adder_bits = resources.adder_bits + resources.constant_adder_bits
+    arithmetic = (adder_bits + resources.compare_bits) / ADDER_BITS_PER_ALM
     # a 6-input look-up table, half an ALM, holds 64 bits of a ROM
     logic = resources.logic_bits / LOGIC_BITS_PER_ALM + rom_bits / 128
     alm = max(math.ceil(arithmetic + logic), math.ceil(registers / REGISTERS_PER_ALM))
@@ -154,7 +161,10 @@ class _Counter(Visitor):
         self.memory_reads: dict[int, Any] = {}
         # memory -> signals that take its words straight into a register
         self.outputs: dict[int, dict[int, Any]] = {}
-        self.adder_bits = self.compare_bits = self.logic_bits = 0
+        self.constant_multipliers: Counter[tuple[int, int]] = Counter()
+        self.adder_bits = self.constant_adder_bits = self.compare_bits = self.logic_bits = 0
+        # (signal, its bits) -> assignments of values that vary, in one generator
+        self.assignments: Counter[tuple[int, tuple[int, int]]] = Counter()
         self._just_read: Any = None
 
     def generator(self, analysis: GeneratorAnalysis) -> None:
@@ -165,8 +175,12 @@ class _Counter(Visitor):
     def event(self, event: Event) -> None:
         """Sort an operation into its kind."""
         just_read, self._just_read = self._just_read, None
+        if event.kind in (Kind.REGISTER_WRITE, Kind.WIRE_WRITE):
+            self._assignment(event)
         if event.kind is Kind.REGISTER_WRITE:
             self._register(event, just_read)
+        elif event.kind is Kind.WIRE_WRITE:
+            pass
         elif event.kind is Kind.MEMORY_WRITE:
             self.memory_writes[id(event.target)] = event.target
         elif event.kind is Kind.MEMORY_READ:
@@ -185,6 +199,17 @@ class _Counter(Visitor):
         self.written.setdefault(id(signal), (signal, set()))[1].update(range(low, high))
         if just_read is not None:
             self.outputs.setdefault(id(just_read), {})[id(signal)] = signal
+
+    def _assignment(self, event: Event) -> None:
+        """Every assignment but the first selects between it and the others; a register is cleared for nothing."""
+        if event.kind is Kind.REGISTER_WRITE and event.constant:
+            return
+        width = 1 if event.target._type is bool else event.target._nrbits
+        high, low = event.bits or (width, 0)
+        key = id(event.target), (high, low)
+        self.assignments[key] += 1
+        if self.assignments[key] > 1:
+            self.logic_bits += high - low
 
     def _operation(self, event: Event) -> None:
         widths = [operand.width for operand in event.operands]
@@ -209,7 +234,10 @@ class _Counter(Visitor):
         if not constants:
             self.multipliers[max(widths), min(widths)] += 1
             return
-        self.adder_bits += max(0, signed_digits(constants[0]) - 1) * event.result.width
+        digits = signed_digits(constants[0])
+        if digits > 1:
+            self.constant_multipliers[max(widths), min(widths)] += 1
+            self.constant_adder_bits += (digits - 1) * event.result.width
 
     def result(self) -> Resources:
         """Sort out which arrays are memories, and which registers are theirs."""
@@ -242,6 +270,8 @@ class _Counter(Visitor):
             dict(sorted(roms.items())),
             registers,
             dict(sorted(outputs.items())),
+            dict(sorted(self.constant_multipliers.items())),
+            self.constant_adder_bits,
             self.adder_bits,
             self.compare_bits,
             self.logic_bits,

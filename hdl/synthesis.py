@@ -1,0 +1,165 @@
+"""What Yosys makes of a circuit, to check `hdl.resources` against: ``synth_intel_alm -family cyclone10gx``.
+
+Cyclone 10 GX has the fabric of Arria 10: ALMs, MLABs and M20Ks.  Yosys counts multipliers, not DSP blocks, and builds a
+memory in the logic of an MLAB as one cell a bit of width and 32 words.  Products narrower than 4 bits it makes of
+logic, and one wider than 27 bits of several multipliers.  It takes multipliers for products with constants, where
+`hdl.resources` counts adders; `compare` follows Yosys there.
+
+Contents of memories change no count; they are taken out of the text, because Yosys 0.23 can't map an M20K with
+contents (its techmap lacks the parameter INIT) nor an MLAB (its rule says so).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hdl.errors import ToolError
+from hdl.parts import Part, part
+from hdl.resources import Resources, fit, in_block_memory
+from hdl.verilog import VerilogModule, run_tool
+
+# whose fabric Yosys maps to
+FABRIC = "10AX115"
+# words of one MISTRAL_MLAB cell, which is one bit wide
+MLAB_CELL_WORDS = 32
+# operand bits of Yosys' multipliers, and the least for which it takes one
+WIDEST_FACTOR, NARROWEST_FACTOR = 27, 4
+_ADDER = "MISTRAL_ALUT_ARITH"
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """Cells by type, as Yosys counts them."""
+
+    cells: Mapping[str, int]
+
+    def _sum(self, pattern: str) -> int:
+        return sum(count for cell, count in self.cells.items() if re.fullmatch(pattern, cell))
+
+    @property
+    def multipliers(self) -> int:
+        """Multipliers of any width."""
+        return self._sum(r"MISTRAL_MUL\d+X\d+")
+
+    @property
+    def m20k(self) -> int:
+        """Block memories."""
+        return self._sum(r"MISTRAL_M20K\w*|altsyncram")
+
+    @property
+    def mlab_cells(self) -> int:
+        """Memory cells of 32 words × 1 bit."""
+        return self._sum("MISTRAL_MLAB")
+
+    @property
+    def registers(self) -> int:
+        """Flip-flops."""
+        return self._sum("MISTRAL_FF")
+
+    @property
+    def adder_bits(self) -> int:
+        """Full adders."""
+        return self._sum(_ADDER)
+
+    @property
+    def alm(self) -> int:
+        """ALMs: two functions of up to five inputs, or two full adders, share one; a 6-input function takes one."""
+        halves = self._sum(r"MISTRAL_ALUT[2-5]|MISTRAL_NOT") + self.adder_bits
+        logic = math.ceil(halves / 2) + self._sum("MISTRAL_ALUT6")
+        return max(logic, math.ceil(self.registers / 4)) + math.ceil(self.mlab_cells / 20) * 10
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One quantity, counted off the circuit and synthesised."""
+
+    quantity: str
+    estimate: int
+    synthesis: int
+
+    @property
+    def error(self) -> float:
+        """(estimate - synthesis) / synthesis; 0 if both are 0."""
+        if self.estimate == self.synthesis:
+            return 0.0
+        return (self.estimate - self.synthesis) / self.synthesis if self.synthesis else math.inf
+
+
+def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...]:
+    """Estimate beside synthesis: multipliers, block memories, MLAB cells, registers, ALMs."""
+    target = part(FABRIC)
+    usage = fit(dataclasses.replace(resources, constant_adder_bits=0), target)
+    return (
+        Comparison("multipliers", expected_multipliers(resources), synthesis.multipliers),
+        Comparison("m20k", usage.m20k, synthesis.m20k),
+        Comparison("mlab_cells", expected_mlab_cells(resources, target), synthesis.mlab_cells),
+        Comparison("registers", usage.registers, synthesis.registers),
+        Comparison("alm", usage.alm, synthesis.alm),
+    )
+
+
+def expected_multipliers(resources: Resources) -> int:
+    """Multiplier cells that Yosys should use; it takes them for products with constants too."""
+    both = [*resources.multipliers.items(), *resources.constant_multipliers.items()]
+    return sum(
+        number * math.prod(-(-width // WIDEST_FACTOR) for width in widths)
+        for widths, number in both
+        if min(widths) >= NARROWEST_FACTOR
+    )
+
+
+def expected_mlab_cells(resources: Resources, target: Part) -> int:
+    """MLAB cells that Yosys should use."""
+    return sum(
+        number * -(-depth // MLAB_CELL_WORDS) * width
+        for (depth, width), number in resources.memories.items()
+        if not in_block_memory(depth, width, target)
+    )
+
+
+def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
+    """Run Yosys.  Raises `ToolError`, `ToolMissing`."""
+    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
+        folder = Path(name)
+        (folder / "circuit.v").write_text(without_contents(module.text))
+        script = (
+            f"read_verilog circuit.v; synth_intel_alm -family cyclone10gx -top {module.name} -noiopad -noclkbuf; "
+            "tee -q -o stat.json stat -json"
+        )
+        run_tool(["yosys", "-q", "-p", script], folder, timeout)
+        report = json.loads((folder / "stat.json").read_text())
+    try:
+        cells = report["design"]["num_cells_by_type"]
+    except KeyError as error:
+        raise ToolError(f"Yosys' statistics of {module.name} have no {error}; this reads those of 0.23") from error
+    return Synthesis({str(cell): int(count) for cell, count in cells.items()})
+
+
+def longest_path(module: VerilogModule, timeout: float = 300.0) -> int:
+    """Word-level cells (adders, comparators, multiplexers, gates) on the longest path between registers."""
+    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
+        (Path(name) / "circuit.v").write_text(module.text)
+        script = (
+            f"read_verilog circuit.v; hierarchy -top {module.name}; proc; flatten; opt -full; memory -nomap; "
+            "opt -full; tee -q -o path.txt ltp -noff"
+        )
+        run_tool(["yosys", "-q", "-p", script], Path(name), timeout)
+        text = (Path(name) / "path.txt").read_text()
+    found = re.search(r"length=(\d+)", text)
+    if found is None:
+        raise ToolError(f"Yosys' ltp of {module.name} says no length: {text[-500:]}")
+    return int(found.group(1))
+
+
+def without_contents(text: str) -> str:
+    """The Verilog without the initial contents of its memories."""
+    loop = r"initial begin: \w+\n    integer i;\n    for\(i=0; i<\d+; i=i\+1\) begin\n[^\n]*\n    end\nend\n"
+    words = r"initial begin\n(?:    \w+\[\d+\] <= [^\n]*;\n)+end\n"
+    return re.sub(rf"{loop}|{words}", "", text)
