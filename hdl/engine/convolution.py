@@ -84,7 +84,7 @@ def convolution(
         claimable,
         steps.weight_read,
         steps.weight,
-        steps.weight_frame_last,
+        steps.weight_pass_last,
         weight,
         words=shape.words,
         recipe=shape.recipe,

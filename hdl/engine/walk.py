@@ -1,8 +1,9 @@
 """The order in which an engine with a kernel visits its work: one geometry for the cycle counts and for the circuit.
 
 A walk is a loop nest, outermost first: frame, output row, output column, repeat group (groups of results of one
-pixel), reduce group (groups of stored channels that are summed), tap row, tap column.  One iteration of the innermost
-loop is one cycle.  The stored map is read from a ring of rows (`hdl.engine.row_store`), so every position advances by a
+pixel), reduce group (groups of stored channels that are summed), tap row, tap column.  With ``outer_repeat`` the repeat
+groups come right inside the frame, so that each needs its weights once a frame.  One iteration of the innermost loop is
+one cycle.  The stored map is read from a ring of rows (`hdl.engine.row_store`), so every position advances by a
 constant that depends only on the loop that moves and on the phase of the pixel: that is what `deltas` tabulates.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-# loops, innermost first; an iteration "ticks" the outermost loop whose inner loops are all at their ends
-TAP_COLUMN, TAP_ROW, REDUCE, REPEAT, COLUMN, ROW, FRAME = range(7)
+# levels of loops, innermost first; an iteration "ticks" the outermost loop whose inner loops are all at their ends
+TAP_COLUMN, TAP_ROW, REDUCE, RESULT, _, _, FRAME = range(7)
 LEVELS = 7
 
 
@@ -106,6 +107,43 @@ class Walk:
     repeat: int = 1
     # distance in stored words between reduce groups, between repeat groups
     group_steps: tuple[int, int] = (1, 0)
+    # the repeat loop right inside the frame instead of inside the pixel
+    outer_repeat: bool = False
+
+    @property
+    def repeat_level(self) -> int:
+        """Level of the repeat loop."""
+        return 5 if self.outer_repeat else 3
+
+    @property
+    def column_level(self) -> int:
+        """Level of the loop over columns; a tick above it ends a strip."""
+        return 3 if self.outer_repeat else 4
+
+    @property
+    def row_level(self) -> int:
+        """Level of the loop over rows; a tick above it ends a pass over the map."""
+        return 4 if self.outer_repeat else 5
+
+    @property
+    def passes(self) -> int:
+        """Passes over the map a frame."""
+        return self.repeat if self.outer_repeat else 1
+
+    @property
+    def strip_cycles(self) -> list[int]:
+        """Cycles of each strip: the output rows of all passes of a frame."""
+        return [cycles // self.passes for cycles in self.row_cycles] * self.passes
+
+    @property
+    def strip_needs(self) -> list[int]:
+        """Stored rows that must be there for each strip."""
+        return self.rows.needs() + [self.rows.stored] * (self.rows.outputs * (self.passes - 1))
+
+    @property
+    def strip_frees(self) -> list[int]:
+        """Stored rows that nobody reads after each strip."""
+        return [0] * (self.rows.outputs * (self.passes - 1)) + self.rows.freed()
 
     @property
     def groups(self) -> int:
@@ -169,25 +207,22 @@ class Walk:
         return tuple(self._delta(value, level, phase) for level in range(LEVELS) for phase in range(self.phases))
 
     def _delta(self, value: Callable[..., int], level: int, phase: int) -> int:
-        last_w, last_h, last_r = (limit - 1 for limit in self.limits(phase)[:3])
+        inner = ("tap_w", "tap_h", "reduce")
+        middle = ("column", "row", "repeat") if self.outer_repeat else ("repeat", "column", "row")
+        order = (*inner, *middle, "frame")
+        limits = self.limits(phase)
+        ends = {"repeat": self.repeat - 1, "row": self.rows.outputs - 1, "column": self.columns.outputs - 1}
+        ends |= {name: limits[index] - 1 for index, name in enumerate(inner)}
+        before = dict.fromkeys(order, 0)
         # a pixel of this phase; positions are affine in whole strides, so any one will do
-        row = (phase // self.columns.phases - self.rows.before) % self.rows.phases
-        column = (phase % self.columns.phases - self.columns.before) % self.columns.phases
-        last_row, last_column = self.rows.outputs - 1, self.columns.outputs - 1
-        if level == TAP_COLUMN:
-            return value(row, column, 0, 0, 0, 1, 0) - value(row, column, 0, 0, 0, 0, 0)
-        if level == TAP_ROW:
-            return value(row, column, 0, 0, 1, 0, 0) - value(row, column, 0, 0, 0, last_w, 0)
-        if level == REDUCE:
-            return value(row, column, 0, 1, 0, 0, 0) - value(row, column, 0, 0, last_h, last_w, 0)
-        if level == REPEAT:
-            return value(row, column, 1, 0, 0, 0, 0) - value(row, column, 0, last_r, last_h, last_w, 0)
-        ends = (self.repeat - 1, last_r, last_h, last_w, 0)
-        if level == COLUMN:
-            return value(row, column + 1, 0, 0, 0, 0, 0) - value(row, column, *ends)
-        if level == ROW:
-            return value(row + 1, 0, 0, 0, 0, 0, 0) - value(row, last_column, *ends)
-        return value(0, 0, 0, 0, 0, 0, 1) - value(last_row, last_column, *ends)
+        before["row"] = (phase // self.columns.phases - self.rows.before) % self.rows.phases
+        before["column"] = (phase % self.columns.phases - self.columns.before) % self.columns.phases
+        after = dict(before)
+        for name in order[:level]:
+            before[name], after[name] = ends[name], 0
+        after[order[level]] += 1
+        names = ("row", "column", "repeat", "reduce", "tap_h", "tap_w", "frame")
+        return value(*(after[name] for name in names)) - value(*(before[name] for name in names))
 
     def address(self, row: int, column: int, repeat: int, reduce: int, tap_h: int, tap_w: int, frame: int) -> int:
         """Stored word of the first of the parallel taps, counted from the first frame's first word."""
@@ -211,9 +246,9 @@ class Walk:
             period: cycles a frame.
         """
         return _ring_rows(
-            tuple(self.rows.needs()),
-            tuple(self.rows.freed()),
-            tuple(self.row_cycles),
+            tuple(self.strip_needs),
+            tuple(self.strip_frees),
+            tuple(self.strip_cycles),
             input_row,
             self.rows.stored,
             period,

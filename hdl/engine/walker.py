@@ -8,7 +8,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.tables import look_up, registered_look_up, signal_for
-from hdl.engine.walk import COLUMN, LEVELS, REPEAT, ROW, Axis, Walk
+from hdl.engine.walk import FRAME, LEVELS, RESULT, Axis, Walk
 from hdl.memory import address_width
 
 # cycles from `issue` to the read at the row store, and from there to the words (`row_store.READ_LATENCY`)
@@ -27,8 +27,8 @@ class Steps:
         self.issue, self.issue_last = flag[0], flag[1]
         # ... and it is the last of its frame
         self.issue_frame_last = flag[2]
-        # two cycles later, for `weight_buffer`: read `weight`; this is the frame's last
-        self.weight_read, self.weight_frame_last = flag[3], flag[4]
+        # two cycles later, for `weight_buffer`: read `weight`; this is the last of a pass over the map
+        self.weight_read, self.weight_pass_last = flag[3], flag[4]
         self.weight = Signal(intbv(0)[address_width(weight_words) :])
         # three cycles later, for `row_store`
         self.read = flag[5]
@@ -80,21 +80,21 @@ def walker(
 
     Args:
         row_written: in, of the row store.
-        claim, claimable: out and in, of the weight buffer: frames start in order, each once.
+        claim, claimable: out and in, of the weight buffer: passes over the map start in order, each once.
         may: in, from registers: the consumer takes an operation in this cycle.
         weights: how the weight word moves; None when nothing reads weights.
     """
     token, taken = Signal(bool(0)), Signal(bool(0))
     grant = row_grants(clk, rst, row_written, claim, claimable, token, taken, walk=walk)
     move = signal_for([LEVELS * walk.phases - 1])
-    issued, frees, live, first, last, frame_last = (Signal(bool(0)) for _ in range(6))
-    row = Signal(intbv(0)[address_width(walk.rows.outputs) :])
+    issued, frees, live, first, last, pass_last = (Signal(bool(0)) for _ in range(6))
+    strip = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
     nest = loop_nest(
-        clk, rst, token, may, taken, steps, move, issued, frees, row, live, first, last, frame_last, walk=walk
+        clk, rst, token, may, taken, steps, move, issued, frees, strip, live, first, last, pass_last, walk=walk
     )
     delayed = [Signal(bool(0)) for _ in range(5)]
     freed = signal_for([walk.rows.stored])
-    flags = second_stage(clk, issued, frees, live, first, last, frame_last, row, delayed, freed, steps, walk=walk)
+    flags = second_stage(clk, issued, frees, live, first, last, pass_last, strip, delayed, freed, steps, walk=walk)
     places = ring_addresses(clk, rst, move, steps, walk=walk, ring_rows=ring_rows)
     inside = map_bounds(clk, rst, move, delayed, steps, walk=walk)
     tail = flag_pipeline(clk, delayed, freed, steps)
@@ -108,29 +108,32 @@ def walker(
 def row_grants(
     clk: Any, rst: Any, row_written: Any, claim: Any, claimable: Any, token: Any, taken: Any, *, walk: Walk
 ) -> Any:
-    """Looks ahead over output rows: ``token`` says that the row at work has all its inputs; ``taken`` ends it."""
-    needs = walk.rows.needs()
+    """Looks ahead over strips: ``token`` says that the strip at work has all its inputs; ``taken`` ends it."""
+    needs = walk.strip_needs
     after = [*needs[1:], walk.rows.stored + needs[0]]
     growth = tuple(later - now for now, later in zip(needs, after, strict=True))
     first_need = needs[0]
-    last_row = walk.rows.outputs - 1
+    last_strip = len(needs) - 1
     bound = 4 * walk.rows.stored + 16
-    # stored rows written less those that the next row to be granted needs
+    # stored rows written less those that the next strip to be granted needs
     slack = Signal(intbv(-first_need, min=-bound, max=bound))
     step = signal_for(growth)
-    row = Signal(intbv(0)[address_width(walk.rows.outputs) :])
+    strip = Signal(intbv(0)[address_width(len(needs)) :])
+    # the first strip of a pass claims the weights of that pass
+    opens = Signal(intbv(0)[1:])
+    opening = tuple(int(index % walk.rows.outputs == 0) for index in range(len(needs)))
     tokens = Signal(intbv(0, min=0, max=GRANTS + 1))
     grant = Signal(bool(0))
-    rom = look_up(row, step, table=growth)
+    roms = look_up(strip, step, table=growth), look_up(strip, opens, table=opening)
 
     @always_comb
     def decide() -> None:
-        grant.next = slack >= 0 and tokens != GRANTS and (row != 0 or claimable)
+        grant.next = slack >= 0 and tokens != GRANTS and (opens == 0 or claimable)
         token.next = tokens != 0
 
     @always_comb
     def start() -> None:
-        claim.next = grant and row == 0
+        claim.next = grant and opens != 0
 
     @always(clk.posedge)
     def count() -> None:
@@ -141,20 +144,20 @@ def row_grants(
         elif row_written:
             slack.next = slack + 1
         if grant:
-            if row == last_row:
-                row.next = 0
+            if strip == last_strip:
+                strip.next = 0
             else:
-                row.next = row + 1
+                strip.next = strip + 1
         if grant and not taken:
             tokens.next = tokens + 1
         elif taken and not grant:
             tokens.next = tokens - 1
         if rst:
             slack.next = -first_need
-            row.next = 0
+            strip.next = 0
             tokens.next = 0
 
-    return rom, decide, start, count
+    return roms, decide, start, count
 
 
 def _phase_tables(walk: Walk) -> dict[str, tuple[int, ...]]:
@@ -183,11 +186,11 @@ def loop_nest(
     move: Any,
     issued: Any,
     frees: Any,
-    row: Any,
+    strip: Any,
     live: Any,
     first: Any,
     last: Any,
-    frame_last: Any,
+    pass_last: Any,
     *,
     walk: Walk,
 ) -> Any:
@@ -202,10 +205,18 @@ def loop_nest(
     tap_column, tap_row, reduce = (signal_for(tables[name]) for name in ("tap_column", "tap_row", "reduce"))
     repeat = signal_for([walk.repeat - 1])
     column = signal_for([walk.columns.outputs - 1])
-    at_row = Signal(intbv(0)[len(row) :])
+    row = signal_for([walk.rows.outputs - 1])
+    at_strip = Signal(intbv(0)[len(strip) :])
     level = Signal(intbv(0, min=0, max=LEVELS))
     issue, fresh = Signal(bool(0)), Signal(bool(0))
-    last_repeat, last_column, last_row = walk.repeat - 1, walk.columns.outputs - 1, walk.rows.outputs - 1
+    on_repeat, on_column, on_row = walk.repeat_level, walk.column_level, walk.row_level
+    ends = {
+        on_repeat: (repeat, walk.repeat),
+        on_column: (column, walk.columns.outputs),
+        on_row: (row, walk.rows.outputs),
+    }
+    (inner, inner_count), (middle, middle_count), (outer, outer_count) = (ends[level] for level in (3, 4, 5))
+    inner_last, middle_last, outer_last = inner_count - 1, middle_count - 1, outer_count - 1
     phases = walk.phases
 
     @always_comb
@@ -216,11 +227,11 @@ def loop_nest(
             level.next = 1
         elif reduce != end_reduce:
             level.next = 2
-        elif repeat != last_repeat:
+        elif inner != inner_last:
             level.next = 3
-        elif column != last_column:
+        elif middle != middle_last:
             level.next = 4
-        elif at_row != last_row:
+        elif outer != outer_last:
             level.next = 5
         else:
             level.next = 6
@@ -232,10 +243,10 @@ def loop_nest(
 
     @always_comb
     def announce() -> None:
-        taken.next = issue and level >= ROW
+        taken.next = issue and level > on_column
         steps.issue.next = issue
-        steps.issue_last.next = issue and level >= REPEAT
-        steps.issue_frame_last.next = issue and level > ROW
+        steps.issue_last.next = issue and level >= RESULT
+        steps.issue_frame_last.next = issue and level == FRAME
 
     @always(clk.posedge)
     def count() -> None:
@@ -252,39 +263,47 @@ def loop_nest(
                 reduce.next = reduce + 1
             elif level > 2:
                 reduce.next = 0
-            if level == REPEAT:
+            if level == on_repeat:
                 repeat.next = repeat + 1
-            elif level > REPEAT:
+            elif level > on_repeat:
                 repeat.next = 0
-            if level == COLUMN:
+            if level == on_column:
                 column.next = column + 1
-                phase.next = column_phase
-            elif level > COLUMN:
+            elif level > on_column:
                 column.next = 0
-            if level == ROW:
-                at_row.next = at_row + 1
+            if level == on_row:
+                row.next = row + 1
+            elif level > on_row:
+                row.next = 0
+            if level == on_column:
+                phase.next = column_phase
+            elif level == on_row:
                 phase.next = row_phase
-            elif level > ROW:
-                at_row.next = 0
+            elif level > on_row:
                 phase.next = start_phase
+            if level == FRAME:
+                at_strip.next = 0
+            elif level > on_column:
+                at_strip.next = at_strip + 1
         if rst:
             tap_column.next = 0
             tap_row.next = 0
             reduce.next = 0
             repeat.next = 0
             column.next = 0
-            at_row.next = 0
+            row.next = 0
+            at_strip.next = 0
             phase.next = start_phase
 
     @always(clk.posedge)
     def register() -> None:
         issued.next = issue and not rst
-        frees.next = level >= ROW
-        row.next = at_row
+        frees.next = level > on_column
+        strip.next = at_strip
         live.next = has_taps != 0
         first.next = fresh
-        last.next = level >= REPEAT
-        frame_last.next = level > ROW
+        last.next = level >= RESULT
+        pass_last.next = level > on_row
         move.next = level * phases + phase
 
     return lookups, rank, decide, announce, count, register
@@ -298,8 +317,8 @@ def second_stage(
     live: Any,
     first: Any,
     last: Any,
-    frame_last: Any,
-    row: Any,
+    pass_last: Any,
+    strip: Any,
     delayed: Any,
     freed: Any,
     steps: Steps,
@@ -307,9 +326,9 @@ def second_stage(
     walk: Walk,
 ) -> Any:
     """Flags beside the moves that were just looked up; ``delayed`` is (valid, first, last, live, frees)."""
-    before = [0, *walk.rows.freed()[:-1]]
-    table = tuple(now - then for then, now in zip(before, walk.rows.freed(), strict=True))
-    rom = registered_look_up(clk, row, freed, table=table)
+    frees_after = walk.strip_frees
+    table = tuple(now - then for then, now in zip([0, *frees_after[:-1]], frees_after, strict=True))
+    rom = registered_look_up(clk, strip, freed, table=table)
 
     @always(clk.posedge)
     def delay() -> None:
@@ -318,7 +337,7 @@ def second_stage(
         delayed[2].next = last
         delayed[3].next = live
         delayed[4].next = issued and frees
-        steps.weight_frame_last.next = frame_last
+        steps.weight_pass_last.next = pass_last
         steps.weight_read.next = issued
 
     return rom, delay
