@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy.typing as npt
-from importers.onnx import NormMode, import_model
 from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.data import load_dataset
@@ -27,6 +26,7 @@ from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import summarise
 from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
+from importers.onnx import NormMode, import_model
 
 # batches of the float reference from which binary points are chosen
 CALIBRATION_BATCHES = 4
