@@ -1,20 +1,52 @@
-"""ONNX files to forward graphs."""
+"""ONNX in, forward graph out: load, check, normalise, place normalisation, lower; see docs/importing.md."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.ir import Graph
 from hdl.recipe import Recipe
-from importers.onnx import operators as operators
-from importers.onnx.load import load
-from importers.onnx.translate import NormMode, translate
+from importers.onnx.check import check_model
+from importers.onnx.handlers import HANDLERS
+from importers.onnx.load import load_proto
+from importers.onnx.lower import lower
+from importers.onnx.norm import NormMode, place_norm
+from importers.onnx.normalise import normalise
+from importers.onnx.problems import Problems
 
-__all__ = ["NormMode", "import_model"]
+__all__ = ["Imported", "NormMode", "import_model", "import_with_notes"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of a file."""
+
+    # at Stage.FORWARD: HostInput, layers, SoftmaxCrossEntropy, whose label and result follow with differentiation
+    graph: Graph
+    # what was dropped or changed and the user may want to know
+    notes: tuple[str, ...]
 
 
 def import_model(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: Recipe | None = None) -> Graph:
-    """The forward graph (Stage.FORWARD) of an ONNX file, its loss behind its output.
+    """The forward graph of an ONNX file; notes go to the log.
 
-    Raises `ImportProblem`, one error that lists everything wrong with the file, its shapes, weights and operators."""
-    return translate(load(path), norm, recipe or Recipe())
+    Raises `hdl.errors.ImportProblem` with everything that is wrong with the file."""
+    imported = import_with_notes(path, norm=norm, recipe=recipe)
+    for note in imported.notes:
+        log.info("%s: %s", path, note)
+    return imported.graph
+
+
+def import_with_notes(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: Recipe | None = None) -> Imported:
+    """As `import_model`, with the notes."""
+    proto = load_proto(path)
+    problems = Problems(str(path))
+    model = check_model(proto, path, {*HANDLERS, "Identity"}, problems)
+    problems.raise_if_any()
+    model = place_norm(normalise(model, problems), norm)
+    graph, notes = lower(model, recipe or Recipe(), problems)
+    return Imported(graph, notes)

@@ -1,256 +1,103 @@
-"""An ONNX file as a checked `Model`: constants folded, shapes static, batch 1; every problem found, in one error."""
+"""From a path to protocol buffers: reading, external weights, local functions.  Nothing is judged but the bytes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import networkx as nx
-import numpy as np
-import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
+from onnx import GraphProto, ModelProto, TensorProto, external_data_helper, inliner
 
 from hdl.errors import ImportProblem
+from importers.onnx.problems import Problems
+from importers.onnx.skeleton import is_skeleton
 
-Constant = npt.NDArray[Any]
-
-# folding a constant larger than this would only copy weights about
-LARGEST_FOLD = 1 << 28
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One node that is left after folding."""
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+# first bytes of files that people take for ONNX: what they are, and the cure
+FOREIGN = {
+    b"PK": ("a ZIP archive, perhaps a PyTorch checkpoint", "export it with torch.onnx.export"),
+    b"\x89HDF": ("an HDF5 file, perhaps a Keras model", "convert it with tf2onnx"),
+    b"\x1f\x8b": ("gzip-compressed", "unpack it first"),
+    b"version https://git-lfs": ("a Git LFS pointer", "fetch the file itself with `git lfs pull`"),
+    b"<": ("an HTML or XML page, perhaps a download that failed", "download it again"),
+}
+AGAIN = "export or download it again"
 
 
-@dataclass(frozen=True)
-class Model:
-    """A network with one image input and one output."""
-
-    name: str
-    file: str
-    opset: int
-    operations: tuple[Operation, ...]
-    # tensor name -> value, for everything that does not depend on the image
-    constants: Mapping[str, Constant]
-    # tensor name -> static shape with batch 1, where known
-    shapes: Mapping[str, tuple[int, ...]]
-    input: str
-    output: str
-
-
-class Problems:
-    """Collects what is wrong with a file; raised all at once."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.found: list[str] = []
-
-    def add(self, problem: str) -> None:
-        """One more; the same is kept once."""
-        if problem not in self.found:
-            self.found.append(problem)
-
-    def raise_if_any(self) -> None:
-        """Raise `ImportProblem` with all of them."""
-        if self.found:
-            listed = "\n  ".join(self.found)
-            raise ImportProblem(f"{self.file} cannot be imported:\n  {listed}")
-
-
-def load(path: Path) -> Model:
-    """Read and check a file.  Raises `ImportProblem` listing all problems found."""
+def load_proto(path: Path) -> ModelProto:
+    """The model of a file with all weights inside it and all local functions inlined; `ImportProblem` else."""
     problems = Problems(str(path))
-    proto = _parse(path)
-    _check_inputs(proto, problems)
-    _check_order(proto, problems)
+    data = _read(path, problems)
     problems.raise_if_any()
-    _fix_batch(proto)
-    inferred = _infer(proto, problems)
+    model = _parse(data, problems)
     problems.raise_if_any()
-    shapes = _shapes(inferred)
-    constants = {item.name: numpy_helper.to_array(item) for item in inferred.graph.initializer}
-    operations = _fold(inferred, constants, shapes, problems)
-    images = [item.name for item in inferred.graph.input if item.name not in constants]
-    operations = _reachable(operations, images[0], inferred.graph.output[0].name, problems)
-    _check_constants(operations, constants, problems)
+    if is_skeleton(model):
+        problems.add("", "holds the structure of a model without its weights", "fill it with examples/models/fill.py")
+    _load_external(model, path.parent, problems)
     problems.raise_if_any()
-    opset = next((item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")), 1)
-    output = inferred.graph.output[0].name
-    return Model(path.stem, str(path), opset, operations, constants, shapes, images[0], output)
+    return _inline(model, path)
 
 
-def _parse(path: Path) -> onnx.ModelProto:
+def _read(path: Path, problems: Problems) -> bytes:
+    if path.is_dir():
+        problems.add("", "it is a folder", "give the path of an ONNX file")
+        return b""
     try:
-        proto = onnx.load(str(path))
-    except (DecodeError, OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ImportProblem(
-            f"{path} is not a readable ONNX file ({type(error).__name__}: {error}); export it again"
-        ) from error
-    if not proto.graph.node:
-        raise ImportProblem(f"{path} holds no ONNX graph, or an empty one; export it again")
-    return proto
+        data = path.read_bytes()
+    except FileNotFoundError:
+        problems.add("", "it does not exist", "give the path of an ONNX file")
+        return b""
+    except OSError as error:
+        problems.add("", f"it can't be read ({error.strerror})", "make it readable")
+        return b""
+    if not data:
+        problems.add("", "it is empty", AGAIN)
+    return data
 
 
-def _check_inputs(proto: onnx.ModelProto, problems: Problems) -> None:
-    initial = {item.name for item in proto.graph.initializer}
-    images = [item for item in proto.graph.input if item.name not in initial]
-    if len(images) != 1:
-        names = ", ".join(item.name for item in images) or "none"
-        problems.add(f"the graph must have one input, the image; it has {len(images)}: {names}")
-    if not proto.graph.output:
-        problems.add("the graph has no output; export it again")
-    for item in images[:1]:
-        if item.type.tensor_type.elem_type != TensorProto.FLOAT:
-            kind = TensorProto.DataType.Name(item.type.tensor_type.elem_type)
-            problems.add(f"input {item.name} is {kind}; export the model in FLOAT (32 bits)")
-        if not item.type.tensor_type.HasField("shape"):
-            problems.add(f"input {item.name} has no shape; export with a fixed image size (N, C, H, W)")
+def _parse(data: bytes, problems: Problems) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+        is_model = bool(model.ir_version) and model.HasField("graph")
+    except DecodeError:
+        is_model = False
+    if not is_model:
+        no_model = (f"it is no ONNX model, or a truncated one of {len(data)} bytes", AGAIN)
+        foreign = (("it is " + what, cure) for start, (what, cure) in FOREIGN.items() if data.startswith(start))
+        problems.add("", *next(foreign, no_model))
+    elif not model.graph.node:
+        problems.add("", "its graph has no nodes", AGAIN)
+    return model
+
+
+def _load_external(model: ModelProto, folder: Path, problems: Problems) -> None:
+    """Fetch weights that stand in files beside the model."""
+    for tensor in _tensors(model.graph):
+        if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        dims = list(item.type.tensor_type.shape.dim)
-        if len(dims) != 4:
-            problems.add(f"input {item.name} has {len(dims)} dimensions; images need 4: (N, C, H, W)")
-        for position, dim in enumerate(dims):
-            if position and dim.dim_value < 1:
-                what = dim.dim_param or "unknown"
-                problems.add(
-                    f"input {item.name}: dimension {position} is dynamic ({what}); only the batch may be, so export "
-                    "with a fixed image size"
-                )
+        where = f"weights {tensor.name}"
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        try:
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+        except (OSError, ValueError, onnx.checker.ValidationError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            problems.add(where, f"their data file {location!r} can't be read ({reason})", "put it beside the model")
+            continue
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
 
 
-def _check_order(proto: onnx.ModelProto, problems: Problems) -> None:
-    """Sort nodes topologically; a cycle is shown."""
-    graph = nx.DiGraph()
-    producer = {name: index for index, node in enumerate(proto.graph.node) for name in node.output if name}
-    graph.add_nodes_from(range(len(proto.graph.node)))
-    known = {item.name for item in (*proto.graph.initializer, *proto.graph.input)}
-    for index, node in enumerate(proto.graph.node):
-        for name in node.input:
-            if name in producer:
-                graph.add_edge(producer[name], index)
-            elif name and name not in known:
-                problems.add(f"node {node.name or node.op_type}: input {name} is produced by nobody; export it again")
+def _tensors(graph: GraphProto) -> list[TensorProto]:
+    attributes = [item.t for node in graph.node for item in node.attribute if item.HasField("t")]
+    return [*graph.initializer, *attributes]
+
+
+def _inline(model: ModelProto, path: Path) -> ModelProto:
+    if not model.functions:
+        return model
     try:
-        order = list(nx.lexicographical_topological_sort(graph))
-    except nx.NetworkXUnfeasible:
-        cycle = [proto.graph.node[edge[0]].name or proto.graph.node[edge[0]].op_type for edge in nx.find_cycle(graph)]
-        problems.add(f"the graph has a cycle: {' -> '.join([*cycle, cycle[0]])}; recurrence is not supported")
-        return
-    nodes = [proto.graph.node[index] for index in order]
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-
-
-def _fix_batch(proto: onnx.ModelProto) -> None:
-    """Batch 1, and no stale shapes that were written for another batch."""
-    initial = {item.name for item in proto.graph.initializer}
-    for item in proto.graph.input:
-        if item.name not in initial:
-            item.type.tensor_type.shape.dim[0].Clear()
-            item.type.tensor_type.shape.dim[0].dim_value = 1
-    del proto.graph.value_info[:]
-    for item in proto.graph.output:
-        item.type.tensor_type.ClearField("shape")
-
-
-def _infer(proto: onnx.ModelProto, problems: Problems) -> onnx.ModelProto:
-    try:
-        return shape_inference.infer_shapes(proto, strict_mode=False, data_prop=True)
-    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        problems.add(f"shapes do not fit together: {error}")
-        return proto
-
-
-def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    found = {}
-    for item in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-        tensor = item.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            found[item.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return found
-
-
-def _fold(
-    proto: onnx.ModelProto, constants: dict[str, Constant], shapes: Mapping[str, tuple[int, ...]], problems: Problems
-) -> tuple[Operation, ...]:
-    """Evaluate whatever does not depend on the image; `Identity` of a constant, `Shape` of a known shape too."""
-    left: list[Operation] = []
-    counts: Counter[str] = Counter()
-    for node in proto.graph.node:
-        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        counts[op] += 1
-        name = node.name or f"{op}_{counts[op]}"
-        if op == "Shape" and node.input[0] in shapes and len(node.attribute) == 0:
-            constants[node.output[0]] = np.array(shapes[node.input[0]], np.int64)
-        elif all(item in constants for item in node.input if item) and _is_small(node, constants):
-            try:
-                results = ReferenceEvaluator(_standalone(node, proto)).run(
-                    None, {item: constants[item] for item in node.input if item}
-                )
-            except Exception as error:  # noqa: BLE001 - whatever the evaluator cannot do is the file's problem
-                problems.add(f"node {name} ({op}) cannot be evaluated: {error}")
-                continue
-            constants.update((item, value) for item, value in zip(node.output, results, strict=False) if item)
-        else:
-            attributes = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-            left.append(Operation(name, op, tuple(node.input), tuple(node.output), attributes))
-    return tuple(left)
-
-
-def _standalone(node: onnx.NodeProto, proto: onnx.ModelProto) -> onnx.ModelProto:
-    inputs = [onnx.helper.make_value_info(item, onnx.TypeProto()) for item in node.input if item]
-    outputs = [onnx.helper.make_value_info(item, onnx.TypeProto()) for item in node.output if item]
-    graph = onnx.helper.make_graph([node], "fold", inputs, outputs)
-    return onnx.helper.make_model(graph, opset_imports=list(proto.opset_import), ir_version=proto.ir_version or 8)
-
-
-def _is_small(node: onnx.NodeProto, constants: Mapping[str, Constant]) -> bool:
-    return sum(constants[item].nbytes for item in node.input if item) <= LARGEST_FOLD
-
-
-def _reachable(
-    operations: tuple[Operation, ...], source: str, target: str, problems: Problems
-) -> tuple[Operation, ...]:
-    """Operations between image and output; parts that hang in the air are problems."""
-    graph = nx.DiGraph()
-    for item in operations:
-        for name in item.inputs:
-            graph.add_edge(("tensor", name), item.name)
-        for name in item.outputs:
-            graph.add_edge(item.name, ("tensor", name))
-    start, stop = ("tensor", source), ("tensor", target)
-    if start not in graph or stop not in graph or not nx.has_path(graph, start, stop):
-        problems.add(f"output {target} does not depend on input {source}: the graph is disconnected")
-        return operations
-    after, before = nx.descendants(graph, start), nx.ancestors(graph, stop)
-    kept = tuple(item for item in operations if item.name in after and item.name in before)
-    for item in operations:
-        if item not in kept and item.name not in after:
-            problems.add(f"node {item.name} ({item.op}) does not depend on input {source}: the graph is disconnected")
-        elif item not in kept:
-            problems.add(f"node {item.name} ({item.op}) does not lead to output {target}; remove it from the model")
-    return kept
-
-
-def _check_constants(
-    operations: tuple[Operation, ...], constants: Mapping[str, Constant], problems: Problems
-) -> None:
-    for item in operations:
-        for name in item.inputs:
-            value = constants.get(name)
-            if value is not None and np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
-                count = int((~np.isfinite(value)).sum())
-                problems.add(f"node {item.name}: {count} of {value.size} values of {name} are NaN or infinite")
+        return inliner.inline_local_functions(model)
+    except Exception as error:
+        raise ImportProblem(
+            f"{path} can't be imported: its local functions can't be inlined ({error}); export it without functions"
+        ) from error

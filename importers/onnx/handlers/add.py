@@ -1,0 +1,63 @@
+"""Add and Sum: where branches join; with a constant vector, a bias."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hdl.layers.add import Add
+from hdl.layers.bias import Bias
+from importers.onnx.handlers.registry import handles
+from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.model import OnnxNode
+from importers.onnx.problems import Unsupported
+
+
+@handles("Add")
+def add(node: OnnxNode, state: Lowering) -> None:
+    """Two maps, or a map and one number a channel."""
+    Attributes(node).finish()
+    for index in range(2):
+        if state.is_constant(node, index):
+            _add_constant(node, state, index)
+            return
+    state.give(node, _sum(node, state, state.value(node, 0), state.value(node, 1)))
+
+
+@handles("Sum")
+def total(node: OnnxNode, state: Lowering) -> None:
+    """Any number of maps, from the left."""
+    Attributes(node).finish()
+    values = [state.value(node, index) for index in range(len(node.inputs))]
+    result = values[0]
+    for other in values[1:]:
+        result = _sum(node, state, result, other)
+    state.give(node, result)
+
+
+def _sum(node: OnnxNode, state: Lowering, a: Value, b: Value) -> Value:
+    if a.map != b.map or a.shape != b.shape:
+        shapes = f"{list(a.shape)} and {list(b.shape)}"
+        raise Unsupported(f"adds tensors of shapes {shapes}", "broadcasting is not supported: shapes must be equal")
+    height, width, channels = a.map
+    layer = Add(height=height, width=width, channels=channels)
+    return state.emit(node, layer, {"a": a, "b": b}, view=a.shape)
+
+
+def _add_constant(node: OnnxNode, state: Lowering, index: int) -> None:
+    x = state.value(node, 1 - index)
+    height, width, channels = x.map
+    vector = state.weight(node, index)
+    # the axis of channels, counted from the end, where ONNX aligns shapes
+    axis = len(x.shape) - 1
+    sizes = (1,) * (len(x.shape) - vector.ndim) + vector.shape
+    fits = len(sizes) == len(x.shape) and x.shape[1] == channels
+    if not fits or sizes[1] not in (1, channels) or any(sizes[i] != 1 for i in range(axis + 1) if i != 1):
+        raise Unsupported(
+            f"adds a constant of shape {list(vector.shape)} to {list(x.shape)}", "only one number a channel is supported"
+        )
+    values = np.broadcast_to(vector.reshape(-1), (channels,)).copy()
+    layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe)
+    name = node.label
+    state.give(node, dataclasses.replace(state.emit(node, layer, {"x": x}, {"b": values}, name), shape=x.shape))

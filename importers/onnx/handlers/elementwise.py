@@ -1,0 +1,64 @@
+"""Relu, Clip, Dropout."""
+
+from __future__ import annotations
+
+import math
+
+from hdl.layers.dropout import Dropout
+from hdl.layers.relu import Relu
+from importers.onnx.handlers.registry import handles
+from importers.onnx.context import Attributes, Lowering
+from importers.onnx.model import OnnxNode
+from importers.onnx.problems import Unsupported
+
+
+@handles("Relu")
+def relu(node: OnnxNode, state: Lowering) -> None:
+    """max(x, 0)."""
+    Attributes(node).finish()
+    _rectify(node, state, None)
+
+
+@handles("Clip")
+def clip(node: OnnxNode, state: Lowering) -> None:
+    """min(max(x, 0), ceiling): relu6 and the like; bounds are inputs since opset 11, attributes before."""
+    attributes = Attributes(node)
+    low, high = attributes.get("min", -math.inf), attributes.get("max", math.inf)
+    attributes.finish()
+    if state.has(node, 1):
+        low = float(state.constant(node, 1).reshape(()))
+    if state.has(node, 2):
+        high = float(state.constant(node, 2).reshape(()))
+    if low != 0:
+        raise Unsupported(f"clips at min={low}", "only min=0 (relu, relu6) is supported")
+    if not high > 0:
+        raise Unsupported(f"clips between 0 and max={high}", "max must be positive")
+    # exporters write the greatest float for "no ceiling"
+    _rectify(node, state, float(high) if high < 1e30 else None)
+
+
+def _rectify(node: OnnxNode, state: Lowering, ceiling: float | None) -> None:
+    x = state.value(node)
+    height, width, channels = x.map
+    layer = Relu(height=height, width=width, channels=channels, ceiling=ceiling)
+    state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
+
+
+@handles("Dropout")
+def dropout(node: OnnxNode, state: Lowering) -> None:
+    """Kept, whatever mode the file was exported in: it trains.  A ratio of 0 does nothing and vanishes."""
+    attributes = Attributes(node)
+    ratio = attributes.get("ratio", 0.5)
+    attributes.ignore("seed")
+    attributes.finish()
+    if state.has(node, 1):
+        ratio = float(state.constant(node, 1).reshape(()))
+    x = state.value(node)
+    if ratio == 0:
+        state.give(node, x)
+        return
+    if not 0 < ratio < 1:
+        raise Unsupported(f"ratio is {ratio}", "it must lie in [0, 1)")
+    height, width, channels = x.map
+    layer = Dropout(height=height, width=width, channels=channels, ratio=float(ratio), recipe=state.recipe)
+    state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))

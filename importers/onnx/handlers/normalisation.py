@@ -1,0 +1,26 @@
+"""BatchNormalization: online normalisation.  (What it was folded into, or is to be folded into, is `norm`'s work.)"""
+
+from __future__ import annotations
+
+from hdl.layers.online_norm import OnlineNorm
+from importers.onnx.handlers.registry import handles
+from importers.onnx.context import Attributes, Lowering
+from importers.onnx.model import OnnxNode
+from importers.onnx.problems import Unsupported
+
+
+@handles("BatchNormalization")
+def batch_normalization(node: OnnxNode, state: Lowering) -> None:
+    """Scale and shift stay; statistics are begun anew, frame by frame; the mode (training or not) has no meaning."""
+    attributes = Attributes(node)
+    epsilon = attributes.get("epsilon", 1e-5)
+    attributes.ignore("momentum", "training_mode", "spatial")
+    attributes.finish()
+    x = state.map_of(node)
+    height, width, channels = x.map
+    gamma, beta = state.weight(node, 1), state.weight(node, 2)
+    if gamma.shape != (channels,) or beta.shape != (channels,):
+        raise Unsupported(f"scale of shape {list(gamma.shape)} meets {channels} channels", "export again")
+    layer = OnlineNorm(height=height, width=width, channels=channels, recipe=state.recipe, epsilon=float(epsilon))
+    name = node.label
+    state.give(node, state.emit(node, layer, {"x": x}, {"gamma": gamma, "beta": beta}, name, view=x.shape))

@@ -1,0 +1,85 @@
+"""MaxPool, GlobalAveragePool, and what amounts to the latter: ReduceMean and AveragePool over the whole map."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hdl.layers.global_average_pool import GlobalAveragePool
+from hdl.layers.max_pool import MaxPool
+from importers.onnx.handlers.registry import handles
+from importers.onnx.handlers.windows import read_window, rounded_up
+from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.model import OnnxNode
+from importers.onnx.problems import Unsupported
+
+
+@handles("MaxPool")
+def max_pool(node: OnnxNode, state: Lowering) -> None:
+    """Rounding up (``ceil_mode``) is padding at the ends, which never wins against an element of the map."""
+    x = state.map_of(node)
+    height, width, channels = x.map
+    attributes = Attributes(node)
+    attributes.ignore("storage_order")
+    up = attributes.get("ceil_mode", 0)
+    window = read_window(attributes, (height, width), None)
+    attributes.finish()
+    window = rounded_up(window, (height, width)) if up else window
+    layer = MaxPool(
+        height=height,
+        width=width,
+        channels=channels,
+        kernel=window.kernel,
+        stride=window.stride,
+        padding=window.padding,
+    )
+    state.give(node, state.emit(node, layer, {"x": x}))
+
+
+@handles("GlobalAveragePool")
+def global_average_pool(node: OnnxNode, state: Lowering) -> None:
+    """Mean over the map."""
+    Attributes(node).finish()
+    state.give(node, _average(node, state, state.map_of(node), True))
+
+
+@handles("AveragePool")
+def average_pool(node: OnnxNode, state: Lowering) -> None:
+    """Only where one window is the whole map."""
+    x = state.map_of(node)
+    attributes = Attributes(node)
+    attributes.ignore("count_include_pad", "ceil_mode")
+    window = read_window(attributes, x.map[:2], None)
+    attributes.finish()
+    if window.kernel != x.map[:2] or any(window.padding):
+        raise Unsupported(
+            f"kernel {list(window.kernel)} with pads {list(window.padding)} on a map of {list(x.map[:2])}",
+            "average pooling is supported over the whole map only",
+        )
+    state.give(node, _average(node, state, x, True))
+
+
+@handles("ReduceMean")
+def reduce_mean(node: OnnxNode, state: Lowering) -> None:
+    """Only over all of the map; axes are an input since opset 18, an attribute before."""
+    attributes = Attributes(node)
+    axes = attributes.get("axes", None)
+    keep = bool(attributes.get("keepdims", 1))
+    attributes.ignore("noop_with_empty_axes")
+    attributes.finish()
+    if state.has(node, 1):
+        axes = np.atleast_1d(state.constant(node, 1)).tolist()
+    x = state.value(node)
+    rank = len(x.shape)
+    chosen = sorted(int(axis) % rank for axis in axes) if axes else list(range(rank))
+    if chosen != list(range(2, rank)) or x.shape[1] != x.map[2]:
+        raise Unsupported(
+            f"averages axes {chosen} of a tensor of shape {list(x.shape)}", "only the mean over height and width is supported"
+        )
+    state.give(node, _average(node, state, x, keep))
+
+
+def _average(node: OnnxNode, state: Lowering, x: Value, keep: bool) -> Value:
+    height, width, channels = x.map
+    layer = GlobalAveragePool(height=height, width=width, channels=channels)
+    view = (state.batch, channels, *(1 for _ in x.shape[2:] if keep))
+    return state.emit(node, layer, {"x": x}, view=view)

@@ -1,0 +1,79 @@
+"""Kernel, stride and padding of operators that slide a window over a map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from importers.onnx.problems import Unsupported
+
+if TYPE_CHECKING:
+    from importers.onnx.context import Attributes
+
+DENSE = "only dense kernels are supported: export with dilation 1"
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """As layers take them."""
+
+    # rows, columns
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    # top, left, bottom, right
+    padding: tuple[int, int, int, int]
+
+
+def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int, ...] | None) -> WindowSpec:
+    """The window over a map of ``size`` (height, width); ``kernel`` is that of the weights if there are any."""
+    given = attributes.get("kernel_shape", None)
+    shape = tuple(given) if given is not None else kernel
+    if shape is None or len(shape) != 2:
+        raise Unsupported(f"kernel_shape is {given}", "export with a kernel of (height, width)")
+    if kernel is not None and shape != tuple(kernel):
+        raise Unsupported(f"kernel_shape {list(shape)} differs from the weights' {list(kernel)}", "export again")
+    dilations = attributes.get("dilations", [1, 1])
+    if any(step != 1 for step in dilations):
+        raise Unsupported(f"dilations {dilations} are not supported", DENSE)
+    strides = attributes.get("strides", [1, 1])
+    if len(strides) != 2 or min(strides) < 1:
+        raise Unsupported(f"strides {strides} are not supported", "export with two positive strides")
+    pads = attributes.get("pads", [0, 0, 0, 0])
+    if len(pads) != 4 or min(pads) < 0:
+        raise Unsupported(f"pads {pads} are not supported", "export with four pads of at least 0")
+    stride = (int(strides[0]), int(strides[1]))
+    window = (int(shape[0]), int(shape[1]))
+    automatic = attributes.get("auto_pad", "NOTSET") or "NOTSET"
+    return WindowSpec(window, stride, _padding(automatic, pads, size, window, stride))
+
+
+def _padding(
+    automatic: str, pads: list[int], size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    if automatic == "NOTSET":
+        return (int(pads[0]), int(pads[1]), int(pads[2]), int(pads[3]))
+    if automatic == "VALID":
+        return (0, 0, 0, 0)
+    if automatic not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Unsupported(f"auto_pad={automatic} is unknown", "use NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    before, after = [], []
+    for axis in range(2):
+        outputs = -(-size[axis] // stride[axis])
+        total = max(0, (outputs - 1) * stride[axis] + kernel[axis] - size[axis])
+        small, large = total // 2, total - total // 2
+        before.append(small if automatic == "SAME_UPPER" else large)
+        after.append(large if automatic == "SAME_UPPER" else small)
+    return (before[0], before[1], after[0], after[1])
+
+
+def rounded_up(spec: WindowSpec, size: tuple[int, int]) -> WindowSpec:
+    """The window with so much more padding at the ends that rounding down gives what ``ceil_mode`` gives."""
+    ends = []
+    for axis in range(2):
+        start, end = spec.padding[axis], spec.padding[axis + 2]
+        reach = size[axis] + start + end - spec.kernel[axis]
+        last = -(-reach // spec.stride[axis])
+        if last * spec.stride[axis] >= size[axis] + start:
+            last -= 1
+        ends.append(max(end, last * spec.stride[axis] + spec.kernel[axis] - size[axis] - start))
+    return WindowSpec(spec.kernel, spec.stride, (spec.padding[0], spec.padding[1], ends[0], ends[1]))

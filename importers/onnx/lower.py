@@ -1,0 +1,76 @@
+"""From clean ONNX nodes to layers: one handler an operator, all problems gathered."""
+
+from __future__ import annotations
+
+from dagtrain.ir import Graph, Node, Stage, verify
+from hdl.errors import DagtrainError
+from hdl.layers.host import HostInput
+from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.recipe import Recipe
+from importers.onnx.context import Lost, Lowering, Value, is_vector
+from importers.onnx.handlers import HANDLERS
+from importers.onnx.model import OnnxModel, OnnxNode
+from importers.onnx.problems import Problems, Unsupported
+
+
+def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, tuple[str, ...]]:
+    """(forward graph from the host's input to the loss; notes); `ImportProblem` with everything found."""
+    state = Lowering(model, recipe, problems)
+    _, channels, height, width = model.image_shape
+    # both keep their names whatever the file calls its nodes
+    image_name, loss_name = state.names.take("image"), state.names.take("loss")
+    image = HostInput(height=height, width=width, channels=channels)
+    edges = {"y": f"{image_name}.y"}
+    state.nodes.append(Node(image_name, image, {}, edges))
+    state.values[model.image] = Value(edges["y"], (height, width, channels), model.image_shape)
+    for node in model.nodes:
+        _lower_node(node, state)
+    logits = _logits(state)
+    problems.raise_if_any()
+    assert logits is not None, "a result without a value has a problem"
+    loss = SoftmaxCrossEntropy(classes=logits.map[2])
+    outputs = {port.name: f"{loss_name}.{port.name}" for port in loss.sources}
+    state.nodes.append(Node(loss_name, loss, {"x": logits.edge}, outputs))
+    graph = Graph(model.name, tuple(state.nodes), recipe, state.parameters)
+    return verify(graph.with_nodes(graph.nodes), Stage.FORWARD), (*model.notes, *state.notes)
+
+
+def _lower_node(node: OnnxNode, state: Lowering) -> None:
+    for name in node.outputs:
+        state.values[name] = None
+    handler = HANDLERS.get(node.op)
+    if handler is None:
+        if all(state.values.get(name, ...) is not None for name in node.inputs):
+            cure = "it must follow from constants and shapes; export the model with fixed shapes"
+            state.problems.add(str(node), "its value can't be computed ahead of the run", cure)
+        return
+    try:
+        handler(node, state)
+        for name in node.outputs[1:]:
+            if name and state.model.uses[name]:
+                raise Unsupported(f"its second result {name} is used", "export a model that does not use it")
+    except Lost:
+        return
+    except Unsupported as problem:
+        state.problems.add(str(node), problem.what, problem.cure)
+    except DagtrainError as error:
+        what, _, cure = str(error).partition("; ")
+        state.problems.add(str(node), what, cure or "export a model within these limits")
+
+
+def _logits(state: Lowering) -> Value | None:
+    """The class scores: (batch, classes), perhaps with further dimensions of size 1."""
+    name = state.model.outputs[0]
+    if name == state.model.image or name in state.model.constants:
+        state.problems.add(f"output {name}", "is not computed from the image", "export the whole model")
+        return None
+    value = state.values.get(name)
+    if value is None:
+        return None
+    if value.map[:2] != (1, 1) or not is_vector(value.shape):
+        cure = "the result must be class scores of shape (N, classes), as of a classifier"
+        state.problems.add(f"output {name}", f"has shape {['N', *value.shape[1:]]}", cure)
+        return None
+    if value.map[2] < 2:
+        state.problems.add(f"output {name}", "has a single class", "softmax needs at least two classes")
+    return value

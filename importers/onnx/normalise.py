@@ -1,0 +1,165 @@
+"""Clean-up on ONNX's own level: the same function, written with fewer and plainer operators.
+
+Passes, in order: `drop_identities`, `fold_constants` (constants, shapes and the arithmetic on them),
+`drop_final_softmax`, `prune`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+from importers.onnx.model import Array, OnnxModel, OnnxNode
+from importers.onnx.problems import Problems
+
+log = logging.getLogger(__name__)
+
+# larger constants enter shape inference by their shape alone
+SMALL = 64
+# never folded, though all inputs are known
+RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
+
+
+def normalise(model: OnnxModel, problems: Problems) -> OnnxModel:
+    """The model after all passes; disconnected parts go to ``problems``."""
+    for clean in PASSES:
+        model = clean(model)
+    return prune(model, problems)
+
+
+def drop_identities(model: OnnxModel) -> OnnxModel:
+    """Identity nodes vanish; their readers read what they read."""
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in model.nodes:
+        inputs = tuple(renamed.get(name, name) for name in node.inputs)
+        if node.op == "Identity" and len(inputs) == 1:
+            renamed[node.outputs[0]] = inputs[0]
+        else:
+            kept.append(replace(node, inputs=inputs))
+    outputs = tuple(renamed.get(name, name) for name in model.outputs)
+    return replace(model, nodes=tuple(kept), outputs=outputs)
+
+
+def fold_constants(model: OnnxModel) -> OnnxModel:
+    """Nodes whose inputs are all known become constants, and so do shapes of tensors whose shape follows.
+
+    The batch counts as known (`image_shape`).  Repeats until nothing changes, since a reshape by a folded shape lets
+    further shapes follow."""
+    while True:
+        folded = _fold_once(model)
+        if len(folded.nodes) == len(model.nodes):
+            return folded
+        model = folded
+
+
+def _fold_once(model: OnnxModel) -> OnnxModel:
+    shapes = infer_shapes(model) if any(node.op in ("Shape", "Size") for node in model.nodes) else {}
+    constants = dict(model.constants)
+    kept = []
+    for node in model.nodes:
+        values = _evaluate(node, constants, shapes, model.opset)
+        if values is None:
+            kept.append(node)
+        else:
+            constants.update((name, value) for name, value in zip(node.outputs, values, strict=False) if name)
+    return replace(model, nodes=tuple(kept), constants=constants)
+
+
+def _evaluate(
+    node: OnnxNode, constants: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], opset: int
+) -> list[Array] | None:
+    """Values of a node's outputs; None if they don't follow from what is known."""
+    if node.op == "Shape" and node.inputs[0] in shapes:
+        size = shapes[node.inputs[0]]
+        chosen = size[node.attributes.get("start", 0) : node.attributes.get("end", len(size))]
+        return [np.array(chosen, np.int64)]
+    if node.op == "Size" and node.inputs[0] in shapes:
+        return [np.array(np.prod(shapes[node.inputs[0]]), np.int64)]
+    if node.op in RANDOM or "." in node.op or any(name and name not in constants for name in node.inputs):
+        return None
+    if any(isinstance(value, onnx.GraphProto) for value in node.attributes.values()):
+        return None
+    read = sorted({name for name in node.inputs if name})
+    infos = [helper.make_tensor_value_info(name, _type(constants[name]), constants[name].shape) for name in read]
+    results = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
+    graph = helper.make_graph([node.to_proto()], "fold", infos, results)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    try:
+        made = ReferenceEvaluator(proto).run(None, {name: constants[name] for name in read})
+    except Exception as error:
+        log.debug("%s can't be folded: %s", node, error)
+        return None
+    values = iter(made)
+    return [np.asarray(next(values)) if name else np.zeros(0) for name in node.outputs]
+
+
+def _type(value: Array) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(value.dtype))
+
+
+def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
+    """Shapes of tensors as far as ONNX's inference finds them; large weights take part by their shape only."""
+    small = [numpy_helper.from_array(value, name) for name, value in model.constants.items() if value.size <= SMALL]
+    inputs = [
+        helper.make_tensor_value_info(name, _type(value), value.shape)
+        for name, value in model.constants.items()
+        if value.size > SMALL
+    ]
+    inputs.append(helper.make_tensor_value_info(model.image, TensorProto.FLOAT, model.image_shape))
+    outputs = [helper.make_empty_tensor_value_info(name) for name in model.outputs]
+    graph = helper.make_graph([node.to_proto() for node in model.nodes], "shapes", inputs, outputs, small)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", model.opset)])
+    inferred = shape_inference.infer_shapes(proto, data_prop=True).graph
+    found = {model.image: tuple(model.image_shape)} | {name: value.shape for name, value in model.constants.items()}
+    for item in (*inferred.value_info, *inferred.output):
+        kind = item.type.tensor_type
+        if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+            found[item.name] = tuple(dim.dim_value for dim in kind.shape.dim)
+    return found
+
+
+def drop_final_softmax(model: OnnxModel) -> OnnxModel:
+    """A Softmax or LogSoftmax that makes the result vanishes: the loss holds it."""
+    last = model.producers.get(model.outputs[0])
+    if last is None or last.op not in ("Softmax", "LogSoftmax") or last.attributes.get("axis", -1) not in (-1, 1):
+        return model
+    note = f"{last} at the end was dropped: the loss (softmax with cross-entropy) holds it"
+    nodes = tuple(node for node in model.nodes if node is not last)
+    return replace(model, nodes=nodes, outputs=(last.inputs[0],), notes=(*model.notes, note))
+
+
+def prune(model: OnnxModel, problems: Problems) -> OnnxModel:
+    """Constants that nobody reads vanish; nodes that lead nowhere, or don't depend on the image, are problems."""
+    wanted: set[str] = set(model.outputs)
+    for node in reversed(model.nodes):
+        if wanted.intersection(node.outputs):
+            wanted.update(name for name in node.inputs if name)
+    reached = {model.image}
+    for node in model.nodes:
+        if reached.intersection(node.inputs):
+            reached.update(node.outputs)
+    lost = [node for node in model.nodes if not wanted.intersection(node.outputs)]
+    if lost:
+        names = _some([str(node) for node in lost])
+        cure = "remove them, e.g. with onnx.utils.extract_model, or export the model again"
+        problems.add("", f"{len(lost)} nodes do not lead to the output {model.outputs[0]}: {names}", cure)
+    if model.outputs[0] not in reached:
+        cure = "the graph is cut in two: export the model again"
+        problems.add(f"output {model.outputs[0]}", f"does not depend on the input {model.image}", cure)
+    constants = {name: value for name, value in model.constants.items() if name in wanted}
+    return replace(model, constants=constants)
+
+
+PASSES: tuple[Callable[[OnnxModel], OnnxModel], ...] = (drop_identities, fold_constants, drop_final_softmax)
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,65 @@
+"""Everything wrong with a model file, gathered so that the user sees it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from hdl.errors import ImportProblem
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that keeps a file from being imported."""
+
+    # node or tensor, in the file's own words; empty for the whole file
+    where: str
+    # what is wrong, with the offending value
+    what: str
+    # what the user can do
+    cure: str
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        return f"{place}{self.what}; {self.cure}"
+
+
+@dataclass
+class Problems:
+    """A growing list of problems of one file."""
+
+    # as the user named it
+    file: str
+    found: list[Problem] = field(default_factory=list)
+
+    def add(self, where: str, what: str, cure: str) -> None:
+        """Note a problem; the same one twice counts once."""
+        problem = Problem(where, what, cure)
+        if problem not in self.found:
+            self.found.append(problem)
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Note several."""
+        for problem in problems:
+            self.add(problem.where, problem.what, problem.cure)
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self.found)
+
+    def raise_if_any(self) -> None:
+        """`ImportProblem` with all problems, one a line."""
+        if not self.found:
+            return
+        if len(self.found) == 1:
+            raise ImportProblem(f"{self.file} can't be imported: {self.found[0]}")
+        lines = "\n  ".join(map(str, self.found))
+        raise ImportProblem(f"{self.file} can't be imported, {len(self.found)} problems:\n  {lines}")
+
+
+class Unsupported(Exception):  # noqa: N818 - control flow inside the importer, not an error that leaves it
+    """Raised while one node is looked at; becomes a `Problem` at that node."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.cure = cure
