@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ def tensor_key(seed: int, tensor_id: int) -> int:
     return (seed & _WORD_MASK) << 32 | (tensor_id & _WORD_MASK)
 
 
+@cache
 def round_keys(key: int) -> tuple[int, ...]:
     """Two whitening words and one word a round, 32 bits each, from a key of any size."""
     words: list[int] = []
@@ -61,13 +63,17 @@ def hash32(index: npt.ArrayLike, step: int | npt.ArrayLike, key: int) -> UintArr
     """Random 32-bit words for elements ``index`` at ``step`` (batch or frame number), of the shape of ``index``.
 
     ``index`` and ``step`` count modulo 2**32."""
-    words = [np.uint32(word) for word in round_keys(key)]
-    x = (np.asarray(index, np.int64) & _WORD_MASK).astype(np.uint32) ^ words[0]
-    y = np.broadcast_to((np.asarray(step, np.int64) & _WORD_MASK).astype(np.uint32) ^ words[1], x.shape)
-    for word in words[2:]:
-        x = (((x >> np.uint32(8)) | (x << np.uint32(24))) + y) ^ word
-        y = ((y << np.uint32(3)) | (y >> np.uint32(29))) ^ x
-    return np.asarray(y, np.uint32)
+    from hdl.random_kernel import permute
+
+    words = np.array(round_keys(key), np.uint32)
+    counted = np.asarray(index, np.int64)
+    x = (counted & _WORD_MASK).astype(np.uint32).reshape(-1) ^ words[0]
+    y = np.empty_like(x)
+    y.reshape(counted.shape)[...] = (np.asarray(step, np.int64) & _WORD_MASK).astype(np.uint32) ^ words[1]
+    result = np.empty_like(x)
+    permute(x, y, words[2:], result)
+    words_made: UintArray = result.reshape(counted.shape)
+    return words_made
 
 
 def high_half(words: UintArray) -> IntArray:

@@ -176,13 +176,13 @@ def _mean_of(total: int, mean: _Factor) -> int:
 
 
 @njit(cache=True)
-def _root(number: int) -> np.int64:
+def _root(number: int) -> int:
     root = np.int64(np.sqrt(np.float64(number)))
     if root * root > number:
         root -= 1
     if (root + 1) * (root + 1) <= number:
         root += 1
-    return root
+    return root  # type: ignore[return-value]
 
 
 @njit(cache=True)
