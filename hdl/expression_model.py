@@ -150,7 +150,7 @@ class Model:
 
     def value(self, node: ast.expr) -> Value:
         """Python's value."""
-        return self.analysis._quiet(node)
+        return self.analysis.quiet(node)
 
     def emitted(self, node: ast.expr, *, bare: bool = False, is_rhs: bool = False) -> Emitted:
         """The Verilog of an expression.  ``bare``: nothing stands beside it, so it needs no parentheses."""

@@ -140,7 +140,7 @@ class _StatementLint(GeneratorAnalysis):
         if self._is_case(node):
             test = node.test
             assert isinstance(test, ast.Compare)
-            if self._quiet(test.left).interval.signed:
+            if self.quiet(test.left).interval.signed:
                 self.report(test.left, "a chain of == on a signed signal becomes a case with unsigned constants")
         super().on_if(node)
 
@@ -157,7 +157,7 @@ class _StatementLint(GeneratorAnalysis):
     def on_match(self, node: ast.Match) -> None:
         """Becomes a case."""
         self._model.truth(node.subject)
-        if self._quiet(node.subject).interval.signed:
+        if self.quiet(node.subject).interval.signed:
             self.report(node.subject, "match on a signed value becomes a case with unsigned constants")
         super().on_match(node)
 
@@ -173,7 +173,7 @@ class _StatementLint(GeneratorAnalysis):
             self._model.index(value.slice)
         else:
             self._model.assigned(value, width)
-        if partial and self._quiet(value).interval.signed:
+        if partial and self.quiet(value).interval.signed:
             self.report(value, "a value that may be negative is written into a slice, where MyHDL sets all upper bits")
         super().assign(target, value, node)
 
@@ -193,7 +193,7 @@ class _StatementLint(GeneratorAnalysis):
             self._model.index(value.slice)
         else:
             self._model.assigned(value, width)
-        interval = self._quiet(value).interval if local.declared is None else local.declared
+        interval = self.quiet(value).interval if local.declared is None else local.declared
         if not interval.fits(width, local.declaration.signed):
             what = "a sized local" if local.declaration.sized else "an untyped local"
             kind = "signed" if local.declaration.signed else "unsigned"
@@ -218,7 +218,7 @@ class _StatementLint(GeneratorAnalysis):
             if isinstance(target.slice, ast.Slice):
                 if target.slice.lower is None and target.slice.upper is None:
                     return self._model.emitted(base).width, False
-                bits = self._quiet(read).bits
+                bits = self.quiet(read).bits
                 return self._model.select(read, bits or 0), True
             return self._model.select(read, 1), True
         found = declared_range(self.object(target.value)) if isinstance(target, ast.Attribute) else None
@@ -237,7 +237,7 @@ class _StatementLint(GeneratorAnalysis):
             width = declaration.width if declaration.sized else 32
             self._model.check(joined, max(width, joined.width), joined.signed)
             super().on_augassign(node)
-            interval = self._quiet(whole).interval if not declaration.sized else self.locals[node.target.id].interval
+            interval = self.quiet(whole).interval if not declaration.sized else self.locals[node.target.id].interval
             if not declaration.sized and not interval.fits(32, True):
                 self.report(node, f"an untyped local needs {interval.low} … {interval.high}, beyond a 32-bit integer")
             return

@@ -1,0 +1,446 @@
+"""Values of the expressions of one generator, and the events that report them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from myhdl import EnumType, concat, intbv, modbv
+from myhdl._always_comb import _AlwaysComb
+from myhdl._resolverefs import _AttrRefTransformer
+from myhdl._Signal import _isListOfSigs, _Signal
+
+from hdl.elaboration import LinearForm
+from hdl.ranges import (
+    BIT,
+    Interval,
+    Local,
+    UnknownConstruct,
+    Value,
+    combine,
+    declared_range,
+    hull,
+    shift_right,
+    signed_range,
+    unsigned_range,
+)
+
+# ------------------------------------------------------------------------------------------------ events
+
+
+class Kind(Enum):
+    """What an event is about."""
+
+    ADD = auto()  # + and -, and unary minus as 0 - x
+    MULTIPLY = auto()
+    DIVIDE = auto()  # // and %
+    SHIFT = auto()
+    LOGIC = auto()  # & | ^ ~ and or not
+    COMPARE = auto()
+    MUX = auto()  # x if c else y; operands are (test, x, y)
+    SELECT = auto()  # a bit or slice of a vector at a varying index; operands are (vector, index)
+    REGISTER_WRITE = auto()  # bits of a signal written by a clocked generator
+    WIRE_WRITE = auto()  # bits of a signal written by a combinational generator
+    MEMORY_READ = auto()  # element of a list of signals at a varying index
+    MEMORY_WRITE = auto()
+    ROM_READ = auto()  # element of a tuple at a varying index
+
+
+@dataclass(frozen=True)
+class Event:
+    """One operation of a generator."""
+
+    kind: Kind
+    node: ast.AST
+    operands: tuple[Interval, ...]
+    result: Interval
+    # the signal written, the list of signals or the tuple accessed
+    target: Any = None
+    # bits of the target written: [high, low), None for all
+    bits: tuple[int, int] | None = None
+    # the same expression with the same values has been reported before
+    repeated: bool = False
+    # every operand is constant: nothing is built
+    constant: bool = False
+    # conditions under which a statement runs (tests of the enclosing ifs), outermost first
+    depth: int = 0
+
+    @property
+    def constant_operand(self) -> bool:
+        """Some operand is constant, such as the factor of a multiplication."""
+        return any(operand.constant is not None for operand in self.operands)
+
+
+class Visitor:
+    """Receives what `analyse` finds; override what matters."""
+
+    def generator(self, analysis: Any) -> None:
+        """A generator begins: a `hdl.intervals.GeneratorAnalysis`; its events follow."""
+
+    def event(self, event: Event) -> None:
+        """An operation."""
+
+
+@dataclass
+class ExpressionAnalysis:
+    """One generator: its syntax tree, its names, and the values of its expressions."""
+
+    block: Any
+    generator: Any
+    visitor: Visitor
+    locals: dict[str, Local] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        function = self.generator.funcobj
+        self.symbols: dict[str, Any] = dict(function.__globals__)
+        if function.__closure__:
+            cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+            self.symbols.update({name: cell.cell_contents for name, cell in cells})
+        self.tree: Any = self.generator.ast
+        self.tree.symdict = self.symbols
+        _AttrRefTransformer(self.tree).visit(self.tree)
+        self.clocked = not isinstance(self.generator, _AlwaysComb)
+        self.name = self.generator.funcobj.__name__
+        self._seen: set[Any] = set()
+        self._silent = False
+        # ranges of lists of signals, by id; the symbols keep the lists alive
+        self._elements: dict[int, Value] = {}
+        # by id; the node is kept, so that its id isn't used again
+        self._dumps: dict[int, tuple[ast.AST, str, tuple[str, ...]]] = {}
+        self._depth = 0
+
+    # ---- reporting
+
+    def where(self, node: ast.AST) -> str:
+        """``file:line`` of a node."""
+        return f"{self.tree.sourcefile}:{self.tree.lineoffset + getattr(node, 'lineno', 0)}"
+
+    def unknown(self, node: ast.AST, why: str) -> UnknownConstruct:
+        """The error for a construct without a rule."""
+        source = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else type(node).__name__
+        return UnknownConstruct(f"{self.where(node)}: {self.name}: {why}: {source[:120]}")
+
+    def _emit(self, kind: Kind, node: ast.AST, operands: tuple[Interval, ...], result: Interval, **more: Any) -> None:
+        if self._silent:
+            return
+        key = (kind, self._key(node))
+        event = Event(
+            kind,
+            node,
+            operands,
+            result,
+            repeated=key in self._seen,
+            constant=all(x.constant is not None for x in operands),
+            depth=self._depth,
+            **more,
+        )
+        self._seen.add(key)
+        self.visitor.event(event)
+
+    def _key(self, node: ast.AST) -> Any:
+        if id(node) not in self._dumps:
+            names = tuple(sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}))
+            self._dumps[id(node)] = (node, ast.dump(node), names)
+        _, text, names = self._dumps[id(node)]
+        known = self.locals
+        return text, tuple((known[n].interval, known[n].version) for n in names if n in known)
+
+    # ---- expressions
+
+    def object(self, node: ast.expr) -> Any:
+        """The Python object that a name or attribute stands for, None if it is none."""
+        if isinstance(node, ast.Name):
+            if node.id in self.symbols:
+                return self.symbols[node.id]
+            return getattr(builtins, node.id, None)
+        if isinstance(node, ast.Attribute):
+            return getattr(self.object(node.value), node.attr, None)
+        if isinstance(node, ast.Subscript):
+            members = self.object(node.value)
+            if _isListOfSigs(members) and not isinstance(node.slice, ast.Slice):
+                return members[0]
+        return None
+
+    def value(self, node: ast.expr) -> Value:
+        """Evaluate; reports the operations inside."""
+        method = getattr(self, f"of_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise self.unknown(node, "no rule for this expression")
+        result = method(node)
+        assert isinstance(result, Value)
+        return result
+
+    def of_constant(self, node: ast.Constant) -> Value:
+        """Numbers; strings of 0 and 1 in concat."""
+        if isinstance(node.value, int):
+            return Value(Interval(int(node.value), int(node.value)))
+        if isinstance(node.value, str) and set(node.value) <= {"0", "1"} and node.value:
+            number = int(node.value, 2)
+            return Value(Interval(number, number), len(node.value))
+        raise self.unknown(node, "no rule for this constant")
+
+    def of_name(self, node: ast.Name) -> Value:
+        """Locals, signals, constants."""
+        if node.id in self.locals:
+            local = self.locals[node.id]
+            return Value(local.interval, local.bits)
+        found = declared_range(self.object(node))
+        if found is None:
+            raise self.unknown(node, "neither a signal nor a number nor a local assigned before")
+        return found
+
+    def of_attribute(self, node: ast.Attribute) -> Value:
+        """``x.val``, ``x.max``, enum items."""
+        base = self.object(node.value)
+        if node.attr in ("val", "next"):
+            return self.value(node.value)
+        if node.attr in ("min", "max") and isinstance(base, _Signal | intbv):
+            number = int(getattr(base, node.attr))
+            return Value(Interval(number, number))
+        if isinstance(base, EnumType):
+            found = declared_range(getattr(base, node.attr))
+            assert found is not None
+            return found
+        raise self.unknown(node, "no rule for this attribute")
+
+    def of_subscript(self, node: ast.Subscript) -> Value:
+        """A list element, a tuple element, a bit or a slice."""
+        base = self.object(node.value)
+        if isinstance(base, tuple) and not isinstance(node.slice, ast.Slice):
+            return self._rom(node, base)
+        if _isListOfSigs(base) and not isinstance(node.slice, ast.Slice):
+            return self._element(node, base)
+        vector = self.value(node.value)
+        if isinstance(node.slice, ast.Slice):
+            return self._slice(node, vector)
+        index = self.value(node.slice).interval
+        if index.constant is None:
+            self._emit(Kind.SELECT, node, (vector.interval, index), BIT)
+        elif vector.interval.constant is not None and index.low >= 0:
+            bit = vector.interval.low >> index.low & 1
+            return Value(Interval(bit, bit))
+        return Value(BIT)
+
+    def _rom(self, node: ast.Subscript, base: tuple[Any, ...]) -> Value:
+        if not base or not all(isinstance(item, int) for item in base):
+            raise self.unknown(node, "a table must be a tuple of ints")
+        index = self.value(node.slice).interval
+        if index.constant is not None and 0 <= index.low < len(base):
+            return Value(Interval(base[index.low], base[index.low]))
+        result = hull([int(item) for item in base])
+        self._emit(Kind.ROM_READ, node, (index,), result, target=base)
+        return Value(result)
+
+    def _element(self, node: ast.Subscript, base: list[Any]) -> Value:
+        index = self.value(node.slice).interval
+        if index.constant is not None and not 0 <= index.low < len(base):
+            raise self.unknown(node, f"index {index.low} of a list of {len(base)}")
+        found = declared_range(base[index.low]) if index.constant is not None else self._any_element(base)
+        assert found is not None
+        if index.constant is None:
+            self._emit(Kind.MEMORY_READ, node, (index,), found.interval, target=base)
+        return found
+
+    def _any_element(self, base: list[Any]) -> Value:
+        """The range of all elements: MyHDL wants one width in a list, but not one range."""
+        if id(base) not in self._elements:
+            found = [value for member in base if (value := declared_range(member)) is not None]
+            low = min(value.interval.low for value in found)
+            high = max(value.interval.high for value in found)
+            self._elements[id(base)] = Value(Interval(low, high), found[0].bits)
+        return self._elements[id(base)]
+
+    def _slice(self, node: ast.Subscript, vector: Value) -> Value:
+        assert isinstance(node.slice, ast.Slice)
+        high, low = node.slice.lower, node.slice.upper
+        bottom = self.value(low).interval if low is not None else Interval(0, 0)
+        if high is None:
+            return Value(shift_right(vector.interval, bottom))
+        top = self.value(high).interval
+        width = self.slice_width(node)
+        if width is None or width < 1:
+            raise self.unknown(node, "the bounds of a slice must differ by a constant > 0")
+        if top.constant is None:
+            self._emit(Kind.SELECT, node, (vector.interval, bottom), unsigned_range(width))
+        elif vector.interval.constant is not None:
+            number = (vector.interval.low >> bottom.low) & ((1 << width) - 1)
+            return Value(Interval(number, number), width)
+        return Value(unsigned_range(width), width)
+
+    def slice_width(self, node: ast.Subscript) -> int | None:
+        """Bits of a slice with both bounds, None if they don't differ by a constant."""
+        assert isinstance(node.slice, ast.Slice)
+
+        def constant(part: ast.expr) -> int | None:
+            try:
+                return self.quiet(part).interval.constant
+            except UnknownConstruct:
+                return None
+
+        high = LinearForm.of(node.slice.lower, constant) if node.slice.lower is not None else LinearForm()
+        low = LinearForm.of(node.slice.upper, constant) if node.slice.upper is not None else LinearForm()
+        width = high.plus(low, -1)
+        return None if width.terms else width.constant
+
+    def quiet(self, node: ast.expr) -> Value:
+        """Evaluate without reporting."""
+        before, self._silent = self._silent, True
+        try:
+            return self.value(node)
+        finally:
+            self._silent = before
+
+    def of_call(self, node: ast.Call) -> Value:
+        """``x.signed()``, concat, intbv, bool, int, len."""
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "signed" and not node.args:
+            operand = self.value(node.func.value)
+            bits = operand.bits or operand.interval.width
+            return Value(operand.interval if operand.interval.signed else signed_range(bits), bits)
+        function = self.object(node.func)
+        if function is concat:
+            return Value(unsigned_range(self._concat_width(node)), self._concat_width(node))
+        if function in (intbv, modbv):
+            return self._intbv(node)
+        if function is len:
+            return self._length(node)
+        if function is bool and len(node.args) == 1:
+            operand = self.value(node.args[0])
+            self._emit(Kind.LOGIC, node, (operand.interval,), BIT)
+            return Value(BIT)
+        if function is int and len(node.args) == 1:
+            return Value(self.value(node.args[0]).interval)
+        raise self.unknown(node, "no rule for this call")
+
+    def _concat_width(self, node: ast.Call) -> int:
+        width = 0
+        for argument in node.args:
+            value = self.quiet(argument)
+            one_bit = value.interval.low >= 0 and value.interval.high <= 1 and not self._is_int(argument)
+            if value.bits is None and not one_bit:
+                raise self.unknown(argument, "an operand of concat needs a length")
+            width += value.bits or 1
+            self.value(argument)
+        return width
+
+    def _is_int(self, node: ast.expr) -> bool:
+        """A plain number, which has no length."""
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, int) and not isinstance(node.value, bool)
+        item = self.object(node)
+        return isinstance(item, int) and not isinstance(item, bool)
+
+    def _intbv(self, node: ast.Call) -> Value:
+        """``intbv(value, min=…, max=…)``; without a range it has only its value."""
+        start = self.value(node.args[0]) if node.args else Value(Interval(0, 0))
+        named = {k.arg: self.value(k.value).interval.constant for k in node.keywords}
+        for name, argument in zip(("min", "max"), node.args[1:], strict=False):
+            named[name] = self.value(argument).interval.constant
+        if named.get("max") is None:
+            return Value(start.interval)
+        low, high = named.get("min") or 0, named["max"]
+        assert high is not None
+        interval = Interval(low, high - 1)
+        return Value(interval, interval.width)
+
+    def _length(self, node: ast.Call) -> Value:
+        item = self.object(node.args[0])
+        if item is None:
+            raise self.unknown(node, "no rule for the length of this")
+        return Value(Interval(len(item), len(item)))
+
+    def of_unaryop(self, node: ast.UnaryOp) -> Value:
+        """``not``, ``-``, ``~``, ``+``."""
+        operand = self.value(node.operand)
+        inner = operand.interval
+        if isinstance(node.op, ast.Not):
+            result = BIT if inner.constant is None else Interval(int(not inner.low), int(not inner.low))
+            self._emit(Kind.LOGIC, node, (inner,), result)
+            return Value(result)
+        if isinstance(node.op, ast.USub):
+            result = Interval(-inner.high, -inner.low)
+            if inner.constant is None:
+                self._emit(Kind.ADD, node, (Interval(0, 0), inner), result)
+            return Value(result)
+        if isinstance(node.op, ast.Invert):
+            if operand.bits is not None and not inner.signed:
+                result = unsigned_range(operand.bits)
+            else:
+                result = Interval(-inner.high - 1, -inner.low - 1)
+            self._emit(Kind.LOGIC, node, (inner,), result)
+            # the result of ~ has no length in MyHDL
+            return Value(result)
+        return Value(inner)
+
+    def of_boolop(self, node: ast.BoolOp) -> Value:
+        """``and``, ``or``."""
+        parts = [self.value(part).interval for part in node.values]
+        stop = isinstance(node.op, ast.Or)
+        truths = [None if p.low <= 0 <= p.high and p.constant is None else bool(p.low or p.high) for p in parts]
+        if stop in truths:
+            return Value(Interval(int(stop), int(stop)))
+        if all(truth is not None for truth in truths):
+            return Value(Interval(int(not stop), int(not stop)))
+        self._emit(Kind.LOGIC, node, tuple(parts), BIT)
+        return Value(BIT)
+
+    def of_compare(self, node: ast.Compare) -> Value:
+        """One comparison, folded if the intervals decide it between constants."""
+        if len(node.ops) != 1:
+            raise self.unknown(node, "no rule for a chain of comparisons")
+        left, right = self.value(node.left).interval, self.value(node.comparators[0]).interval
+        if left.constant is not None and right.constant is not None:
+            truth = int(_COMPARISONS[type(node.ops[0])](left.low, right.low))
+            return Value(Interval(truth, truth))
+        if type(node.ops[0]) not in _COMPARISONS:
+            raise self.unknown(node, "no rule for this comparison")
+        self._emit(Kind.COMPARE, node, (left, right), BIT)
+        return Value(BIT)
+
+    def of_ifexp(self, node: ast.IfExp) -> Value:
+        """``x if c else y``."""
+        test = self.value(node.test).interval
+        body, orelse = self.value(node.body), self.value(node.orelse)
+        if test.constant is not None:
+            return body if test.constant else orelse
+        result = body.interval.join(orelse.interval)
+        self._emit(Kind.MUX, node, (test, body.interval, orelse.interval), result)
+        return Value(result)
+
+    def of_binop(self, node: ast.BinOp) -> Value:
+        """Arithmetic and bitwise operators."""
+        left, right = self.value(node.left).interval, self.value(node.right).interval
+        try:
+            result = combine(node.op, left, right)
+        except (KeyError, ZeroDivisionError) as error:
+            raise self.unknown(node, f"no rule for this operation ({error})") from error
+        kind = _KINDS.get(type(node.op))
+        if kind is not None:
+            self._emit(kind, node, (left, right), result)
+        return Value(result)
+
+
+_KINDS: Mapping[type[ast.operator], Kind] = {
+    ast.Add: Kind.ADD,
+    ast.Sub: Kind.ADD,
+    ast.Mult: Kind.MULTIPLY,
+    ast.FloorDiv: Kind.DIVIDE,
+    ast.Mod: Kind.DIVIDE,
+    ast.LShift: Kind.SHIFT,
+    ast.RShift: Kind.SHIFT,
+    ast.BitAnd: Kind.LOGIC,
+    ast.BitOr: Kind.LOGIC,
+    ast.BitXor: Kind.LOGIC,
+}
+
+_COMPARISONS: Mapping[type[ast.cmpop], Any] = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+}
