@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+from myhdl import block
 
-from hdl.engine.gradient import FLUSH
+from hdl.engine.channelwise import ChannelShape, channel_convolution, channel_gradient
+from hdl.engine.gradient import FLUSH, GradientShape
 from hdl.engine.mac import operand_bits
 from hdl.engine.walk import Walk
+from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
@@ -157,6 +160,22 @@ class _DepthwiseEngine(_Windowed):
         codes = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)]
         return {"weights": pack(codes, fixed.width, self.tile.size) + [0] * self.words}
 
+    def _channel_shape(self, stored: str, operand: Fixed, weight: Fixed, result: Fixed) -> ChannelShape:
+        """What the forward and the error engine are built from; ``stored`` is the port of the stored map."""
+        wide = self.kernel[1] // self.parallel_taps(self.tile.pk)[1]
+        return ChannelShape(
+            walk=self.walk,
+            lanes=self.tile.po,
+            operand=operand,
+            weight=weight,
+            weights=WeightSteps(repeat=self.window.taps // self.tile.pk, reduce=0, tap_row=wide, tap_column=1),
+            words=self.words,
+            ring_rows=self.walk.ring_rows(self._row_beats(stored), self.cycles_per_frame),
+            shift=operand.fraction_bits + weight.fraction_bits - result.fraction_bits,
+            result=result,
+            recipe=self.recipe,
+        )
+
     def _by_tap(self, weights: Any) -> Any:
         """Weights as (taps, channels)."""
         return weights.reshape(self.channels, self.window.taps).T
@@ -240,7 +259,9 @@ class DepthwiseConv(_DepthwiseEngine):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.channelwise`."""
-        raise NotImplementedError
+        shape = self._channel_shape("x", self.x_fixed, self.w_fixed, self.y_fixed)
+        contents = (images or {}).get("weights")
+        return depthwise_forward(clk, rst, streams["x"], streams["w"], streams["y"], shape=shape, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -321,7 +342,9 @@ class DepthwiseConvError(_DepthwiseEngine):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.channelwise`."""
-        raise NotImplementedError
+        shape = self._channel_shape("e", self.e_fixed, self.w_fixed, self.dx_fixed)
+        contents = (images or {}).get("weights")
+        return depthwise_error(clk, rst, streams["e"], streams["w"], streams["dx"], shape=shape, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -409,12 +432,50 @@ class DepthwiseConvGradient(_DepthwiseEngine):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.channelwise`."""
-        raise NotImplementedError
+        del images
+        shape = GradientShape(
+            walk=self.walk,
+            tile=self.tile,
+            weight_shape=self.weight_shape,
+            words=self.words,
+            ring_rows=self.walk.ring_rows(self._row_beats("x"), self.cycles_per_frame),
+            x=self.x_fixed,
+            e=self.e_fixed,
+            g=self.g_fixed,
+            sum_bits=self.sum_bits,
+            shift=self.x_fixed.fraction_bits + self.e_fixed.fraction_bits - self.g_fixed.fraction_bits,
+            batch=self.recipe.batch,
+            lanes=self.w_lanes,
+            key=self.key,
+        )
+        return depthwise_gradient(clk, rst, streams["x"], streams["e"], streams["g"], shape=shape)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """As of the forward engine."""
         return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in example_fields())
+
+
+@block
+def depthwise_forward(
+    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+) -> Any:
+    """The forward circuit."""
+    return channel_convolution(clk, rst, x, w, y, shape=shape, contents=contents)
+
+
+@block
+def depthwise_error(
+    clk: Any, rst: Any, e: Stream, w: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+) -> Any:
+    """The error circuit."""
+    return channel_convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
+
+
+@block
+def depthwise_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
+    """The gradient circuit."""
+    return channel_gradient(clk, rst, x, e, g, shape=shape)
 
 
 # fields that mean the same in all engines of a depthwise convolution

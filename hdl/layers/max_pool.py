@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from myhdl import block
 
+from hdl.engine.pool import PoolShape, pool, pool_error
 from hdl.engine.walk import Walk
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
@@ -104,6 +106,22 @@ class _Pool(_Windowed):
                 return folded
         raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame; allow more cycles")
 
+    def _pool_shape(self, stored: str, operand: Fixed, result: Fixed) -> PoolShape:
+        """What the engine is built from; ``stored`` is the port of the stored map."""
+        port = self.port(stored)
+        row_beats = max(port.beats // port.tensor.shape[0], self.walk.row_words)
+        return PoolShape(
+            walk=self.walk,
+            lanes=self.engine_lanes,
+            kernel_taps=self.window.taps,
+            kernel_columns=self.kernel[1],
+            ring_rows=self.walk.ring_rows(row_beats, self.cycles_per_frame),
+            operand=operand,
+            index=self.index_fixed,
+            result=result,
+            shift=operand.fraction_bits - result.fraction_bits,
+        )
+
     @property
     def pipeline_cycles(self) -> int:
         """The work of all rows that one stored row may have held up, and the pipeline."""
@@ -177,7 +195,9 @@ class MaxPool(_Pool):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.pool`."""
-        raise NotImplementedError
+        del images
+        shape = self._pool_shape("x", self.x_fixed, self.x_fixed)
+        return max_pool(clk, rst, streams["x"], streams["y"], streams["index"], shape=shape)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -252,7 +272,9 @@ class MaxPoolError(_Pool):
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """See `hdl.engine.pool`."""
-        raise NotImplementedError
+        del images
+        shape = self._pool_shape("e", self.e_fixed, self.dx_fixed)
+        return max_pool_error(clk, rst, streams["e"], streams["index"], streams["dx"], shape=shape)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -263,6 +285,18 @@ class MaxPoolError(_Pool):
             dx = Fixed(16, 10) if number == 1 else ERROR
             found.append(cls(**example, engine_taps=taps, e_lanes=y, dx_lanes=x, dx_fixed=dx))
         return tuple(found)
+
+
+@block
+def max_pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Any:
+    """The forward circuit."""
+    return pool(clk, rst, x, y, index, shape=shape)
+
+
+@block
+def max_pool_error(clk: Any, rst: Any, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Any:
+    """The error circuit."""
+    return pool_error(clk, rst, e, index, dx, shape=shape)
 
 
 # fields of the window
