@@ -60,7 +60,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         "name": options.model.stem,
         "norm": norm.value,
         "recipe": asdict(recipe),
-        "data": _data_digest(options.data),
+        "data": data_digest(options.data),
     }
     done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, progress))
     folder = workspace.folder("import")
@@ -108,7 +108,8 @@ def _norm(text: str) -> NormMode:
         raise DagtrainError(f"--norm {text} is unknown; choose one of {choices}") from None
 
 
-def _data_digest(source: str | None) -> str:
+def data_digest(source: str | None) -> str:
+    """What identifies a data set: its name, or the bytes of its file."""
     if source is None or not Path(source).is_file():
         return str(source)
     return file_digest(Path(source))
@@ -120,7 +121,7 @@ def _work(folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, 
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    frames = _frames(forward, options.data, recipe)
+    frames = _frames(training, options.data, recipe)
     graph = insert_forks(calibrate(training, frames))
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
@@ -144,13 +145,13 @@ def _work(folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, 
     progress.end(note=f"{len(graph.nodes)} nodes")
 
 
-def _frames(forward: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:
+def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:
     """Batches for calibration: of the data set, or synthetic frames of unit variance with random labels."""
     if source is not None:
         dataset = load_dataset(source)
         for count, index in enumerate(dataset.batches(recipe.batch, recipe.seed, 0)):
             if count == CALIBRATION_BATCHES:
                 return
-            yield feeds_of(forward, dataset, index)
+            yield feeds_of(graph, dataset, index)
         return
-    yield synthetic_feeds(forward, min(SYNTHETIC_FRAMES, recipe.batch), recipe.seed)
+    yield synthetic_feeds(graph, min(SYNTHETIC_FRAMES, recipe.batch), recipe.seed)
