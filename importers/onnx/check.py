@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from importers.onnx.model import Array, OnnxModel, OnnxNode, sort_nodes
 from importers.onnx.names import module_of
@@ -19,7 +19,10 @@ OLDEST_OPSET = 9
 # stands for a batch of any size; not 1, so that a reshape that mixes frames is noticed
 DYNAMIC_BATCH = 2
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
-AUTOMATIC_STATISTICS = "BatchNormalization"
+# they read a tensor's type or shape, not its values
+ONLY_LOOK = {"Shape", "Size", "CastLike"}
+# each such node is a module by itself
+TRAINED = {"Conv", "Gemm", "MatMul", "BatchNormalization"}
 
 
 def check_model(proto: ModelProto, path: Path, known: Collection[str], problems: Problems) -> OnnxModel:
@@ -52,21 +55,29 @@ def _opset(proto: ModelProto, problems: Problems) -> int:
 
 def _nodes(proto: ModelProto, problems: Problems) -> tuple[OnnxNode, ...]:
     counts = Counter(node.name for node in proto.graph.node)
-    uses = Counter(name for node in proto.graph.node for name in node.input)
+    uses = Counter(name for node in proto.graph.node if node.op_type not in ONLY_LOOK for name in node.input)
     nodes = []
     made: dict[str, str] = {}
     for index, item in enumerate(proto.graph.node):
         first = next((name for name in item.output if name), f"{item.op_type}_{index}")
-        weight = item.input[1] if len(item.input) > 1 else ""
-        # exporters merge equal vectors, whose name then speaks of one of several modules
-        module = module_of(weight) if uses[weight] == 1 else ""
-        node = OnnxNode.from_proto(item, item.name if item.name and counts[item.name] == 1 else first, module)
+        name = item.name if item.name and counts[item.name] == 1 else first
+        node = OnnxNode.from_proto(item, name, _module(item, name, uses))
         for name in node.outputs:
             if name and name in made:
                 problems.add(str(node), f"makes tensor {name}, which {made[name]} makes too", "give it another name")
             made[name] = node.name
         nodes.append(node)
     return tuple(nodes)
+
+
+def _module(item: NodeProto, name: str, uses: Counter[str]) -> str:
+    """The module that a node is, told by its weights or, where those were merged or renamed, by its own name."""
+    weight = item.input[1] if len(item.input) > 1 else ""
+    # exporters merge equal vectors, whose name then speaks of one of several modules
+    if uses[weight] == 1 and module_of(weight):
+        return module_of(weight)
+    scope, _, last = name.rpartition("/")
+    return scope if item.op_type in TRAINED and last == item.op_type else ""
 
 
 def _constants(proto: ModelProto, problems: Problems) -> dict[str, Array]:
@@ -146,7 +157,7 @@ def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[int, int, in
 
 def _outputs(proto: ModelProto, nodes: tuple[OnnxNode, ...], problems: Problems) -> tuple[str, ...]:
     """Names of results; running statistics, which some exporters list as results, are none."""
-    statistics = {name for node in nodes if node.op == AUTOMATIC_STATISTICS for name in node.outputs[1:]}
+    statistics = {name for node in nodes if node.op == "BatchNormalization" for name in node.outputs[1:]}
     outputs = tuple(item.name for item in proto.graph.output if item.name not in statistics)
     if len(outputs) != 1:
         cure = "export a model with one output, the class scores"
@@ -163,8 +174,9 @@ def _operators(
     fixed = set(constants)
     unknown: dict[str, list[str]] = {}
     for node in nodes:
+        inputs = node.inputs[:1] if node.op == "CastLike" else node.inputs
         is_onnx = "." not in node.op
-        if is_onnx and (node.op in ("Shape", "Size") or all(name in fixed for name in node.inputs if name)):
+        if is_onnx and (node.op in ("Shape", "Size") or all(name in fixed for name in inputs if name)):
             fixed.update(node.outputs)
         elif node.op not in known:
             unknown.setdefault(node.op, []).append(node.name)

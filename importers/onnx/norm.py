@@ -1,9 +1,9 @@
 """Where normalisation stands: put back, folded away, or left, on ONNX's own level.
 
 * `NormMode.ONLINE`: wherever the file normalises, or did before an exporter folded normalisation into convolutions.
-  A file without any BatchNormalization whose convolutions have biases is taken for folded: each such convolution gets
-  a BatchNormalization after it with scale 1 and the bias as its shift, except the one that makes the class scores.
-  Online statistics begin at mean 0 and variance 1, so at first the network computes what the file does, with the folded
+  A file without any BatchNormalization is taken for folded: each convolution gets a BatchNormalization after it with
+  scale 1 and its bias as shift (exporters drop biases of 0), except the one that makes the class scores.  Online
+  statistics begin at mean 0 and variance 1, so at first the network computes what the file does, with the folded
   scale in the weights; from there on it adapts.  A bias directly before a BatchNormalization vanishes: the mean that is
   subtracted holds it.
 * `NormMode.NONE`: BatchNormalization becomes part of the convolution before it, by its running statistics, which leaves
@@ -44,32 +44,34 @@ def place_norm(model: OnnxModel, mode: NormMode) -> OnnxModel:
 
 
 def restore_norm(model: OnnxModel) -> OnnxModel:
-    """Puts a BatchNormalization after every convolution with a bias but the one that makes the class scores."""
+    """Puts a BatchNormalization after every convolution but the one that makes the class scores."""
     final = _before_result(model)
     constants = dict(model.constants)
     nodes: list[OnnxNode] = []
-    count = 0
     for node in model.nodes:
-        if node.op != "Conv" or not _has_bias(node) or node.name in final or node.inputs[2] not in constants:
+        if node.op == "Conv" and node.name not in final and all(name in constants for name in node.inputs[1:] if name):
+            nodes += _normalised(node, constants)
+        else:
             nodes.append(node)
-            continue
-        count += 1
-        channels = constants[node.inputs[2]].shape[0]
-        raw = f"{node.outputs[0]}__unnormalised"
-        vectors = {"scale": np.ones(channels), "mean": np.zeros(channels), "variance": np.ones(channels)}
-        constants.update((f"{node.name}__{name}", value.astype(np.float32)) for name, value in vectors.items())
-        scale, mean, variance = (f"{node.name}__{name}" for name in vectors)
-        nodes.append(replace(node, inputs=node.inputs[:2], outputs=(raw,)))
-        inputs = (raw, scale, node.inputs[2], mean, variance)
-        module = f"{node.module}_norm" if node.module else ""
-        nodes.append(OnnxNode(f"{node.name}_norm", NORM, inputs, node.outputs[:1], module=module))
+    count = len(nodes) - len(model.nodes)
     if not count:
         return model
-    note = (
-        f"normalisation was put back after {count} convolutions, as the file normalises nowhere but has biases; "
-        "`--norm as-is` leaves them"
-    )
+    note = f"normalisation was put back after {count} convolutions, as the file has none; `--norm as-is` leaves them"
     return replace(model, nodes=tuple(nodes), constants=constants, notes=(*model.notes, note))
+
+
+def _normalised(node: OnnxNode, constants: dict[str, Array]) -> list[OnnxNode]:
+    """The convolution without its bias, and a normalisation that holds it; new vectors go to ``constants``."""
+    filters = constants[node.inputs[1]].shape[0]
+    raw = f"{node.outputs[0]}__unnormalised"
+    values = {"scale": 1, "shift": 0, "mean": 0, "variance": 1}
+    vectors = {what: f"{node.name}__{what}" for what in values}
+    constants.update((vectors[what], np.full(filters, value, np.float32)) for what, value in values.items())
+    if _has_bias(node):
+        vectors["shift"] = node.inputs[2]
+    module = f"{node.module}_norm" if node.module else ""
+    norm = OnnxNode(f"{node.name}_norm", NORM, (raw, *vectors.values()), node.outputs[:1], module=module)
+    return [replace(node, inputs=node.inputs[:2], outputs=(raw,)), norm]
 
 
 def _has_bias(node: OnnxNode) -> bool:

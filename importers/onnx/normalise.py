@@ -82,6 +82,9 @@ def _evaluate(
         return [np.array(chosen, np.int64)]
     if node.op == "Size" and node.inputs[0] in shapes:
         return [np.array(np.prod(shapes[node.inputs[0]]), np.int64)]
+    if node.op == "CastLike" and node.inputs[0] in constants and node.inputs[1] not in constants:
+        # only tensors of the network are unknown, and they are floats
+        return [constants[node.inputs[0]].astype(np.float32)]
     if node.op in RANDOM or "." in node.op or any(name and name not in constants for name in node.inputs):
         return None
     if any(isinstance(value, onnx.GraphProto) for value in node.attributes.values()):
