@@ -55,7 +55,7 @@ Data = Annotated[
 Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result, byte for byte.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", help="layer=device; may be given several times.")]
-TimeLimit = Annotated[float, typer.Option(help="Seconds of search after which the best plan so far is taken.")]
+LeastFps = Annotated[float | None, typer.Option(help="Slowest acceptable throughput in frames a second.")]
 Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")]
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
@@ -155,16 +155,13 @@ def import_model(
 def place(
     devices: Devices,
     pin: Pins = None,
-    time_limit: TimeLimit = 60.0,
-    gap: Annotated[float, typer.Option(help="Stop when the plan is proven this close to the optimum.")] = 0.0,
+    least_fps: LeastFps = None,
     seed: Seed = 1,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
     """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput."""
-    options = place_step.PlaceOptions(
-        devices=devices, pins=tuple(pin or ()), time_limit_s=time_limit, gap=gap, seed=seed
-    )
+    options = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
     _perform(out, as_json, lambda space, progress: place_step.run(space, options, progress))
 
 
@@ -228,7 +225,7 @@ def run(
     recipe: Recipe = None,
     data: Data = None,
     pin: Pins = None,
-    time_limit: TimeLimit = 60.0,
+    least_fps: LeastFps = None,
     batches: Batches = 4,
     stall: Stall = 0.25,
     latency: Latency = 200,
@@ -239,7 +236,7 @@ def run(
 ) -> None:
     """All steps: import, place, emit, cosim, train, report."""
     importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data)
-    placing = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), time_limit_s=time_limit, seed=seed)
+    placing = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
     simulating = cosim_step.CosimOptions(batches=batches, stall=stall, latency_cycles=latency, seed=seed)
     training = train_step.TrainOptions(epochs=epochs, seed=seed)
     _perform(
