@@ -135,7 +135,7 @@ class Emulator:
             if document[name] != value:
                 raise StorageError(f"{path} is of {name} {document[name]}, not {value}; train from the beginning")
         states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
-        if _shape(states) != _shape(self.executor.states) or _shape(weights) != _shape(self.executor.weights):
+        if not (_fits(self.executor.states, states) and _fits(self.executor.weights, weights)):
             raise StorageError(f"{path} is of another version of graph {self.graph.name}; train from the beginning")
         self.executor.states = states
         self.executor.weights = weights
@@ -190,13 +190,13 @@ def _unpack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
     return value
 
 
-def _shape(value: Any) -> Any:
-    """The structure of a state without its values, to tell whether a checkpoint fits."""
-    match value:
+def _fits(start: Any, saved: Any) -> bool:
+    """Whether a saved state has the structure of a start state; layers may have added entries since the start."""
+    match start:
         case np.ndarray():
-            return value.shape, str(value.dtype)
+            return isinstance(saved, np.ndarray) and (saved.shape, saved.dtype) == (start.shape, start.dtype)
         case dict():
-            return {key: _shape(item) for key, item in value.items()}
+            return isinstance(saved, dict) and all(key in saved and _fits(start[key], saved[key]) for key in start)
         case list() | tuple() | deque():
-            return [_shape(item) for item in value]
-    return None
+            return type(saved) is type(start) and len(saved) == len(start) and all(map(_fits, start, saved))
+    return type(saved) is type(start)

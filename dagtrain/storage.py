@@ -134,7 +134,7 @@ def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, value in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(value), allow_pickle=False)
+                np.lib.format.write_array(member, np.asarray(value), allow_pickle=False)
     write_bytes(path, buffer.getvalue())
 
 

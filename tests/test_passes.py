@@ -179,7 +179,7 @@ def test_weight_groups_hold_all_engines_of_a_weight() -> None:
     assert all(len(group) > 1 for group in groups)
 
 
-@pytest.mark.parametrize("cycles", [2000, 700, 300, 150])
+@pytest.mark.parametrize("cycles", [2000, 700, 300, 170])
 def test_folding_keeps_the_graph_legal_and_fast_enough(cycles: int) -> None:
     graph = fold_graph(insert_forks(differentiate(net())), cycles)
     verify(graph, Stage.STREAMING)

@@ -1,0 +1,136 @@
+"""Does the 16-bit pipeline learn?  Held-out accuracy of the digits net, beside float training without staleness.
+
+    python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness 4] [--batches 32] [--out table.json]
+
+Each seed has its own split (80 % / 20 %), order of images and random bits of rounding; the initial weights are the
+ONNX file's.  The float column is the float64 reference of the same graph with the same hyper-parameters at
+staleness 0: plain mini-batch SGD.
+"""
+
+from __future__ import annotations
+
+import os
+
+# the matrices are small: threads of the BLAS cost more than they give
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import json
+import time
+import tomllib
+from dataclasses import dataclass, replace
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+
+from dagtrain.data import load_digits
+from dagtrain.emulator import Emulator
+from dagtrain.executor import Mode
+from dagtrain.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from hdl.recipe import Recipe
+from importers.onnx import import_model
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+# what issue and docs promise
+LEAST_MEAN, LEAST_WORST, MOST_LOSS = 0.98, 0.97, 0.01
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    seed: int
+    mode: Mode
+    recipe: Recipe
+    epochs: int
+    # of the calibration
+    batches: int
+
+
+def main() -> int:
+    """Prints the table; 1 if a promise is broken."""
+    options = parse()
+    recipe = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
+    if options.rate is not None:
+        recipe = replace(recipe, learning_rate=options.rate)
+    runs = []
+    for seed in range(1, options.seeds + 1):
+        own = replace(recipe, seed=seed)
+        runs.append(Run(seed, Mode.REFERENCE, replace(own, staleness=0), options.epochs, options.batches))
+        runs.append(Run(seed, Mode.GOLDEN, replace(own, staleness=options.staleness), options.epochs, options.batches))
+    with Pool(options.jobs) as pool:
+        curves = pool.map(train, runs, chunksize=1)
+    exact = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.GOLDEN]
+    plain = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.REFERENCE]
+    print(f"batch {recipe.batch}, learning rate {recipe.learning_rate}, momentum {recipe.momentum}, "
+          f"{options.epochs} epochs; held-out accuracy")
+    print(f"{'seed':>6} {'float, D=0':>12} {f'16 bits, D={options.staleness}':>14}")
+    for seed, (a, b) in enumerate(zip(plain, exact, strict=True), 1):
+        print(f"{seed:6} {a:12.2%} {b:14.2%}")
+    print(f"{'mean':>6} {np.mean(plain):12.2%} {np.mean(exact):14.2%}")
+    print(f"{'worst':>6} {min(plain):12.2%} {min(exact):14.2%}")
+    if options.out:
+        rows = [{"seed": r.seed, "mode": r.mode.value, "accuracy": c} for r, c in zip(runs, curves, strict=True)]
+        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    broken = judge(plain, exact)
+    print("\n".join(broken) or "all promises hold")
+    return 1 if broken else 0
+
+
+def judge(plain: list[float], exact: list[float]) -> list[str]:
+    """Promises that do not hold."""
+    broken = []
+    if np.mean(exact) < LEAST_MEAN:
+        broken.append(f"mean {np.mean(exact):.2%} is below {LEAST_MEAN:.0%}")
+    if min(exact) < LEAST_WORST:
+        broken.append(f"worst {min(exact):.2%} is below {LEAST_WORST:.0%}")
+    if np.mean(plain) - np.mean(exact) > MOST_LOSS:
+        broken.append(f"mean is {np.mean(plain) - np.mean(exact):.2%} below float's, more than {MOST_LOSS:.0%}")
+    return broken
+
+
+def train(run: Run) -> list[float]:
+    """Held-out accuracy after each epoch."""
+    data, held_out = load_digits().split(0.2, run.seed)
+    graph = prepared(run)
+    emulator = Emulator(graph, run.mode)
+    curve = []
+    start = time.perf_counter()
+    for epoch in range(run.epochs):
+        emulator.train_epoch(data, run.seed, epoch)
+        curve.append(emulator.evaluate(held_out).accuracy)
+    seconds = time.perf_counter() - start
+    print(f"seed {run.seed}, {run.mode.value}, D={run.recipe.staleness}: "
+          + " ".join(f"{accuracy:.1%}" for accuracy in curve) + f"  ({seconds:.0f} s)", flush=True)
+    return curve
+
+
+def prepared(run: Run) -> Graph:
+    """The training graph, in formats fitted to the first batches of the training part."""
+    graph = differentiate(import_model(DIGITS / "digits.onnx", recipe=run.recipe))
+    if run.mode is Mode.REFERENCE:
+        return graph
+    data, _ = load_digits().split(0.2, run.seed)
+    feeds = Emulator(graph, Mode.REFERENCE).feeds
+    order = list(data.batches(run.recipe.batch, run.seed, epoch=0))[: run.batches]
+    return calibrate(graph, [feeds(data, index) for index in order])
+
+
+def parse() -> argparse.Namespace:
+    """Options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--staleness", type=int, default=4, help="frames; what the placed pipeline needs")
+    parser.add_argument("--rate", type=float, help="learning rate, if not the recipe's")
+    parser.add_argument("--batches", type=int, default=4, help="batches of the calibration")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at once")
+    parser.add_argument("--out", type=Path, help="JSON file for the curves")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
