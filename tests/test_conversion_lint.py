@@ -203,6 +203,8 @@ CLEAN = (
     "for i in range(2):\n    Y.next = m[k] * w[i*8+8:i*8].signed()",
     "Y.next = TABLE[k]",
     "Y.next = b if c else a",
+    # MyHDL widens the unsigned operand by a sign bit here, and the lint must know
+    "Y.next = a + u",
     "t = a * b\nt += u\nY.next = t",
     "Y.next[16:8] = w[k+8:k]\nY.next[8:0] = u\nY.next[80:16] = 0",
     "Y.next = concat(u, v, c)",

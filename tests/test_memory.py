@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, Simulation, always, always_comb, block, delay, instance, intbv
 
 from hdl.memory import address_width, checked_contents, read_only, simple_dual_port
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
+from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
 from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool
 
@@ -189,3 +190,35 @@ def test_contents_that_do_not_fit_are_refused(contents: Any, depth: int, message
 
 def test_an_address_has_at_least_one_bit() -> None:
     assert [address_width(depth) for depth in (1, 2, 3, 4, 5, 512, 513)] == [1, 1, 2, 2, 3, 9, 10]
+
+
+@pytest.mark.parametrize("extra", [False, True])
+@pytest.mark.parametrize("kind", [simple_dual_port, read_only])
+def test_without_read_enable_the_word_stays(kind: Any, extra: bool) -> None:
+    seen = []
+    with fresh_simulator():
+        clk, write_enable, read_enable = (Signal(bool(0)) for _ in range(3))
+        write_address, address = (Signal(intbv(0)[2:]) for _ in range(2))
+        data, word = (Signal(intbv(0)[8:]) for _ in range(2))
+        ports = (read_enable, address, word)
+        if kind is simple_dual_port:
+            ports = (write_enable, write_address, data, *ports)
+        dut = kind(clk, *ports, depth=4, width=8, contents=[10, 11, 12, 13], output_register=extra)
+
+        @block
+        def bench() -> Any:
+            @instance
+            def stimulus() -> Any:
+                for step, enable in enumerate([1, 0, 1, 0, 0, 1, 0, 0]):
+                    address.next, read_enable.next = step % 4, enable
+                    for level in (1, 0):
+                        yield delay(1)
+                        clk.next = level
+                    yield delay(1)
+                    seen.append(int(word))
+
+            return stimulus
+
+        Simulation(dut, bench()).run(quiet=1)
+    words = [10, 10, 12, 12, 12, 11, 11, 11]
+    assert seen == ([0, *words[:-1]] if extra else words)
