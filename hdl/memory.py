@@ -46,7 +46,7 @@ def simple_dual_port(
     width: int,
     contents: Sequence[int] | None = None,
     output_register: bool = False,
-    image: str | None = None,  # noqa: ARG001 - read by hdl.verilog
+    image: str | None = None,  # read by hdl.verilog
 ) -> Any:
     """A memory with one write port and one read port on one clock.
 
@@ -100,7 +100,7 @@ def read_only(
     width: int,
     contents: Sequence[int] | None = None,
     output_register: bool = False,
-    image: str | None = None,  # noqa: ARG001 - read by hdl.verilog
+    image: str | None = None,  # read by hdl.verilog
 ) -> Any:
     """A memory that is only read; arguments, latency and cost as in `simple_dual_port`."""
     mem = [Signal(intbv(word)[width:]) for word in checked_contents(contents, depth, width)]
