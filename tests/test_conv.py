@@ -11,7 +11,7 @@ from myhdl import Signal
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, requantise
 from hdl.layers.base import Layer, Tile, divisors, from_beats, lanes_for, to_beats, weight_lanes
-from hdl.layers.conv import Conv, ConvError, ConvGradient
+from hdl.layers.conv import Conv, ConvError, ConvGradient, WeightHome
 from hdl.layers.gemm import gemm
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
@@ -87,7 +87,10 @@ def simulate(layer: Any, batches: int, seed: int, stall: float, backend: Backend
         for name, codes in layer.golden(state, given).items():
             found[name].append(codes[None] if layer.port(name).tensor.kind.per_batch else codes)
     beats = {name: to_beats(layer, name, codes) for name, codes in inputs.items()}
-    if "w" in beats:
+    if "w" in beats and layer.streamed:
+        versions = [layer.recipe.version(frame) for frame in range(batches * batch)]
+        beats["w"] = to_beats(layer, "w", inputs["w"][versions])
+    elif "w" in beats:
         beats["w"] = beats["w"][layer.port("w").beats :]
     expected = {name: to_beats(layer, name, np.concatenate(codes)) for name, codes in found.items()}
     ports = [StreamPort(port.name, port.payload_bits, Direction.IN) for port in layer.sinks]
@@ -198,7 +201,7 @@ def test_fold_keeps_its_promise_with_every_tile(engine: type[Layer], seed: int) 
             folded = layer.fold(cycles, tile)
             assert folded.cycles_per_frame <= cycles
             assert folded.multipliers == tile.size
-            assert folded.w_lanes == weight_lanes(folded.weights, tile.size, cycles)
+            assert folded.w_lanes == weight_lanes(folded.weight_count, tile.size, cycles)
             for port in folded._frame_ports():
                 assert port.lanes == lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
 
@@ -260,6 +263,39 @@ def test_gradients_take_the_declared_cycles_within_and_between_batches(seed: int
         assert at[2] - at[1] == batch * layer.cycles_per_frame + layer.drain_cycles, (layer, at)
 
 
+def streamed_engine(engine: type[Layer], seed: int) -> Any:
+    """A small engine whose weights come once a frame."""
+    while True:
+        layer = random_engine(engine, seed)
+        seed += 1000
+        try:
+            layer = dataclasses.replace(layer, weights=WeightHome.DRAM)
+        except FoldingError:
+            continue
+        if layer.walk.cycles < 600:
+            return layer
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("seed", range(6))
+def test_streamed_weights_give_the_same_bits(engine: type[Layer], seed: int) -> None:
+    simulate(streamed_engine(engine, seed), 2, seed, 0.0 if seed % 2 else 0.4)
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("seed", range(6))
+def test_streamed_weights_cost_no_cycles(engine: type[Layer], seed: int) -> None:
+    layer = dataclasses.replace(streamed_engine(engine, 50 + seed), recipe=Recipe(batch=14))
+    layer = layer.fold(layer.cycles_per_frame, layer.tile)
+    at = ends(layer, simulate(layer, 1, seed, 0.0), layer.sources[0].name)
+    assert at[-1] - at[5] == 8 * layer.cycles_per_frame, (layer, at)
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+def test_verilog_with_streamed_weights_agrees_under_stalls(engine: type[Layer]) -> None:
+    simulate(streamed_engine(engine, 9), 3, 3, 0.3, Backend.VERILATOR)
+
+
 def test_engines_keep_their_multipliers_busy() -> None:
     fields: dict[str, Any] = {"height": 8, "width": 8, "channels": 8, "filters": 8, "kernel": (3, 3)}
     fields |= {"padding": (1, 1, 1, 1), "tile": Tile(4, 4, 3), "recipe": Recipe(batch=8)}
@@ -280,4 +316,4 @@ def test_streams_carry_weights_tile_by_tile() -> None:
     assert order == [0, 1, 4, 5, 2, 3, 6, 7]
     weights = np.arange(8).reshape(1, 2, 2, 1, 2)
     assert np.array_equal(from_beats(layer, "w", to_beats(layer, "w", weights)), weights)
-    assert math.prod(layer.weight_shape) == layer.weights
+    assert math.prod(layer.weight_shape) == layer.weight_count

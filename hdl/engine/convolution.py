@@ -8,8 +8,9 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.engine.frame_buffers import frame_sums, reorder_frame
 from hdl.engine.mac import MacShape, mac_array, signed_signal
-from hdl.engine.requantise import accumulator, delay_line, requantise_lanes
+from hdl.engine.requantise import REQUANTISE_LATENCY, accumulator, delay_line, requantise_lanes
 from hdl.engine.row_store import row_store
 from hdl.engine.walk import Walk
 from hdl.engine.walker import Steps, WeightSteps, walker
@@ -30,7 +31,7 @@ class EngineShape:
     walk: Walk
     mac: MacShape
     weights: WeightSteps
-    # weight words a version
+    # weight words a version; of one pass over the map if they are streamed
     words: int
     # rows of the ring
     ring_rows: int
@@ -38,10 +39,27 @@ class EngineShape:
     shift: int
     result: Fixed
     recipe: Recipe
+    # frames of results that are put in order at a time, for streamed weights
+    frames: int = 2
+
+    @property
+    def streamed(self) -> bool:
+        """Whether weights come once a frame, a pass at a time, instead of once a batch."""
+        return self.walk.outer_repeat
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the output."""
+        return self.walk.rows.outputs * self.walk.columns.outputs
+
+    @property
+    def frame_bits(self) -> int:
+        """Bits of a sum over all passes."""
+        return self.total_bits + (self.walk.repeat - 1).bit_length()
 
     @property
     def total_bits(self) -> int:
-        """Bits of a complete sum."""
+        """Bits of a complete sum of one pass."""
         operations = max(limit[0] * limit[1] * limit[2] for limit in map(self.walk.limits, range(self.walk.phases)))
         return self.mac.sum_bits + (operations - 1).bit_length()
 
@@ -54,6 +72,9 @@ def convolution(
 
     The pipeline runs freely: an operation starts only when a place for its result is free, so nothing in it stalls.
     Latency from the start of a result's last operation: 15 cycles and the levels of the adder tree.
+
+    When weights are streamed, ``w`` brings all of them once a frame and there is a pass over the map for each group of
+    them.  Then results are put in order, or summed over the passes, in a memory of whole frames.
     """
     walk, mac = shape.walk, shape.mac
     steps = Steps(walk, shape.ring_rows, shape.words)
@@ -89,6 +110,7 @@ def convolution(
         words=shape.words,
         recipe=shape.recipe,
         contents=contents,
+        streamed=shape.streamed,
     )
     walking = walker(
         clk,
@@ -111,12 +133,8 @@ def convolution(
     ]
     totals = [signed_signal(shape.total_bits) for _ in range(mac.results)]
     accumulate = accumulator(clk, late[0], late[1], late[2], sums, totals, done)
-    results, taken = (Stream(mac.results * shape.result.width) for _ in range(2))
-    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
-    mark = delay_line(clk, done, results.valid, cycles=2)
-    hold = queue(clk, rst, results, taken, depth=RESULTS)
-    places = result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS)
-    adapt_y = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    leave = leave_by_frame if shape.streamed else leave_at_once
+    leaving = leave(clk, rst, steps, totals, done, may, y, shape=shape)
     return (
         adapt_x,
         adapt_w,
@@ -126,12 +144,57 @@ def convolution(
         multiply,
         flags,
         accumulate,
-        rounding,
-        mark,
-        hold,
-        places,
-        adapt_y,
+        leaving,
     )
+
+
+@block
+def leave_at_once(
+    clk: Any, rst: Any, steps: Steps, totals: Any, done: Any, may: Any, y: Stream, *, shape: EngineShape
+) -> Any:
+    """Rounds results and hands them out in the order in which they come."""
+    results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
+    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
+    mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
+    hold = queue(clk, rst, results, taken, depth=RESULTS)
+    places = result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS)
+    adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    return rounding, mark, hold, places, adapt
+
+
+@block
+def leave_by_frame(
+    clk: Any, rst: Any, steps: Steps, totals: Any, done: Any, may: Any, y: Stream, *, shape: EngineShape
+) -> Any:
+    """Sums results over passes, or puts those of all passes into raster order; rounds them and hands them out."""
+    walk = shape.walk
+    results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
+    adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    if walk.sums_repeats:
+        words = shape.pixels * walk.reduce
+        sums = [signed_signal(shape.frame_bits) for _ in range(len(totals))]
+        summed = Signal(bool(0))
+        adding = frame_sums(clk, rst, totals, done, sums, summed, words=words, passes=walk.repeat)
+        rounding = requantise_lanes(clk, sums, results.payload, shift=shape.shift, target=shape.result)
+        mark = delay_line(clk, summed, results.valid, cycles=REQUANTISE_LATENCY)
+        # the last pass brings a frame's results faster than they leave
+        hold = queue(clk, rst, results, taken, depth=words + RESULTS)
+        places = result_places(clk, rst, steps.issue_final, taken, may, places=words + RESULTS)
+        return adding, rounding, mark, hold, places, adapt
+    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
+    mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
+    order = reorder_frame(
+        clk,
+        rst,
+        results,
+        taken,
+        steps.issue_frame_last,
+        may,
+        pixels=shape.pixels,
+        repeat=walk.repeat,
+        frames=shape.frames,
+    )
+    return rounding, mark, order, adapt
 
 
 @block

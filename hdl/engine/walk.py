@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 # levels of loops, innermost first; an iteration "ticks" the outermost loop whose inner loops are all at their ends
-TAP_COLUMN, TAP_ROW, REDUCE, RESULT, _, _, FRAME = range(7)
+TAP_COLUMN, TAP_ROW, REDUCE = range(3)
+FRAME = 6
 LEVELS = 7
 
 
@@ -109,6 +110,13 @@ class Walk:
     group_steps: tuple[int, int] = (1, 0)
     # the repeat loop right inside the frame instead of inside the pixel
     outer_repeat: bool = False
+    # each reduce group is a result of its own (whose parts of all repeats are summed elsewhere)
+    sums_repeats: bool = False
+
+    @property
+    def result_level(self) -> int:
+        """A tick of this level or above completes a result."""
+        return REDUCE if self.sums_repeats else REDUCE + 1
 
     @property
     def repeat_level(self) -> int:
@@ -173,11 +181,11 @@ class Walk:
     def limits(self, phase: int) -> tuple[int, int, int, bool]:
         """Cycles along (tap columns, tap rows, reduce groups) of a class of pixels, and whether it has any taps.
 
-        A pixel without taps takes one cycle a repeat group."""
+        A pixel without taps takes one cycle a result."""
         count_h = self.rows.count(phase // self.columns.phases)
         count_w = self.columns.count(phase % self.columns.phases)
         if count_h * count_w == 0:
-            return 1, 1, 1, False
+            return 1, 1, self.reduce if self.sums_repeats else 1, False
         return count_w, count_h, self.reduce, True
 
     def _row_cycles(self, row_phase: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.tables import look_up, registered_look_up, signal_for
-from hdl.engine.walk import FRAME, LEVELS, RESULT, Axis, Walk
+from hdl.engine.walk import FRAME, LEVELS, Axis, Walk
 from hdl.memory import address_width
 
 # cycles from `issue` to the read at the row store, and from there to the words (`row_store.READ_LATENCY`)
@@ -22,11 +22,13 @@ class Steps:
     """What a walker says about its operations, as they pass through the pipeline."""
 
     def __init__(self, walk: Walk, ring_rows: int, weight_words: int = 1) -> None:
-        flag = [Signal(bool(0)) for _ in range(13)]
+        flag = [Signal(bool(0)) for _ in range(10)]
         # in the cycle of the decision (combinational): an operation starts; it completes a result
         self.issue, self.issue_last = flag[0], flag[1]
         # ... and it is the last of its frame
         self.issue_frame_last = flag[2]
+        # ... and completes a result of the last pass
+        self.issue_final = flag[9]
         # two cycles later, for `weight_buffer`: read `weight`; this is the last of a pass over the map
         self.weight_read, self.weight_pass_last = flag[3], flag[4]
         self.weight = Signal(intbv(0)[address_width(weight_words) :])
@@ -209,6 +211,9 @@ def loop_nest(
     at_strip = Signal(intbv(0)[len(strip) :])
     level = Signal(intbv(0, min=0, max=LEVELS))
     issue, fresh = Signal(bool(0)), Signal(bool(0))
+    on_result = walk.result_level
+    whole = 0 if walk.sums_repeats else 1
+    last_repeat = walk.repeat - 1
     on_repeat, on_column, on_row = walk.repeat_level, walk.column_level, walk.row_level
     ends = {
         on_repeat: (repeat, walk.repeat),
@@ -239,13 +244,14 @@ def loop_nest(
     @always_comb
     def decide() -> None:
         issue.next = token and may
-        fresh.next = tap_column == 0 and tap_row == 0 and reduce == 0
+        fresh.next = tap_column == 0 and tap_row == 0 and (whole == 0 or reduce == 0)
 
     @always_comb
     def announce() -> None:
         taken.next = issue and level > on_column
         steps.issue.next = issue
-        steps.issue_last.next = issue and level >= RESULT
+        steps.issue_last.next = issue and level >= on_result
+        steps.issue_final.next = issue and level >= on_result and repeat == last_repeat
         steps.issue_frame_last.next = issue and level == FRAME
 
     @always(clk.posedge)
@@ -302,7 +308,7 @@ def loop_nest(
         strip.next = at_strip
         live.next = has_taps != 0
         first.next = fresh
-        last.next = level >= RESULT
+        last.next = level >= on_result
         pass_last.next = level > on_row
         move.next = level * phases + phase
 

@@ -30,11 +30,14 @@ def weight_buffer(
     words: int,
     recipe: Recipe,
     contents: Sequence[int] | None = None,
+    streamed: bool = False,
 ) -> Any:
     """A memory of ``2 * words`` words with the image "weights"; version 0 is its first half at power-up.
 
     Frame ``t`` (0, 1, …) reads version ``recipe.version(t)``.  Version 1, 2, … arrive on ``w``, ``words`` words each,
     into the half that is not in use, and wait there.  Costs the memory and a few counters.
+
+    With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``.
 
     Args:
         claim: in, the next frame (in order) may start; only while ``claimable``.
@@ -45,20 +48,23 @@ def weight_buffer(
         word: out, `READ_LATENCY` cycles after ``advance``.
     """
     width = w.width
-    batch, first_batch = recipe.batch, recipe.batch + recipe.staleness
-    most = max(batch, first_batch)
+    batch = 1 if streamed else recipe.batch
+    first_claims = 0 if streamed else recipe.batch + recipe.staleness
+    first_reads = max(batch, first_claims)
+    first_write = 0 if streamed else words
+    first_ahead = -1 if streamed else 0
     last_word = words - 1
     final = 2 * words - 1
     # frames that may still be claimed, and are still to be read, with the version at hand
-    to_claim = Signal(intbv(first_batch, min=0, max=most + 1))
-    to_read = Signal(intbv(first_batch, min=0, max=most + 1))
+    to_claim = Signal(intbv(first_claims, min=0, max=first_reads + 1))
+    to_read = Signal(intbv(first_reads, min=0, max=first_reads + 1))
     # versions that arrived and weren't claimed; versions that arrived less versions switched to
     waiting = Signal(intbv(0, min=0, max=3))
-    ahead = Signal(intbv(0, min=-1, max=2))
+    ahead = Signal(intbv(first_ahead, min=-1, max=2))
     half = Signal(bool(0))
     base = Signal(intbv(0)[address_width(2 * words) :])
     read_at = Signal(intbv(0)[address_width(2 * words) :])
-    write_at = Signal(intbv(words)[address_width(2 * words) :])
+    write_at = Signal(intbv(first_write)[address_width(2 * words) :])
     place = Signal(intbv(0)[address_width(words) :])
     read, room, fire, complete, switch, renew = (Signal(bool(0)) for _ in range(6))
     store = simple_dual_port(
@@ -73,7 +79,7 @@ def weight_buffer(
         width=width,
         contents=contents,
         output_register=True,
-        image="weights",
+        image=None if streamed else "weights",
     )
 
     @always_comb
@@ -102,7 +108,7 @@ def weight_buffer(
                 write_at.next = write_at + 1
         if rst:
             place.next = 0
-            write_at.next = words
+            write_at.next = first_write
 
     @always(clk.posedge)
     def versions() -> None:
@@ -116,7 +122,7 @@ def weight_buffer(
             ahead.next = ahead - 1
         if rst:
             waiting.next = 0
-            ahead.next = 0
+            ahead.next = first_ahead
 
     @always(clk.posedge)
     def frames() -> None:
@@ -134,8 +140,8 @@ def weight_buffer(
         elif advance and frame_last:
             to_read.next = to_read - 1
         if rst:
-            to_claim.next = first_batch
-            to_read.next = first_batch
+            to_claim.next = first_claims
+            to_read.next = first_reads
             half.next = False
             base.next = 0
 

@@ -15,14 +15,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Self
 
 import numpy as np
 from myhdl import block
 
 from hdl.engine.convolution import EngineShape, convolution
+from hdl.engine.frame_buffers import REORDER_LATENCY, SHORTEST_PASS, reorder_frames
 from hdl.engine.gradient import FLUSH, GradientShape, gradient
-from hdl.engine.mac import MacShape, operand_bits
+from hdl.engine.mac import MacShape, operand_bits, tree_levels
 from hdl.engine.walk import Axis, Walk
 from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
@@ -37,6 +39,15 @@ from hdl.tensor import Kind, Port, Tensor
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
 ERROR = Fixed(16, 12)
+
+
+class WeightHome(Enum):
+    """Where the weights of a convolution, or the sums of their gradients, live."""
+
+    # two versions in the engine; ``w`` brings one version a batch
+    ON_CHIP = "on_chip"
+    # outside; ``w`` brings the version of each frame once a frame (`hdl.dram.DramReplay`), in the same stream order
+    DRAM = "dram"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +68,7 @@ class _ConvEngine(Layer):
     # elements a beat of weights or gradients
     w_lanes: int = 1
     tile: Tile = field(default_factory=Tile)
+    weights: WeightHome = WeightHome.ON_CHIP
 
     def __post_init__(self) -> None:
         name = f"{type(self).__name__} {self.height}x{self.width}x{self.channels} -> {self.filters}"
@@ -70,7 +82,8 @@ class _ConvEngine(Layer):
         if not self._buildable(self.tile):
             raise FoldingError(
                 f"{name}, kernel {self.kernel}, stride {self.stride}: tile {self.tile} is impossible; "
-                "po must divide the filters, pi the channels, pk be one of " + str(self._tap_groups())
+                f"po must divide the filters, pi the channels, pk be one of {self._tap_groups()}"
+                + (f", a pass over the map last {SHORTEST_PASS} cycles" if self.streamed else "")
             )
         if self.tile.size % self.w_lanes:
             raise FoldingError(f"{name}: {self.w_lanes} weight lanes do not divide a tile of {self.tile.size} weights")
@@ -98,14 +111,14 @@ class _ConvEngine(Layer):
         return (self.filters, self.channels, *self.kernel)
 
     @property
-    def weights(self) -> int:
+    def weight_count(self) -> int:
         """Number of weights."""
         return math.prod(self.weight_shape)
 
     @property
     def words(self) -> int:
         """Tiles in all weights."""
-        return self.weights // self.tile.size
+        return self.weight_count // self.tile.size
 
     @property
     def multipliers(self) -> int:
@@ -121,6 +134,16 @@ class _ConvEngine(Layer):
         """Weights and gradients flow tile by tile."""
         return self.tile.order(self.weight_shape) if self.port(port).tensor.kind.per_batch else None
 
+    @property
+    def streamed(self) -> bool:
+        """Whether weights come once a frame."""
+        return self.weights is WeightHome.DRAM
+
+    @property
+    def pass_words(self) -> int:
+        """Weight words that the engine uses between two claims of weights."""
+        return self.words // (self.filters // self.tile.po) if self.streamed else self.words
+
     # ---- folding
 
     def _tap_groups(self) -> list[int]:
@@ -128,7 +151,9 @@ class _ConvEngine(Layer):
 
     def _buildable(self, tile: Tile) -> bool:
         fits = self.filters % tile.po == 0 and self.channels % tile.pi == 0
-        return fits and min(tile.po, tile.pi) > 0 and tile.pk in self._tap_groups()
+        if not fits or min(tile.po, tile.pi) < 1 or tile.pk not in self._tap_groups():
+            return False
+        return not self.streamed or self.walk_of(tile).cycles // (self.filters // tile.po) >= SHORTEST_PASS
 
     def _parallel_taps(self, tile: Tile) -> tuple[int, int]:
         if tile.pk == self.window.taps:
@@ -170,25 +195,31 @@ class _ConvEngine(Layer):
                     tile = Tile(po, pi, pk)
                     if self._buildable(tile):
                         walk = self.walk_of(tile)
-                        if max(walk.cycles, walk.words) <= cycles:
+                        if max(walk.cycles, walk.words) <= cycles >= self._with(tile, cycles).cycles_per_frame:
                             found.append((tile.size, self._memory_blocks(tile), tile))
         return tuple(tile for _, _, tile in sorted(found))
 
+    def _with(self, tile: Tile, cycles: int) -> Self:
+        """This engine with that tile and the lanes for ``cycles``."""
+        lanes = {
+            f"{port.name}_lanes": lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
+            for port in self._frame_ports()
+        }
+        # streamed weights of a pass must be there a few cycles before it
+        slack = SHORTEST_PASS * (self.filters // tile.po) if self.streamed else 0
+        lanes["w_lanes"] = weight_lanes(self.weight_count, tile.size, cycles - slack)
+        return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
+
     def _memory_blocks(self, tile: Tile) -> int:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
-        return memory_blocks(2 * (self.weights // tile.size), tile.size * 16)
+        return memory_blocks(2 * (self.weight_count // tile.size), tile.size * 16)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
         if tile is None:
             tile = next(iter(self.tiles(cycles)), None)
-        lanes = {
-            f"{port.name}_lanes": lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
-            for port in self._frame_ports()
-        }
         if tile is not None:
-            w_lanes = weight_lanes(self.weights, tile.size, cycles)
-            folded = dataclasses.replace(self, tile=tile, w_lanes=w_lanes, **lanes)  # type: ignore[arg-type]
+            folded = self._with(tile, cycles)
             if folded.cycles_per_frame <= cycles:
                 return folded
         raise FoldingError(
@@ -249,13 +280,21 @@ class Conv(_ConvEngine):
         return (Port("y", Tensor(self.output_shape, self.y_fixed, Kind.ACTIVATION), self.y_lanes),)
 
     def walk_of(self, tile: Tile) -> Walk:
-        """Pixel, filter group, channel group, taps."""
+        """Pixel, filter group, channel group, taps; filter group outermost when weights come once a frame."""
         rows, columns = forward_axes(self, tile)
-        return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po)
+        return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po, outer_repeat=self.streamed)
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """As of every engine; streamed weights must have time too."""
+        cycles = super().cycles_per_frame
+        return max(cycles, self.port("w").beats) if self.streamed else cycles
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on an output row starts when all input rows that it needs are there."""
         del source
+        if self.streamed:
+            return {"x": math.prod(self.input_shape)}
         return {"x": rows_required(self.walk, elements, self.output_shape, self.input_shape)}
 
     @property
@@ -293,11 +332,15 @@ class Conv(_ConvEngine):
             tape.give_error("x", tape.add("error", engine, {"e": error, "w": weights})["dx"])
 
     def memories(self) -> tuple[Memory, ...]:
-        """Two versions of the weights."""
+        """Two versions of the weights, if they live here."""
+        if self.streamed:
+            return ()
         return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0 in the first half."""
+        if self.streamed:
+            return {}
         return self._weight_images(state, self.w_fixed)
 
     def circuit(
@@ -306,15 +349,18 @@ class Conv(_ConvEngine):
         """See `hdl.engine.convolution`."""
         tile = self.tile
         walk = self.walk
+        leave = max(math.prod(self.output_shape) // tile.po, self.port("y").beats)
+        latency = REORDER_LATENCY + tree_levels(tile.pi * tile.pk)
         shape = EngineShape(
             walk=walk,
             mac=MacShape(tile.po, tile.pi, tile.pk, tile.pi * tile.pk, tile.pk, self.x_fixed, self.w_fixed),
             weights=weight_steps(self, walk),
-            words=self.words,
+            words=self.pass_words,
             ring_rows=walk.ring_rows(self._row_beats("x"), self.cycles_per_frame),
             shift=self.x_fixed.fraction_bits + self.w_fixed.fraction_bits - self.y_fixed.fraction_bits,
             result=self.y_fixed,
             recipe=self.recipe,
+            frames=reorder_frames(walk.cycles, leave, latency, self.cycles_per_frame),
         )
         contents = (images or {}).get("weights")
         return conv_forward(clk, rst, streams["x"], streams["w"], streams["y"], shape=shape, contents=contents)
@@ -361,13 +407,24 @@ class ConvError(_ConvEngine):
         return sorted(groups)
 
     def walk_of(self, tile: Tile) -> Walk:
-        """Pixel, channel group, filter group, taps."""
+        """Pixel, channel group, filter group, taps; filter group outermost when weights come once a frame."""
         rows, columns = error_axes(self, tile)
-        return Walk(rows, columns, self.filters // tile.po, self.channels // tile.pi)
+        filters, channels = self.filters // tile.po, self.channels // tile.pi
+        if self.streamed:
+            return Walk(rows, columns, channels, filters, (0, 1), outer_repeat=True, sums_repeats=True)
+        return Walk(rows, columns, filters, channels)
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """As of every engine."""
+        cycles = super().cycles_per_frame
+        return max(cycles, self.port("w").beats) if self.streamed else cycles
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on a row of dx starts when all rows of e that it needs are there."""
         del source
+        if self.streamed:
+            return {"e": math.prod(self.output_shape)}
         return {"e": rows_required(self.walk, elements, self.input_shape, self.output_shape)}
 
     @property
@@ -394,11 +451,15 @@ class ConvError(_ConvEngine):
         return {"dx": np.concatenate(parts)}
 
     def memories(self) -> tuple[Memory, ...]:
-        """Two versions of the weights."""
+        """Two versions of the weights, if they live here."""
+        if self.streamed:
+            return ()
         return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0 in the first half."""
+        if self.streamed:
+            return {}
         return self._weight_images(state, self.w_fixed)
 
     def circuit(
@@ -411,7 +472,7 @@ class ConvError(_ConvEngine):
             walk=walk,
             mac=MacShape(tile.pi, tile.po, tile.pk, tile.pk, tile.pi * tile.pk, self.e_fixed, self.w_fixed),
             weights=weight_steps(self, walk),
-            words=self.words,
+            words=self.pass_words,
             ring_rows=walk.ring_rows(self._row_beats("e"), self.cycles_per_frame),
             shift=self.e_fixed.fraction_bits + self.w_fixed.fraction_bits - self.dx_fixed.fraction_bits,
             result=self.dx_fixed,
@@ -504,7 +565,7 @@ class ConvGradient(_ConvEngine):
         x, e = inputs["x"], inputs["e"]
         terms = len(x) * math.prod(self.window.output)
         total = correlate_gradient(self.window, x, e, terms << (self.x_fixed.width + self.e_fixed.width - 1))
-        index = np.arange(self.weights, dtype=np.int64).reshape(self.weight_shape)
+        index = np.arange(self.weight_count, dtype=np.int64).reshape(self.weight_shape)
         random = high_half(hash32(index, state["batch"], self.key))
         state["batch"] += 1
         fraction_bits = self.x_fixed.fraction_bits + self.e_fixed.fraction_bits
@@ -575,6 +636,8 @@ def weight_steps(engine: _ConvEngine, walk: Walk) -> WeightSteps:
     wide = engine.kernel[1] // wide_taps
     tap_groups = engine.window.taps // tile.pk
     by_channel, by_filter = tap_groups, engine.channels // tile.pi * tap_groups
+    if walk.outer_repeat:
+        return WeightSteps(repeat=0, reduce=by_channel, tap_row=wide, tap_column=1)
     if walk.rows.transposed:
         return WeightSteps(repeat=by_channel, reduce=by_filter, tap_row=wide, tap_column=1)
     return WeightSteps(repeat=by_filter, reduce=by_channel, tap_row=wide, tap_column=1)
@@ -589,7 +652,7 @@ def rows_required(walk: Walk, elements: int, output: tuple[int, ...], stored: tu
 def waiting_cycles(walk: Walk) -> int:
     """The longest work on output rows that all wait for the same stored row."""
     totals: dict[int, int] = {}
-    for need, cycles in zip(walk.rows.needs(), walk.row_cycles, strict=True):
+    for need, cycles in zip(walk.strip_needs, walk.strip_cycles, strict=True):
         totals[need] = totals.get(need, 0) + cycles
     return max(totals.values())
 
