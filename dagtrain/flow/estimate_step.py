@@ -49,8 +49,10 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
 
 
 def _planned_cycles(workspace: Workspace) -> int:
-    place = workspace.folder("place") / "place.json"
-    return int(json.loads(place.read_text())["fold_cycles"]) if place.exists() else DEFAULT_CYCLES
+    if not workspace.holds("place"):
+        return DEFAULT_CYCLES
+    command = "dagtrain place --devices CLUSTER.toml"
+    return int(read_json(workspace.folder("place") / "place.json", command)["fold_cycles"])
 
 
 def _chosen(graph: Graph, names: tuple[str, ...]) -> list[Node]:

@@ -12,7 +12,7 @@ from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.planning import Planner
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
@@ -67,7 +67,13 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
 def load_plan(workspace: Workspace) -> Plan:
     """The plan that `place` left."""
     command = "dagtrain place --devices CLUSTER.toml"
-    return plan_from_json((workspace.require("place", command) / "plan.json").read_text())
+    path = workspace.require("place", command) / "plan.json"
+    try:
+        return plan_from_json(path.read_text())
+    except OSError as error:
+        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{command}` again") from error
+    except (DagtrainError, UnicodeDecodeError) as error:
+        raise MissingStep(f"{path} is damaged ({error}); run `{command}` again") from error
 
 
 def load_plan_cluster(workspace: Workspace) -> Cluster:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dagtrain.files import write_text
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, read_json
 from dagtrain.summary import LayerSummary, Summary
 
 
@@ -20,8 +20,12 @@ def write_summary(summary: Summary, path: Path) -> None:
 def load_summary(workspace: Workspace) -> Summary:
     """The summary that `dagtrain import` left."""
     command = "dagtrain import MODEL.onnx"
-    document = read_json(workspace.require("import", command) / "summary.json", command)
-    layers = tuple(
-        LayerSummary(**{**layer, "output_shape": tuple(layer["output_shape"])}) for layer in document["layers"]
-    )
+    path = workspace.require("import", command) / "summary.json"
+    document = read_json(path, command)
+    try:
+        layers = tuple(
+            LayerSummary(**{**layer, "output_shape": tuple(layer["output_shape"])}) for layer in document["layers"]
+        )
+    except TypeError as error:
+        raise MissingStep(f"{path} is damaged ({error}); run `{command}` again") from error
     return Summary(document["name"], layers)

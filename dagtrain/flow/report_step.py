@@ -1,0 +1,84 @@
+"""`dagtrain report`: what the steps left -> one self-contained HTML page, and the placed graph as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dagtrain.files import write_text
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.show import load_summary
+from dagtrain.flow.workspace import Workspace, read_json
+from dagtrain.progress import Progress
+from dagtrain.report.contents import Contents
+from dagtrain.report.page import picture, render
+
+PAGE = "report.html"
+PICTURE = "graph.svg"
+# steps whose results are shown if they are there and still hold
+OPTIONAL = ("cosim", "train")
+
+
+def run(workspace: Workspace, progress: Progress) -> StepResult:
+    """Write the report unless nothing changed."""
+    shown = {step: workspace.holds(step) for step in OPTIONAL}
+    depends = {
+        **{step: workspace.fingerprint(step) for step in ("import", "place", "emit")},
+        **{step: workspace.fingerprint(step) for step in OPTIONAL if shown[step]},
+    }
+    contents = gather(workspace)
+    done = workspace.run("report", depends, lambda folder: _work(folder, contents, progress))
+    folder = workspace.folder("report")
+    notes = tuple(note for note in (contents.cosim_note, contents.train_note) if note)
+    lines = (f"{folder / PAGE} (one page, opens in any browser)", f"{folder / PICTURE} (the placed graph)", *notes)
+    return StepResult("report", folder, done, lines, {"page": str(folder / PAGE), "picture": str(folder / PICTURE)})
+
+
+def gather(workspace: Workspace) -> Contents:
+    """What the steps left; raises `MissingStep` where one that a report needs is missing."""
+    graph = load_training_graph(workspace)
+    place = workspace.require("place", "dagtrain place --devices CLUSTER.toml")
+    emit = workspace.require("emit", "dagtrain emit")
+    cosim, cosim_note = _optional(workspace, "cosim")
+    train, train_note = _optional(workspace, "train")
+    return Contents(
+        graph=graph,
+        summary=load_summary(workspace),
+        imported=read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx"),
+        plan=load_plan(workspace),
+        placing=read_json(place / "place.json", "dagtrain place --devices CLUSTER.toml"),
+        emitted=read_json(emit / "emit.json", "dagtrain emit"),
+        cosim=cosim,
+        cosim_note=cosim_note,
+        train=train,
+        train_note=train_note,
+        measured=_measured(workspace) if cosim else None,
+    )
+
+
+def _optional(workspace: Workspace, step: str) -> tuple[Mapping[str, Any] | None, str]:
+    """What an optional step left; or None and the reason."""
+    if not workspace.fingerprint(step):
+        return None, f"`dagtrain {step}` has not been run; the report has no results of it"
+    if not workspace.holds(step):
+        return None, f"`dagtrain {step}` ran before an earlier step was run anew; run it again to see its results"
+    return read_json(workspace.folder(step) / f"{step}.json", f"dagtrain {step}"), ""
+
+
+def _measured(workspace: Workspace) -> list[Mapping[str, Any]] | None:
+    path = workspace.folder("cosim") / "efficiency.json"
+    if not path.exists():
+        return None
+    engines: list[Mapping[str, Any]] = read_json(path, "dagtrain cosim")["engines"]
+    return engines
+
+
+def _work(folder: Path, contents: Contents, progress: Progress) -> None:
+    progress.begin("report", 2)
+    write_text(folder / PICTURE, picture(contents))
+    progress.advance(note=PICTURE)
+    write_text(folder / PAGE, render(contents))
+    progress.end(note=PAGE)

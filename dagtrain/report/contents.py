@@ -1,0 +1,183 @@
+"""What the report says, as plain data: figures taken from the results of the steps, nothing recomputed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagtrain.ir import Graph
+from dagtrain.passes.fold import fold_graph
+from dagtrain.summary import Summary
+from placement.plan import DeviceUse, Plan
+
+# an engine that multiplies in less of its slots than this is said to wait for something
+WELL_USED = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Everything a report can show.  What is None was not made, and the note of the same name says why."""
+
+    graph: Graph
+    summary: Summary
+    imported: Mapping[str, Any]
+    plan: Plan
+    placing: Mapping[str, Any]
+    emitted: Mapping[str, Any]
+    cosim: Mapping[str, Any] | None = None
+    cosim_note: str = ""
+    train: Mapping[str, Any] | None = None
+    train_note: str = ""
+    # one record an engine, of a measurement in simulation
+    measured: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How full something is."""
+
+    label: str
+    used: int
+    capacity: int
+    unit: str = ""
+
+    @property
+    def share(self) -> float:
+        """Used part, 0 where there is nothing to use."""
+        return self.used / self.capacity if self.capacity else 0.0
+
+    @property
+    def text(self) -> str:
+        """Numbers beside the bar."""
+        return f"{self.used:,} of {self.capacity:,}{self.unit} ({self.share:.1%})" if self.capacity else "none"
+
+
+def device_bars(use: DeviceUse) -> tuple[Bar, ...]:
+    """Utilisation of a device: blocks, then bandwidths, against what the plan may use."""
+    mega = 10**6
+    return (
+        Bar("DSP blocks", use.dsp, use.dsp_capacity),
+        Bar("M20K", use.m20k, use.m20k_capacity),
+        Bar("ALM", use.alm, use.alm_capacity),
+        Bar("DRAM", use.dram_bytes_per_s // mega, use.dram_capacity_bytes_per_s // mega, " MB/s"),
+        Bar("network out", use.egress_bits_per_s // mega, use.link_capacity_bits_per_s // mega, " Mbit/s"),
+        Bar("network in", use.ingress_bits_per_s // mega, use.link_capacity_bits_per_s // mega, " Mbit/s"),
+    )
+
+
+@dataclass(frozen=True)
+class LayerUse:
+    """All nodes of a forward layer together, in the plan."""
+
+    layer: str
+    nodes: int
+    devices: str
+    cycles_per_frame: int
+    dsp: int
+    m20k: int
+    alm: int
+
+
+def layer_uses(plan: Plan) -> tuple[LayerUse, ...]:
+    """Resources by forward layer, in the order of the plan."""
+    names = dict.fromkeys(item.layer for item in plan.items)
+    groups = {name: [item for item in plan.items if item.layer == name] for name in names}
+    return tuple(
+        LayerUse(
+            name,
+            len(items),
+            ", ".join(sorted({item.device for item in items})),
+            max(item.cycles_per_frame for item in items),
+            sum(item.dsp for item in items),
+            sum(item.m20k for item in items),
+            sum(item.alm for item in items),
+        )
+        for name, items in groups.items()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A MAC engine and how much of its slots multiply something that the algorithm needs."""
+
+    node: str
+    kind: str
+    # multiplications a frame
+    macs: int
+    multipliers: int
+    # by the layer's own rule
+    declared_cycles: int
+    # between frames in simulation, None where nobody measured
+    measured_cycles: float | None = None
+    # what the measurement says that the engine waits for
+    waits_for: str = ""
+
+    @property
+    def declared(self) -> float:
+        """MAC-slot efficiency inside a frame by the declared cycles."""
+        return self.macs / (self.multipliers * self.declared_cycles)
+
+    @property
+    def measured(self) -> float | None:
+        """MAC-slot efficiency inside a frame by the measured cycles."""
+        return None if self.measured_cycles is None else self.macs / (self.multipliers * self.measured_cycles)
+
+    def at(self, cycles_per_frame: int) -> float:
+        """MAC-slot efficiency in a pipeline whose slowest node needs this many cycles."""
+        return self.macs / (self.multipliers * cycles_per_frame)
+
+    @property
+    def wasted(self) -> str:
+        """Why slots stay empty, for an engine that is not well used; "" for the others."""
+        best = self.measured if self.measured is not None else self.declared
+        if best >= WELL_USED:
+            return ""
+        needed = self.macs / self.multipliers
+        return self.waits_for or (
+            f"{self.declared_cycles - needed:,.0f} of {self.declared_cycles:,} cycles a frame fill and drain the "
+            "engine or belong to lanes without work"
+        )
+
+
+def engines(contents: Contents) -> tuple[Engine, ...]:
+    """Every MAC engine of the placed graph, folded as the plan says, with its measurement if there is one."""
+    measured = {str(record["node"]): record for record in contents.measured or ()}
+    found = []
+    for node in fold_graph(contents.graph, contents.plan.cycles_per_frame).nodes:
+        layer = node.layer
+        if not (hasattr(layer, "tile") and layer.macs and layer.multipliers):
+            continue
+        record = measured.get(node.name)
+        found.append(
+            Engine(
+                node=node.name,
+                kind=type(layer).__name__,
+                macs=layer.macs,
+                multipliers=layer.multipliers,
+                declared_cycles=layer.cycles_per_frame,
+                measured_cycles=None if record is None else float(record["cycles_per_frame"]),
+                waits_for="" if record is None else str(record.get("waits_for", "")),
+            )
+        )
+    return tuple(found)
+
+
+def cluster_efficiency(contents: Contents) -> float:
+    """Multiplications of the algorithm over all multipliers that all devices have, at the planned cycles a frame.
+
+    Devices count with what the plan may use of them; a DSP block counts as two multipliers of 16-bit operands."""
+    macs = contents.summary.forward_macs + contents.summary.error_macs + contents.summary.gradient_macs
+    multipliers = 2 * sum(use.dsp_capacity for use in contents.plan.devices)
+    return macs / (multipliers * contents.plan.cycles_per_frame) if multipliers else 0.0
+
+
+def slowest(plan: Plan, count: int = 8) -> tuple[str, ...]:
+    """Nodes that need all of the plan's cycles a frame, at most ``count`` of them."""
+    names = [item.item for item in plan.items if item.cycles_per_frame == plan.cycles_per_frame]
+    return tuple(names[:count]) + (("…",) if len(names) > count else ())
+
+
+def placed(plan: Plan) -> dict[str, str]:
+    """Node -> device."""
+    return {item.item: item.device for item in plan.items}

@@ -1,0 +1,80 @@
+"""The report as one HTML page that needs no other file: text by a Jinja template, pictures as inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from dagtrain.report.chart import line_chart
+from dagtrain.report.contents import (
+    WELL_USED,
+    Contents,
+    cluster_efficiency,
+    device_bars,
+    engines,
+    layer_uses,
+    placed,
+    slowest,
+)
+from dagtrain.report.picture import draw
+
+TEMPLATE = "page.html.j2"
+
+
+def picture(contents: Contents) -> str:
+    """The placed training graph as SVG text."""
+    return draw(contents.graph, placed(contents.plan))
+
+
+def render(contents: Contents) -> str:
+    """The HTML text of the report."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["count"] = _count
+    environment.filters["percent"] = lambda value: f"{value:.1%}"
+    return environment.get_template(TEMPLATE).render(
+        contents=contents,
+        plan=contents.plan,
+        summary=contents.summary,
+        graph_svg=Markup(picture(contents)),
+        devices=[(use, device_bars(use)) for use in contents.plan.devices],
+        layers=layer_uses(contents.plan),
+        engines=engines(contents),
+        cluster_efficiency=cluster_efficiency(contents),
+        slowest=slowest(contents.plan),
+        well_used=WELL_USED,
+        recipe=contents.graph.recipe,
+        cosim_chart=Markup(_cosim_chart(contents.cosim)) if contents.cosim else "",
+        train_charts=[Markup(text) for text in _train_charts(contents.train)] if contents.train else [],
+    )
+
+
+def _count(value: float | None) -> str:
+    """A number with thousands separators; empty for 0 and None, which would only be noise in a table."""
+    return f"{value:,.0f}" if value else ""
+
+
+def _cosim_chart(cosim: Mapping[str, Any]) -> str:
+    losses = [(float(index + 1), float(loss)) for index, loss in enumerate(cosim["losses"])]
+    return line_chart("loss in co-simulation, by FPGA hardware", "batch", "mean loss", {"emitted Verilog": losses})
+
+
+def _train_charts(train: Mapping[str, Any]) -> tuple[str, str]:
+    def curve(key: str) -> list[tuple[float, float]]:
+        return [(float(record["epoch"]), float(record[key])) for record in train["epochs"]]
+
+    losses = {"training": curve("train_loss"), "held out": curve("held_out_loss")}
+    accuracies = {"training": curve("train_accuracy"), "held out": curve("held_out_accuracy")}
+    return (
+        line_chart("loss", "epoch", "mean cross-entropy", losses),
+        line_chart("accuracy", "epoch", "share of frames", accuracies),
+    )
