@@ -46,6 +46,6 @@ class Names:
         unique = name
         while unique.lower() in self.taken:
             number += 1
-            unique = f"{name}_{number}"
+            unique = f"{name.rstrip('_')}_{number}"
         self.taken.add(unique.lower())
         return unique

@@ -1,0 +1,124 @@
+"""Imported graphs compute what their files do, by ONNX's own evaluator, and cost what the papers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from importers.onnx import NormMode, import_model
+from tests.import_support import MODELS, ROOT, assert_close, evaluate, example, forward, save
+
+from hdl.layers.conv import Conv
+from hdl.layers.depthwise import DepthwiseConv
+from hdl.layers.dropout import Dropout
+from hdl.layers.online_norm import OnlineNorm
+
+VARIANTS = sorted(path.name.removesuffix(".skeleton.gz") for path in MODELS.glob("*.skeleton.gz"))
+# in evaluation mode nothing is dropped and statistics are those of the file, so the answers must be equal
+EVALUATED = [name for name in VARIANTS if "-eval" in name]
+# the largest network once in the fast suite, all its exports in the slow one
+COUNTED = [
+    pytest.param(name, marks=pytest.mark.slow if name.startswith("resnet50") and name != "resnet50-dynamo-eval" else ())
+    for name in VARIANTS
+]
+MACS = {"resnet18": 1.814e9, "resnet50": 4.089e9, "mobilenetv2": 0.3008e9}
+WEIGHTS = {"resnet18": 11_689_512, "resnet50": 25_557_032, "mobilenetv2": 3_504_872}
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+
+
+@pytest.mark.parametrize("name", [name for name in EVALUATED if "resnet50" not in name])
+def test_forward_pass_equals_the_reference_evaluator_on_small_images(name: str, tmp_path: Path) -> None:
+    proto = example(name, size=64)
+    graph = import_model(save(proto, tmp_path), norm=NormMode.NONE)
+    image = np.random.default_rng(11).standard_normal((2, 3, 64, 64))
+    assert_close(forward(graph, image), evaluate(proto, image))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVALUATED)
+def test_forward_pass_equals_the_reference_evaluator_at_full_size(name: str, tmp_path: Path) -> None:
+    proto = example(name)
+    graph = import_model(save(proto, tmp_path), norm=NormMode.NONE)
+    image = np.random.default_rng(12).standard_normal((1, 3, 224, 224))
+    assert_close(forward(graph, image), evaluate(proto, image))
+
+
+def test_digits_network_equals_the_reference_evaluator() -> None:
+    image = np.random.default_rng(13).standard_normal((3, 1, 8, 8))
+    graph = import_model(DIGITS, norm=NormMode.NONE)
+    assert_close(forward(graph, image), evaluate(onnx.load(DIGITS), image))
+
+
+@pytest.mark.slow
+def test_light_resnet50_equals_the_reference_evaluator() -> None:
+    image = np.random.default_rng(14).standard_normal((1, 3, 224, 224))
+    graph = import_model(LIGHT, norm=NormMode.NONE)
+    assert_close(forward(graph, image), evaluate(onnx.load(LIGHT), image))
+
+
+@pytest.mark.parametrize("name", ["resnet18-torchscript-eval", "mobilenetv2-dynamo-eval"])
+def test_normalisation_put_back_starts_where_the_folded_network_is(name: str, tmp_path: Path) -> None:
+    # statistics begin at mean 0 and variance 1; only epsilon makes a difference
+    proto = example(name, size=32)
+    _tame(proto)
+    graph = import_model(save(proto, tmp_path), norm=NormMode.ONLINE)
+    image = np.random.default_rng(15).standard_normal((1, 3, 32, 32))
+    assert_close(forward(graph, image), evaluate(proto, image), 2e-3)
+
+
+def _tame(proto: onnx.ModelProto) -> None:
+    """Halve all convolution weights, so that no map reaches the 8 standard deviations at which normal maps saturate."""
+    convs = {node.input[1] for node in proto.graph.node if node.op_type == "Conv"}
+    for tensor in proto.graph.initializer:
+        if tensor.name in convs:
+            value = onnx.numpy_helper.to_array(tensor) / 2
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_every_export_has_the_layers_weights_and_multiplications_of_its_network(name: str, tmp_path: Path) -> None:
+    graph = import_model(save(example(name), tmp_path))
+    network = name.partition("-")[0]
+    layers = [node.layer for node in graph.nodes]
+    convs = [layer for layer in layers if isinstance(layer, Conv | DepthwiseConv)]
+    assert sum(layer.macs for layer in convs) == pytest.approx(MACS[network], rel=1e-3)
+    # every convolution but the classifier is normalised, whatever the exporter folded
+    assert sum(isinstance(layer, OnlineNorm) for layer in layers) == len(convs) - 1
+    # the dynamo exporter's optimiser drops the classifier's bias while it is 0, as in this network
+    missing = 1000 if name.startswith("mobilenetv2-dynamo") and "norm" not in name else 0
+    assert sum(value.size for value in graph.parameters.values()) == WEIGHTS[network] - missing
+    trained = network == "mobilenetv2" and "-training" in name
+    assert sum(isinstance(layer, Dropout) for layer in layers) == trained
+
+
+def test_all_exports_of_one_network_give_the_same_layers_in_the_same_order(tmp_path: Path) -> None:
+    found = {}
+    for name in VARIANTS:
+        if name.startswith("resnet18"):
+            graph = import_model(save(example(name), tmp_path))
+            found[name] = [
+                (type(node.layer).__name__, getattr(node.layer, "filters", None), node.layer.sources[0].tensor.shape)
+                for node in graph.nodes
+            ]
+    reference = found["resnet18-torchscript-training"]
+    assert len(reference) == 70 + 1
+    assert all(layers == reference for layers in found.values())
+
+
+def test_light_resnet50_has_its_layers_and_multiplications() -> None:
+    graph = import_model(LIGHT)
+    layers = [node.layer for node in graph.nodes]
+    assert sum(isinstance(layer, Conv) for layer in layers) == 54
+    assert sum(isinstance(layer, OnlineNorm) for layer in layers) == 53
+    assert sum(layer.macs for layer in layers if isinstance(layer, Conv)) == pytest.approx(MACS["resnet50"], rel=1e-3)
+
+
+def test_import_is_deterministic(tmp_path: Path) -> None:
+    path = save(example("mobilenetv2-dynamo-training"), tmp_path)
+    first, second = import_model(path), import_model(path)
+    assert first.nodes == second.nodes
+    assert list(first.parameters) == list(second.parameters)
+    assert all(np.array_equal(first.parameters[key], second.parameters[key]) for key in first.parameters)

@@ -1,0 +1,134 @@
+"""Where normalisation stands after import, in each mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from importers.onnx import Imported, NormMode, import_with_notes
+from onnx import ModelProto
+from tests.import_support import assert_close, evaluate, forward, model, node, save
+
+RNG = np.random.default_rng(31)
+CONSTANTS: dict[str, Any] = {
+    "w": RNG.standard_normal((3, 2, 3, 3)),
+    "b": RNG.standard_normal(3),
+    "d": RNG.standard_normal(3),
+    "v": RNG.standard_normal((3, 3, 1, 1)),
+    "scale": RNG.uniform(0.5, 2, 3),
+    "shift": RNG.standard_normal(3),
+    "mean": RNG.standard_normal(3),
+    "variance": RNG.uniform(0.5, 2, 3),
+    "scores_w": RNG.standard_normal((4, 3)),
+    "scores_b": RNG.standard_normal(4),
+}
+HEAD = [
+    node("GlobalAveragePool", "m", "pooled"),
+    node("Flatten", "pooled", "flat"),
+    node("Gemm", "flat scores_w scores_b", "y", transB=1),
+]
+NORM = node("BatchNormalization", "c scale shift mean variance", "n", epsilon=1e-3)
+
+
+def kinds(imported: Imported) -> list[str]:
+    """Class names of layers between image and classifier."""
+    return [type(item.layer).__name__ for item in imported.graph.nodes][1:-4]
+
+
+def net(*nodes: Any, constants: dict[str, Any] | None = None, opset: int = 17) -> ModelProto:
+    """The nodes, and a classifier on tensor ``m``."""
+    return model([*nodes, *HEAD], constants or CONSTANTS, opset=opset)
+
+
+WITH_NORM = (node("Conv", "x w b", "c"), NORM, node("Relu", "n", "m"))
+FOLDED = (node("Conv", "x w b", "c"), node("Relu", "c", "m"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mode", "wanted"),
+    [
+        (WITH_NORM, NormMode.ONLINE, ["Conv", "OnlineNorm", "Relu"]),
+        (WITH_NORM, NormMode.NONE, ["Conv", "Bias", "Relu"]),
+        (WITH_NORM, NormMode.AS_IS, ["Conv", "Bias", "OnlineNorm", "Relu"]),
+        (FOLDED, NormMode.ONLINE, ["Conv", "OnlineNorm", "Relu"]),
+        (FOLDED, NormMode.NONE, ["Conv", "Bias", "Relu"]),
+        (FOLDED, NormMode.AS_IS, ["Conv", "Bias", "Relu"]),
+    ],
+)
+def test_each_mode_puts_normalisation_where_it_says(
+    nodes: tuple[Any, ...], mode: NormMode, wanted: list[str], tmp_path: Path
+) -> None:
+    imported = import_with_notes(save(net(*nodes), tmp_path), norm=mode)
+    assert kinds(imported) == wanted
+    assert sum(type(item.layer).__name__ == "Bias" for item in imported.graph.nodes[-3:]) == 1
+
+
+def test_online_keeps_scale_shift_and_epsilon_of_the_file(tmp_path: Path) -> None:
+    graph = import_with_notes(save(net(*WITH_NORM), tmp_path)).graph
+    norm = next(item for item in graph.nodes if type(item.layer).__name__ == "OnlineNorm")
+    assert norm.layer.epsilon == pytest.approx(1e-3)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(graph.parameters[norm.parameters["gamma"]], CONSTANTS["scale"], rtol=1e-6)
+    np.testing.assert_allclose(graph.parameters[norm.parameters["beta"]], CONSTANTS["shift"], rtol=1e-6)
+
+
+def test_normalisation_put_back_has_scale_1_and_the_bias_as_shift(tmp_path: Path) -> None:
+    graph = import_with_notes(save(net(*FOLDED), tmp_path)).graph
+    norm = next(item for item in graph.nodes if type(item.layer).__name__ == "OnlineNorm")
+    np.testing.assert_array_equal(graph.parameters[norm.parameters["gamma"]], np.ones(3))
+    np.testing.assert_allclose(graph.parameters[norm.parameters["beta"]], CONSTANTS["b"], rtol=1e-6)
+
+
+def test_normalisation_is_put_back_where_the_exporter_dropped_a_bias_of_0(tmp_path: Path) -> None:
+    imported = import_with_notes(save(net(node("Conv", "x w", "c"), node("Relu", "c", "m")), tmp_path))
+    assert kinds(imported) == ["Conv", "OnlineNorm", "Relu"]
+    assert imported.notes == (
+        "normalisation was put back after 1 convolutions, as the file has none; `--norm as-is` leaves them",
+    )
+
+
+def test_the_convolution_that_makes_the_class_scores_is_never_normalised(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w b", "c"),
+        node("Relu", "c", "r"),
+        node("Conv", "r v d", "scores"),
+        node("GlobalAveragePool", "scores", "pooled"),
+        node("Flatten", "pooled", "y"),
+    ]
+    imported = import_with_notes(save(model(nodes, CONSTANTS), tmp_path))
+    found = [type(item.layer).__name__ for item in imported.graph.nodes]
+    assert found == [
+        "HostInput", "Conv", "OnlineNorm", "Relu", "Conv", "Bias", "GlobalAveragePool", "SoftmaxCrossEntropy",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [9, 15, 17])
+def test_folding_normalisation_does_not_change_the_function(opset: int, tmp_path: Path) -> None:
+    proto = net(*WITH_NORM, opset=opset)
+    imported = import_with_notes(save(proto, tmp_path), norm=NormMode.NONE)
+    image = np.random.default_rng(32).standard_normal((2, 2, 6, 6))
+    assert_close(forward(imported.graph, image), evaluate(proto, image), 1e-6)
+
+
+def test_normalisation_that_no_convolution_can_take_becomes_a_depthwise_one(tmp_path: Path) -> None:
+    # the convolution's raw result is used as well
+    nodes = [node("Conv", "x w", "c"), NORM, node("Add", "n c", "m")]
+    proto = net(*nodes)
+    imported = import_with_notes(save(proto, tmp_path), norm=NormMode.NONE)
+    assert kinds(imported) == ["Conv", "DepthwiseConv", "Bias", "Add"]
+    image = np.random.default_rng(33).standard_normal((2, 2, 6, 6))
+    assert_close(forward(imported.graph, image), evaluate(proto, image), 1e-6)
+
+
+def test_training_mode_with_its_three_results_is_online_normalisation(tmp_path: Path) -> None:
+    norm = node("BatchNormalization", "c scale shift mean variance", "n rm rv", training_mode=1, momentum=0.1)
+    proto = net(node("Conv", "x w", "c"), norm, node("Relu", "n", "m"))
+    assert kinds(import_with_notes(save(proto, tmp_path))) == ["Conv", "OnlineNorm", "Relu"]
+
+
+def test_running_statistics_listed_as_results_are_none(tmp_path: Path) -> None:
+    norm = node("BatchNormalization", "c scale shift mean variance", "n rm rv", training_mode=1)
+    nodes = [node("Conv", "x w", "c"), norm, node("Relu", "n", "m"), *HEAD]
+    proto = model(nodes, CONSTANTS, outputs=("y", "rm", "rv"))
+    assert kinds(import_with_notes(save(proto, tmp_path))) == ["Conv", "OnlineNorm", "Relu"]

@@ -1,0 +1,346 @@
+"""Each ONNX operator that the importer takes, in all the ways it is written, against ONNX's own evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from importers.onnx import NormMode, import_model, import_with_notes
+from importers.onnx.check import DYNAMIC_BATCH
+from onnx import NodeProto, external_data_helper, helper, numpy_helper
+from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
+
+from hdl.layers.bias import Bias
+from hdl.layers.conv import Conv
+from hdl.layers.depthwise import DepthwiseConv
+from hdl.layers.dropout import Dropout
+from hdl.layers.max_pool import MaxPool
+from hdl.layers.relu import Relu
+
+RNG = np.random.default_rng(21)
+
+
+def weights(*shape: int) -> Array:
+    """Random."""
+    return RNG.standard_normal(shape)
+
+
+def agrees(
+    folder: Path,
+    nodes: Sequence[NodeProto],
+    constants: Mapping[str, Any] | None = None,
+    image: Sequence[int | str] = ("N", 2, 6, 6),
+    opset: int = 17,
+    classes: int | None = None,
+) -> list[object]:
+    """Import, compare with the evaluator on two random images, return the layers.
+
+    With ``classes``, a global average pool and a fully connected layer to so many classes follow tensor ``m``."""
+    nodes, constants = list(nodes), dict(constants or {})
+    if classes is not None:
+        channels = _channels(nodes, constants, image, opset)
+        nodes += [
+            node("GlobalAveragePool", "m", "pooled"),
+            node("Flatten", "pooled", "flat"),
+            node("Gemm", "flat scores_w", "y", transB=1),
+        ]
+        constants["scores_w"] = weights(classes, channels)
+    proto = model(nodes, constants, image, opset=opset)
+    batch = image[0] if isinstance(image[0], int) else DYNAMIC_BATCH
+    frames = np.random.default_rng(22).standard_normal((batch, *image[1:]))
+    graph = import_model(save(proto, folder), norm=NormMode.NONE)
+    assert_close(forward(graph, frames), evaluate(proto, frames), 1e-5)
+    return [item.layer for item in graph.nodes]
+
+
+def _channels(nodes: list[NodeProto], constants: Mapping[str, Any], image: Sequence[int | str], opset: int) -> int:
+    sizes = [2 if isinstance(size, str) else size for size in image]
+    proto = model(nodes, constants, sizes, ["m"], opset)
+    return int(evaluate(proto, np.zeros(sizes)).shape[1])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"pads": [1, 1, 1, 1]},
+        {"pads": [0, 1, 2, 1], "strides": [2, 1]},
+        {"auto_pad": "VALID", "strides": [1, 2]},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
+        {"auto_pad": "NOTSET", "kernel_shape": [3, 2], "dilations": [1, 1], "group": 1},
+    ],
+    ids=str,
+)
+def test_convolutions_with_every_way_of_padding(attributes: dict[str, Any], tmp_path: Path) -> None:
+    constants = {"w": weights(3, 2, 3, 2), "b": weights(3)}
+    layers = agrees(tmp_path, [node("Conv", "x w b", "m", **attributes)], constants, ("N", 2, 7, 6), classes=4)
+    assert sum(isinstance(layer, Bias) for layer in layers) == 1
+
+
+def test_a_convolution_with_one_group_a_channel_is_depthwise(tmp_path: Path) -> None:
+    constants = {"w": weights(4, 1, 3, 3), "b": weights(4)}
+    conv = node("Conv", "x w b", "m", group=4, pads=[1, 1, 1, 1], strides=[2, 2])
+    layers = agrees(tmp_path, [conv], constants, ("N", 4, 6, 6), classes=3)
+    assert sum(isinstance(layer, DepthwiseConv) for layer in layers) == 1
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+def test_clip_takes_its_bounds_from_attributes_before_opset_11(opset: int, tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("Clip", "x", "m", min=0.0, max=0.5)], opset=opset, classes=3)
+    assert [layer.ceiling for layer in layers if isinstance(layer, Relu)] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "ceiling"), [("x zero half", 0.5), ("x zero", None), ("x zero -", None), ("x zero huge", None)]
+)
+def test_clip_takes_its_bounds_from_inputs(inputs: str, ceiling: float | None, tmp_path: Path) -> None:
+    constants = {"zero": np.float32(0), "half": np.float32(0.5), "huge": np.finfo(np.float32).max}
+    layers = agrees(tmp_path, [node("Clip", inputs, "m")], constants, classes=3)
+    assert [layer.ceiling for layer in layers if isinstance(layer, Relu)] == [ceiling]
+
+
+def test_clip_takes_its_bounds_from_constant_nodes(tmp_path: Path) -> None:
+    zero = helper.make_tensor("zero", onnx.TensorProto.FLOAT, [], [0.0])
+    nodes = [
+        helper.make_node("Constant", [], ["low"], value=zero),
+        helper.make_node("Constant", [], ["high"], value_float=0.5),
+        node("Clip", "x low high", "m"),
+    ]
+    layers = agrees(tmp_path, nodes, classes=3)
+    assert [layer.ceiling for layer in layers if isinstance(layer, Relu)] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("opset", "attributes", "inputs"),
+    [
+        (13, {"axes": [2, 3], "keepdims": 1}, "x"),
+        (13, {"axes": [-1, -2], "keepdims": 0}, "x"),
+        (18, {"keepdims": 1}, "x axes"),
+        (18, {"keepdims": 0}, "x axes"),
+    ],
+)
+def test_mean_over_the_map_is_a_global_average_pool(
+    opset: int, attributes: dict[str, Any], inputs: str, tmp_path: Path
+) -> None:
+    nodes = [
+        node("ReduceMean", inputs, "mean", **attributes),
+        node("Flatten", "mean", "flat"),
+        node("Gemm", "flat w", "y", transB=1),
+    ]
+    agrees(tmp_path, nodes, {"axes": np.array([-1, -2]), "w": weights(3, 2)}, opset=opset)
+
+
+def test_mean_over_a_map_whose_pixels_were_flattened(tmp_path: Path) -> None:
+    nodes = [
+        node("Reshape", "x shape", "pixels"),
+        node("ReduceMean", "pixels", "mean", axes=[2], keepdims=0),
+        node("Gemm", "mean w", "y", transB=1),
+    ]
+    agrees(tmp_path, nodes, {"shape": np.array([0, 2, 36]), "w": weights(3, 2)}, opset=13)
+
+
+def test_average_pool_over_the_whole_map(tmp_path: Path) -> None:
+    nodes = [
+        node("AveragePool", "x", "mean", kernel_shape=[6, 6]),
+        node("Squeeze", "mean axes", "flat"),
+        node("Gemm", "flat w", "y", transB=1),
+    ]
+    agrees(tmp_path, nodes, {"axes": np.array([2, 3]), "w": weights(3, 2)})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [2, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [0, 1, 1, 0], "storage_order": 0, "dilations": [1, 1]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [2, 2], "strides": [3, 3], "ceil_mode": 1},
+    ],
+    ids=str,
+)
+def test_max_pools(attributes: dict[str, Any], tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("MaxPool", "x", "m", **attributes)], image=("N", 2, 6, 8), classes=3)
+    assert sum(isinstance(layer, MaxPool) for layer in layers) == 1
+
+
+def test_a_fully_connected_layer_sees_a_flattened_map_in_the_order_of_onnx(tmp_path: Path) -> None:
+    nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w b", "y", transB=1, alpha=0.5, beta=2.0)]
+    layers = agrees(tmp_path, nodes, {"w": weights(5, 72), "b": weights(5)})
+    assert [layer.kernel for layer in layers if isinstance(layer, Conv)] == [(6, 6)]
+
+
+def test_gemm_without_transposition_and_with_one_number_as_bias(tmp_path: Path) -> None:
+    nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w b", "y")]
+    agrees(tmp_path, nodes, {"w": weights(72, 5), "b": weights(1)})
+
+
+def test_matmul_and_add_are_a_fully_connected_layer_with_a_bias(tmp_path: Path) -> None:
+    nodes = [node("Flatten", "x", "flat"), node("MatMul", "flat w", "product"), node("Add", "b product", "y")]
+    agrees(tmp_path, nodes, {"w": weights(72, 5), "b": weights(5)})
+
+
+def test_two_fully_connected_layers_with_relu_and_dropout_between_stay_flat(tmp_path: Path) -> None:
+    nodes = [
+        node("Flatten", "x", "flat"),
+        node("Relu", "flat", "positive"),
+        node("Gemm", "positive w1", "hidden", transB=1),
+        node("Relu", "hidden", "act"),
+        node("Gemm", "act w2", "y", transB=1),
+    ]
+    agrees(tmp_path, nodes, {"w1": weights(7, 72), "w2": weights(3, 7)})
+
+
+@pytest.mark.parametrize("shape", [[-1, 72], [0, -1], [2, 72], [2, -1]], ids=str)
+def test_reshape_flattens(shape: list[int], tmp_path: Path) -> None:
+    nodes = [node("Reshape", "x shape", "flat"), node("Gemm", "flat w", "y", transB=1)]
+    agrees(tmp_path, nodes, {"shape": np.array(shape), "w": weights(3, 72)}, (2, 2, 6, 6))
+
+
+def test_reshape_by_a_shape_that_is_computed_from_the_map(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", "x", "size"),
+        node("Gather", "size first", "batch", axis=0),
+        node("Unsqueeze", "batch zero", "batches"),
+        node("Concat", "batches rest", "target", axis=0),
+        node("Reshape", "x target", "flat"),
+        node("Gemm", "flat w", "y", transB=1),
+    ]
+    constants = {"first": np.array(0), "zero": np.array([0]), "rest": np.array([-1]), "w": weights(3, 72)}
+    layers = agrees(tmp_path, nodes, constants)
+    assert len(layers) == 3
+
+
+def test_shapes_of_shapes_fold_in_several_rounds(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", "x", "size"),
+        node("Slice", "size zero one", "batch"),
+        node("Concat", "batch rest", "target", axis=0),
+        node("Reshape", "x target", "flat"),
+        node("Shape", "flat", "flat_size"),
+        node("Reshape", "flat flat_size", "again"),
+        node("Gemm", "again w", "y", transB=1),
+    ]
+    constants = {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([-1]), "w": weights(3, 72)}
+    assert len(agrees(tmp_path, nodes, constants)) == 3
+
+
+def test_sums_of_one_two_and_three_maps(tmp_path: Path) -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        node("Sum", "a x", "two"),
+        node("Sum", "two", "one"),
+        node("Sum", "one a x", "three"),
+        node("Add", "three three", "m"),
+    ]
+    agrees(tmp_path, nodes, classes=3)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1, 1), (1,), ()], ids=str)
+def test_adding_one_number_a_channel_is_a_bias(shape: tuple[int, ...], tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("Add", "x b", "m")], {"b": weights(*shape)}, classes=3)
+    assert sum(isinstance(layer, Bias) for layer in layers) == 1
+
+
+@pytest.mark.parametrize("last", ["Softmax", "LogSoftmax"])
+def test_softmax_at_the_end_is_dropped_with_a_note(last: str, tmp_path: Path) -> None:
+    nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w", "scores", transB=1), node(last, "scores", "y", axis=1)]
+    imported = import_with_notes(save(model(nodes, {"w": weights(3, 72)}), tmp_path))
+    assert len(imported.graph.nodes) == 3
+    assert [note.partition(" was")[0] for note in imported.notes] == [f"node y_node ({last}) at the end"]
+
+
+@pytest.mark.parametrize(
+    ("opset", "inputs", "attributes"), [(9, "x", {"ratio": 0.25}), (13, "x ratio yes", {}), (13, "x ratio", {"seed": 3})]
+)
+def test_dropout_is_kept_in_every_mode(
+    opset: int, inputs: str, attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    nodes = [node("Dropout", inputs, "m", **attributes), node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
+    constants = {"ratio": np.float32(0.25), "yes": np.array(True), "w": weights(3, 72)}
+    graph = import_model(save(model(nodes, constants, opset=opset), tmp_path))
+    assert [item.layer.ratio for item in graph.nodes if isinstance(item.layer, Dropout)] == [0.25]
+
+
+def test_dropout_of_ratio_0_vanishes(tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("Dropout", "x ratio", "m")], {"ratio": np.float32(0)}, classes=3)
+    assert not any(isinstance(layer, Dropout) for layer in layers)
+
+
+def test_weights_behind_identity_and_made_by_constant_nodes(tmp_path: Path) -> None:
+    value = numpy_helper.from_array(weights(3, 2, 3, 3).astype(np.float32))
+    nodes = [
+        helper.make_node("Constant", [], ["raw"], value=value),
+        node("Identity", "raw", "w"),
+        node("ConstantOfShape", "size", "b", value=helper.make_tensor("v", 1, [1], [0.5])),
+        node("Identity", "x", "image"),
+        node("Conv", "image w b", "m"),
+    ]
+    agrees(tmp_path, nodes, {"size": np.array([3])}, classes=3)
+
+
+def test_equal_vectors_that_an_exporter_merged_become_separate_parameters(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w1 b", "a"), node("Conv", "a w2 b", "m")]
+    constants = {"w1": weights(2, 2, 1, 1), "w2": weights(2, 2, 1, 1), "b": np.full(2, 0.5)}
+    layers = agrees(tmp_path, nodes, constants, classes=3)
+    assert sum(isinstance(layer, Bias) for layer in layers) == 2
+
+
+def test_initialisers_may_be_listed_as_inputs_as_old_files_do(tmp_path: Path) -> None:
+    proto = model([node("Flatten", "x", "flat"), node("Gemm", "flat w", "y", transB=1)], {"w": weights(3, 72)})
+    proto.graph.input.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 72]))
+    assert len(import_model(save(proto, tmp_path)).nodes) == 3
+
+
+def test_weights_in_half_and_double_precision(tmp_path: Path) -> None:
+    nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w b", "y", transB=1)]
+    proto = model(nodes, {"w": weights(3, 72).astype(np.float16)})
+    proto.graph.initializer.append(numpy_helper.from_array(weights(3), "b"))
+    graph = import_model(save(proto, tmp_path))
+    assert [value.dtype for value in graph.parameters.values()] == [np.float64, np.float64]
+
+
+def test_weights_in_a_file_beside_the_model(tmp_path: Path) -> None:
+    proto = model([node("Flatten", "x", "flat"), node("Gemm", "flat w", "y", transB=1)], {"w": weights(3, 72)})
+    wanted = numpy_helper.to_array(proto.graph.initializer[0]).reshape(3, 2, 6, 6)
+    external_data_helper.convert_model_to_external_data(proto, location="net.data", size_threshold=0)
+    onnx.save(proto, tmp_path / "net.onnx")
+    assert (tmp_path / "net.data").stat().st_size == 3 * 72 * 4
+    graph = import_model(tmp_path / "net.onnx")
+    np.testing.assert_array_equal(graph.parameters["y_node.w"], wanted)
+
+
+def test_local_functions_are_inlined(tmp_path: Path) -> None:
+    body = [helper.make_node("Relu", ["a"], ["c"]), helper.make_node("Flatten", ["c"], ["b"])]
+    function = helper.make_function("mine", "Front", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
+    call = helper.make_node("Front", ["x"], ["flat"], domain="mine")
+    proto = model([call, node("Gemm", "flat w", "y", transB=1)], {"w": weights(3, 72)})
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    proto.functions.append(function)
+    graph = import_model(save(proto, tmp_path))
+    assert [type(item.layer).__name__ for item in graph.nodes[:3]] == ["HostInput", "Relu", "Conv"]
+
+
+def test_names_are_safe_in_verilog_unique_and_close_to_the_files(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="/layer1/layer1.0/relu/Relu"),
+        helper.make_node("Relu", ["a"], ["b"], name="module"),
+        helper.make_node("Relu", ["b"], ["c"], name="1-odd name"),
+        helper.make_node("Relu", ["c"], ["d"], name="Module_"),
+        helper.make_node("Relu", ["d"], ["e"], name="loss"),
+        helper.make_node("Relu", ["e"], ["f"], name="same"),
+        helper.make_node("Relu", ["f"], ["flat"], name="same"),
+        helper.make_node("Flatten", ["flat"], ["vector"]),
+        helper.make_node("Gemm", ["vector", "head.0.weight"], ["y"], transB=1, name="/head/0/Gemm"),
+    ]
+    graph = import_model(save(model(nodes, {"head.0.weight": weights(3, 72)}), tmp_path))
+    names = [item.name for item in graph.nodes]
+    assert names == [
+        "image", "layer1_0_relu_Relu", "module_", "n_1_odd_name", "Module_2", "loss_2", "f", "flat", "head_0", "loss",
+    ]  # fmt: skip
+    assert graph.by_name["head_0"].parameters == {"w": "head_0.w"}
