@@ -107,12 +107,17 @@ Job = Callable[[Workspace, Progress], StepResult]
 def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
     """Run steps in order; every failure a user can cause ends here, as one message and an exit code."""
     results: list[StepResult] = []
-    with BarProgress() as progress:
-        for job in jobs:
-            result = job(Workspace(out), progress)
-            results.append(result)
-            if not as_json:
-                _print_result(result)
+    try:
+        with BarProgress() as progress:
+            for job in jobs:
+                result = job(Workspace(out), progress)
+                results.append(result)
+                if not as_json:
+                    _print_result(result)
+    except KeyboardInterrupt:
+        # here and not in `main`: click turns it into an exit without a word
+        print("\ninterrupted; the results of earlier steps are as they were", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         print(json.dumps([_as_data(result) for result in results] if len(results) > 1 else _as_data(results[0])))
     if not all(result.passed for result in results):
@@ -284,11 +289,12 @@ def main() -> None:
     except DagtrainError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("\ninterrupted; the results of earlier steps are as they were", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}; free the place or choose another --out", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":
