@@ -6,6 +6,7 @@ for all its results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,15 @@ from hdl.engine.lanes import (
     split_lanes,
     subtract_lanes,
 )
-from hdl.engine.norm_common import beat_counter, channel_sums, frame_gate, line_table, mean_lanes, split_word
+from hdl.engine.norm_common import (
+    SHORTEST_FRAME,
+    beat_counter,
+    channel_sums,
+    frame_gate,
+    line_table,
+    mean_lanes,
+    split_word,
+)
 from hdl.engine.places import result_places
 from hdl.engine.requantise import delay_line, requantise_lanes
 from hdl.engine.scalar import Scalar
@@ -65,6 +74,12 @@ class BackwardShape:
     # of the random bits
     key_gamma: int
     key_beta: int
+
+    @property
+    def cycles(self) -> int:
+        """Cycles a frame."""
+        loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
+        return max(self.numbers.pixels * self.groups, loop, SHORTEST_FRAME)
 
     @property
     def gradient_depth(self) -> int:
@@ -138,7 +153,9 @@ def norm_backward(
         contents.get("weights"),
     )
     sigmas = kept_inverses(clk, fire, first_pixel, group, inverses.payload, sigma, groups=groups)
-    table = line_table(clk, rst, fire, group, last_pixel, line, write, write_group, write_line, shape, None)
+    table = line_table(
+        clk, rst, fire, group, last_pixel, line, write, write_group, write_line, shape, contents.get("table")
+    )
     correlation = Signal(intbv(0)[lanes * (numbers.shaped.width + numbers.normal.width) :])
     path = error_path(clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape)
     mark = delay_line(clk, fire, results.valid, cycles=DX_AT)
@@ -270,7 +287,9 @@ def accept_errors(
         recipe=shape.recipe,
         contents=contents,
     )
-    gate = frame_gate(clk, rst, claimable, done, start, claim, permit, credits=shape.recipe.norm_lag + 1)
+    gate = frame_gate(
+        clk, rst, claimable, done, start, claim, permit, credits=shape.recipe.norm_lag + 1, spacing=shape.cycles
+    )
 
     @always_comb
     def decide() -> None:

@@ -16,10 +16,8 @@ from hdl.memory import address_width, simple_dual_port
 MEAN_LATENCY = 3
 # up to so many groups, sums circulate in registers; more lie in a memory
 RING_GROUPS = 4
-# cycles from a first beat to the claim of the next frame: state that a frame leaves is written before the next reads it
-FRAME_SPACING = 8
-# cycles from a first beat to the next frame's at least
-SHORTEST_FRAME = FRAME_SPACING + 2
+# cycles from a frame's first beat to the next frame's at least: state is written before the next frame reads it
+SHORTEST_FRAME = 10
 
 
 @block
@@ -59,7 +57,16 @@ def beat_counter(
 
 @block
 def frame_gate(
-    clk: Any, rst: Any, claimable: Any, done: Any, start: Any, claim: Any, permit: Any, *, credits: int
+    clk: Any,
+    rst: Any,
+    claimable: Any,
+    done: Any,
+    start: Any,
+    claim: Any,
+    permit: Any,
+    *,
+    credits: int,
+    spacing: int,
 ) -> Any:
     """Lets a frame start when its weights are there and the statistics it uses are computed.
 
@@ -69,8 +76,10 @@ def frame_gate(
         start: in, the first beat of a frame fires; only while ``permit``.
         permit: out, the next frame may start; from a register.
         credits: frames that may start before the first ``done``, norm_lag + 1.
+        spacing: least cycles between the starts of frames, at least `SHORTEST_FRAME`; the layer's cycles a frame, so
+            that frames don't come in bursts of ``credits``.
     """
-    rest = FRAME_SPACING
+    rest = spacing - 2
     free = Signal(intbv(credits, min=0, max=credits + 1))
     resting = Signal(intbv(0, min=0, max=rest + 1))
 

@@ -7,6 +7,7 @@ the frame after next (lag 1).  The data path runs freely: a beat enters only whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,15 @@ from hdl.engine.lanes import (
     split_lanes,
     subtract_lanes,
 )
-from hdl.engine.norm_common import beat_counter, channel_sums, frame_gate, line_table, mean_lanes, split_word
+from hdl.engine.norm_common import (
+    SHORTEST_FRAME,
+    beat_counter,
+    channel_sums,
+    frame_gate,
+    line_table,
+    mean_lanes,
+    split_word,
+)
 from hdl.engine.places import result_places
 from hdl.engine.requantise import delay_line, requantise_lanes
 from hdl.engine.serial import (
@@ -95,6 +104,12 @@ class ForwardShape:
         """Cycles between groups in the sequential unit: its three parts work on different groups."""
         root = root_latency(self.numbers.root_bits)
         return max(self.statistics_at + 1, root + 1, reciprocal_latency(self.numbers.inverse.width) + 1)
+
+    @property
+    def cycles(self) -> int:
+        """Cycles a frame."""
+        loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
+        return max(self.numbers.pixels * self.groups, self.groups * self.cycles_a_group, loop, SHORTEST_FRAME)
 
     @property
     def sums_depth(self) -> int:
@@ -214,7 +229,9 @@ def frames(
         recipe=shape.recipe,
         contents=contents.get("weights"),
     )
-    gate = frame_gate(clk, rst, claimable, done, start, claim, permit, credits=shape.recipe.norm_lag + 1)
+    gate = frame_gate(
+        clk, rst, claimable, done, start, claim, permit, credits=shape.recipe.norm_lag + 1, spacing=shape.cycles
+    )
     counter = beat_counter(clk, rst, fire, group, first_pixel, last_pixel, pixels=shape.numbers.pixels, groups=groups)
     may_y, may_normal, may_inverse, may_sums = may
 

@@ -21,7 +21,6 @@ The normalised map saturates at 8 standard deviations, which stands for the pape
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ from typing import Any, Self
 import numpy as np
 
 from hdl.engine.norm_backward import BackwardShape, norm_backward
-from hdl.engine.norm_common import SHORTEST_FRAME
 from hdl.engine.norm_forward import ForwardShape, norm_forward
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
@@ -184,9 +182,7 @@ class OnlineNorm(_Norm):
     @property
     def cycles_per_frame(self) -> int:
         """A beat a cycle, but no faster than the sequential unit, nor than the way from data to statistics and back."""
-        engine = self.engine
-        loop = math.ceil(engine.loop_cycles / (self.recipe.norm_lag + 1))
-        return max(self.pixels * self.groups, self.groups * engine.cycles_a_group, loop)
+        return self.engine.cycles
 
     @property
     def macs(self) -> int:
@@ -411,8 +407,7 @@ class OnlineNormBackward(_Norm):
     @property
     def cycles_per_frame(self) -> int:
         """A beat a cycle, but no faster than the way from errors to their control and back."""
-        loop = math.ceil(self.engine.loop_cycles / (self.recipe.norm_lag + 1))
-        return max(self.pixels * self.groups, loop, SHORTEST_FRAME)
+        return self.engine.cycles
 
     @property
     def macs(self) -> int:
@@ -554,21 +549,24 @@ class OnlineNormBackward(_Norm):
     # ---- hardware
 
     def memories(self) -> tuple[Memory, ...]:
-        """Scale, two versions; v and u."""
+        """Scale, two versions; v and u; their controls, for each frame of lag."""
         numbers = self.numbers
+        table = numbers.control_v.width + numbers.control_u.width
         return (
             Memory("weights", 2 * self.groups, self.lanes * self.gamma_fixed.width),
             Memory("v", self.groups, self.lanes * numbers.state_v.width, is_state=True),
             Memory("u", self.groups, self.lanes * numbers.state_u.width, is_state=True),
+            Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.lanes * table),
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """The control process now; weights as at the start."""
+        """The control process now; weights and table as at the start."""
         numbers, lanes = self.numbers, self.lanes
         return {
             "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * self.groups,
             "v": pack(state["v"], numbers.state_v.width, lanes),
             "u": pack(state["u"], numbers.state_u.width, lanes),
+            "table": [0] * (self.recipe.norm_lag + 1) * self.groups,
         }
 
     def circuit(
