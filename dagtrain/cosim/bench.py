@@ -69,6 +69,8 @@ class Bench:
     # host node -> what is recorded of it
     recorded: Mapping[str, Recording]
     dumps: tuple[Dump, ...]
+    # library modules that the bench instantiates
+    modules: tuple[str, ...]
 
 
 def design_bench(
@@ -105,7 +107,8 @@ def design_bench(
         "cluster": assembly.module().to_verilog(),
         "bench": _bench_text(graph, devices, recorded, dumps, options),
     }
-    return Bench(texts, played, recorded, dumps)
+    modules = tuple(sorted({instance.module for instance in assembly.instances}))
+    return Bench(texts, played, recorded, dumps, modules)
 
 
 def _add_device(assembly: Assembly, device: DeviceDesign) -> None:

@@ -58,9 +58,11 @@ def simulate_cluster(
     host_stall_256: int,
     seed: int,
     progress: Progress,
+    optimise: bool = True,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the Verilog of all devices, and compare with the golden models.
 
+    ``optimise`` False builds fast and runs slowly: right for few frames.
     Everything the simulation reads and writes stays in ``folder``."""
     frames = len(feeds) * design.graph.recipe.batch
     options = BenchOptions(
@@ -71,7 +73,7 @@ def simulate_cluster(
         settle_cycles=SETTLE_FRAMES * design.cycles_per_frame + network.latency_cycles + 4096,
     )
     bench = design_bench(design.graph, design.devices, library, options, design.form)
-    program = _build(design, bench, library, folder, simulator, progress)
+    program = _build(design, bench, library, folder, simulator, progress, optimise)
     golden = Executor(design.graph, Mode.GOLDEN)
     expected = _emulate(golden, feeds)
     _write_inputs(design, bench, feeds, folder)
@@ -92,12 +94,20 @@ def simulate_cluster(
 
 
 def _build(
-    design: ClusterDesign, bench: Bench, library: ModuleLibrary, folder: Path, simulator: Simulator, progress: Progress
+    design: ClusterDesign,
+    bench: Bench,
+    library: ModuleLibrary,
+    folder: Path,
+    simulator: Simulator,
+    progress: Progress,
+    optimise: bool,
 ) -> Path:
     progress.begin(f"build for {simulator.value}", 1)
     sources = []
+    used = {instance.module for device in design.devices for instance in device.top.instances} | set(bench.modules)
     for module in library:
-        sources.append(module.verilog.write(_made(folder / "rtl")))
+        if module.name in used:
+            sources.append(module.verilog.write(_made(folder / "rtl")))
     for device in design.devices:
         path = folder / "rtl" / f"{device.top.name}.v"
         write_text(path, device.top.to_verilog())
@@ -108,7 +118,7 @@ def _build(
         path = folder / "rtl" / f"{name}.v"
         write_text(path, text)
         sources.append(path)
-    program = build(folder / "sim", [path.resolve() for path in sources], simulator)
+    program = build(folder / "sim", [path.resolve() for path in sources], simulator, optimise)
     progress.end()
     return program.resolve()
 

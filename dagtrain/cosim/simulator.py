@@ -66,7 +66,7 @@ class RunLog:
     frame_cycles: tuple[int, ...]
 
 
-def build(folder: Path, sources: Sequence[Path], simulator: Simulator) -> Path:
+def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise: bool = True) -> Path:
     """Build the simulation of module `bench` into ``folder``; returns the program.
 
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
@@ -78,7 +78,7 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator) -> Path:
         run_tool(["iverilog", "-g2005", "-s", "icarus_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S)
         return program
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
-    options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint", "-CFLAGS", "-O1"]
+    options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint", "-CFLAGS", "-O1" if optimise else "-O0"]
     command: list[str | Path] = [
         "verilator",
         *options,
@@ -108,8 +108,8 @@ def execute(
     cycles = None
     tail: list[str] = []
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         for line in process.stdout:
             words = line.split()
             if words[:1] == ["frames"]:
@@ -129,6 +129,7 @@ def execute(
         process.wait(timeout=timeout_s)
     finally:
         process.kill()
+        process.stdout.close()
         process.wait()
     if cycles is None:
         raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")

@@ -1,0 +1,119 @@
+"""The emitted Verilog of whole clusters trains, and equals the emulator in every bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dagtrain.builder import GraphBuilder
+from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.simulator import Simulator, StuckError
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.feeds import synthetic_feeds
+from dagtrain.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.progress import Silent
+from dagtrain.summary import base_layer
+from hdl.recipe import Recipe
+from hdl.simulate.design import cache_folder
+
+BATCH = 4
+CYCLES = 1200
+DEVICES = ("alpha", "beta", "gamma")
+
+
+def residual_net(staleness: int) -> Graph:
+    """A streaming graph with a residual block, a norm, a pool and a dense layer: every kind of edge, few weights."""
+    builder = GraphBuilder("residual", Recipe(batch=BATCH, staleness=staleness), seed=5)
+    x = builder.relu(builder.norm(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1)))
+    y = builder.relu(builder.conv(x, 4, 3, padding=1), ceiling=6.0)
+    y = builder.max_pool(builder.add(builder.conv(y, 4, 1), builder.conv(x, 4, 1)), 2, 2)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+def placement(graph: Graph, kind: str) -> dict[str, str]:
+    """Node -> device: everything on one; the branches of the block apart; layers dealt out in turn."""
+    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
+    where = {
+        "one": dict.fromkeys(layers, DEVICES[0]),
+        "branches apart": {
+            name: DEVICES[{"conv2": 1, "relu2": 1, "conv3": 1, "conv4": 2}.get(name, 0)] for name in layers
+        },
+        "dealt out": {name: DEVICES[index % 3] for index, name in enumerate(layers)},
+    }[kind]
+    return {
+        node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
+    }
+
+
+def design(graph: Graph, kind: str) -> tuple[ClusterDesign, ModuleLibrary]:
+    library = ModuleLibrary(cache_folder() / "modules")
+    return design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, library, word_bits=64), library
+
+
+def train(
+    graph: Graph, kind: str, folder: Path, simulator: Simulator = Simulator.VERILATOR, seed: int = 1
+) -> ClusterRun:
+    made, library = design(graph, kind)
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(4)]
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=seed)
+    return simulate_cluster(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
+
+
+@pytest.mark.parametrize("staleness", [0, 2, BATCH])
+@pytest.mark.parametrize("kind", ["branches apart"])
+def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
+    staleness: int, kind: str, tmp_path: Path
+) -> None:
+    run = train(residual_net(staleness), kind, tmp_path)
+    assert run.mismatches == ()
+    assert run.compared_words > 300
+    assert len(run.losses) == 4 * BATCH
+
+
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
+def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
+    assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
+
+
+def test_icarus_agrees_with_verilator(tmp_path: Path) -> None:
+    assert train(residual_net(2), "one", tmp_path, Simulator.ICARUS).mismatches == ()
+
+
+def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
+    graph = residual_net(2)
+    made, library = design(graph, "one")
+    recipe = replace(graph.recipe, seed=graph.recipe.seed + 1)
+    nodes = tuple(
+        replace(node, layer=replace(node.layer, recipe=recipe)) if hasattr(node.layer, "recipe") else node
+        for node in made.graph.nodes
+    )
+    other = replace(made, graph=replace(made.graph, nodes=nodes))
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(2)]
+    run = simulate_cluster(
+        other, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
+    )
+    assert any("master" in mismatch for mismatch in run.mismatches)
+
+
+def test_a_stash_without_room_deadlocks_and_is_reported(tmp_path: Path) -> None:
+    graph = residual_net(2)
+    library = ModuleLibrary(cache_folder() / "modules")
+    edge = next(
+        e for e, _p, source, c, _s in graph.edges if source.tensor.kind.value == "stash" and "conv2.gradient" in c.name
+    )
+    made = design_cluster(
+        graph, placement(graph, "one"), DEVICES, CYCLES, library, word_bits=64, fifo_override={edge: 2}
+    )
+    feeds = [synthetic_feeds(graph, BATCH, 100)]
+    with pytest.raises(StuckError, match="deadlocked"):
+        simulate_cluster(
+            made, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
+        )
