@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from importers.onnx import NormMode, import_model
-from tests.import_support import MODELS, ROOT, assert_close, evaluate, example, forward, save
 
 from hdl.layers.conv import Conv
 from hdl.layers.depthwise import DepthwiseConv
 from hdl.layers.dropout import Dropout
 from hdl.layers.online_norm import OnlineNorm
+from importers.onnx import NormMode, import_model
+from tests.import_support import MODELS, ROOT, assert_close, evaluate, example, forward, save
 
 VARIANTS = sorted(path.name.removesuffix(".skeleton.gz") for path in MODELS.glob("*.skeleton.gz"))
 # in evaluation mode nothing is dropped and statistics are those of the file, so the answers must be equal

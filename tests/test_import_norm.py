@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from importers.onnx import Imported, NormMode, import_with_notes
 from onnx import ModelProto
+
+from importers.onnx import Imported, NormMode, import_with_notes
 from tests.import_support import assert_close, evaluate, forward, model, node, save
 
 RNG = np.random.default_rng(31)

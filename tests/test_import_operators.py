@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from importers.onnx import NormMode, import_model, import_with_notes
-from importers.onnx.check import DYNAMIC_BATCH
 from onnx import NodeProto, external_data_helper, helper, numpy_helper
-from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
 
 from hdl.layers.bias import Bias
 from hdl.layers.conv import Conv
@@ -20,6 +17,9 @@ from hdl.layers.depthwise import DepthwiseConv
 from hdl.layers.dropout import Dropout
 from hdl.layers.max_pool import MaxPool
 from hdl.layers.relu import Relu
+from importers.onnx import NormMode, import_model, import_with_notes
+from importers.onnx.check import DYNAMIC_BATCH
+from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
 
 RNG = np.random.default_rng(21)
 
@@ -249,19 +249,26 @@ def test_adding_one_number_a_channel_is_a_bias(shape: tuple[int, ...], tmp_path:
 
 @pytest.mark.parametrize("last", ["Softmax", "LogSoftmax"])
 def test_softmax_at_the_end_is_dropped_with_a_note(last: str, tmp_path: Path) -> None:
-    nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w", "scores", transB=1), node(last, "scores", "y", axis=1)]
+    nodes = [
+        node("Flatten", "x", "flat"),
+        node("Gemm", "flat w", "scores", transB=1),
+        node(last, "scores", "y", axis=1),
+    ]
     imported = import_with_notes(save(model(nodes, {"w": weights(3, 72)}), tmp_path))
     assert len(imported.graph.nodes) == 3
     assert [note.partition(" was")[0] for note in imported.notes] == [f"node y_node ({last}) at the end"]
 
 
 @pytest.mark.parametrize(
-    ("opset", "inputs", "attributes"), [(9, "x", {"ratio": 0.25}), (13, "x ratio yes", {}), (13, "x ratio", {"seed": 3})]
+    ("opset", "inputs", "attributes"),
+    [(9, "x", {"ratio": 0.25}), (13, "x ratio yes", {}), (13, "x ratio", {"seed": 3})],
 )
-def test_dropout_is_kept_in_every_mode(
-    opset: int, inputs: str, attributes: dict[str, Any], tmp_path: Path
-) -> None:
-    nodes = [node("Dropout", inputs, "m", **attributes), node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
+def test_dropout_is_kept_in_every_mode(opset: int, inputs: str, attributes: dict[str, Any], tmp_path: Path) -> None:
+    nodes = [
+        node("Dropout", inputs, "m", **attributes),
+        node("Flatten", "m", "flat"),
+        node("Gemm", "flat w", "y", transB=1),
+    ]
     constants = {"ratio": np.float32(0.25), "yes": np.array(True), "w": weights(3, 72)}
     graph = import_model(save(model(nodes, constants, opset=opset), tmp_path))
     assert [item.layer.ratio for item in graph.nodes if isinstance(item.layer, Dropout)] == [0.25]

@@ -1,4 +1,4 @@
-"""What every file must fulfil before anything is done with it: well-formed, one image in, one tensor out, sane weights."""
+"""What every file must fulfil: well-formed, one image in, one tensor out, operators that are known, sane weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAINED = {"Conv", "Gemm", "MatMul", "BatchNormalization"}
 
 
 def check_model(proto: ModelProto, path: Path, known: Collection[str], problems: Problems) -> OnnxModel:
-    """The model in plain Python, nodes sorted.  What is wrong goes to ``problems``, operators not ``known`` included."""
+    """The model in plain Python, nodes sorted; what is wrong, and operators not ``known``, go to ``problems``."""
     opset = _opset(proto, problems)
     nodes = _nodes(proto, problems)
     constants = _constants(proto, problems)
@@ -110,9 +110,7 @@ def _finite(where: str, value: Array, problems: Problems) -> None:
         problems.add(where, what, "the training diverged: export from an earlier checkpoint")
 
 
-def _image(
-    proto: ModelProto, constants: dict[str, Array], problems: Problems
-) -> tuple[str, tuple[int, int, int, int]]:
+def _image(proto: ModelProto, constants: dict[str, Array], problems: Problems) -> tuple[str, tuple[int, int, int, int]]:
     """Name and shape of the one input that is no initialiser."""
     inputs = [item for item in proto.graph.input if item.name not in constants]
     initialisers = {tensor.name for tensor in proto.graph.initializer}

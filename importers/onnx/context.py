@@ -32,7 +32,7 @@ class Value:
     shape: tuple[int, ...]
 
 
-class Lost(Exception):  # noqa: N818 - control flow
+class Lost(Exception):
     """An input of this node comes from a node that has a problem of its own."""
 
 

@@ -61,7 +61,7 @@ def _lower_node(node: OnnxNode, state: Lowering) -> None:
 def _logits(state: Lowering) -> Value | None:
     """The class scores: (batch, classes), perhaps with further dimensions of size 1."""
     name = state.model.outputs[0]
-    if name == state.model.image or name in state.model.constants:
+    if name == state.model.image:
         state.problems.add(f"output {name}", "is not computed from the image", "export the whole model")
         return None
     value = state.values.get(name)

@@ -26,7 +26,9 @@ def safe(name: str) -> str:
     Scopes that exporters repeat inside the next one's name vanish: ``/layer1/layer1.0/conv1/Conv`` becomes
     ``layer1_0_conv1_Conv``."""
     scopes = [scope for scope in name.split("/") if scope]
-    kept = [scope for scope, inner in zip(scopes, [*scopes[1:], ""], strict=True) if not f"{inner}.".startswith(f"{scope}.")]
+    kept = [
+        scope for scope, inner in zip(scopes, [*scopes[1:], ""], strict=True) if not f"{inner}.".startswith(f"{scope}.")
+    ]
     text = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(kept)).strip("_")
     if not text or not text[0].isalpha():
         text = f"n_{text}".rstrip("_")

@@ -23,7 +23,15 @@ log = logging.getLogger(__name__)
 # larger constants enter shape inference by their shape alone
 SMALL = 64
 # never folded, though all inputs are known
-RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"}
+RANDOM = {
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
+}
 
 
 def normalise(model: OnnxModel, problems: Problems) -> OnnxModel:

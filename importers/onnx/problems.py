@@ -56,8 +56,8 @@ class Problems:
         raise ImportProblem(f"{self.file} can't be imported, {len(self.found)} problems:\n  {lines}")
 
 
-class Unsupported(Exception):  # noqa: N818 - control flow inside the importer, not an error that leaves it
-    """Raised while one node is looked at; becomes a `Problem` at that node."""
+class Unsupported(Exception):
+    """Raised while one node is looked at; becomes a `Problem` at that node, so it never leaves the importer."""
 
     def __init__(self, what: str, cure: str) -> None:
         super().__init__(what)

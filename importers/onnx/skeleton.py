@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from hdl.errors import ImportProblem
@@ -94,8 +94,11 @@ def save_skeleton(model: ModelProto, path: Path) -> None:
 def load_skeleton(path: Path) -> ModelProto:
     """Inverse of `save_skeleton`."""
     model = ModelProto()
+    reason = "it holds no graph"
     try:
         model.ParseFromString(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, zlib.error, DecodeError) as error:
-        raise ImportProblem(f"{path} is no skeleton of a model: {error}; make it with export_models.py") from error
+        reason = str(error)
+    if not model.graph.node:
+        raise ImportProblem(f"{path} is no skeleton of a model: {reason}; make it with export_models.py")
     return model

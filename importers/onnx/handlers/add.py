@@ -8,8 +8,8 @@ import numpy as np
 
 from hdl.layers.add import Add
 from hdl.layers.bias import Bias
-from importers.onnx.handlers.registry import handles
 from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 
@@ -55,7 +55,8 @@ def _add_constant(node: OnnxNode, state: Lowering, index: int) -> None:
     fits = len(sizes) == len(x.shape) and x.shape[1] == channels
     if not fits or sizes[1] not in (1, channels) or any(sizes[i] != 1 for i in range(axis + 1) if i != 1):
         raise Unsupported(
-            f"adds a constant of shape {list(vector.shape)} to {list(x.shape)}", "only one number a channel is supported"
+            f"adds a constant of shape {list(vector.shape)} to {list(x.shape)}",
+            "only one number a channel is supported",
         )
     values = np.broadcast_to(vector.reshape(-1), (channels,)).copy()
     layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hdl.layers.bias import Bias
 from hdl.layers.conv import Conv
 from hdl.layers.depthwise import DepthwiseConv
+from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.handlers.windows import read_window
-from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 

@@ -9,8 +9,8 @@ import numpy as np
 from hdl.fixed import FloatArray
 from hdl.layers.bias import Bias
 from hdl.layers.gemm import gemm
-from importers.onnx.handlers.registry import handles
 from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 

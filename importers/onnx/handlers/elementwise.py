@@ -6,8 +6,8 @@ import math
 
 from hdl.layers.dropout import Dropout
 from hdl.layers.relu import Relu
-from importers.onnx.handlers.registry import handles
 from importers.onnx.context import Attributes, Lowering
+from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 

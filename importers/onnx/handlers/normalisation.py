@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hdl.layers.online_norm import OnlineNorm
-from importers.onnx.handlers.registry import handles
 from importers.onnx.context import Attributes, Lowering
+from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 

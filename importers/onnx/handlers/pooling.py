@@ -6,9 +6,9 @@ import numpy as np
 
 from hdl.layers.global_average_pool import GlobalAveragePool
 from hdl.layers.max_pool import MaxPool
+from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.handlers.windows import read_window, rounded_up
-from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 
@@ -73,7 +73,8 @@ def reduce_mean(node: OnnxNode, state: Lowering) -> None:
     chosen = sorted(int(axis) % rank for axis in axes) if axes else list(range(rank))
     if chosen != list(range(2, rank)) or x.shape[1] != x.map[2]:
         raise Unsupported(
-            f"averages axes {chosen} of a tensor of shape {list(x.shape)}", "only the mean over height and width is supported"
+            f"averages axes {chosen} of a tensor of shape {list(x.shape)}",
+            "only the mean over height and width is supported",
         )
     state.give(node, _average(node, state, x, keep))
 

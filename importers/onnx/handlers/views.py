@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from importers.onnx.handlers.registry import handles
 from importers.onnx.context import Attributes, Lowering
+from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 

@@ -1,0 +1,482 @@
+"""Files that can't be imported: one clear error, with everything that is wrong, where, and the cure."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, external_data_helper, helper
+
+from hdl.errors import ImportProblem
+from importers.onnx import import_model
+from importers.onnx.skeleton import fill, is_skeleton, load_skeleton, save_skeleton, strip
+from tests.import_support import MODELS, example, model, node, save
+
+W = np.ones((3, 72)) * np.linspace(-1, 1, 72)
+KERNEL = np.random.default_rng(41).standard_normal((3, 2, 3, 3))
+HEAD = (node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1))
+
+
+def good() -> ModelProto:
+    """Imports without complaint; the cases below spoil it."""
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W})
+
+
+def conv(**attributes: Any) -> ModelProto:
+    """One convolution with these attributes, then global pooling."""
+    nodes = [node("Conv", "x k", "c", **attributes), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
+    return model(nodes, {"k": KERNEL})
+
+
+def message(path: Path) -> str:
+    """The error's message, without the name of the file."""
+    with pytest.raises(ImportProblem) as caught:
+        import_model(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} can't be imported")
+    return text.removeprefix(f"{path} can't be imported").removeprefix(": ")
+
+
+def test_the_file_that_the_cases_spoil_is_good(tmp_path: Path) -> None:
+    assert len(import_model(save(good(), tmp_path)).nodes) == 4
+    assert len(import_model(save(conv(), tmp_path)).nodes) == 4
+
+
+# ---- files
+
+FILES: dict[str, tuple[bytes | None, str]] = {
+    "missing": (None, "it does not exist; give the path of an ONNX file"),
+    "empty": (b"", "it is empty; export or download it again"),
+    "text": (b"hello, world\n", "it is no ONNX model, or a truncated one of 13 bytes; export or download it again"),
+    "page": (
+        b"<html><body>404</body></html>",
+        "it is an HTML or XML page, perhaps a download that failed; download it again",
+    ),
+    "compressed": (gzip.compress(good().SerializeToString()), "it is gzip-compressed; unpack it first"),
+    "pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+        "it is a Git LFS pointer; fetch the file itself with `git lfs pull`",
+    ),
+    "nodeless": (
+        helper.make_model(helper.make_graph([], "g", [], [])).SerializeToString(),
+        "its graph has no nodes; export or download it again",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_model(name: str, tmp_path: Path) -> None:
+    data, wanted = FILES[name]
+    path = tmp_path / "net.onnx"
+    if data is not None:
+        path.write_bytes(data)
+    assert message(path) == wanted
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9, 0.999])
+def test_a_truncated_file_is_never_imported(share: float, tmp_path: Path) -> None:
+    data = good().SerializeToString()
+    path = tmp_path / "net.onnx"
+    path.write_bytes(data[: int(len(data) * share)])
+    assert re.search(
+        r"truncated one of \d+ bytes; export or download it again|cut|damaged|has 0 outputs", message(path)
+    )
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert message(tmp_path) == "it is a folder; give the path of an ONNX file"
+
+
+def test_a_checkpoint_of_pytorch(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", b"x")
+    assert message(path) == "it is a ZIP archive, perhaps a PyTorch checkpoint; export it with torch.onnx.export"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    path = save(good(), tmp_path)
+    path.chmod(0)
+    assert message(path) == "it can't be read (Permission denied); make it readable"
+
+
+def test_a_skeleton_without_weights(tmp_path: Path) -> None:
+    path = save(strip(good()), tmp_path)
+    assert message(path) == ("holds the structure of a model without its weights; fill it with examples/models/fill.py")
+
+
+def test_external_weights_that_are_not_there(tmp_path: Path) -> None:
+    proto = good()
+    external_data_helper.convert_model_to_external_data(proto, location="net.data", size_threshold=0)
+    onnx.save(proto, tmp_path / "net.onnx")
+    (tmp_path / "net.data").unlink()
+    wanted = r"weights w: their data file 'net.data' can't be read \(.+\); put it beside the model"
+    assert re.fullmatch(wanted, message(tmp_path / "net.onnx"))
+
+
+def test_external_weights_that_were_cut(tmp_path: Path) -> None:
+    proto = good()
+    external_data_helper.convert_model_to_external_data(proto, location="net.data", size_threshold=0)
+    onnx.save(proto, tmp_path / "net.onnx")
+    data = (tmp_path / "net.data").read_bytes()
+    (tmp_path / "net.data").write_bytes(data[:100])
+    assert re.match(
+        r"weights w: their data (file 'net.data' can't be read|do not fit the shape \[3, 72\])",
+        message(tmp_path / "net.onnx"),
+    )
+
+
+# ---- models
+
+Spoil = Callable[[], ModelProto]
+CASES: list[tuple[str, Spoil, str]] = []
+
+
+def case(name: str, wanted: str) -> Callable[[Spoil], Spoil]:
+    """Register a spoilt model and the regular expression of its whole message."""
+
+    def register(spoil: Spoil) -> Spoil:
+        CASES.append((name, spoil, wanted))
+        return spoil
+
+    return register
+
+
+@case(
+    "unknown operators",
+    r"uses operators that are not supported: Gelu \(1, first at g_node\), Sigmoid \(2, first at a_node\), "
+    r"com\.maker\.Magic \(1, first at q_node\); supported are Add, .*",
+)
+def _unknown() -> ModelProto:
+    proto = model(
+        [
+            node("Sigmoid", "x", "a"),
+            node("Sigmoid", "a", "b"),
+            node("Gelu", "b", "g"),
+            node("Magic", "g", "q", domain="com.maker"),
+            node("Relu", "q", "m"),
+            *HEAD,
+        ],
+        {"w": W},
+        opset=20,
+    )
+    proto.opset_import.append(helper.make_opsetid("com.maker", 1))
+    return proto
+
+
+@case(
+    "dynamic height and width",
+    r"input x: has shape \[N, 2, H, \?\] with dynamic height, width; export with fixed height, width; .*",
+)
+def _dynamic() -> ModelProto:
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W}, ("N", 2, "H", None))
+
+
+@case("missing shape", r"input x: has no shape; export with the shape \(N, channels, height, width\)")
+def _shapeless() -> ModelProto:
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W}, None)
+
+
+@case("flat image", r"input x: has shape \[N, 72\]; export with the shape \(N, channels, height, width\)")
+def _flat() -> ModelProto:
+    return model([node("Gemm", "x w", "y", transB=1)], {"w": W}, ("N", 72))
+
+
+@case("image without pixels", r"input x: has shape \[N, 2, 0, 6\]; all sizes must be positive")
+def _no_pixels() -> ModelProto:
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W}, ("N", 2, 0, 6))
+
+
+@case("image of bytes", r"input x: has type UINT8; export with float images; .*")
+def _bytes() -> ModelProto:
+    proto = good()
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    return proto
+
+
+@case("two inputs", r"has 2 inputs \(x, z\); export a model with one input, the image")
+def _two_inputs() -> ModelProto:
+    proto = good()
+    proto.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 2, 6, 6]))
+    return proto
+
+
+@case("no input", r"has 0 inputs \(none\); export a model with one input, the image\n.*reads tensor x.*")
+def _no_input() -> ModelProto:
+    proto = good()
+    del proto.graph.input[:]
+    return proto
+
+
+@case("two outputs", r"has 2 outputs \(y, m\); export a model with one output, the class scores")
+def _two_outputs() -> ModelProto:
+    proto = good()
+    proto.graph.output.append(helper.make_empty_tensor_value_info("m"))
+    return proto
+
+
+@case("output that nothing makes", r"output z: is made by nothing; the file is damaged or was cut: export it again")
+def _lost_output() -> ModelProto:
+    proto = good()
+    proto.graph.output[0].name = "z"
+    return proto
+
+
+@case("NaN weights", r"weights w: 2 of 216 are not finite, the first is nan at \[1, 5\]; the training diverged: .*")
+def _nan() -> ModelProto:
+    value = W.copy()
+    value[1, 5], value[2, 0] = np.nan, np.inf
+    return model([node("Relu", "x", "m"), *HEAD], {"w": value})
+
+
+@case("weights cut short", r"weights w: their data do not fit the shape \[3, 72\]: .*; the file is damaged: .*")
+def _short() -> ModelProto:
+    proto = good()
+    proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:-8]
+    return proto
+
+
+@case("cycle", r"the graph has a cycle: a_node -> m_node -> a_node; remove one of these edges; ONNX graphs are acyclic")
+def _cycle() -> ModelProto:
+    return model([node("Add", "x m", "a"), node("Relu", "a", "m"), *HEAD], {"w": W})
+
+
+@case(
+    "dangling input",
+    r"node a_node \(Add\): reads tensor nowhere, which nothing makes; the file is damaged or was cut.*",
+)
+def _dangling() -> ModelProto:
+    return model([node("Add", "x nowhere", "a"), node("Relu", "a", "m"), *HEAD], {"w": W})
+
+
+@case("dead end", r"1 nodes do not lead to the output y: node dead_node \(Relu\); remove them, .*")
+def _dead_end() -> ModelProto:
+    return model([node("Relu", "x", "m"), node("Relu", "m", "dead"), *HEAD], {"w": W})
+
+
+@case(
+    "graph in two parts",
+    r", 2 problems:\n  1 nodes do not lead to the output y: node m_node \(Relu\); .*\n"
+    r"  output y: does not depend on the input x; the graph is cut in two: export the model again",
+)
+def _two_parts() -> ModelProto:
+    return model([node("Relu", "x", "m"), node("Gemm", "c w", "y", transB=1)], {"w": W, "c": np.ones((2, 72))})
+
+
+@case("tensor made twice", r"node m_again \(Relu\): makes tensor m, which m_node makes too; give it another name")
+def _twice() -> ModelProto:
+    again = helper.make_node("Relu", ["x"], ["m"], name="m_again")
+    return model([node("Relu", "x", "m"), again, *HEAD], {"w": W})
+
+
+@case("old opset", r"opset 8 is not supported; export with an opset in 9\.\.\d+, or use onnx\.version_converter")
+def _old() -> ModelProto:
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W}, opset=8)
+
+
+@case("no opset", r"names no version of ONNX's operators; export with an opset in 9\.\.\d+")
+def _no_opset() -> ModelProto:
+    proto = good()
+    del proto.opset_import[:]
+    return proto
+
+
+@case("dilation", r"node c_node \(Conv\): dilations \[2, 2\] are not supported; only dense kernels .* dilation 1")
+def _dilation() -> ModelProto:
+    return conv(dilations=[2, 2])
+
+
+@case("groups", r"node c_node \(Conv\): group=2 with 4 channels and 6 filters is not supported; only group 1 and .*")
+def _groups() -> ModelProto:
+    nodes = [node("Conv", "x k", "c", group=2), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
+    return model(nodes, {"k": np.random.default_rng(42).standard_normal((6, 2, 3, 3))}, ("N", 4, 6, 6))
+
+
+@case("wrong channels", r"node c_node \(Conv\): weights of shape \[3, 2, 3, 3\] meet 5 channels; export again")
+def _channels() -> ModelProto:
+    nodes = [node("Conv", "x k", "c"), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
+    return model(nodes, {"k": KERNEL}, ("N", 5, 6, 6))
+
+
+@case("unknown padding", r"node c_node \(Conv\): auto_pad=SAME is unknown; use NOTSET, VALID, .*")
+def _padding() -> ModelProto:
+    return conv(auto_pad="SAME")
+
+
+@case("unknown attribute", r"node c_node \(Conv\): attribute activation=relu is not supported; export without it")
+def _attribute() -> ModelProto:
+    return conv(activation="relu")
+
+
+@case("kernel beyond the map", r"node c_node \(Conv\): .*kernel \(3, 3\).* does not fit the map; .*")
+def _kernel() -> ModelProto:
+    nodes = [node("Conv", "x k", "c"), node("GlobalAveragePool", "c", "p"), node("Flatten", "p", "y")]
+    return model(nodes, {"k": KERNEL}, ("N", 2, 2, 6))
+
+
+@case(
+    "weights that are computed",
+    r"node c_node \(Conv\): input 1 \(k\) is computed by the network; it must be a constant",
+)
+def _computed() -> ModelProto:
+    nodes = [node("Relu", "x", "k"), node("Conv", "x k", "c"), node("GlobalAveragePool", "c", "p")]
+    return model([*nodes, node("Flatten", "p", "y")])
+
+
+@case("tied weights", r"node b_node \(Conv\): shares weights k with a_node; export with a weight for each node")
+def _tied() -> ModelProto:
+    nodes = [node("Conv", "x k", "a"), node("Conv", "a k", "b"), node("GlobalAveragePool", "b", "p")]
+    kernel = np.random.default_rng(43).standard_normal((2, 2, 3, 3))
+    return model([*nodes, node("Flatten", "p", "y")], {"k": kernel})
+
+
+@case("clip below 0", r"node m_node \(Clip\): clips at min=-1\.0; only min=0 \(relu, relu6\) is supported")
+def _clip() -> ModelProto:
+    return model([node("Clip", "x low", "m"), *HEAD], {"w": W, "low": np.float32(-1)})
+
+
+@case("broadcast", r"node m_node \(Add\): adds tensors of shapes \[2, 2, 6, 6\] and \[2, 2, 1, 1\]; broadcasting .*")
+def _broadcast() -> ModelProto:
+    return model([node("GlobalAveragePool", "x", "g"), node("Add", "x g", "m"), *HEAD], {"w": W})
+
+
+@case(
+    "reshape of the batch",
+    r"node flat_node \(Reshape\): reshapes \[2, 2, 6, 6\] \(batch 2\) to \[1, 144\]; .*leave the batch.*",
+)
+def _batch() -> ModelProto:
+    nodes = [node("Reshape", "x s", "flat"), node("Gemm", "flat w", "y", transB=1)]
+    return model(nodes, {"s": np.array([1, -1]), "w": np.ones((3, 144))})
+
+
+@case(
+    "reshape across channels",
+    r"node m_node \(MaxPool\): input 0 of shape \[2, 8, 3, 3\] is a reshaped map of 2x6x6; .*",
+)
+def _mixing() -> ModelProto:
+    nodes = [node("Reshape", "x s", "r"), node("MaxPool", "r", "m", kernel_shape=[2, 2])]
+    return model([*nodes, *HEAD], {"s": np.array([0, 8, 3, 3]), "w": np.ones((3, 32))})
+
+
+@case(
+    "local average pool",
+    r"node m_node \(AveragePool\): kernel \[2, 2\] .* average pooling is supported over the whole map only",
+)
+def _average() -> ModelProto:
+    return model([node("AveragePool", "x", "m", kernel_shape=[2, 2]), *HEAD], {"w": np.ones((3, 50))})
+
+
+@case(
+    "mean over channels", r"node m_node \(ReduceMean\): averages axes \[1\] .*; only the mean over height and width .*"
+)
+def _mean() -> ModelProto:
+    return model([node("ReduceMean", "x", "m", axes=[1]), *HEAD], {"w": np.ones((3, 36))})
+
+
+@case("softmax inside", r"node m_node \(Softmax\): stands elsewhere than at the end over the classes; .*")
+def _softmax() -> ModelProto:
+    return model([node("Softmax", "x", "m"), *HEAD], {"w": W})
+
+
+@case(
+    "a map as result",
+    r"output y: has shape \['N', 2, 6, 6\]; the result must be class scores of shape \(N, classes\).*",
+)
+def _map() -> ModelProto:
+    return model([node("Relu", "x", "y")])
+
+
+@case("one class", r"output y: has a single class; softmax needs at least two classes")
+def _one_class() -> ModelProto:
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W[:1]})
+
+
+@case("the image as result", r"output x: is not computed from the image; export the whole model")
+def _image() -> ModelProto:
+    return model([node("Identity", "x", "y")])
+
+
+@case("dropout of everything", r"node m_node \(Dropout\): ratio is 1\.0; it must lie in \[0, 1\)")
+def _dropout() -> ModelProto:
+    return model([node("Dropout", "x r", "m"), *HEAD], {"w": W, "r": np.float32(1)})
+
+
+@case("bias of another size", r"node c_node \(Conv\): bias of shape \[4\] meets 3 channels; export again")
+def _bias() -> ModelProto:
+    nodes = [node("Conv", "x k b", "c"), node("Relu", "c", "r"), node("Conv", "r j", "s")]
+    tail = [node("GlobalAveragePool", "s", "p"), node("Flatten", "p", "y")]
+    norm = node("BatchNormalization", "x o o o o", "n")
+    constants = {"k": KERNEL, "b": np.arange(4.0), "j": np.random.default_rng(44).standard_normal((2, 3, 1, 1))}
+    nodes[0] = node("Conv", "n k b", "c")
+    return model([norm, *nodes, *tail], {**constants, "o": np.ones(2)})
+
+
+@pytest.mark.parametrize(("name", "spoil", "wanted"), CASES, ids=[name for name, _, _ in CASES])
+def test_a_spoilt_model_is_refused_with_one_clear_message(name: str, spoil: Spoil, wanted: str, tmp_path: Path) -> None:
+    text = message(save(spoil(), tmp_path))
+    assert re.search(wanted, text, re.DOTALL), f"{name}: {text}"
+    if "problems:" not in text and "\\n" not in wanted:
+        assert re.fullmatch(wanted, text, re.DOTALL), f"{name}: {text}"
+
+
+def test_all_problems_of_a_file_come_in_one_error(tmp_path: Path) -> None:
+    spoilt = np.full((3, 72), np.nan)
+    nodes = [node("Sigmoid", "x", "a"), node("Tanh", "a", "m"), *HEAD]
+    proto = model(nodes, {"w": spoilt}, ("N", 2, "H", 6), opset=8)
+    lines = message(save(proto, tmp_path)).splitlines()
+    assert lines[0] == ", 4 problems:"
+    starts = ["  opset 8", "  weights w: 216 of 216", "  input x: has shape", "  uses operators that are not supported"]
+    assert [line.startswith(start) for line, start in zip(lines[1:], starts, strict=True)] == [True] * 4
+
+
+def test_problems_of_several_nodes_come_in_one_error_without_those_that_follow_from_them(tmp_path: Path) -> None:
+    nodes = [
+        node("Clip", "x low", "a"),
+        node("MaxPool", "a", "b", kernel_shape=[2, 2]),
+        node("MaxPool", "x", "c", kernel_shape=[2, 2], dilations=[2, 2]),
+        node("Add", "b c", "m"),
+        *HEAD,
+    ]
+    lines = message(save(model(nodes, {"w": W, "low": np.float32(1)}), tmp_path)).splitlines()
+    assert lines[0] == ", 2 problems:"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["node a_node (Clip)", "node c_node (MaxPool)"]
+
+
+# ---- skeletons
+
+
+def test_a_filled_skeleton_is_the_same_every_time_and_has_the_recipes_statistics() -> None:
+    bare = load_skeleton(MODELS / "resnet18-dynamo-eval.skeleton.gz")
+    assert is_skeleton(bare)
+    full = fill(bare)
+    assert not is_skeleton(full)
+    assert full.SerializeToString(deterministic=True) == fill(bare).SerializeToString(deterministic=True)
+    kernel = next(item for item in full.graph.initializer if item.name == "layer4.1.conv2.weight")
+    assert onnx.numpy_helper.to_array(kernel).std() == pytest.approx(np.sqrt(2 / (512 * 9)), rel=0.3)
+    again = strip(full)
+    assert [item.dims for item in again.graph.initializer] == [item.dims for item in bare.graph.initializer]
+
+
+def test_a_skeleton_survives_its_file(tmp_path: Path) -> None:
+    bare = strip(example("resnet18-torchscript-eval"))
+    save_skeleton(bare, tmp_path / "a.gz")
+    save_skeleton(bare, tmp_path / "b.gz")
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert load_skeleton(tmp_path / "a.gz") == bare
+
+
+@pytest.mark.parametrize("data", [b"", b"no gzip", gzip.compress(b"\xff\xff no protocol buffer")])
+def test_a_damaged_skeleton_is_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "net.skeleton.gz"
+    path.write_bytes(data)
+    with pytest.raises(ImportProblem, match=r"is no skeleton of a model: .*; make it with export_models.py"):
+        load_skeleton(path)
