@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ def _width() -> dict[Kind, int]:
 
 
 def _headroom() -> dict[Kind, int]:
-    return {Kind.ACTIVATION: 1, Kind.STASH: 1, Kind.ERROR: 1, Kind.GRADIENT: 1, Kind.WEIGHT: 1}
+    return {Kind.ACTIVATION: 2, Kind.STASH: 2, Kind.ERROR: 2, Kind.GRADIENT: 3, Kind.WEIGHT: 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class CalibrationOptions:
     headroom: Mapping[Kind, int] = field(default_factory=_headroom)
     # weights are allowed to reach at least this magnitude, since many start at zero
     least_weight: float = 1.0
+    # inputs of a loss get at least this range: they grow until training is done, and cut off they would teach wrongly
+    least_logit: float = 32.0
 
 
 def calibrate(
@@ -49,13 +51,15 @@ def calibrate(
     ``batches`` are feeds of `Executor.step`, in values.  The float64 reference trains on them, so errors and
     gradients are seen as they are when training begins.
     1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
-       2**headroom; sinks and formats that follow from it change along (`propagate_formats`).
+       2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Weights, and what
+       comes between the last matrix and a loss, get at least the range that the options name.
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     Raises `CalibrationError` when there are no batches or a value is not finite."""
     chosen_options = options or CalibrationOptions()
     verify(graph, Stage.TRAINING)
     peaks = _peaks(graph, batches)
+    logits = set(_logits(graph))
     chosen = {}
     for node in graph.nodes:
         for port in free_sources(node.layer):
@@ -64,6 +68,8 @@ def calibrate(
             peak = peaks[edge]
             if tensor.kind is Kind.WEIGHT:
                 peak = max(peak, _peak(graph.parameters[node.parameters[port]]), chosen_options.least_weight)
+            if edge in logits:
+                peak = max(peak, chosen_options.least_logit / 2.0 ** chosen_options.headroom[tensor.kind])
             if peak > 0:
                 chosen[edge] = fitting(peak, tensor.kind, tensor.fixed.signed, chosen_options)
     calibrated = propagate_formats(graph, chosen)
@@ -75,6 +81,20 @@ def fitting(peak: float, kind: Kind, signed: bool, options: CalibrationOptions) 
     width = options.width[kind]
     integer_bits = math.floor(math.log2(peak)) + 1 + options.headroom[kind]
     return Fixed(width, width - signed - integer_bits, signed)
+
+
+def _logits(graph: Graph) -> Iterator[str]:
+    """Edges from the last layer with a weight matrix to a loss."""
+    for loss in graph.nodes:
+        if not any(port.tensor.kind is Kind.ERROR for port in loss.layer.sources):
+            continue
+        node = loss
+        while len(maps := [port.name for port in node.layer.sinks if port.tensor.kind is Kind.ACTIVATION]) == 1:
+            edge = node.inputs[maps[0]]
+            yield edge
+            node = graph.producers[edge][0]
+            if any(len(shape) > 1 for shape in node.layer.parameter_shapes().values()):
+                break
 
 
 def _peaks(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> dict[str, float]:
