@@ -93,8 +93,8 @@ def link_wire(
 
 @block
 def split_by_device(
-    clk: Any,  # noqa: ARG001 - one signature for all blocks
-    rst: Any,  # noqa: ARG001
+    clk: Any,
+    rst: Any,
     x: Stream,
     mine: Stream,
     rest: Stream,

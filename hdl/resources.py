@@ -8,7 +8,8 @@ What counts as what:
   one for each non-zero digit of the constant's canonical signed-digit form but the first;
 * a list of signals written at a varying index is a memory; one only read at a varying index, and nowhere written,
   a ROM.  The register that takes a word straight from a memory is the block's own output register;
-* every bit that a clocked process writes is a register, once.
+* every bit that a clocked process writes is a register, once, if an output depends on it and it isn't always zero
+  (`hdl.liveness`), and if it isn't a copy of the sign of narrower values.  Likewise for the width of memories.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor, analyse
+from hdl.dataflow import EVERY_BIT
+from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor
+from hdl.liveness import Liveness, trace
 from hdl.parts import Part
+from hdl.ranges import Interval
 
 # a memory that would fill less of its blocks than this goes to MLABs (the rule of Yosys' `synth_intel_alm`)
 LEAST_M20K_FILL = 0.05
@@ -103,8 +107,7 @@ def count(block: Any) -> Resources:
 
     Raises `UnknownConstruct` for anything the analysis has no rule for: nothing counts as zero by accident."""
     counter = _Counter()
-    analyse(block, counter)
-    return counter.result()
+    return counter.result(trace(block, counter))
 
 
 def fit(resources: Resources, part: Part) -> Usage:
@@ -154,34 +157,44 @@ class _Counter(Visitor):
     """Collects events of all generators of a hierarchy."""
 
     def __init__(self) -> None:
-        self.multipliers: Counter[tuple[int, int]] = Counter()
         self.roms: dict[int, tuple[int, int]] = {}
         self.written: dict[int, tuple[Any, set[int]]] = {}
+        # register -> range of all values written; missing once a part alone is written
+        self.ranges: dict[int, Interval | None] = {}
         self.memory_writes: dict[int, Any] = {}
         self.memory_reads: dict[int, Any] = {}
         # memory -> signals that take its words straight into a register
         self.outputs: dict[int, dict[int, Any]] = {}
-        self.constant_multipliers: Counter[tuple[int, int]] = Counter()
-        self.adder_bits = self.constant_adder_bits = self.compare_bits = self.logic_bits = 0
         # (signal, its bits) -> assignments of values that vary, in one generator
         self.assignments: Counter[tuple[int, tuple[int, int]]] = Counter()
+        # operations with the signal or memory that the next assignment writes, None if none follows
+        self.operations: list[tuple[Any, Event]] = []
+        # signal -> bits of multiplexers before it
+        self.selected_bits: list[tuple[Any, int]] = []
+        self._pending: list[Event] = []
         self._just_read: Any = None
 
     def generator(self, analysis: GeneratorAnalysis) -> None:
         """A new generator: no read is pending."""
         del analysis
         self._just_read = None
+        self._flush(None)
+
+    def _flush(self, target: Any) -> None:
+        """The operations since the last assignment belong to this one."""
+        self.operations += [(target, event) for event in self._pending]
+        self._pending = []
 
     def event(self, event: Event) -> None:
         """Sort an operation into its kind."""
         just_read, self._just_read = self._just_read, None
         if event.kind in (Kind.REGISTER_WRITE, Kind.WIRE_WRITE):
+            self._flush(event.target)
             self._assignment(event)
-        if event.kind is Kind.REGISTER_WRITE:
-            self._register(event, just_read)
-        elif event.kind is Kind.WIRE_WRITE:
-            pass
+            if event.kind is Kind.REGISTER_WRITE:
+                self._register(event, just_read)
         elif event.kind is Kind.MEMORY_WRITE:
+            self._flush(event.target)
             self.memory_writes[id(event.target)] = event.target
         elif event.kind is Kind.MEMORY_READ:
             self.memory_reads[id(event.target)] = event.target
@@ -190,37 +203,117 @@ class _Counter(Visitor):
             width = max(1, *(max(int(value).bit_length() + (value < 0), 1) for value in event.target))
             self.roms[id(event.target)] = (len(event.target), width)
         elif not event.repeated and not event.constant:
-            self._operation(event)
-
-    def _register(self, event: Event, just_read: Any) -> None:
-        signal = event.target
-        width = 1 if signal._type is bool else signal._nrbits
-        high, low = event.bits or (width, 0)
-        self.written.setdefault(id(signal), (signal, set()))[1].update(range(low, high))
-        if just_read is not None:
-            self.outputs.setdefault(id(just_read), {})[id(signal)] = signal
+            self._pending.append(event)
 
     def _assignment(self, event: Event) -> None:
-        """Every assignment but the first selects between it and the others; a register is cleared for nothing."""
+        """Every assignment but the first selects between it and the others.
+
+        A flip-flop has a clear, an enable and a second input of its own: a constant and one more value are free."""
         if event.kind is Kind.REGISTER_WRITE and event.constant:
             return
         width = 1 if event.target._type is bool else event.target._nrbits
         high, low = event.bits or (width, 0)
         key = id(event.target), (high, low)
         self.assignments[key] += 1
-        if self.assignments[key] > 1:
-            self.logic_bits += high - low
+        if self.assignments[key] > (2 if event.kind is Kind.REGISTER_WRITE else 1):
+            self.selected_bits.append((event.target, high - low))
 
-    def _operation(self, event: Event) -> None:
+    def _register(self, event: Event, just_read: Any) -> None:
+        signal = event.target
+        width = 1 if signal._type is bool else signal._nrbits
+        high, low = event.bits or (width, 0)
+        self.written.setdefault(id(signal), (signal, set()))[1].update(range(low, high))
+        start = int(signal._init)
+        known = self.ranges.get(id(signal), Interval(start, start))
+        self.ranges[id(signal)] = known.join(event.result) if known and event.bits is None else None
+        if just_read is not None:
+            self.outputs.setdefault(id(just_read), {})[id(signal)] = signal
+
+    def result(self, live: Liveness) -> Resources:
+        """Sort out which arrays are memories, and which registers are theirs; leave out bits that don't matter."""
+        members: set[int] = set()
+        memories: Counter[tuple[int, int]] = Counter()
+        outputs: Counter[tuple[int, int]] = Counter()
+        output_signals: set[int] = set()
+        for key, array in self.memory_writes.items():
+            members.update(id(signal) for signal in array)
+            shape = (len(array), live.memory_bits(array).bit_count())
+            if shape[1]:
+                memories[shape] += 1
+            for signal in self.outputs.get(key, {}).values():
+                if id(signal) not in output_signals:
+                    output_signals.add(id(signal))
+                    outputs[shape] += self._register_bits(signal, live)
+        work = _Work()
+        for target, event in self.operations:
+            bits = _live_bits(target, live)
+            if bits:
+                work.add(event, EVERY_BIT if bits < 0 else bits.bit_length())
+        work.logic_bits += sum(width for target, width in self.selected_bits if _live_bits(target, live))
+        roms = Counter(self.roms.values())
+        for key, array in self.memory_reads.items():
+            if key not in self.memory_writes:
+                if any(id(signal) in self.written for signal in array):
+                    # registers behind a multiplexer
+                    work.logic_bits += (len(array) - 1) * (array[0]._nrbits or 1)
+                else:
+                    roms[len(array), array[0]._nrbits or 1] += 1
+        registers = sum(
+            self._register_bits(signal, live)
+            for key, (signal, _) in self.written.items()
+            if key not in members and key not in output_signals
+        )
+        return Resources(
+            dict(sorted(work.multipliers.items())),
+            dict(sorted(memories.items())),
+            dict(sorted(roms.items())),
+            registers,
+            dict(sorted(outputs.items())),
+            dict(sorted(work.constant_multipliers.items())),
+            work.constant_adder_bits,
+            work.adder_bits,
+            work.compare_bits,
+            work.logic_bits,
+        )
+
+    def _register_bits(self, signal: Any, live: Liveness) -> int:
+        """Written bits that matter; bits above the values ever written repeat the sign and cost nothing."""
+        bits, written = live.signal_bits(signal), self.written[id(signal)][1]
+        written_range = self.ranges.get(id(signal))
+        width = written_range.width if written_range else len(signal) if signal._type is not bool else 1
+        kept = {bit for bit in written if bits >> bit & 1}
+        if written_range and written_range.signed and any(bit >= width for bit in kept):
+            kept.add(width - 1)
+        return sum(bit < width for bit in kept)
+
+
+def _live_bits(target: Any, live: Liveness) -> int:
+    """Bits of what is written that matter; all if nothing is known to be written."""
+    if target is None:
+        return EVERY_BIT
+    return live.memory_bits(target) if isinstance(target, list) else live.signal_bits(target)
+
+
+class _Work:
+    """Operations, added up."""
+
+    def __init__(self) -> None:
+        self.multipliers: Counter[tuple[int, int]] = Counter()
+        self.constant_multipliers: Counter[tuple[int, int]] = Counter()
+        self.adder_bits = self.constant_adder_bits = self.compare_bits = self.logic_bits = 0
+
+    def add(self, event: Event, limit: int) -> None:
+        """One operation whose result is written where ``limit`` bits matter (negative: any number)."""
         widths = [operand.width for operand in event.operands]
+        width = event.result.width if limit < 0 else min(event.result.width, limit)
         if event.kind is Kind.MULTIPLY:
             self._multiply(event, widths)
         elif event.kind in (Kind.ADD, Kind.DIVIDE):
-            self.adder_bits += event.result.width
+            self.adder_bits += width
         elif event.kind is Kind.COMPARE:
             self.compare_bits += max(widths)
         elif event.kind is Kind.MUX:
-            self.logic_bits += event.result.width
+            self.logic_bits += width
         elif event.kind is Kind.LOGIC:
             self.logic_bits += max(widths) if event.result.width > 1 else 1
         elif event.kind is Kind.SHIFT and not event.constant_operand:
@@ -238,41 +331,3 @@ class _Counter(Visitor):
         if digits > 1:
             self.constant_multipliers[max(widths), min(widths)] += 1
             self.constant_adder_bits += (digits - 1) * event.result.width
-
-    def result(self) -> Resources:
-        """Sort out which arrays are memories, and which registers are theirs."""
-        members: set[int] = set()
-        memories: Counter[tuple[int, int]] = Counter()
-        outputs: Counter[tuple[int, int]] = Counter()
-        output_signals: set[int] = set()
-        for key, array in self.memory_writes.items():
-            shape = (len(array), array[0]._nrbits or 1)
-            memories[shape] += 1
-            members.update(id(signal) for signal in array)
-            for signal in self.outputs.get(key, {}).values():
-                if id(signal) not in output_signals:
-                    output_signals.add(id(signal))
-                    outputs[shape] += signal._nrbits or 1
-        roms = Counter(self.roms.values())
-        for key, array in self.memory_reads.items():
-            if key not in self.memory_writes:
-                if any(id(signal) in self.written for signal in array):
-                    # registers behind a multiplexer
-                    self.logic_bits += (len(array) - 1) * (array[0]._nrbits or 1)
-                else:
-                    roms[len(array), array[0]._nrbits or 1] += 1
-        registers = sum(
-            len(bits) for key, (_, bits) in self.written.items() if key not in members and key not in output_signals
-        )
-        return Resources(
-            dict(sorted(self.multipliers.items())),
-            dict(sorted(memories.items())),
-            dict(sorted(roms.items())),
-            registers,
-            dict(sorted(outputs.items())),
-            dict(sorted(self.constant_multipliers.items())),
-            self.constant_adder_bits,
-            self.adder_bits,
-            self.compare_bits,
-            self.logic_bits,
-        )

@@ -1,0 +1,296 @@
+"""Contents counted off the elaborated circuit: small circuits with known contents, and Yosys as the referee."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
+
+from hdl.axi import AxiFormat
+from hdl.dram import DramFifo
+from hdl.estimate import Estimator
+from hdl.link import Egress, Ingress, LinkFormat
+from hdl.memory import simple_dual_port
+from hdl.parts import part
+from hdl.resources import Resources, count, fit, in_block_memory, signed_digits
+from hdl.stream import Stream
+from hdl.streams import Policy, pipe, queue, width_adapter
+from hdl.synthesis import Comparison, Synthesis, compare, longest_path, synthesise, without_contents
+from hdl.unit import Unit
+from hdl.verilog import convert
+
+ARRIA = part("10AX115")
+
+
+def bits(width: int, signed: bool = False) -> Any:
+    return Signal(intbv(0, min=-(1 << (width - 1)), max=1 << (width - 1)) if signed else intbv(0)[width:])
+
+
+def build(function: Callable[..., Any], *ports: Any) -> Any:
+    return function(Signal(bool(0)), *ports)
+
+
+# ----------------------------------------------------------------------------------------------- counting
+
+
+@block
+def multiply(clk: Any, a: Any, b: Any, y: Any) -> Any:
+    @always(clk.posedge)
+    def step() -> None:
+        y.next = a * b
+
+    return step
+
+
+def test_a_product_of_two_signals_is_a_multiplier_of_their_widths() -> None:
+    found = count(build(multiply, bits(16, True), bits(12, True), bits(28, True)))
+    assert found.multipliers == {(16, 12): 1}
+    assert found.registers == 28
+    assert fit(found, ARRIA).dsp == 1
+
+
+@block
+def scaled(clk: Any, a: Any, y: Any, factor: int) -> Any:
+    @always(clk.posedge)
+    def step() -> None:
+        y.next = a * factor
+
+    return step
+
+
+@pytest.mark.parametrize(("factor", "adders"), [(8, 0), (5, 1), (7, 1), (11, 2)])
+def test_a_product_with_a_constant_is_adders_and_a_power_of_two_is_nothing(factor: int, adders: int) -> None:
+    found = count(build(scaled, bits(8), bits(12), factor))
+    assert found.multipliers == {}
+    assert bool(found.constant_multipliers) == bool(adders)
+    assert found.constant_adder_bits == adders * (255 * factor).bit_length()
+    assert signed_digits(factor) == adders + 1
+
+
+@block
+def rounded(clk: Any, a: Any, y: Any) -> Any:
+    """Registers a sum of which only the high bits are used."""
+    total = bits(20)
+
+    @always(clk.posedge)
+    def step() -> None:
+        total.next = a + 128
+        y.next = total[20:8]
+
+    return step
+
+
+def test_register_bits_that_no_output_depends_on_do_not_count() -> None:
+    assert count(build(rounded, bits(19), bits(12))).registers == 12 + 12
+
+
+@block
+def aligned(clk: Any, a: Any, y: Any) -> Any:
+    """Registers a shifted value: its low bits are always zero, its high ones repeat the sign."""
+    wide = bits(32, True)
+
+    @always(clk.posedge)
+    def step() -> None:
+        wide.next = a << 6
+
+    @always_comb
+    def out() -> None:
+        y.next = wide
+
+    return step, out
+
+
+def test_register_bits_that_are_always_zero_or_repeat_the_sign_do_not_count() -> None:
+    assert count(build(aligned, bits(10, True), bits(32, True))).registers == 10
+
+
+@block
+def unused(clk: Any, a: Any, y: Any) -> Any:
+    dead, squared = bits(8), bits(16)
+
+    @always(clk.posedge)
+    def step() -> None:
+        dead.next = dead + 1 if a == 3 else a
+        squared.next = a * a
+        y.next = a
+
+    return step
+
+
+def test_a_circuit_without_effect_does_not_count() -> None:
+    found = count(build(unused, bits(8), bits(8)))
+    assert found.registers == 8
+    assert found.multipliers == {}
+    assert found.adder_bits == 0
+
+
+@block
+def halves(clk: Any, low: Any, high: Any, y: Any) -> Any:
+    """Writes two halves of a register, and reads them through a vector of other signals."""
+    word = bits(16)
+    both = ConcatSignal(high, low)
+
+    @always(clk.posedge)
+    def step() -> None:
+        word.next[8:0] = both[8:]
+        word.next[16:8] = both[16:8]
+
+    @always_comb
+    def out() -> None:
+        y.next = word[12:]
+
+    return step, out
+
+
+def test_parts_of_a_register_count_each_bit_once() -> None:
+    assert count(build(halves, bits(8), bits(8), bits(12))).registers == 12
+
+
+@block
+def stored(clk: Any, enable: Any, address: Any, data: Any, y: Any, depth: int, kept: int) -> Any:
+    word = bits(len(data))
+    inside = simple_dual_port(
+        clk, enable, address, data, enable, address, word, depth=depth, width=len(data)
+    )
+
+    @always_comb
+    def out() -> None:
+        y.next = word[kept:]
+
+    return inside, out
+
+
+def test_a_memory_is_as_wide_as_what_is_read_from_it() -> None:
+    found = count(build(stored, Signal(bool(0)), bits(10), bits(24), bits(20), 1000, 20))
+    assert found.memories == {(1000, 20): 1}
+    assert fit(found, ARRIA).m20k == 1
+    assert fit(found, ARRIA).registers == 0
+
+
+@pytest.mark.parametrize(("depth", "width", "is_block"), [(32, 8, False), (512, 8, True), (32, 40, True)])
+def test_small_memories_go_to_mlabs(depth: int, width: int, is_block: bool) -> None:
+    assert in_block_memory(depth, width, ARRIA) == is_block
+
+
+def test_contents_of_several_circuits_add_up() -> None:
+    one = count(build(multiply, bits(16, True), bits(12, True), bits(28, True)))
+    assert (one + one).multipliers == {(16, 12): 2}
+    assert (one + one).registers == 56
+    assert one + Resources() == one
+
+
+# --------------------------------------------------------------------------------------------- synthesis
+
+
+def between(build_block: Callable[[Any, Any, Stream, Stream], Any], x: int, y: int) -> Callable[[], Any]:
+    return lambda: build_block(Signal(bool(0)), Signal(bool(0)), Stream(x), Stream(y))
+
+
+def unit_block(unit: Unit) -> Callable[[], Any]:
+    return lambda: unit.build(
+        Signal(bool(0)), Signal(bool(0)), {name: Stream(width) for name, width in unit.streams.items()}
+    )
+
+
+LINK = LinkFormat(word_bits=64, streams=20, devices=4)
+CIRCUITS: dict[str, Callable[[], Any]] = {
+    "pipe": between(lambda c, r, x, y: pipe(c, r, x, y, policy=Policy.FULL), 32, 32),
+    "queue_in_registers": between(lambda c, r, x, y: queue(c, r, x, y, depth=4), 16, 16),
+    "queue_in_mlab": between(lambda c, r, x, y: queue(c, r, x, y, depth=20), 18, 18),
+    "queue_in_m20k": between(lambda c, r, x, y: queue(c, r, x, y, depth=600), 50, 50),
+    "gearbox": between(lambda c, r, x, y: width_adapter(c, r, x, y, element_bits=8), 24, 32),
+    "egress": unit_block(Egress(format=LINK, element_bits=16, lanes=8, elements=512, credits=32)),
+    "ingress": unit_block(Ingress(format=LINK, element_bits=16, lanes=2, elements=512, depth=64)),
+    "dram": unit_block(
+        DramFifo(
+            format=AxiFormat(data_bits=64, address_bits=20), element_bits=16, x_lanes=4, y_lanes=1, elements=400,
+            capacity=20,
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_counts_agree_with_synthesis(name: str) -> None:
+    """Multipliers and memories exactly, registers within 2 % (or two), logic within a factor of two."""
+    make = CIRCUITS[name]
+    rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), name)))}
+    for quantity in ("multipliers", "m20k", "mlab_cells"):
+        assert rows[quantity].estimate == rows[quantity].synthesis, rows[quantity]
+    registers = rows["registers"]
+    assert abs(registers.estimate - registers.synthesis) <= max(2, 0.02 * registers.synthesis), registers
+    assert 0.5 <= rows["alm"].estimate / rows["alm"].synthesis <= 2, rows["alm"]
+
+
+def test_multipliers_agree_with_synthesis() -> None:
+    def make() -> Any:
+        return build(multiply, bits(18, True), bits(18, True), bits(36, True))
+
+    rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), "product")))}
+    assert (rows["multipliers"].estimate, rows["multipliers"].synthesis) == (1, 1)
+
+
+def test_synthesis_is_read_by_kind_of_cell() -> None:
+    cells = {
+        "MISTRAL_MUL18X18": 3, "MISTRAL_MUL27X27": 1, "altsyncram": 2, "MISTRAL_MLAB": 40, "MISTRAL_FF": 12,
+        "MISTRAL_ALUT4": 7, "MISTRAL_ALUT6": 2, "MISTRAL_ALUT_ARITH": 10,
+    }  # fmt: skip
+    found = Synthesis(cells)
+    assert (found.multipliers, found.m20k, found.mlab_cells, found.registers, found.adder_bits) == (4, 2, 40, 12, 10)
+    assert found.alm == 9 + 2 + 20
+
+
+def test_an_error_is_relative_to_synthesis() -> None:
+    assert Comparison("registers", 98, 100).error == pytest.approx(-0.02)
+    assert Comparison("m20k", 0, 0).error == 0
+
+
+def test_contents_of_memories_are_taken_out_of_the_text() -> None:
+    text = convert(CIRCUITS["queue_in_m20k"](), "queue").text
+    assert "initial" in text
+    assert "initial" not in without_contents(text)
+
+
+def test_the_longest_path_is_counted_in_words() -> None:
+    short = longest_path(convert(build(multiply, bits(16, True), bits(12, True), bits(28, True)), "product"))
+    long = longest_path(convert(CIRCUITS["gearbox"](), "gearbox"))
+    assert 1 <= short < long
+
+
+# ------------------------------------------------------------------------------------------------ cache
+
+
+def test_contents_are_kept_on_disk_and_found_again_without_elaboration(tmp_path: Path) -> None:
+    path = tmp_path / "resources.sqlite"
+    widths = {"x": 32, "y": 32}
+    built = []
+
+    def make(clk: Any, rst: Any, streams: Any) -> Any:
+        built.append(1)
+        return pipe(clk, rst, streams["x"], streams["y"])
+
+    first = Estimator(path).block("pipe", widths, make)
+    assert Estimator(path).block("pipe", widths, make) == first
+    assert len(built) == 1
+    Estimator(path).block("pipe", {"x": 16, "y": 16}, make)
+    assert len(built) == 2
+
+
+def test_two_hundred_configurations_a_second_come_from_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "resources.sqlite"
+    first = Estimator(path)
+
+    def make(clk: Any, rst: Any, streams: Any) -> Any:
+        return pipe(clk, rst, streams["x"], streams["y"])
+
+    for width in range(1, 41):
+        first.block(f"pipe {width}", {"x": width, "y": width}, make)
+    again = Estimator(path)
+    start = time.perf_counter()
+    for width in range(1, 41):
+        again.block(f"pipe {width}", {"x": width, "y": width}, make)
+    assert 40 / (time.perf_counter() - start) > 200
