@@ -1,8 +1,9 @@
-"""The placed training graph as an SVG picture.
+"""The placed training graph as an SVG picture that fits a page.
 
-A column a forward layer, in order; a row a role: forward engines on top, then error, gradient and update below them,
-so that data flows right along the top and returns left along the middle.  Colour says which FPGA a node is on, the
-stroke of an edge its kind; edges that cross the network are thick.
+A row a forward layer, in the order of the network; a column a role: forward engines left, then error, gradient and
+update.  So data runs down the first column and errors run up the second, each layer's engines side by side.  Colour
+says which FPGA a node is on, the colour of an edge its kind; edges that cross the network are thick.  A fork is a dot
+beside the node that feeds it.  Every node and edge says its name when the mouse is on it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ from html import escape
 
 from dagtrain.ir import Graph, Node
 from dagtrain.summary import base_layer
+from hdl.layers.fork import Fork
 from hdl.tensor import Kind
 
-COLUMN_WIDTH = 118
-NODE_WIDTH = 104
-NODE_HEIGHT = 20
-SUB_ROW = 24
-MARGIN = 24
-LEGEND_HEIGHT = 46
+NODE_WIDTH = 96
+FORK_WIDTH = 10
+NODE_HEIGHT = 18
+ROW_HEIGHT = 34
+# between nodes of one cell, and between columns
+GAP = 8
+COLUMN_GAP = 46
+MARGIN = 16
+# above the first row: two lines of legend and the names of the columns
+LEGEND_HEIGHT = 64
+CHARACTER_WIDTH = 6.2
+# how far an edge that passes over rows bows out sideways, at most
+MOST_BOW = 34
 
-DEVICE_COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#eeca3b")
+DEVICE_COLOURS = ("#4c78a8", "#d9730d", "#3f8f3f", "#9c5c94", "#d1404a", "#3f8f8a", "#80604d", "#a68a00")
 KIND_COLOURS = {
     Kind.ACTIVATION: "#1f4e8c",
     Kind.ERROR: "#b22222",
@@ -35,16 +44,27 @@ ROLES = ("forward", "error", "gradient", "update")
 
 @dataclass(frozen=True)
 class _Place:
+    """Where a node is drawn."""
+
     x: float
     y: float
+    width: float
+    row: int
 
     @property
-    def left(self) -> tuple[float, float]:
-        return self.x, self.y + NODE_HEIGHT / 2
+    def middle(self) -> float:
+        return self.x + self.width / 2
 
-    @property
-    def right(self) -> tuple[float, float]:
-        return self.x + NODE_WIDTH, self.y + NODE_HEIGHT / 2
+
+@dataclass(frozen=True)
+class _Layout:
+    places: Mapping[str, _Place]
+    # forward layer -> y of its row
+    rows: Mapping[str, float]
+    # role -> x of its column
+    columns: Mapping[str, float]
+    width: float
+    height: float
 
 
 def draw(graph: Graph, placed: Mapping[str, str] | None = None) -> str:
@@ -52,14 +72,16 @@ def draw(graph: Graph, placed: Mapping[str, str] | None = None) -> str:
     on = placed or {}
     devices = sorted(set(on.values()))
     colours = {device: DEVICE_COLOURS[index % len(DEVICE_COLOURS)] for index, device in enumerate(devices)}
-    places, width, height = _layout(graph)
+    layout = _layout(graph)
+    size = f"{layout.width:.0f}", f"{layout.height:.0f}"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="10">',
-        f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
-        *_legend(colours),
-        *_edges(graph, places, on),
-        *_nodes(graph, places, on, colours),
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" '
+        f'height="{size[1]}" font-family="sans-serif" font-size="10">',
+        f"<title>{escape(graph.name)}: placed training graph</title>",
+        f'<rect width="{size[0]}" height="{size[1]}" fill="white"/>',
+        *_legend(colours, layout),
+        *_edges(graph, layout.places, on),
+        *_nodes(graph, layout.places, on, colours),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -77,53 +99,87 @@ def role(node: Node) -> str:
     return "forward"
 
 
-def _layout(graph: Graph) -> tuple[dict[str, _Place], float, float]:
-    columns = {name: index for index, name in enumerate(dict.fromkeys(base_layer(node.name) for node in graph.nodes))}
-    cells: dict[tuple[str, int], list[str]] = {}
+def _layout(graph: Graph) -> _Layout:
+    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
+    cells: dict[tuple[str, str], list[Node]] = {}
     for node in graph.nodes:
-        cells.setdefault((role(node), columns[base_layer(node.name)]), []).append(node.name)
-    tallest = {name: max((len(v) for (r, _c), v in cells.items() if r == name), default=0) for name in ROLES}
-    places: dict[str, _Place] = {}
-    top: float = MARGIN + LEGEND_HEIGHT
+        cells.setdefault((role(node), base_layer(node.name)), []).append(node)
+    x = MARGIN + max((len(layer) for layer in layers), default=0) * CHARACTER_WIDTH + MOST_BOW
+    columns: dict[str, float] = {}
     for name in ROLES:
-        for (cell_role, column), names in cells.items():
-            if cell_role == name:
-                for index, node_name in enumerate(names):
-                    places[node_name] = _Place(MARGIN + column * COLUMN_WIDTH, top + index * SUB_ROW)
-        top += tallest[name] * SUB_ROW + 22
-    return places, 2 * MARGIN + len(columns) * COLUMN_WIDTH, top + MARGIN
+        columns[name] = x
+        widths = [sum(_width(node) + GAP for node in nodes) for (of, _), nodes in cells.items() if of == name]
+        x += max(widths, default=NODE_WIDTH + GAP) - GAP + COLUMN_GAP
+    rows = {layer: float(MARGIN + LEGEND_HEIGHT + index * ROW_HEIGHT) for index, layer in enumerate(layers)}
+    places: dict[str, _Place] = {}
+    for (name, layer), nodes in cells.items():
+        left = columns[name]
+        for node in nodes:
+            places[node.name] = _Place(left, rows[layer], _width(node), layers.index(layer))
+            left += _width(node) + GAP
+    return _Layout(places, rows, columns, x - COLUMN_GAP + MARGIN, MARGIN + LEGEND_HEIGHT + len(rows) * ROW_HEIGHT)
 
 
-def _legend(colours: Mapping[str, str]) -> Iterator[str]:
+def _width(node: Node) -> float:
+    return FORK_WIDTH if isinstance(node.layer, Fork) else NODE_WIDTH
+
+
+def _legend(colours: Mapping[str, str], layout: _Layout) -> Iterator[str]:
     x = float(MARGIN)
     for device, colour in colours.items():
-        yield f'<rect x="{x}" y="10" width="12" height="12" rx="2" fill="{colour}"/>'
-        yield f'<text x="{x + 16}" y="20">{escape(device)}</text>'
-        x += 30 + 7 * len(device)
+        yield f'<rect x="{x:.0f}" y="10" width="12" height="12" rx="2" fill="{colour}"/>'
+        yield f'<text x="{x + 16:.0f}" y="20">{escape(device)}</text>'
+        x += 34 + CHARACTER_WIDTH * len(device)
     x = float(MARGIN)
     for kind, colour in KIND_COLOURS.items():
-        yield f'<line x1="{x}" y1="38" x2="{x + 22}" y2="38" stroke="{colour}" stroke-width="2"/>'
-        yield f'<text x="{x + 26}" y="42">{kind.value}</text>'
-        x += 46 + 7 * len(kind.value)
+        yield f'<line x1="{x:.0f}" y1="38" x2="{x + 22:.0f}" y2="38" stroke="{colour}" stroke-width="2"/>'
+        yield f'<text x="{x + 26:.0f}" y="42">{kind.value}</text>'
+        x += 46 + CHARACTER_WIDTH * len(kind.value)
+    for name, left in layout.columns.items():
+        yield f'<text x="{left:.0f}" y="{LEGEND_HEIGHT + 6}" font-weight="bold">{name}</text>'
+    for layer, top in layout.rows.items():
+        yield f'<text x="{MARGIN}" y="{top + 13:.0f}" fill="#333333">{escape(layer)}</text>'
 
 
 def _edges(graph: Graph, places: Mapping[str, _Place], on: Mapping[str, str]) -> Iterator[str]:
     for edge, producer, source, consumer, _sink in graph.edges:
-        start, stop = places[producer.name], places[consumer.name]
         crosses = on.get(producer.name) != on.get(consumer.name)
-        forwards = stop.x > start.x
-        (x1, y1), (x2, y2) = (start.right, stop.left) if forwards else (start.left, stop.right)
-        if stop.x == start.x:
-            (x1, y1), (x2, y2) = start.right, stop.right
-        bend = max(20.0, abs(x2 - x1) / 3)
-        c1 = x1 + bend if forwards or stop.x == start.x else x1 - bend
-        c2 = x2 - bend if forwards else x2 + bend
-        colour, weight = KIND_COLOURS[source.tensor.kind], 2.4 if crosses else 1.0
+        colour, weight = KIND_COLOURS[source.tensor.kind], 2.6 if crosses else 1.0
         yield (
-            f'<path d="M{x1:.0f},{y1:.0f} C{c1:.0f},{y1:.0f} {c2:.0f},{y2:.0f} {x2:.0f},{y2:.0f}" fill="none" '
-            f'stroke="{colour}" stroke-width="{weight}" stroke-opacity="0.7"><title>{escape(edge)}: '
-            f"{source.tensor.kind.value} {source.tensor.shape}</title></path>"
+            f'<path d="{_path(places[producer.name], places[consumer.name])}" fill="none" stroke="{colour}" '
+            f'stroke-width="{weight}" stroke-opacity="{0.9 if crosses else 0.55}"><title>{escape(edge)}: '
+            f"{source.tensor.kind.value} {source.tensor.shape}{' over the network' if crosses else ''}</title></path>"
         )
+
+
+def _path(start: _Place, stop: _Place) -> str:
+    """From the side of one node that faces the other: across within a row, else down or up, bowed over long ways."""
+    if start.row == stop.row:
+        rightwards = stop.x > start.x
+        x1 = start.x + start.width if rightwards else start.x
+        x2 = stop.x if rightwards else stop.x + stop.width
+        y = start.y + NODE_HEIGHT / 2
+        # neighbours by a straight line, others by an arc below the nodes between
+        dip = 0 if abs(x2 - x1) <= COLUMN_GAP else ROW_HEIGHT / 2
+        return f"M{x1:.0f},{y:.0f} C{x1:.0f},{y + dip:.0f} {x2:.0f},{y + dip:.0f} {x2:.0f},{y:.0f}"
+    downwards = stop.row > start.row
+    y1 = start.y + NODE_HEIGHT if downwards else start.y
+    y2 = stop.y if downwards else stop.y + NODE_HEIGHT
+    rows = abs(stop.row - start.row)
+    # a long way within a column goes around the nodes between, on the left
+    around = rows > 1 and abs(stop.x - start.x) < NODE_WIDTH + 2 * FORK_WIDTH
+    if around:
+        side = min(start.x, stop.x) - min(MOST_BOW, 8 + 4 * rows)
+        mid = (y1 + y2) / 2
+        return (
+            f"M{start.middle:.0f},{y1:.0f} C{side:.0f},{y1:.0f} {side:.0f},{y1:.0f} {side:.0f},{mid:.0f} "
+            f"S{side:.0f},{y2:.0f} {stop.middle:.0f},{y2:.0f}"
+        )
+    bend = (y2 - y1) / 2
+    return (
+        f"M{start.middle:.0f},{y1:.0f} C{start.middle:.0f},{y1 + bend:.0f} {stop.middle:.0f},{y2 - bend:.0f} "
+        f"{stop.middle:.0f},{y2:.0f}"
+    )
 
 
 def _nodes(
@@ -131,11 +187,23 @@ def _nodes(
 ) -> Iterator[str]:
     for node in graph.nodes:
         place, device = places[node.name], on.get(node.name, "")
-        label = node.name if len(node.name) <= 19 else f"{node.name[:9]}…{node.name[-9:]}"
+        colour = colours.get(device, "#888888")
+        title = f"{escape(node.name)}: {escape(type(node.layer).__name__)} on {escape(device or 'no device')}"
+        if isinstance(node.layer, Fork):
+            yield (
+                f'<circle cx="{place.middle:.0f}" cy="{place.y + NODE_HEIGHT / 2:.0f}" r="{FORK_WIDTH / 2:.0f}" '
+                f'fill="{colour}"><title>{title}</title></circle>'
+            )
+            continue
         yield (
-            f'<g><rect x="{place.x:.0f}" y="{place.y:.0f}" width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="4" '
-            f'fill="{colours.get(device, "#888888")}"/><text x="{place.x + NODE_WIDTH / 2:.0f}" '
-            f'y="{place.y + 14:.0f}" text-anchor="middle" fill="white">{escape(label)}</text>'
-            f"<title>{escape(node.name)}: {escape(type(node.layer).__name__)} on {escape(device or 'no device')}"
-            "</title></g>"
+            f'<g><rect x="{place.x:.0f}" y="{place.y:.0f}" width="{place.width:.0f}" height="{NODE_HEIGHT}" rx="4" '
+            f'fill="{colour}"/><text x="{place.middle:.0f}" y="{place.y + 13:.0f}" text-anchor="middle" '
+            f'fill="white">{escape(_label(node))}</text><title>{title}</title></g>'
         )
+
+
+def _label(node: Node) -> str:
+    """What a node is beside its layer's name, which stands at the row."""
+    layer = base_layer(node.name)
+    text = type(node.layer).__name__ if node.name == layer else node.name.removeprefix(f"{layer}.")
+    return text if len(text) <= 15 else f"{text[:6]}…{text[-7:]}"
