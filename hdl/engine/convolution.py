@@ -41,6 +41,8 @@ class EngineShape:
     recipe: Recipe
     # frames of results that are put in order at a time, for streamed weights
     frames: int = 2
+    # passes whose weights are there at a time, for streamed weights
+    slots: int = 2
 
     @property
     def streamed(self) -> bool:
@@ -111,6 +113,7 @@ def convolution(
         recipe=shape.recipe,
         contents=contents,
         streamed=shape.streamed,
+        slots=shape.slots,
     )
     walking = walker(
         clk,

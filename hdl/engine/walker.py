@@ -22,13 +22,13 @@ class Steps:
     """What a walker says about its operations, as they pass through the pipeline."""
 
     def __init__(self, walk: Walk, ring_rows: int, weight_words: int = 1) -> None:
-        flag = [Signal(bool(0)) for _ in range(10)]
+        flag = [Signal(bool(0)) for _ in range(11)]
         # in the cycle of the decision (combinational): an operation starts; it completes a result
         self.issue, self.issue_last = flag[0], flag[1]
         # ... and it is the last of its frame
         self.issue_frame_last = flag[2]
-        # ... and completes a result of the last pass
-        self.issue_final = flag[9]
+        # ... and completes a result of the last pass; and is the last of its pass
+        self.issue_final, self.issue_pass_last = flag[9], flag[10]
         # two cycles later, for `weight_buffer`: read `weight`; this is the last of a pass over the map
         self.weight_read, self.weight_pass_last = flag[3], flag[4]
         self.weight = Signal(intbv(0)[address_width(weight_words) :])
@@ -253,6 +253,7 @@ def loop_nest(
         steps.issue_last.next = issue and level >= on_result
         steps.issue_final.next = issue and level >= on_result and repeat == last_repeat
         steps.issue_frame_last.next = issue and level == FRAME
+        steps.issue_pass_last.next = issue and level > on_row
 
     @always(clk.posedge)
     def count() -> None:

@@ -31,13 +31,15 @@ def weight_buffer(
     recipe: Recipe,
     contents: Sequence[int] | None = None,
     streamed: bool = False,
+    slots: int = 2,
 ) -> Any:
     """A memory of ``2 * words`` words with the image "weights"; version 0 is its first half at power-up.
 
     Frame ``t`` (0, 1, …) reads version ``recipe.version(t)``.  Version 1, 2, … arrive on ``w``, ``words`` words each,
     into the half that is not in use, and wait there.  Costs the memory and a few counters.
 
-    With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``.
+    With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``, and there
+    are ``slots`` instead of two places for versions.
 
     Args:
         claim: in, the next frame (in order) may start; only while ``claimable``.
@@ -54,17 +56,17 @@ def weight_buffer(
     first_write = 0 if streamed else words
     first_ahead = -1 if streamed else 0
     last_word = words - 1
-    final = 2 * words - 1
+    final, last_base = slots * words - 1, (slots - 1) * words
+    last_slot = slots - 1
     # frames that may still be claimed, and are still to be read, with the version at hand
     to_claim = Signal(intbv(first_claims, min=0, max=first_reads + 1))
     to_read = Signal(intbv(first_reads, min=0, max=first_reads + 1))
     # versions that arrived and weren't claimed; versions that arrived less versions switched to
-    waiting = Signal(intbv(0, min=0, max=3))
-    ahead = Signal(intbv(first_ahead, min=-1, max=2))
-    half = Signal(bool(0))
-    base = Signal(intbv(0)[address_width(2 * words) :])
-    read_at = Signal(intbv(0)[address_width(2 * words) :])
-    write_at = Signal(intbv(first_write)[address_width(2 * words) :])
+    waiting = Signal(intbv(0, min=0, max=slots + 1))
+    ahead = Signal(intbv(first_ahead, min=-1, max=slots))
+    base = Signal(intbv(0)[address_width(slots * words) :])
+    read_at = Signal(intbv(0)[address_width(slots * words) :])
+    write_at = Signal(intbv(first_write)[address_width(slots * words) :])
     place = Signal(intbv(0)[address_width(words) :])
     read, room, fire, complete, switch, renew = (Signal(bool(0)) for _ in range(6))
     store = simple_dual_port(
@@ -75,7 +77,7 @@ def weight_buffer(
         read,
         read_at,
         word,
-        depth=2 * words,
+        depth=slots * words,
         width=width,
         contents=contents,
         output_register=True,
@@ -87,7 +89,7 @@ def weight_buffer(
         claimable.next = to_claim != 0 or waiting != 0
         renew.next = claim and to_claim == 0
         switch.next = advance and frame_last and to_read == 1
-        room.next = ahead < 1
+        room.next = ahead < last_slot
 
     @always_comb
     def handshake() -> None:
@@ -132,17 +134,15 @@ def weight_buffer(
             to_claim.next = to_claim - 1
         if switch:
             to_read.next = batch
-            half.next = not half
-            if half:
+            if base == last_base:
                 base.next = 0
             else:
-                base.next = words
+                base.next = base + words
         elif advance and frame_last:
             to_read.next = to_read - 1
         if rst:
             to_claim.next = first_claims
             to_read.next = first_reads
-            half.next = False
             base.next = 0
 
     @always(clk.posedge)

@@ -23,7 +23,8 @@ from myhdl import block
 
 from hdl.engine.convolution import EngineShape, convolution
 from hdl.engine.frame_buffers import REORDER_LATENCY, SHORTEST_PASS, reorder_frames
-from hdl.engine.gradient import FLUSH, GradientShape, gradient
+from hdl.engine.gradient import ERRORS, FLUSH, MEMORY_TILES, GradientShape, gradient
+from hdl.engine.gradient_passes import LEAVE_LATENCY, gradient_passes
 from hdl.engine.mac import MacShape, operand_bits, tree_levels
 from hdl.engine.walk import Axis, Walk
 from hdl.engine.walker import WeightSteps
@@ -144,6 +145,15 @@ class _ConvEngine(Layer):
         """Weight words that the engine uses between two claims of weights."""
         return self.words // (self.filters // self.tile.po) if self.streamed else self.words
 
+    def _slots(self) -> int:
+        """Passes for which the weight buffer must have room so that weights never wait for one another."""
+        if not self.streamed:
+            return 2
+        # in frames times passes, so that nothing is rounded
+        passes = self.filters // self.tile.po
+        arrive = self.weight_count // self.w_lanes
+        return reorder_frames(self.walk.cycles, arrive, PASS_LATENCY * passes, self.cycles_per_frame)
+
     # ---- folding
 
     def _tap_groups(self) -> list[int]:
@@ -205,8 +215,8 @@ class _ConvEngine(Layer):
             f"{port.name}_lanes": lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
             for port in self._frame_ports()
         }
-        # streamed weights of a pass must be there a few cycles before it
-        slack = SHORTEST_PASS * (self.filters // tile.po) if self.streamed else 0
+        # streamed weights of a pass must be there a few cycles before it, and its gradients leave a few cycles later
+        slack = 2 * SHORTEST_PASS * (self.filters // tile.po) if self.streamed else 0
         lanes["w_lanes"] = weight_lanes(self.weight_count, tile.size, cycles - slack)
         return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
 
@@ -360,6 +370,7 @@ class Conv(_ConvEngine):
             shift=self.x_fixed.fraction_bits + self.w_fixed.fraction_bits - self.y_fixed.fraction_bits,
             result=self.y_fixed,
             recipe=self.recipe,
+            slots=self._slots(),
             frames=reorder_frames(walk.cycles, leave, latency, self.cycles_per_frame),
         )
         contents = (images or {}).get("weights")
@@ -477,6 +488,7 @@ class ConvError(_ConvEngine):
             shift=self.e_fixed.fraction_bits + self.w_fixed.fraction_bits - self.dx_fixed.fraction_bits,
             result=self.dx_fixed,
             recipe=self.recipe,
+            slots=self._slots(),
         )
         contents = (images or {}).get("weights")
         return conv_error(clk, rst, streams["e"], streams["w"], streams["dx"], shape=shape, contents=contents)
@@ -526,17 +538,42 @@ class ConvGradient(_ConvEngine):
     def walk_of(self, tile: Tile) -> Walk:
         """Pixel, filter group, channel group, taps: the forward engine's."""
         rows, columns = forward_axes(self, tile)
-        return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po)
+        return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po, outer_repeat=self.streamed)
+
+    def _buildable(self, tile: Tile) -> bool:
+        if not super()._buildable(tile):
+            return False
+        return not self.streamed or self.channels // tile.pi * (self.window.taps // tile.pk) >= MEMORY_TILES
+
+    @property
+    def accumulator_ports(self) -> tuple[Port, ...]:
+        """Ports beside the graph when sums live outside: ``acc_in``, ``acc_out``, batch - 1 tensors a batch each.
+
+        They are the two ends of a FIFO of at least one tensor, such as a `hdl.dram.DramFifo`."""
+        if not self.streamed:
+            return ()
+        fixed = Fixed(self.sum_bits, self.x_fixed.fraction_bits + self.e_fixed.fraction_bits)
+        tensor = Tensor(self.weight_shape, fixed, Kind.GRADIENT)
+        return Port("acc_in", tensor, self.w_lanes), Port("acc_out", tensor, self.w_lanes)
 
     @property
     def cycles_per_frame(self) -> int:
         """Between frames of one batch; between batches, `drain_cycles` more."""
         tile_words = math.prod(self.output_shape) // self.tile.po
-        return max(super().cycles_per_frame, tile_words)
+        cycles = max(super().cycles_per_frame, tile_words)
+        if not self.streamed:
+            return cycles
+        passes = self.filters // self.tile.po
+        leave = (self.words // passes - 1) * (self.tile.size // self.w_lanes)
+        # sums of a pass leave while the next pass is summed, and both memories are busy
+        busy = self.walk.cycles + passes * (leave + LEAVE_LATENCY)
+        return max(cycles, self.weight_count // self.w_lanes, -(-busy // 2))
 
     @property
     def drain_cycles(self) -> int:
         """Cycles for which the engine rests after each batch while its sums leave, if ``g`` doesn't stall."""
+        if self.streamed:
+            return 0
         return FLUSH + 2 + (self.words - 1) * (self.tile.size // self.w_lanes)
 
     @property
@@ -597,7 +634,13 @@ class ConvGradient(_ConvEngine):
             lanes=self.w_lanes,
             key=self.key,
         )
-        return conv_gradient(clk, rst, streams["x"], streams["e"], streams["g"], shape=shape)
+        ports = [streams[name] for name in ("x", "e", "g")]
+        if not self.streamed:
+            return conv_gradient(clk, rst, *ports, shape=shape)
+        errors = max(math.prod(self.output_shape) // self.tile.po, self.port("e").beats)
+        frames = reorder_frames(errors, walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
+        ports[2:2] = [streams["acc_in"]]
+        return conv_gradient_passes(clk, rst, *ports, streams["acc_out"], shape=shape, error_frames=frames)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -607,6 +650,8 @@ class ConvGradient(_ConvEngine):
 
 # fields that mean the same in all engines of a convolution
 SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "padding", "recipe", "tile", "w_lanes")
+# cycles, beyond work and arrival, for which the weights of a pass hold their place, at most
+PASS_LATENCY = 12
 # upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
 PIPELINE = 64
 
@@ -677,6 +722,23 @@ def conv_error(
 def conv_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
     """The gradient circuit."""
     return gradient(clk, rst, x, e, g, shape=shape)
+
+
+@block
+def conv_gradient_passes(
+    clk: Any,
+    rst: Any,
+    x: Stream,
+    e: Stream,
+    acc_in: Stream,
+    g: Stream,
+    acc_out: Stream,
+    *,
+    shape: GradientShape,
+    error_frames: int,
+) -> Any:
+    """The gradient circuit whose sums live outside."""
+    return gradient_passes(clk, rst, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
 
 
 def example_fields() -> list[tuple[dict[str, Any], int, int]]:
