@@ -25,12 +25,12 @@ from hdl.engine.lanes import (
     subtract_lanes,
 )
 from hdl.engine.norm_common import (
-    SHORTEST_FRAME,
     beat_counter,
     channel_sums,
     frame_gate,
     line_table,
     mean_lanes,
+    shortest_frame,
     split_word,
 )
 from hdl.engine.places import result_places
@@ -76,10 +76,15 @@ class BackwardShape:
     key_beta: int
 
     @property
+    def beats(self) -> int:
+        """Beats a frame."""
+        return self.numbers.pixels * self.groups
+
+    @property
     def cycles(self) -> int:
         """Cycles a frame."""
         loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
-        return max(self.numbers.pixels * self.groups, loop, SHORTEST_FRAME)
+        return max(shortest_frame(self.beats), loop)
 
     @property
     def gradient_depth(self) -> int:
@@ -268,7 +273,7 @@ def accept_errors(
         may: room for dx, for gradients of gamma, of beta.
     """
     groups, last_group = shape.groups, shape.groups - 1
-    permit, claim, claimable, start, frame_last, open_, there = (Signal(bool(0)) for _ in range(7))
+    permit, claim, claimable, start, finish, frame_last, open_, there = (Signal(bool(0)) for _ in range(8))
     gammas = Stream(shape.lanes * shape.gamma.width)
     place = Signal(intbv(0)[address_width(groups) :])
     may_dx, may_gamma, may_beta = may
@@ -288,7 +293,17 @@ def accept_errors(
         contents=contents,
     )
     gate = frame_gate(
-        clk, rst, claimable, done, start, claim, permit, credits=shape.recipe.norm_lag + 1, spacing=shape.cycles
+        clk,
+        rst,
+        claimable,
+        done,
+        start,
+        claim,
+        permit,
+        finish,
+        credits=shape.recipe.norm_lag + 1,
+        spacing=shape.cycles,
+        beats=shape.beats,
     )
 
     @always_comb
@@ -304,6 +319,7 @@ def accept_errors(
     def handshake() -> None:
         fire.next = open_ and there
         start.next = open_ and there and first_pixel and group == 0
+        finish.next = open_ and there and last_pixel and group == last_group
         frame_last.next = last_pixel and group == last_group
         place.next = group
 

@@ -16,8 +16,8 @@ from hdl.memory import address_width, simple_dual_port
 MEAN_LATENCY = 3
 # up to so many groups, sums circulate in registers; more lie in a memory
 RING_GROUPS = 4
-# cycles from a frame's first beat to the next frame's at least: state is written before the next frame reads it
-SHORTEST_FRAME = 10
+# cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again
+SETTLING = 8
 
 
 @block
@@ -64,9 +64,11 @@ def frame_gate(
     start: Any,
     claim: Any,
     permit: Any,
+    finish: Any,
     *,
     credits: int,
     spacing: int,
+    beats: int,
 ) -> Any:
     """Lets a frame start when its weights are there and the statistics it uses are computed.
 
@@ -75,17 +77,24 @@ def frame_gate(
         done: in, the statistics after the next frame (in order) are in the table.
         start: in, the first beat of a frame fires; only while ``permit``.
         permit: out, the next frame may start; from a register.
+        finish: in, the last beat of a frame fires.
         credits: frames that may start before the first ``done``, norm_lag + 1.
-        spacing: least cycles between the starts of frames, at least `SHORTEST_FRAME`; the layer's cycles a frame, so
+        spacing: least cycles between the starts of frames, at least `shortest_frame`; the layer's cycles a frame, so
             that frames don't come in bursts of ``credits``.
+        beats: beats of a frame.
     """
     rest = spacing - 2
+    short = beats < SETTLING
+    settle = SETTLING - 1 if short else 0
+    # of a short frame: it has started and not finished
+    running = Signal(bool(0))
+    settling = Signal(intbv(0, min=0, max=settle + 2))
     free = Signal(intbv(credits, min=0, max=credits + 1))
     resting = Signal(intbv(0, min=0, max=rest + 1))
 
     @always_comb
     def decide() -> None:
-        claim.next = claimable and free != 0 and resting == 0 and not permit
+        claim.next = claimable and free != 0 and resting == 0 and settling == 0 and not running and not permit
 
     @always(clk.posedge)
     def count() -> None:
@@ -97,6 +106,11 @@ def frame_gate(
             resting.next = rest
         elif resting != 0:
             resting.next = resting - 1
+        running.next = short and not finish and (start or running)
+        if finish:
+            settling.next = settle
+        elif settling != 0:
+            settling.next = settling - 1
         if claim:
             permit.next = True
         elif start:
@@ -104,9 +118,16 @@ def frame_gate(
         if rst:
             free.next = credits
             resting.next = 0
+            settling.next = 0
+            running.next = False
             permit.next = False
 
     return decide, count
+
+
+def shortest_frame(beats: int) -> int:
+    """Least cycles between frames of so many beats: a frame shorter than `SETTLING` is followed by a pause."""
+    return beats if beats >= SETTLING else beats + SETTLING
 
 
 @block

@@ -27,12 +27,12 @@ from hdl.engine.lanes import (
     subtract_lanes,
 )
 from hdl.engine.norm_common import (
-    SHORTEST_FRAME,
     beat_counter,
     channel_sums,
     frame_gate,
     line_table,
     mean_lanes,
+    shortest_frame,
     split_word,
 )
 from hdl.engine.places import result_places
@@ -106,10 +106,15 @@ class ForwardShape:
         return max(self.statistics_at + 1, root + 1, reciprocal_latency(self.numbers.inverse.width) + 1)
 
     @property
+    def beats(self) -> int:
+        """Beats a frame."""
+        return self.numbers.pixels * self.groups
+
+    @property
     def cycles(self) -> int:
         """Cycles a frame."""
         loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
-        return max(self.numbers.pixels * self.groups, self.groups * self.cycles_a_group, loop, SHORTEST_FRAME)
+        return max(shortest_frame(self.beats), self.groups * self.cycles_a_group, loop)
 
     @property
     def sums_depth(self) -> int:
@@ -207,7 +212,7 @@ def frames(
         may: room for y, for the normalised map, for inverses, for sums.
     """
     groups, last_group = shape.groups, shape.groups - 1
-    permit, claim, claimable, start, frame_last, ready = (Signal(bool(0)) for _ in range(6))
+    permit, claim, claimable, start, finish, frame_last, ready = (Signal(bool(0)) for _ in range(7))
     gammas = Stream(shape.lanes * shape.gamma.width)
     betas = Stream(shape.lanes * shape.beta.width)
     pairs = Stream(gammas.width + betas.width)
@@ -230,7 +235,17 @@ def frames(
         contents=contents.get("weights"),
     )
     gate = frame_gate(
-        clk, rst, claimable, done, start, claim, permit, credits=shape.recipe.norm_lag + 1, spacing=shape.cycles
+        clk,
+        rst,
+        claimable,
+        done,
+        start,
+        claim,
+        permit,
+        finish,
+        credits=shape.recipe.norm_lag + 1,
+        spacing=shape.cycles,
+        beats=shape.beats,
     )
     counter = beat_counter(clk, rst, fire, group, first_pixel, last_pixel, pixels=shape.numbers.pixels, groups=groups)
     may_y, may_normal, may_inverse, may_sums = may
@@ -250,6 +265,7 @@ def frames(
         x.ready.next = ready
         fire.next = ready and x.valid
         start.next = ready and x.valid and first_pixel and group == 0
+        finish.next = ready and x.valid and last_pixel and group == last_group
         frame_last.next = last_pixel and group == last_group
         place.next = group
 

@@ -599,6 +599,7 @@ def example_fields() -> list[dict[str, Any]]:
         {"height": 1, "width": 1, "channels": 3, "recipe": Recipe(batch=2)},
         {"height": 1, "width": 1, "channels": 1, "recipe": Recipe(batch=1, norm_lag=2)},
         {"height": 8, "width": 8, "channels": 2, "lanes": 2, "recipe": Recipe(batch=2, staleness=2)},
+        {"height": 1, "width": 1, "channels": 2, "recipe": Recipe(batch=4, norm_lag=4)},
         {
             "height": 5,
             "width": 2,
