@@ -17,7 +17,7 @@ from myhdl import Signal
 from hdl.layers.base import Layer
 from hdl.resources import Resources, count
 from hdl.simulate.design import cache_folder
-from hdl.sources import code_hash
+from hdl.sources import COUNTING, code_hash
 from hdl.stream import Stream
 
 # seconds to wait for another process that writes
@@ -43,7 +43,7 @@ class Estimator:
         self, configuration: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]
     ) -> Resources:
         """The contents of any block between streams of these payload widths; the text must determine the circuit."""
-        key = f"{code_hash()}|{configuration}|{sorted(widths.items())}"
+        key = f"{code_hash(COUNTING)}|{configuration}|{sorted(widths.items())}"
         if key not in self._known:
             self._known[key] = self._load(key) or self._elaborate(key, widths, build)
         return self._known[key]

@@ -1,4 +1,4 @@
-"""A fingerprint of the code that decides what a circuit is: the key of every cache of circuits and their costs."""
+"""Fingerprints of the code that decides what a circuit is: the keys of every cache of circuits and their costs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,38 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+# what circuits are made of: folders and files of this package
+CIRCUITS = (
+    "layers",
+    "engine",
+    "streams",
+    "axi.py",
+    "bench.py",
+    "dram.py",
+    "dram_model.py",
+    "fixed.py",
+    "link.py",
+    "link_model.py",
+    "memory.py",
+    "random_bits.py",
+    "recipe.py",
+    "stream.py",
+    "tensor.py",
+    "unit.py",
+)
+# what turns a circuit into Verilog, and what counts it
+CONVERSION = ("elaboration.py", "verilog.py", "netlist.py")
+COUNTING = ("intervals.py", "ranges.py", "expressions.py", "liveness.py", "resources.py")
+
 
 @cache
-def code_hash() -> str:
-    """SHA-256 over the Python sources of this package, in the order of their paths."""
+def code_hash(extra: tuple[str, ...] = ()) -> str:
+    """SHA-256 over the sources of all circuits and of ``extra`` files of this package, in the order of their paths."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode())
-        digest.update(path.read_bytes())
+    for name in sorted((*CIRCUITS, *extra)):
+        path = root / name
+        for source in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(str(source.relative_to(root)).encode())
+            digest.update(source.read_bytes())
     return digest.hexdigest()

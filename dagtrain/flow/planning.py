@@ -36,8 +36,10 @@ from placement.search import Progress as SearchProgress
 from placement.search import SearchOptions, find_plan, plan_from_assignment
 
 # T levels of the first ladder, each this much slower than the one before
-LADDER_RATIO = 1.12
-LADDER_STEPS = 14
+LADDER_RATIO = 1.25
+LADDER_STEPS = 6
+# steps in which the first T is looked for, where multipliers alone would fit
+LADDER_STEP = 1.03
 # how often the ladder may grow by as many steps again when even its slowest T has no plan
 LADDER_GROWTHS = 4
 # levels put between the proven bound and the plan found, in each round of refinement
@@ -101,12 +103,14 @@ class Planner:
         cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
         while True:
             try:
-                fold_graph(self.graph, cycles)
-                return _ladder_from(cycles)
+                if _multipliers(fold_graph(self.graph, cycles)) <= MULTIPLIERS_PER_DSP * blocks:
+                    return _ladder_from(cycles)
             except FoldingError:
                 if cycles > 1 << 40:
                     raise
-                cycles = math.ceil(cycles * LADDER_RATIO)
+            if cycles > 1 << 40:
+                return _ladder_from(cycles)
+            cycles = math.ceil(cycles * LADDER_STEP)
 
     def _find(self, levels: Sequence[int]) -> Plan:
         instance = self.instance(levels)
@@ -308,6 +312,11 @@ def queue_resources(payload_bits: int, depth: int, estimator: Estimator) -> Reso
 
 def _unit_resources(unit: Unit, estimator: Estimator) -> Resources:
     return estimator.block(repr(unit), dict(unit.streams), unit.build)
+
+
+def _multipliers(graph: Graph) -> int:
+    """Multipliers of all engines: what no placement can do without."""
+    return sum(node.layer.multipliers for node in graph.nodes)
 
 
 def _ladder_from(cycles: int) -> list[int]:

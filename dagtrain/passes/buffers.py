@@ -1,8 +1,8 @@
 """How deep the FIFO on each edge must be so that the pipeline keeps its interval.
 
 Analysis, not transformation.  In steady state an element waits on an edge from when its producer offers it to
-when its consumer takes it; frames follow each other every ``cycles``.  The depth is that wait times the rate of
-the edge, plus the burst by which an engine may run ahead of the even rate: producers compute row by row, so one
+when its consumer takes it; frames follow each other every ``cycles``.  The depth is the most that lies there at any
+time, plus the burst by which an engine may run ahead of the even rate: producers compute row by row, so one
 row of the map on either side, and a few beats for registers.
 """
 

@@ -1,9 +1,9 @@
-"""When each edge's frame begins, at the steady interval of the pipeline: the base of buffer depths and staleness.
+"""When each edge's frame flows, at the steady interval of the pipeline: the base of buffer depths and staleness.
 
-Analysis, not transformation.  In steady state every per-frame edge carries one frame each ``cycles`` (the
-pipeline's interval T), so one number an edge says it all: the cycle at which frame 0 begins to flow there.
-A source can begin when each sink has got what the first element needs (`Layer.required`), the sink's share of
-T later, plus the layer's own pipeline; a crossing edge adds the latency of the network.
+Analysis, not transformation.  In steady state every per-frame edge carries one frame each ``cycles`` (the pipeline's
+interval T); what differs is when frame 0 begins and ends to flow there.  A source begins when each sink has got what
+the first beat needs (`Layer.required`), and ends when the last input has come or the engine is through, whichever is
+later; both plus the layer's pipeline.  An edge that crosses the network begins and ends later by its latency.
 """
 
 from __future__ import annotations
@@ -13,25 +13,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dagtrain.ir import Graph, Node, is_delayed
-from hdl.tensor import Kind
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The cycles at which the first and the last element of frame 0 pass (of a batch's last frame, for tensors that
+    pass once a batch)."""
+
+    first: int
+    last: int
+
+    def later(self, cycles: int) -> Flow:
+        """The same flow, later."""
+        return Flow(self.first + cycles, self.last + cycles)
+
+    def at(self, share: float) -> float:
+        """When that share of the frame has passed."""
+        return self.first + share * (self.last - self.first)
+
+    def passed(self, cycle: float) -> float:
+        """Share of the frame that has passed by a cycle."""
+        if self.last <= self.first:
+            return float(cycle >= self.first)
+        return min(1.0, max(0.0, (cycle - self.first) / (self.last - self.first)))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Start cycles of frame 0, under an interval of ``cycles`` a frame."""
+    """Flows of frame 0 under an interval of ``cycles`` a frame."""
 
     # pipeline interval T
     cycles: int
-    # edge -> cycle at which its producer offers the first element of frame 0
-    offered: Mapping[str, int]
-    # edge -> cycle at which its consumer takes the first element of frame 0
-    taken: Mapping[str, int]
-    # per-batch edge -> cycles from the last frame's start at its producer until the tensor has left
-    batch_delay: Mapping[str, int]
+    # edge -> how its producer offers it
+    offered: Mapping[str, Flow]
+    # edge -> how its consumer takes it
+    taken: Mapping[str, Flow]
 
     def frames_waiting(self, edge: str) -> float:
-        """Frames that lie on an edge in steady state."""
-        return max(0.0, (self.taken[edge] - self.offered[edge]) / self.cycles)
+        """The most of a frame, or of several, that lies on a per-frame edge at any time in steady state."""
+        offered, taken = self.offered[edge], self.taken[edge]
+        span = math.ceil((max(offered.last, taken.last) - offered.first) / self.cycles) + 1
+        corners = (offered.first, offered.last, taken.first, taken.last)
+        return max(self._lying(offered, taken, cycle, span) for cycle in corners)
+
+    def _lying(self, offered: Flow, taken: Flow, cycle: int, span: int) -> float:
+        return sum(
+            offered.passed(cycle + shift * self.cycles) - taken.passed(cycle + shift * self.cycles)
+            for shift in range(-span, span + 1)
+        )
 
 
 def schedule(graph: Graph, cycles: int, crossing_cycles: Mapping[str, int] | None = None) -> Schedule:
@@ -39,41 +68,39 @@ def schedule(graph: Graph, cycles: int, crossing_cycles: Mapping[str, int] | Non
 
     ``crossing_cycles`` gives, for edges that cross the network, the cycles between leaving and arriving."""
     crossing = crossing_cycles or {}
-    offered: dict[str, int] = {}
-    taken: dict[str, int] = {}
-    batch_delay: dict[str, int] = {}
+    offered: dict[str, Flow] = {}
+    taken: dict[str, Flow] = {}
     for node in graph.nodes:
-        if _works_per_batch(node):
-            _schedule_per_batch(graph, node, crossing, offered, taken, batch_delay)
-            continue
         arrivals = {
-            port: offered[edge] + crossing.get(edge, 0)
+            port: offered[edge].later(crossing.get(edge, 0))
             for port, edge in node.inputs.items()
-            if not _is_delayed_sink(node, port)
+            if not is_delayed(node.layer, node.layer.port(port))
         }
-        _take(node, arrivals, taken, cycles)
+        for port, edge in node.inputs.items():
+            if port in arrivals:
+                taken[edge] = _taken(node, port, arrivals)
         for port, edge in node.outputs.items():
-            offered[edge] = _offer(node, port, arrivals, cycles)
-            if node.layer.port(port).tensor.kind.per_batch:
-                batch_delay[edge] = offered[edge]
-    return Schedule(cycles, offered, taken, batch_delay)
+            offered[edge] = _offered(node, port, arrivals)
+    return Schedule(cycles, offered, taken)
 
 
 def needed_staleness(graph: Graph, plan: Schedule, crossing_cycles: Mapping[str, int] | None = None) -> int:
     """The least staleness D, in frames, at which no engine ever waits for its weights.
 
-    The new weights of a batch leave the update once the gradient of the batch's last frame has drained; the
-    engine that uses them for frame ``batch + D`` must not start that frame earlier (see `Recipe.staleness`)."""
+    The weights of a batch are complete at their user some time after the batch's last frame; they are wanted for the
+    frame that comes ``1 + D`` frames after that one (see `Recipe.staleness`)."""
     crossing = crossing_cycles or {}
     worst = 0
     for edge, _producer, _source, consumer, sink in graph.edges:
         if not is_delayed(consumer.layer, sink):
             continue
-        ready = plan.offered[edge] + crossing.get(edge, 0) + sink.beats
+        ready = plan.offered[edge].last + crossing.get(edge, 0)
         first_use = min(
-            plan.taken[used] for port, used in consumer.inputs.items() if not _is_delayed_sink(consumer, port)
+            plan.taken[used].first
+            for port, used in consumer.inputs.items()
+            if not is_delayed(consumer.layer, consumer.layer.port(port))
         )
-        worst = max(worst, math.ceil((ready - first_use) / plan.cycles))
+        worst = max(worst, math.ceil((ready - first_use) / plan.cycles) - 1)
     return worst
 
 
@@ -82,57 +109,44 @@ def _works_per_batch(node: Node) -> bool:
     return all(port.tensor.kind.per_batch for port in ports)
 
 
-def _is_delayed_sink(node: Node, port: str) -> bool:
-    return is_delayed(node.layer, node.layer.port(port))
+def _taken(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
+    """An engine begins with a sink when the others have what the first output needs beside it, and is through with it
+    no sooner than the engine's own pace allows."""
+    arrival, layer = arrivals[port], node.layer
+    first = max([arrival.first, *(flow.first for other, flow in arrivals.items() if other != port)])
+    for source in layer.sources:
+        if source.tensor.kind.per_batch or _works_per_batch(node):
+            continue
+        needs = layer.required(source.name, source.lanes)
+        for other, flow in arrivals.items():
+            if other != port:
+                share = needs.get(other, 0) / layer.port(other).tensor.elements
+                first = max(first, math.ceil(flow.at(share)))
+    beats = max(1, layer.port(port).beats)
+    pace = layer.cycles_per_frame * (beats - 1) // beats if not layer.port(port).tensor.kind.per_batch else 0
+    last = max(first + pace, *(flow.last for flow in arrivals.values()))
+    return Flow(first, last)
 
 
-def _schedule_per_batch(
-    graph: Graph,
-    node: Node,
-    crossing: Mapping[str, int],
-    offered: dict[str, int],
-    taken: dict[str, int],
-    batch_delay: dict[str, int],
-) -> None:
-    """Updates and forks of weights: a beat passes through in the layer's pipeline; tensors follow each other."""
-    arrival = max((offered[edge] + crossing.get(edge, 0) for edge in node.inputs.values()), default=0)
-    for edge in node.inputs.values():
-        taken[edge] = arrival
-    for port, edge in node.outputs.items():
-        offered[edge] = arrival + node.layer.pipeline_cycles
-        batch_delay[edge] = offered[edge] + graph.tensor(edge).elements // node.layer.port(port).lanes
-
-
-def _take(node: Node, arrivals: Mapping[str, int], taken: dict[str, int], cycles: int) -> None:
-    """An engine takes a sink's first element when the other sinks have what the first output needs beside it."""
-    for port in arrivals:
-        others = [
-            arrivals[other] + _share(node, source.name, other, cycles)
-            for source in node.layer.sources
-            for other in arrivals
-            if other != port and not source.tensor.kind.per_batch
-        ]
-        if not others:
-            others = [start for other, start in arrivals.items() if other != port]
-        taken[node.inputs[port]] = max([arrivals[port], *others])
-
-
-def _offer(node: Node, source: str, arrivals: Mapping[str, int], cycles: int) -> int:
-    if node.layer.port(source).tensor.kind.per_batch:
-        # the tensor leaves after the batch's last frame; relative to that frame, one interval after its start
-        return max(arrivals.values(), default=0) + cycles + node.layer.pipeline_cycles
-    starts = [start + _share(node, source, port, cycles) for port, start in arrivals.items()]
-    return max(starts, default=0) + (node.layer.pipeline_cycles if arrivals else 0)
-
-
-def _share(node: Node, source: str, sink: str, cycles: int) -> int:
-    """Cycles until a sink that flows at one frame a T has got what the source's first beat needs."""
+def _offered(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
     layer = node.layer
-    needed = layer.required(source, layer.port(source).lanes).get(sink, 0)
-    total = layer.port(sink).tensor.elements
-    return math.ceil(needed / total * cycles)
-
-
-def is_stash(graph: Graph, edge: str) -> bool:
-    """Whether an edge is a stash edge."""
-    return graph.tensor(edge).kind is Kind.STASH
+    source = layer.port(port)
+    if not arrivals:
+        return Flow(0, source.beats - 1)
+    pipeline = layer.pipeline_cycles
+    if _works_per_batch(node):
+        first = max(flow.first for flow in arrivals.values()) + pipeline
+        return Flow(first, max(flow.last for flow in arrivals.values()) + pipeline)
+    if source.tensor.kind.per_batch:
+        # leaves after the batch's last frame has been worked through
+        begin = max(_taken(node, sink, arrivals).last for sink in arrivals) + pipeline
+        return Flow(begin, begin + source.beats)
+    needs = layer.required(port, source.lanes)
+    first = max(
+        math.ceil(flow.at(needs.get(sink, 0) / layer.port(sink).tensor.elements)) for sink, flow in arrivals.items()
+    )
+    beats = max(1, source.beats)
+    last = max(
+        first + layer.cycles_per_frame * (beats - 1) // beats, *(flow.last for flow in arrivals.values())
+    )
+    return Flow(first, last).later(pipeline)
