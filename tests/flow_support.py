@@ -1,0 +1,188 @@
+"""What tests of the command line share: a model that all steps take in seconds, a cluster, and a way to call it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from dagtrain import cli
+from dagtrain.flow import place_step
+from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
+from hdl.layers.base import Layer
+from hdl.resources import Resources
+from tests.import_support import model, node, save
+
+CLUSTER = """
+[cluster]
+name = "two"
+clock_mhz = 200
+
+[[board]]
+name = "agilex"
+part = "AGFB014"
+dram_gb_per_s = 76.8
+dram_gbyte = 32
+link_gbit_per_s = 100
+
+[[device]]
+name = "head"
+board = "agilex"
+
+[[device]]
+name = "worker"
+board = "agilex"
+"""
+
+
+def tiny_model(seed: int = 1) -> ModelProto:
+    """Convolution, relu, matrix product: 2 channels of 6x6 pixels in, 3 classes out."""
+    rng = np.random.default_rng(seed)
+    constants = {"k": rng.standard_normal((4, 2, 3, 3)) / 4, "w": rng.standard_normal((3, 144)) / 12}
+    nodes = [
+        node("Conv", "x k", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("Flatten", "r", "f"),
+        node("Gemm", "f w", "y", transB=1),
+    ]
+    return model(nodes, constants)
+
+
+class QuickEstimator:
+    """Stands in for elaboration, which takes seconds a layer: multipliers as declared, registers by width."""
+
+    def layer(self, layer: Layer) -> Resources:
+        """Declared multipliers."""
+        multipliers = {(16, 16): int(layer.multipliers)} if layer.multipliers else {}
+        return Resources(multipliers=multipliers, registers=100)
+
+    def block(self, configuration: str, widths: Mapping[str, int], build: Callable[..., Any]) -> Resources:
+        """Two words a stream."""
+        del configuration, build
+        return Resources(registers=2 * sum(widths.values()))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call of the command line left."""
+
+    code: int
+    out: str
+    error: str
+
+
+def call(*words: object) -> Outcome:
+    """The command line with these words, in this process.
+
+    Whatever is not an exit is let through: the command line must turn every error of a user into one."""
+    out, error = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["dagtrain", *map(str, words)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            cli.main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        return Outcome(code, out.getvalue(), error.getvalue())
+    finally:
+        sys.argv = before
+    return Outcome(0, out.getvalue(), error.getvalue())
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder with a model, a cluster file and a working folder."""
+
+    root: Path
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.root / "net.onnx"
+
+    @property
+    def cluster(self) -> Path:
+        """The cluster file."""
+        return self.root / "cluster.toml"
+
+    @property
+    def out(self) -> Path:
+        """The working folder."""
+        return self.root / "build"
+
+    @property
+    def workspace(self) -> Workspace:
+        """The working folder, as the flow sees it."""
+        return Workspace(self.out)
+
+    def write(self, name: str, text: str) -> Path:
+        """A text file beside the model."""
+        path = self.root / name
+        path.write_text(text)
+        return path
+
+    def data(self, frames: int = 40) -> Path:
+        """Random images with labels for the model."""
+        rng = np.random.default_rng(frames)
+        path = self.root / "data.npz"
+        images = rng.standard_normal((frames, 2, 6, 6)).astype(np.float32)
+        np.savez(path, images=images, labels=rng.integers(0, 3, frames))
+        return path
+
+    def step(self, name: str, *words: object) -> Outcome:
+        """A command in the working folder, with the arguments it needs."""
+        needed = {"import": (self.model, "--norm", "as-is"), "place": ("--devices", self.cluster)}
+        return call(name, *needed.get(name, ()), *words, "--out", self.out)
+
+    def must(self, *names: str) -> Case:
+        """These commands, which must succeed."""
+        for name in names:
+            outcome = self.step(name)
+            assert outcome.code == 0, f"{name}: {outcome.error}"
+        return self
+
+    def pretend(self, step: str, earlier: tuple[str, ...], document: Mapping[str, Any]) -> None:
+        """A result of a step that takes long, with what other steps read of it."""
+
+        def work(folder: Path) -> None:
+            (folder / f"{step}.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **document}))
+
+        self.workspace.run(step, {name: self.workspace.fingerprint(name) for name in earlier}, work)
+
+    def pretend_emit(self) -> Case:
+        """The summary that `dagtrain emit` leaves of the plan."""
+        devices = [
+            {"name": use.device, "nodes": use.items, "modules": 5, "egress": 1, "ingress": 2}
+            for use in load_plan(self.workspace).devices
+        ]
+        self.pretend("emit", ("import", "place"), {"cycles_per_frame": 36, "needed_staleness": 4, "devices": devices})
+        return self
+
+    def snapshot(self) -> dict[str, bytes]:
+        """Every file in the working folder with its bytes."""
+        return {
+            str(path.relative_to(self.out)): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()
+        }
+
+
+def new_case(root: Path) -> Case:
+    """A case with the tiny model and the cluster of two."""
+    root.mkdir(parents=True, exist_ok=True)
+    save(tiny_model(), root)
+    case = Case(root)
+    case.write("cluster.toml", CLUSTER)
+    return case
+
+
+def quick_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `place` take costs from `QuickEstimator`."""
+    monkeypatch.setattr(place_step, "Estimator", QuickEstimator)

@@ -1,0 +1,310 @@
+"""The report: what it shows is what the steps left, in one page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.report_step import gather
+from dagtrain.passes.fold import fold_graph
+from dagtrain.report.chart import axis, line_chart
+from dagtrain.report.contents import Bar, Engine, engines, layer_uses
+from dagtrain.report.page import picture, render
+from tests.flow_support import Case, new_case, quick_costs
+
+SVG = "{http://www.w3.org/2000/svg}"
+EPOCHS = [
+    {"epoch": 1, "train_loss": 2.0, "train_accuracy": 0.5, "held_out_loss": 1.9, "held_out_accuracy": 0.55},
+    {"epoch": 2, "train_loss": 1.0, "train_accuracy": 0.75, "held_out_loss": 0.9, "held_out_accuracy": 0.8125},
+]
+COSIM = {
+    "batches": 2,
+    "frames": 32,
+    "devices": 2,
+    "cycles": 12_345,
+    "cycles_per_frame": 385.8,
+    "planned_cycles_per_frame": 36,
+    "compared_words": 4_321,
+    "equal": True,
+    "mismatches": [],
+    "losses": [1.25, 0.75],
+}
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    """A case that is placed and emitted."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick_costs(patch)
+        yield new_case(tmp_path_factory.mktemp("placed")).must("import", "place").pretend_emit()
+
+
+@pytest.fixture
+def case(placed: Case, tmp_path: Path) -> Case:
+    """A copy of it that a test may change."""
+    shutil.copytree(placed.root, tmp_path / "case")
+    return Case(tmp_path / "case")
+
+
+def page(case: Case) -> str:
+    """The report's text, made by the command."""
+    outcome = case.step("report")
+    assert outcome.code == 0, outcome.error
+    return (case.out / "report" / "report.html").read_text()
+
+
+class Tags(HTMLParser):
+    """Tags with their attributes, and open ones left at the end."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "hr", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open[-1] == tag, f"</{tag}> closes <{self.open[-1]}>"
+        self.open.pop()
+
+
+def table(text: str, name: str) -> list[list[str]]:
+    """Cells of the body rows of the table with that id."""
+    body = text.split(f'<table id="{name}">')[1].split("</table>")[0]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in body.split("<tr>")]
+    return [row for row in rows if row]
+
+
+def test_the_page_is_well_formed_and_asks_for_no_other_file(case: Case) -> None:
+    case.pretend("cosim", ("emit",), COSIM)
+    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    tags = Tags(page(case))
+    assert tags.open == []
+    assert {tag for tag, _ in tags.found} & {"script", "link", "img", "iframe", "object"} == set()
+    references = [value for _, attributes in tags.found for key, value in attributes.items() if key in ("src", "href")]
+    assert all(str(value).startswith("#") for value in references), references
+    targets = {attributes.get("id") for _, attributes in tags.found}
+    assert {str(value)[1:] for value in references} <= targets
+    assert "url(" not in page(case)
+
+
+def test_every_node_of_the_plan_has_its_row_with_its_costs(case: Case) -> None:
+    rows = table(page(case), "node-table")
+    plan = load_plan(case.workspace)
+    assert [row[0] for row in rows] == [item.item for item in plan.items]
+    for row, item in zip(rows, plan.items, strict=True):
+        numbers = [int(cell.replace(",", "") or 0) for cell in row[4:]]
+        assert row[1:3] == [item.device, item.configuration]
+        assert numbers == [item.cycles_per_frame, item.dsp, item.m20k, item.alm, item.hops]
+
+
+def test_resources_by_layer_sum_up_to_those_of_the_devices(case: Case) -> None:
+    plan = load_plan(case.workspace)
+    uses = layer_uses(plan)
+    for resource in ("dsp", "m20k", "alm"):
+        assert sum(getattr(use, resource) for use in uses) == sum(getattr(use, resource) for use in plan.devices)
+    assert sum(use.nodes for use in uses) == len(plan.items)
+    assert [row[0] for row in table(page(case), "layer-table")] == [use.layer for use in uses]
+
+
+def test_throughput_bound_gap_and_what_binds_are_those_of_the_plan(case: Case) -> None:
+    text, plan = page(case), load_plan(case.workspace)
+    assert f"{plan.throughput_fps:,.1f} frames/s" in text
+    assert f"{plan.bound_fps:,.1f} frames/s" in text
+    assert f"{plan.gap:.2%}" in text
+    for binding in plan.binding:
+        assert f"<b>{binding.kind}</b>: {binding.reason}" in text
+    for use in plan.devices:
+        assert f"{use.device} ({use.part}): {use.items} nodes" in text
+
+
+def test_efficiency_that_nobody_measured_is_said_to_be_declared_only(case: Case) -> None:
+    text = page(case)
+    assert 'id="not-measured"' in text
+    rows = table(text, "engine-table")
+    folded = fold_graph(gather(case.workspace).graph, load_plan(case.workspace).cycles_per_frame)
+    for row in rows:
+        layer = folded.by_name[row[0]].layer
+        assert row[5] == f"{layer.macs / (layer.multipliers * layer.cycles_per_frame):.1%}"
+        assert row[6:8] == ["not measured", "not measured"]
+    assert {row[1] for row in rows} == {"Conv", "ConvError", "ConvGradient"}
+
+
+def test_measured_efficiency_is_that_of_the_measurement(case: Case) -> None:
+    case.pretend("cosim", ("emit",), COSIM)
+    engine = engines(gather(case.workspace))[0]
+    record = {"node": engine.node, "cycles_per_frame": engine.declared_cycles * 2, "waits_for": "its weights"}
+    measured = {"schema_version": 1, "engines": [record]}
+    (case.out / "cosim" / "efficiency.json").write_text(json.dumps(measured))
+    text = page(case)
+    assert 'id="not-measured"' not in text
+    row = table(text, "engine-table")[0]
+    assert row[7] == f"{engine.declared / 2:.1%}"
+    assert row[9] == "its weights"
+
+
+def test_an_engine_with_idle_lanes_says_so_and_a_full_one_says_nothing() -> None:
+    full = Engine(node="a", kind="Conv", macs=960, multipliers=10, declared_cycles=96)
+    idle = Engine(node="b", kind="Conv", macs=480, multipliers=10, declared_cycles=96)
+    assert full.declared == 1
+    assert full.wasted == ""
+    assert idle.declared == 0.5
+    assert idle.at(960) == 0.05
+    assert idle.wasted.startswith("48 of 96 cycles a frame")
+
+
+def test_missing_cosimulation_and_training_are_named(case: Case) -> None:
+    text = page(case)
+    assert "`dagtrain cosim` has not been run" in text
+    assert "`dagtrain train` has not been run" in text
+
+
+def test_a_result_of_an_earlier_model_is_not_shown(case: Case) -> None:
+    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    assert "81.25%" in page(case)
+    stamp = case.out / "train" / "stamp.json"
+    record = json.loads(stamp.read_text())
+    record["earlier"]["import"] = "another"
+    stamp.write_text(json.dumps(record))
+    text = page(case)
+    assert "81.25%" not in text
+    assert "`dagtrain train` ran before an earlier step was run anew" in text
+
+
+def test_training_curves_have_a_point_for_every_epoch(case: Case) -> None:
+    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    text = page(case)
+    assert text.count("<title>training: ") == 2 * len(EPOCHS)
+    assert text.count("<title>held out: ") == 2 * len(EPOCHS)
+    assert "held out: 0.8125 at 2" in text
+
+
+def test_a_mismatch_in_cosimulation_is_shown_in_full(case: Case) -> None:
+    case.pretend("cosim", ("emit",), {**COSIM, "equal": False, "mismatches": ["c_node: weight 3 is 7, not 8"]})
+    text = page(case)
+    assert "MISMATCH" in text
+    assert "c_node: weight 3 is 7, not 8" in text
+    assert "every bit equal" not in text
+
+
+def test_an_unchanged_report_is_not_written_again_and_a_new_result_makes_it_anew(case: Case) -> None:
+    page(case)
+    assert "unchanged, nothing to do" in case.step("report").out
+    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    assert "report: done" in case.step("report").out
+
+
+def test_the_report_is_the_same_to_the_byte_every_time(case: Case) -> None:
+    contents = gather(case.workspace)
+    assert render(contents) == render(contents)
+    page(case)
+    assert (case.out / "report" / "report.html").read_text() == render(contents)
+    assert (case.out / "report" / "graph.svg").read_text() == picture(contents)
+
+
+def test_names_are_escaped(case: Case) -> None:
+    path = case.out / "import" / "import.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "model": "<script>alert(1)</script>"}))
+    text = page(case)
+    assert "<script>" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+# ---- picture
+
+
+def test_the_picture_is_xml_with_every_node_and_every_edge_once(case: Case) -> None:
+    contents = gather(case.workspace)
+    root = ElementTree.fromstring(picture(contents))
+    titles = [element.text or "" for element in root.iter(f"{SVG}title")]
+    for node in contents.graph.nodes:
+        assert sum(title.startswith(f"{node.name}: {type(node.layer).__name__} on ") for title in titles) == 1
+    edges = list(root.iter(f"{SVG}path"))
+    assert len(edges) == len(list(contents.graph.edges))
+
+
+def test_edges_over_the_network_are_thick_and_no_others(case: Case) -> None:
+    contents = gather(case.workspace)
+    root = ElementTree.fromstring(picture(contents))
+    thick = [path for path in root.iter(f"{SVG}path") if float(path.get("stroke-width", "0")) > 2]
+    assert len(thick) == len(contents.plan.crossings)
+
+
+def test_nothing_in_the_picture_lies_outside_it_or_on_another_node(case: Case) -> None:
+    root = ElementTree.fromstring(picture(gather(case.workspace)))
+    width, height = float(root.get("width", "0")), float(root.get("height", "0"))
+    boxes = []
+    for group in root.iter(f"{SVG}g"):
+        box = group.find(f"{SVG}rect")
+        assert box is not None
+        x, y, w, h = (float(box.get(key, "nan")) for key in ("x", "y", "width", "height"))
+        assert x >= 0
+        assert x + w <= width
+        assert y + h <= height
+        boxes.append((x, y, w, h))
+    for index, (x, y, w, h) in enumerate(boxes):
+        for x2, y2, w2, h2 in boxes[index + 1 :]:
+            assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
+
+
+# ---- charts
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.13, 0.97), (-3, 1e6), (5, 5), (0, 0), (-1e-9, 1e-9), (99.2, 99.9)]
+)
+def test_axes_enclose_their_values_with_few_round_ticks(low: float, high: float) -> None:
+    found = axis(low, high)
+    assert found.low <= low
+    assert found.high >= high
+    assert 2 <= len(found.ticks) <= 9
+    steps = {round((b - a) / (found.ticks[1] - found.ticks[0]), 6) for a, b in pairwise(found.ticks)}
+    assert steps == {1.0}
+
+
+def test_a_chart_leaves_out_what_is_not_finite_and_breaks_the_line_there() -> None:
+    text = line_chart("loss", "epoch", "loss", {"a": [(1, 1.0), (2, float("nan")), (3, 2.0), (4, 3.0)]})
+    root = ElementTree.fromstring(text)
+    assert len(list(root.iter(f"{SVG}circle"))) == 3
+    line = [path.get("d", "") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "1.8"]
+    assert [part[0] for part in line[0].split()] == ["M", "M", "L"]
+    assert "nan" not in text
+
+
+def test_a_chart_without_values_says_so() -> None:
+    assert "no finite values" in line_chart("loss", "epoch", "loss", {"a": []})
+
+
+def test_greater_values_are_drawn_higher_and_later_ones_further_right() -> None:
+    root = ElementTree.fromstring(line_chart("t", "x", "y", {"a": [(1, 1.0), (2, 5.0)]}))
+    (x1, y1), (x2, y2) = (
+        (float(dot.get("cx", "nan")), float(dot.get("cy", "nan"))) for dot in root.iter(f"{SVG}circle")
+    )
+    assert x2 > x1
+    assert y2 < y1
+
+
+def test_a_bar_of_nothing_is_empty() -> None:
+    assert Bar("DRAM", 0, 0).share == 0
+    assert Bar("DRAM", 0, 0).text == "none"
+    assert Bar("DSP", 3, 4).text == "3 of 4 (75.0%)"
