@@ -78,7 +78,7 @@ def _channels(nodes: list[NodeProto], constants: Mapping[str, Any], image: Seque
 )
 def test_convolutions_with_every_way_of_padding(attributes: dict[str, Any], tmp_path: Path) -> None:
     constants = {"w": weights(3, 2, 3, 2), "b": weights(3)}
-    layers = agrees(tmp_path, [node("Conv", "x w b", "m", **attributes)], constants, ("N", 2, 7, 6), classes=4)
+    layers = agrees(tmp_path, [node("Conv", "x w b", "m", **attributes)], constants, ("N", 2, 8, 7), classes=4)
     assert sum(isinstance(layer, Bias) for layer in layers) == 1
 
 
@@ -296,6 +296,18 @@ def test_equal_vectors_that_an_exporter_merged_become_separate_parameters(tmp_pa
     constants = {"w1": weights(2, 2, 1, 1), "w2": weights(2, 2, 1, 1), "b": np.full(2, 0.5)}
     layers = agrees(tmp_path, nodes, constants, classes=3)
     assert sum(isinstance(layer, Bias) for layer in layers) == 2
+
+
+def test_a_merged_vector_lends_its_name_to_none_of_its_nodes(tmp_path: Path) -> None:
+    names = ["s.weight", "s.bias", "mean", "variance"]
+    norms = [
+        helper.make_node("BatchNormalization", [source, *names], [result], name=f"/{result}/BatchNormalization")
+        for source, result in (("x", "first"), ("first", "m"))
+    ]
+    nodes = [*norms, node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
+    constants = {"s.weight": np.ones(2), "s.bias": np.zeros(2), "mean": np.zeros(2), "variance": np.ones(2)}
+    graph = import_model(save(model(nodes, {**constants, "w": weights(3, 72)}), tmp_path))
+    assert [item.name for item in graph.nodes[1:3]] == ["first", "m"]
 
 
 def test_initialisers_may_be_listed_as_inputs_as_old_files_do(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from hdl.layers.add import Add
@@ -49,16 +47,14 @@ def _add_constant(node: OnnxNode, state: Lowering, index: int) -> None:
     x = state.value(node, 1 - index)
     height, width, channels = x.map
     vector = state.weight(node, index)
-    # the axis of channels, counted from the end, where ONNX aligns shapes
-    axis = len(x.shape) - 1
+    # ONNX aligns shapes at their ends; the axis of channels is the second of the tensor
     sizes = (1,) * (len(x.shape) - vector.ndim) + vector.shape
-    fits = len(sizes) == len(x.shape) and x.shape[1] == channels
-    if not fits or sizes[1] not in (1, channels) or any(sizes[i] != 1 for i in range(axis + 1) if i != 1):
+    others = sizes[:1] + sizes[2:]
+    if len(sizes) != len(x.shape) or x.shape[1] != channels or sizes[1] not in (1, channels) or set(others) != {1}:
         raise Unsupported(
             f"adds a constant of shape {list(vector.shape)} to {list(x.shape)}",
             "only one number a channel is supported",
         )
     values = np.broadcast_to(vector.reshape(-1), (channels,)).copy()
     layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe)
-    name = node.label
-    state.give(node, dataclasses.replace(state.emit(node, layer, {"x": x}, {"b": values}, name), shape=x.shape))
+    state.give(node, state.emit(node, layer, {"x": x}, {"b": values}, view=x.shape))
