@@ -296,6 +296,20 @@ def streamed_engine(engine: type[Layer], seed: int) -> Any:
             return layer
 
 
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_output_leaves_before_the_inputs_that_it_requires(engine: type[Layer], streamed: bool, seed: int) -> None:
+    layer = streamed_engine(engine, 20 + seed) if streamed else random_engine(engine, 20 + seed)
+    run = simulate(layer, 1, seed, 0.0)
+    sink, source = layer.sinks[0], layer.sources[0]
+    for beat, left in enumerate(run.fire_cycles[source.name]):
+        frame, place = divmod(beat, source.beats)
+        needed = layer.required(source.name, (place + 1) * source.lanes)[sink.name]
+        last_needed = frame * sink.beats + -(-needed // sink.lanes) - 1
+        assert run.fire_cycles[sink.name][last_needed] < left, (layer, beat)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(4))
 def test_streamed_weights_give_the_same_bits(engine: type[Layer], seed: int) -> None:

@@ -32,6 +32,7 @@ from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
 from hdl.layers.patches import Window, correlate, correlate_error, correlate_gradient
+from hdl.layers.versions import by_version
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
@@ -239,15 +240,6 @@ class _ConvEngine(Layer):
 
     # ---- weights by version
 
-    def _split(self, state: State, weights: Any) -> list[tuple[slice, Any]]:
-        """(frames, weights) of the batch at hand: the first ``staleness`` frames see the version before."""
-        stale = self.recipe.staleness
-        previous = state.get("previous")
-        state["previous"] = weights
-        if previous is None or stale == 0:
-            return [(slice(0, None), weights)]
-        return [(slice(0, stale), previous), (slice(stale, None), weights)]
-
     def _weight_images(self, state: State, fixed: Fixed) -> dict[str, list[int]]:
         """Both halves of the weight buffer at the start: version 0, then nothing."""
         codes = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)]
@@ -320,14 +312,14 @@ class Conv(_ConvEngine):
         """Exact sums, rounded once."""
         x = inputs["x"]
         bound = self.channels * self.window.taps << (self.x_fixed.width + self.w_fixed.width - 1)
-        parts = [correlate(self.window, x[part], w, bound) for part, w in self._split(state, inputs["w"])]
+        parts = [correlate(self.window, x[part], w, bound) for part, w in by_version(state, inputs["w"], self.recipe)]
         fraction_bits = self.x_fixed.fraction_bits + self.w_fixed.fraction_bits
         return {"y": requantise(np.concatenate(parts), fraction_bits, self.y_fixed)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""
         x = inputs["x"]
-        parts = [correlate(self.window, x[part], w) for part, w in self._split(state, inputs["w"])]
+        parts = [correlate(self.window, x[part], w) for part, w in by_version(state, inputs["w"], self.recipe)]
         return {"y": np.concatenate(parts)}
 
     def backward(self, tape: Tape) -> None:
@@ -451,14 +443,16 @@ class ConvError(_ConvEngine):
         """Exact sums, rounded once."""
         e = inputs["e"]
         bound = self.filters * self.window.taps << (self.e_fixed.width + self.w_fixed.width - 1)
-        parts = [correlate_error(self.window, e[part], w, bound) for part, w in self._split(state, inputs["w"])]
+        parts = [
+            correlate_error(self.window, e[part], w, bound) for part, w in by_version(state, inputs["w"], self.recipe)
+        ]
         fraction_bits = self.e_fixed.fraction_bits + self.w_fixed.fraction_bits
         return {"dx": requantise(np.concatenate(parts), fraction_bits, self.dx_fixed)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""
         e = inputs["e"]
-        parts = [correlate_error(self.window, e[part], w) for part, w in self._split(state, inputs["w"])]
+        parts = [correlate_error(self.window, e[part], w) for part, w in by_version(state, inputs["w"], self.recipe)]
         return {"dx": np.concatenate(parts)}
 
     def memories(self) -> tuple[Memory, ...]:
