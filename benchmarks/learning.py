@@ -1,6 +1,6 @@
 """Does the 16-bit pipeline learn?  Held-out accuracy of the digits net, beside float training without staleness.
 
-    python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness 4] [--batches 32] [--out table.json]
+    python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness 4] [--batches 16] [--out table.json]
 
 Each seed has its own split (80 % / 20 %), order of images and random bits of rounding; the initial weights are the
 ONNX file's.  The float column is the float64 reference of the same graph with the same hyper-parameters at
@@ -126,7 +126,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--staleness", type=int, default=4, help="frames; what the placed pipeline needs")
     parser.add_argument("--rate", type=float, help="learning rate, if not the recipe's")
-    parser.add_argument("--batches", type=int, default=4, help="batches of the calibration")
+    parser.add_argument("--batches", type=int, default=16, help="batches of the calibration")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at once")
     parser.add_argument("--out", type=Path, help="JSON file for the curves")
     return parser.parse_args()

@@ -1,0 +1,117 @@
+"""The same gradients as PyTorch autograd, in float64.  Optional: PyTorch is an extra."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagtrain.builder import GraphBuilder
+from dagtrain.executor import Executor, Mode
+from dagtrain.ir import Graph, Node
+from dagtrain.passes.autodiff import differentiate
+from hdl.fixed import FloatArray
+from hdl.recipe import Recipe
+from hdl.tensor import Kind
+
+pytestmark = pytest.mark.torch
+RECIPE = Recipe(batch=4)
+
+
+def mobile(recipe: Recipe) -> Graph:
+    """Stem, inverted residual, strided residual with projection, max pool, classifier."""
+    net = GraphBuilder("mobile", recipe, seed=21)
+    x = net.relu(net.conv(net.input(9, 8, 3), 6, kernel=3, stride=2, padding=1, bias=True))
+    y = net.relu(net.conv(x, 12, kernel=1, bias=True), ceiling=6.0)
+    y = net.relu(net.bias(net.depthwise(y, kernel=3, padding=1)), ceiling=6.0)
+    x = net.add(net.conv(y, 6, kernel=1), x)
+    y = net.conv(net.relu(net.conv(x, 8, kernel=3, stride=2, padding=1)), 8, kernel=3, padding=1)
+    x = net.relu(net.add(y, net.conv(x, 8, kernel=1, stride=2)))
+    return net.classify(net.gemm(net.global_average_pool(x), 5))
+
+
+def pooled(recipe: Recipe) -> Graph:
+    """Padded max pool in front of a dense layer over the map."""
+    net = GraphBuilder("pooled", recipe, seed=22)
+    x = net.max_pool(net.conv(net.input(7, 7, 2), 5, kernel=5, padding=2), kernel=3, stride=2, padding=1)
+    return net.classify(net.gemm(x, 5))
+
+
+def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
+    """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
+    import torch
+    from torch.nn import functional
+
+    layer: Any = node.layer
+    name = type(layer).__name__
+    if name in ("Conv", "DepthwiseConv"):
+        top, left, bottom, right = layer.padding
+        padded = functional.pad(inputs["x"], (left, right, top, bottom))
+        groups = layer.channels if name == "DepthwiseConv" else 1
+        return functional.conv2d(padded, weights["w"], stride=layer.stride, groups=groups)
+    if name == "Bias":
+        return inputs["x"] + weights["b"].reshape(1, -1, 1, 1)
+    if name == "Relu":
+        # not clamp, which lets the error pass where x is exactly 0 or at the ceiling
+        return torch.relu(inputs["x"]) if layer.ceiling is None else functional.hardtanh(inputs["x"], 0, layer.ceiling)
+    if name == "MaxPool":
+        top, left, bottom, right = layer.padding
+        padded = functional.pad(inputs["x"], (left, right, top, bottom), value=-np.inf)
+        return functional.max_pool2d(padded, layer.kernel, layer.stride)
+    if name == "GlobalAveragePool":
+        return inputs["x"].mean((2, 3), keepdim=True)
+    if name == "Add":
+        return inputs["a"] + inputs["b"]
+    raise AssertionError(f"no PyTorch counterpart of {name}")
+
+
+def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tuple[float, dict[str, FloatArray]]:
+    """(summed loss, gradient by parameter key) of a forward graph."""
+    import torch
+    from torch.nn import functional
+
+    parameters = {key: torch.tensor(value, requires_grad=True) for key, value in graph.parameters.items()}
+    edges: dict[str, Any] = {}
+    loss: Any = None
+    for node in graph.nodes:
+        inputs = {port: edges[edge] for port, edge in node.inputs.items()}
+        weights = {port: parameters[key] for port, key in node.parameters.items()}
+        if not node.layer.sinks:
+            edges[node.outputs["y"]] = torch.tensor(images.transpose(0, 3, 1, 2).copy())
+        elif any(port.tensor.kind is Kind.ERROR for port in node.layer.sources):
+            logits = inputs["x"].flatten(1)
+            target = torch.tensor(labels.reshape(-1).astype(np.int64))
+            loss = functional.cross_entropy(logits, target, reduction="sum")
+        else:
+            edges[node.outputs["y"]] = torch_node(node, inputs, weights)
+    loss.backward()
+    return loss.item(), {key: value.grad.numpy() for key, value in parameters.items()}
+
+
+@pytest.mark.parametrize("build", [mobile, pooled])
+def test_gradients_equal_those_of_pytorch(build: Any) -> None:
+    if "torch" not in sys.modules:
+        pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")
+    forward = build(RECIPE)
+    rng = np.random.default_rng(23)
+    shape = forward.nodes[0].layer.sources[0].tensor.shape
+    images = rng.normal(size=(RECIPE.batch, *shape))
+    labels = rng.integers(0, 5, (RECIPE.batch, 1, 1, 1)).astype(np.float64)
+    loss, expected = torch_gradients(forward, images, labels)
+    graph = differentiate(forward)
+    updates = {node.inputs["g"]: node.parameters["w"] for node in graph.nodes if "g" in node.inputs}
+    found: dict[str, FloatArray] = {}
+
+    def observe(edge: str, array: FloatArray) -> None:
+        if edge in updates:
+            found[updates[edge]] = array
+
+    executor = Executor(graph, Mode.REFERENCE)
+    (result,) = executor.step({"input1": images, "loss1.label": labels}, observe).values()
+    assert float(result[..., 0].sum()) == pytest.approx(loss, rel=1e-9)
+    assert found.keys() == expected.keys()
+    for key, gradient in expected.items():
+        np.testing.assert_allclose(found[key], gradient, rtol=1e-5, atol=1e-9, err_msg=key)
