@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.data import Dataset
+from dagtrain.data import DataError, Dataset
 from dagtrain.ir import Graph
 from hdl.tensor import Kind
 
@@ -27,16 +27,39 @@ def feeds_of(graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64]) -> di
     return {images: chosen.frames, labels: chosen.labels.reshape(-1, 1, 1, 1)}
 
 
+def check_dataset(graph: Graph, dataset: Dataset, source: str) -> Dataset:
+    """The data set itself, if its images and labels are of the graph's kind; else `DataError` naming ``source``."""
+    images, _labels = host_inputs(graph)
+    height, width, channels = graph.by_name[images].layer.sources[0].tensor.shape
+    problems = []
+    if dataset.images.shape[1:] != (channels, height, width):
+        problems.append(
+            f"its images are {dataset.images.shape[1:]}, the model takes (channels, height, width) = "
+            f"{channels, height, width}"
+        )
+    count = classes(graph)
+    if dataset.labels.max() >= count:
+        problems.append(f"its labels go up to {dataset.labels.max()}, the model tells {count} classes, 0 to {count - 1}")
+    if problems:
+        raise DataError(f"data {source} does not fit {graph.name}: " + "; ".join(problems) + "; give other data")
+    return dataset
+
+
+def classes(graph: Graph) -> int:
+    """Classes that the graph's loss tells apart."""
+    _images, labels = host_inputs(graph)
+    loss = next(node for node in graph.nodes if labels in _producers(graph, node.name))
+    return loss.layer.sinks[0].tensor.shape[-1]
+
+
 def synthetic_feeds(graph: Graph, frames: int, seed: int) -> dict[str, npt.NDArray[Any]]:
     """Frames of unit variance with random labels, for models that come without data."""
     images, labels = host_inputs(graph)
     rng = np.random.default_rng(seed)
     shape = graph.by_name[images].layer.sources[0].tensor.shape
-    loss = next(node for node in graph.nodes if labels in _producers(graph, node.name))
-    classes = loss.layer.sinks[0].tensor.shape[-1]
     return {
         images: rng.standard_normal((frames, *shape)),
-        labels: rng.integers(0, classes, (frames, 1, 1, 1)),
+        labels: rng.integers(0, classes(graph), (frames, 1, 1, 1)),
     }
 
 

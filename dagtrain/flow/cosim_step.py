@@ -10,12 +10,13 @@ from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.data import load_dataset
 from dagtrain.emission.links import NetworkModel
-from dagtrain.feeds import feeds_of, synthetic_feeds
+from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library, planned_design
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
+from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
@@ -68,6 +69,7 @@ def _problems(options: CosimOptions) -> list[str]:
 
 
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
+    require_tools(*SIMULATORS[options.simulator])
     graph = load_training_graph(workspace)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
@@ -78,7 +80,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     if source is None:
         feeds = [synthetic_feeds(graph, batch, options.seed + index) for index in range(options.batches)]
     else:
-        dataset = load_dataset(source)
+        dataset = check_dataset(graph, load_dataset(source), source)
         order = list(dataset.batches(batch, options.seed, 0))
         feeds = [feeds_of(graph, dataset, order[index % len(order)]) for index in range(options.batches)]
     stall_256 = round(options.stall * 256)

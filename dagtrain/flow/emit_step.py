@@ -14,6 +14,7 @@ from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
+from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress
@@ -60,6 +61,8 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
 
 
 def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: EmitOptions, progress: Progress) -> None:
+    if options.lint:
+        require_tools("verilator")
     modules = library()
     progress.begin("emit", len(plan.devices) + 1)
     design = planned_design(graph, plan, cluster, modules)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.data import load_dataset
-from dagtrain.feeds import feeds_of, synthetic_feeds
+from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
@@ -148,7 +148,7 @@ def _work(folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:
     """Batches for calibration: of the data set, or synthetic frames of unit variance with random labels."""
     if source is not None:
-        dataset = load_dataset(source)
+        dataset = check_dataset(graph, load_dataset(source), source)
         for count, index in enumerate(dataset.batches(recipe.batch, recipe.seed, 0)):
             if count == CALIBRATION_BATCHES:
                 return

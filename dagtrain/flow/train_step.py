@@ -10,6 +10,7 @@ from typing import Any
 
 from dagtrain.data import Dataset, load_dataset
 from dagtrain.emulator import Emulator, Metrics
+from dagtrain.feeds import check_dataset
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import data_digest, load_training_graph
 from dagtrain.flow.result import StepResult
@@ -63,7 +64,7 @@ def _work(
     progress: Progress,
 ) -> None:
     graph = load_training_graph(workspace)
-    data, held_out = load_dataset(source).split(HELD_OUT, options.seed)
+    data, held_out = check_dataset(graph, load_dataset(source), source).split(HELD_OUT, options.seed)
     emulator = Emulator(graph)
     checkpoint = workspace.root / ".train-checkpoint"
     epochs = _resume(emulator, checkpoint, depends)
