@@ -283,6 +283,25 @@ def test_gradients_take_the_declared_cycles_within_and_between_batches(seed: int
         assert at[2] - at[1] == batch * layer.cycles_per_frame + layer.drain_cycles, (layer, at)
 
 
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_frames_wait_for_weights_that_come_late(engine: type[Layer], staleness: int) -> None:
+    # 64 beats a version, but only two cycles a batch
+    fields: dict[str, Any] = {"height": 1, "width": 1, "channels": 8, "filters": 8, "kernel": (1, 1)}
+    layer: Any = engine(**fields, tile=Tile(8, 8, 1), recipe=Recipe(batch=2, staleness=staleness))
+    lanes = {f"{port.name}_lanes": 8 for port in (*layer.sinks, *layer.sources) if port.name != "w"}
+    simulate(dataclasses.replace(layer, **lanes), 6, staleness, 0.0)
+
+
+@pytest.mark.parametrize("shift", [-3, -1, 0, 1, 2, 20, 31])
+@pytest.mark.parametrize("signed", [True, False])
+def test_results_are_rounded_to_nearest_and_saturated(shift: int, signed: bool) -> None:
+    layer = Conv(height=8, width=8, channels=1, filters=1, kernel=(1, 1), recipe=Recipe(batch=1))
+    # few fraction bits, so that every kind of result occurs
+    small = {"x": Fixed(6, 0), "w": Fixed(6, 0)} if shift < 3 else {"x": Fixed(16, 0), "w": Fixed(16, 0)}
+    simulate(layer.with_formats({**small, "y": Fixed(9, -shift, signed)}), 4, shift + 5, 0.0)
+
+
 def streamed_engine(engine: type[Layer], seed: int) -> Any:
     """A small engine whose weights come once a frame."""
     while True:
