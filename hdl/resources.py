@@ -34,6 +34,8 @@ ADDER_BITS_PER_ALM = 2
 REGISTERS_PER_ALM = 4
 # two-way multiplexer or logic bits an ALM computes (two 4-input functions)
 LOGIC_BITS_PER_ALM = 2
+# bits of a table that an ALM holds (one 6-input function)
+ROM_BITS_PER_ALM = 64
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,7 @@ def fit(resources: Resources, part: Part) -> Usage:
     rom_bits = sum(number * depth * width for (depth, width), number in resources.roms.items())
     adder_bits = resources.adder_bits + resources.constant_adder_bits
     arithmetic = (adder_bits + resources.compare_bits) / ADDER_BITS_PER_ALM
-    # a 6-input look-up table, half an ALM, holds 64 bits of a ROM
-    logic = resources.logic_bits / LOGIC_BITS_PER_ALM + rom_bits / 128
+    logic = resources.logic_bits / LOGIC_BITS_PER_ALM + rom_bits / ROM_BITS_PER_ALM
     alm = max(math.ceil(arithmetic + logic), math.ceil(registers / REGISTERS_PER_ALM))
     alm += mlab * part.lut_memory.logic_cells
     return Usage(part.dsp_blocks(resources.multipliers), m20k, mlab, registers, alm)
@@ -323,6 +324,9 @@ class _Work:
             self.logic_bits += event.operands[0].width
 
     def _multiply(self, event: Event, widths: list[int]) -> None:
+        """An unsigned operand beside a signed one needs a bit more, for its sign."""
+        mixed = any(operand.signed for operand in event.operands)
+        widths = [w + (mixed and not o.signed) for w, o in zip(widths, event.operands, strict=True)]
         constants = [operand.constant for operand in event.operands if operand.constant is not None]
         if not constants:
             self.multipliers[max(widths), min(widths)] += 1

@@ -7,6 +7,7 @@ logic, and one wider than 27 bits of several multipliers.  It takes multipliers 
 
 Contents of memories change no count; they are taken out of the text, because Yosys 0.23 can't map an M20K with
 contents (its techmap lacks the parameter INIT) nor an MLAB (its rule says so).
+For the same reason tables stay logic, as `hdl.resources` counts them.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
         folder = Path(name)
         (folder / "circuit.v").write_text(without_contents(module.text))
         script = (
-            f"read_verilog circuit.v; synth_intel_alm -family cyclone10gx -top {module.name} -noiopad -noclkbuf; "
+            f"read_verilog circuit.v; hierarchy -top {module.name}; proc -norom; "
+            f"synth_intel_alm -family cyclone10gx -top {module.name} -noiopad -noclkbuf; "
             "tee -q -o stat.json stat -json"
         )
         run_tool(["yosys", "-q", "-p", script], folder, timeout)
