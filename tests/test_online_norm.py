@@ -322,7 +322,10 @@ def test_calibration_leaves_y_a_range_of_eight() -> None:
 def test_fold_takes_the_lanes_of_the_map() -> None:
     layer = OnlineNorm(height=8, width=8, channels=12, recipe=Recipe(batch=4))
     folded = layer.fold(400)
-    assert (folded.lanes, folded.w_lanes, folded.multipliers) == (2, 1, 6)
+    assert (folded.lanes, folded.core, folded.w_lanes, folded.multipliers) == (2, 2, 1, 6)
+    small = OnlineNorm(height=2, width=2, channels=12).fold(80)
+    # the map alone would need one lane, the roots of its 12 variances more
+    assert (small.lanes, small.core) == (1, 6)
     with pytest.raises(
         FoldingError, match=r"OnlineNorm \(8, 8, 12\) needs \d+ cycles a frame with 12 lanes, more than 63"
     ):
@@ -332,8 +335,12 @@ def test_fold_takes_the_lanes_of_the_map() -> None:
 def test_impossible_lanes_shapes_and_formats_are_refused() -> None:
     with pytest.raises(FoldingError, match="OnlineNorm 2x2x4: 3 lanes do not divide 4 channels"):
         OnlineNorm(height=2, width=2, channels=4, lanes=3)
-    with pytest.raises(FoldingError, match="OnlineNorm 2x2x4: 4 weight lanes do not divide 2 lanes"):
+    with pytest.raises(FoldingError, match="OnlineNorm 2x2x4: 4 weight lanes do not divide 2 core lanes"):
         OnlineNorm(height=2, width=2, channels=4, lanes=2, w_lanes=4)
+    with pytest.raises(FoldingError, match="2x2x4: 2 core lanes must be a multiple of 4 lanes and divide 4 channels"):
+        OnlineNorm(height=2, width=2, channels=4, lanes=4, core_lanes=2)
+    with pytest.raises(FoldingError, match="2x2x4: 3 inverse lanes do not divide 4 channels"):
+        OnlineNorm(height=2, width=2, channels=4, inverse_lanes=3)
     with pytest.raises(ShapeError, match="all dimensions must be positive"):
         OnlineNormBackward(height=2, width=0, channels=4)
     with pytest.raises(FoldingError, match=r"signed data of at most 16 bits, not s20\.8"):

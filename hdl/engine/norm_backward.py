@@ -67,6 +67,8 @@ class BackwardShape:
     groups: int
     # channels a cycle
     lanes: int
+    # cycles between beats of the data path, as the ports deliver them
+    beat_cycles: int
     gamma: Fixed
     inverse: Fixed
     g_gamma: Fixed
@@ -94,7 +96,7 @@ class BackwardShape:
     @property
     def loop_cycles(self) -> int:
         """From the first beat of a frame, unstalled, to the first beat of the frame that uses its control."""
-        return self.numbers.pixels * self.groups + TABLE_AT + 1
+        return (self.beats - 1) * self.beat_cycles + TABLE_AT + 2
 
 
 @block
@@ -118,11 +120,14 @@ def norm_backward(
     contents = images or {}
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     es, normals, inverses = (Stream(lanes * fixed.width) for fixed in (numbers.e, numbers.normal, shape.inverse))
+    early_inverses = Stream(inverses.width)
     results, dxs = Stream(lanes * numbers.dx.width), Stream(lanes * numbers.dx.width)
     adapters = [
         width_adapter(clk, rst, e, es, element_bits=numbers.e.width),
         width_adapter(clk, rst, normal, normals, element_bits=numbers.normal.width),
-        width_adapter(clk, rst, inverse, inverses, element_bits=shape.inverse.width),
+        width_adapter(clk, rst, inverse, early_inverses, element_bits=shape.inverse.width),
+        # all inverses of a frame are needed with its first pixel and may arrive as slowly as a frame
+        queue(clk, rst, early_inverses, inverses, depth=max(2, groups)),
         width_adapter(clk, rst, dxs, dx, element_bits=numbers.dx.width),
     ]
     fire, first_pixel, last_pixel, first_frame, last_frame, done = (Signal(bool(0)) for _ in range(6))

@@ -75,6 +75,8 @@ class ForwardShape:
     groups: int
     # channels a cycle
     lanes: int
+    # cycles between beats of the data path, as the ports deliver them
+    beat_cycles: int
     gamma: Fixed
     beta: Fixed
     y: Fixed
@@ -124,8 +126,9 @@ class ForwardShape:
     @property
     def loop_cycles(self) -> int:
         """From the first beat of a frame, unstalled, to the first beat of the frame that uses its statistics."""
-        first_sum = (self.numbers.pixels - 1) * self.groups + SUMS_AT + queue_latency(self.sums_depth)
-        return first_sum + (self.groups - 1) * self.cycles_a_group + self.table_at + 2
+        flow = (self.numbers.pixels - 1) * self.groups * self.beat_cycles
+        first_sum = flow + SUMS_AT + queue_latency(self.sums_depth)
+        return first_sum + (self.groups - 1) * max(self.cycles_a_group, self.beat_cycles) + self.table_at + 2
 
 
 @block
@@ -305,6 +308,8 @@ def data_path(
     rounding = requantise_lanes(clk, products, normals.payload, shift=shift, target=NORMAL)
     affine = scale_and_shift(clk, normals.payload, pair, ys.payload, shape)
     reserve_inverse = Signal(bool(0))
+    # all inverses of a frame come with its first pixel and may leave as slowly as the frame
+    inverse_depth = max(RESULTS, shape.groups)
     marks = [
         delay_line(clk, fire, ys.valid, cycles=Y_AT),
         delay_line(clk, fire, normals.valid, cycles=NORMAL_AT),
@@ -313,12 +318,12 @@ def data_path(
     queues = [
         queue(clk, rst, ys, y, depth=RESULTS),
         queue(clk, rst, normals, normal, depth=RESULTS),
-        queue(clk, rst, inverse_words, inverse, depth=RESULTS),
+        queue(clk, rst, inverse_words, inverse, depth=inverse_depth),
     ]
     places = [
         result_places(clk, rst, fire, y, may[0], places=RESULTS),
         result_places(clk, rst, fire, normal, may[1], places=RESULTS),
-        result_places(clk, rst, reserve_inverse, inverse, may[2], places=RESULTS),
+        result_places(clk, rst, reserve_inverse, inverse, may[2], places=inverse_depth),
     ]
 
     @always_comb

@@ -29,15 +29,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from hdl.engine.norm_backward import BackwardShape, norm_backward
-from hdl.engine.norm_forward import ForwardShape, norm_forward
+from hdl.engine.norm_backward import DX_AT, BackwardShape, norm_backward
+from hdl.engine.norm_forward import RESULTS, Y_AT, ForwardShape, norm_forward
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, Memory, State, Tape, Tile, lanes_for, pack, weight_lanes
+from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
 from hdl.layers.norm_numbers import INVERSE_BITS, NORMAL, BackwardNumbers, ForwardNumbers
 from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
+from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 
 DATA = Fixed(16, 8)
@@ -56,8 +57,12 @@ class _Norm(Layer):
     width: int
     channels: int
     recipe: Recipe = field(default_factory=Recipe)
-    # channels a beat of every per-frame port
+    # channels a beat of maps
     lanes: int = 1
+    # channels a cycle inside, a multiple of `lanes`; 0: as lanes
+    core_lanes: int = 0
+    # channels a beat of the inverses
+    inverse_lanes: int = 1
     # elements a beat of weights or gradients
     w_lanes: int = 1
     # distinguishes the random bits of this layer's gradients from others
@@ -71,8 +76,15 @@ class _Norm(Layer):
             raise ShapeError(f"{name}: all dimensions must be positive")
         if self.lanes < 1 or self.channels % self.lanes:
             raise FoldingError(f"{name}: {self.lanes} lanes do not divide {self.channels} channels")
-        if self.w_lanes < 1 or self.lanes % self.w_lanes:
-            raise FoldingError(f"{name}: {self.w_lanes} weight lanes do not divide {self.lanes} lanes")
+        if self.core % self.lanes or self.channels % self.core:
+            raise FoldingError(
+                f"{name}: {self.core} core lanes must be a multiple of {self.lanes} lanes and divide {self.channels} "
+                "channels"
+            )
+        if self.w_lanes < 1 or self.core % self.w_lanes:
+            raise FoldingError(f"{name}: {self.w_lanes} weight lanes do not divide {self.core} core lanes")
+        if self.inverse_lanes < 1 or self.channels % self.inverse_lanes:
+            raise FoldingError(f"{name}: {self.inverse_lanes} inverse lanes do not divide {self.channels} channels")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -86,28 +98,46 @@ class _Norm(Layer):
 
     @property
     def groups(self) -> int:
-        """Beats a pixel."""
-        return self.channels // self.lanes
+        """Cycles a pixel."""
+        return self.channels // self.core
+
+    @property
+    def core(self) -> int:
+        """Channels a cycle inside."""
+        return self.core_lanes or self.lanes
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """A beat a cycle, but no faster than the statistics or the control process (see `engine`)."""
+        return max(self.engine.cycles, self.pixels * self.channels // self.lanes)
+
+    @property
+    def engine(self) -> ForwardShape | BackwardShape:
+        """What the circuit is built from."""
+        raise NotImplementedError
 
     @property
     def pair_shape(self) -> tuple[int, int, int]:
         """Of what has one number a channel and frame."""
         return 1, 1, self.channels
 
-    def _fit(self, cycles: int, lanes: int) -> Self:
-        w_lanes = weight_lanes(self.channels, 1, cycles)
-        folded = dataclasses.replace(self, lanes=lanes, w_lanes=w_lanes)
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} {self.shape} needs {folded.cycles_per_frame} cycles a frame with {lanes} "
-                f"lanes, more than {cycles}; allow more cycles or give the recipe a norm_lag of at least 1"
-            )
-        return folded
-
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """`lanes_for` the map; more if the sequential unit needs them cannot be had, since both ends must agree."""
+        """Lanes of the ports by `lanes_for`, so that both ends agree; inside as many as the once-a-frame work needs."""
         del tile
-        return self._fit(cycles, lanes_for(self.pixels * self.channels, self.channels, cycles))
+        lanes = lanes_for(self.pixels * self.channels, self.channels, cycles)
+        inverse_lanes = lanes_for(self.channels, self.channels, cycles)
+        w_lanes = weight_lanes(self.channels, 1, cycles)
+        for core in divisors(self.channels):
+            if core % lanes == 0:
+                folded = dataclasses.replace(
+                    self, lanes=lanes, core_lanes=core, inverse_lanes=inverse_lanes, w_lanes=w_lanes
+                )
+                if folded.cycles_per_frame <= cycles:
+                    return folded
+        raise FoldingError(
+            f"{type(self).__name__} {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.core} "
+            f"lanes, more than {cycles}; allow more cycles or raise the recipe's norm_lag"
+        )
 
     def _split(self, state: State, frames: int, weights: Sequence[Any]) -> list[tuple[int, Any]]:
         """(frame, weights) for each frame of the batch: the first ``staleness`` frames see the version before."""
@@ -174,15 +204,10 @@ class OnlineNorm(_Norm):
         return (
             Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),
             Port("normal", Tensor(self.shape, NORMAL, Kind.STASH), self.lanes),
-            Port("inverse", Tensor(self.pair_shape, self.numbers.inverse, Kind.STASH), self.lanes),
+            Port("inverse", Tensor(self.pair_shape, self.numbers.inverse, Kind.STASH), self.inverse_lanes),
         )
 
     # ---- cycles and folding
-
-    @property
-    def cycles_per_frame(self) -> int:
-        """A beat a cycle, but no faster than the sequential unit, nor than the way from data to statistics and back."""
-        return self.engine.cycles
 
     @property
     def macs(self) -> int:
@@ -192,7 +217,7 @@ class OnlineNorm(_Norm):
     @property
     def multipliers(self) -> int:
         """As `macs`, a lane."""
-        return 3 * self.lanes
+        return 3 * self.core
 
     @property
     def engine(self) -> ForwardShape:
@@ -201,11 +226,17 @@ class OnlineNorm(_Norm):
             numbers=self.numbers,
             recipe=self.recipe,
             groups=self.groups,
-            lanes=self.lanes,
+            lanes=self.core,
+            beat_cycles=self.core // self.lanes,
             gamma=self.gamma_fixed,
             beta=self.beta_fixed,
             y=self.y_fixed,
         )
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """From x to y, queue and adapters included."""
+        return Y_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Element by element; ``inverse`` leaves with the first pixel."""
@@ -322,15 +353,15 @@ class OnlineNorm(_Norm):
         pair = self.gamma_fixed.width + self.beta_fixed.width
         table = numbers.centre.width + numbers.inverse.width
         return (
-            Memory("weights", 2 * self.groups, self.lanes * pair),
-            Memory("mean", self.groups, self.lanes * numbers.mean.width, is_state=True),
-            Memory("variance", self.groups, self.lanes * numbers.variance.width, is_state=True),
-            Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.lanes * table),
+            Memory("weights", 2 * self.groups, self.core * pair),
+            Memory("mean", self.groups, self.core * numbers.mean.width, is_state=True),
+            Memory("variance", self.groups, self.core * numbers.variance.width, is_state=True),
+            Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Statistics now; weights and tables as at the start."""
-        numbers, lanes = self.numbers, self.lanes
+        numbers, lanes = self.numbers, self.core
         initial = state["initial"]
         beta, gamma = (pack(initial[name], getattr(self, f"{name}_fixed").width, lanes) for name in ("beta", "gamma"))
         shift = lanes * self.beta_fixed.width
@@ -390,7 +421,7 @@ class OnlineNormBackward(_Norm):
             Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
             Port("gamma", Tensor((self.channels,), self.gamma_fixed, Kind.WEIGHT), self.w_lanes),
             Port("normal", Tensor(self.shape, self.normal_fixed, Kind.STASH), self.lanes),
-            Port("inverse", Tensor(self.pair_shape, self.inverse_fixed, Kind.STASH), self.lanes),
+            Port("inverse", Tensor(self.pair_shape, self.inverse_fixed, Kind.STASH), self.inverse_lanes),
         )
 
     @property
@@ -405,11 +436,6 @@ class OnlineNormBackward(_Norm):
     # ---- cycles and folding
 
     @property
-    def cycles_per_frame(self) -> int:
-        """A beat a cycle, but no faster than the way from errors to their control and back."""
-        return self.engine.cycles
-
-    @property
     def macs(self) -> int:
         """e gamma, e n, v n, s n, s times inverse."""
         return 5 * self.pixels * self.channels
@@ -417,7 +443,7 @@ class OnlineNormBackward(_Norm):
     @property
     def multipliers(self) -> int:
         """As `macs`, a lane."""
-        return 5 * self.lanes
+        return 5 * self.core
 
     @property
     def engine(self) -> BackwardShape:
@@ -426,7 +452,8 @@ class OnlineNormBackward(_Norm):
             numbers=self.numbers,
             recipe=self.recipe,
             groups=self.groups,
-            lanes=self.lanes,
+            lanes=self.core,
+            beat_cycles=self.core // self.lanes,
             gamma=self.gamma_fixed,
             inverse=self.inverse_fixed,
             g_gamma=self.g_gamma_fixed,
@@ -434,6 +461,11 @@ class OnlineNormBackward(_Norm):
             key_gamma=self.key("gamma"),
             key_beta=self.key("beta"),
         )
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """From e to dx, queue and adapters included."""
+        return DX_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Element by element; ``inverse`` is needed with the first pixel."""
@@ -553,15 +585,15 @@ class OnlineNormBackward(_Norm):
         numbers = self.numbers
         table = numbers.control_v.width + numbers.control_u.width
         return (
-            Memory("weights", 2 * self.groups, self.lanes * self.gamma_fixed.width),
-            Memory("v", self.groups, self.lanes * numbers.state_v.width, is_state=True),
-            Memory("u", self.groups, self.lanes * numbers.state_u.width, is_state=True),
-            Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.lanes * table),
+            Memory("weights", 2 * self.groups, self.core * self.gamma_fixed.width),
+            Memory("v", self.groups, self.core * numbers.state_v.width, is_state=True),
+            Memory("u", self.groups, self.core * numbers.state_u.width, is_state=True),
+            Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
         """The control process now; weights and table as at the start."""
-        numbers, lanes = self.numbers, self.lanes
+        numbers, lanes = self.numbers, self.core
         return {
             "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * self.groups,
             "v": pack(state["v"], numbers.state_v.width, lanes),
@@ -586,8 +618,9 @@ class OnlineNormBackward(_Norm):
         )
 
 
+LANES = ("lanes", "core_lanes", "inverse_lanes", "w_lanes")
 # fields that mean the same in both engines
-SHARED_FIELDS = ("height", "width", "channels", "recipe", "lanes", "w_lanes", "tensor_id", "epsilon")
+SHARED_FIELDS = ("height", "width", "channels", "recipe", "tensor_id", "epsilon", *LANES)
 
 
 def example_fields() -> list[dict[str, Any]]:
@@ -595,10 +628,19 @@ def example_fields() -> list[dict[str, Any]]:
     recipe = Recipe(batch=3, staleness=1, seed=5)
     return [
         {"height": 3, "width": 3, "channels": 4, "lanes": 2, "w_lanes": 2, "recipe": recipe, "tensor_id": 9},
+        {"height": 4, "width": 2, "channels": 8, "lanes": 2, "core_lanes": 4, "inverse_lanes": 2, "recipe": recipe},
+        {"height": 2, "width": 2, "channels": 6, "recipe": Recipe(batch=2)},
         {"height": 4, "width": 4, "channels": 2, "recipe": Recipe(batch=2, norm_lag=0)},
         {"height": 1, "width": 1, "channels": 3, "recipe": Recipe(batch=2)},
         {"height": 1, "width": 1, "channels": 1, "recipe": Recipe(batch=1, norm_lag=2)},
-        {"height": 8, "width": 8, "channels": 2, "lanes": 2, "recipe": Recipe(batch=2, staleness=2)},
+        {
+            "height": 8,
+            "width": 8,
+            "channels": 2,
+            "lanes": 2,
+            "inverse_lanes": 2,
+            "recipe": Recipe(batch=2, staleness=2),
+        },
         {"height": 1, "width": 1, "channels": 2, "recipe": Recipe(batch=4, norm_lag=4)},
         {
             "height": 5,
