@@ -271,6 +271,16 @@ def test_several_stores_share_one_port_and_one_memory(backend: Backend) -> None:
         assert run.outputs["errors"] == []
 
 
+@pytest.mark.parametrize("unit", [*FIFOS, RINGS[0]], ids=str)
+def test_tensors_can_be_read_out_of_an_image_of_the_memory(unit: DramFifo) -> None:
+    flat = tensors(unit, unit.capacity, 1)
+    given = [beats([tensor], unit.x_lanes, unit.element_bits) for tensor in flat]
+    region = unit.image(given, unit.x_lanes)
+    assert len(region) == unit.region_words
+    for index, tensor in enumerate(flat):
+        assert unit.beats(region, index, unit.y_lanes) == beats([tensor], unit.y_lanes, unit.element_bits)
+
+
 # --------------------------------------------------------------------------------------- ports, errors
 
 UNITS: list[Unit] = [
