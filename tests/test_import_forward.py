@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +53,20 @@ def test_digits_network_equals_the_reference_evaluator() -> None:
     image = np.random.default_rng(13).standard_normal((3, 1, 8, 8))
     graph = import_model(DIGITS, norm=NormMode.NONE)
     assert_close(forward(graph, image), evaluate(onnx.load(DIGITS), image))
+
+
+def test_the_digits_script_writes_the_committed_file(tmp_path: Path) -> None:
+    command = [sys.executable, str(DIGITS.with_name("make_digits_onnx.py")), str(tmp_path / "digits.onnx")]
+    subprocess.run(command, check=True, capture_output=True)
+    assert onnx.load(tmp_path / "digits.onnx") == onnx.load(DIGITS)
+    graph = import_model(DIGITS)
+    assert 8_000 <= sum(value.size for value in graph.parameters.values()) <= 12_000
+
+
+def test_fill_writes_a_model_that_imports(tmp_path: Path) -> None:
+    command = [sys.executable, str(MODELS / "fill.py"), "mobilenetv2-torchscript-eval", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert len(import_model(tmp_path / "mobilenetv2-torchscript-eval.onnx").nodes) > 100
 
 
 @pytest.mark.slow
