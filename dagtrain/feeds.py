@@ -39,7 +39,9 @@ def check_dataset(graph: Graph, dataset: Dataset, source: str) -> Dataset:
         )
     count = classes(graph)
     if dataset.labels.max() >= count:
-        problems.append(f"its labels go up to {dataset.labels.max()}, the model tells {count} classes, 0 to {count - 1}")
+        problems.append(
+            f"its labels go up to {dataset.labels.max()}, the model tells {count} classes, 0 to {count - 1}"
+        )
     if problems:
         raise DataError(f"data {source} does not fit {graph.name}: " + "; ".join(problems) + "; give other data")
     return dataset
