@@ -1,4 +1,4 @@
-"""The digits net learns in 16 bits with the staleness of a placed pipeline; benchmarks/learning.py is the whole study."""
+"""The digits net learns in 16 bits with the staleness of a placed pipeline (study: benchmarks/learning.py)."""
 
 from __future__ import annotations
 
