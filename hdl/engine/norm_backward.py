@@ -216,6 +216,27 @@ def norm_backward(
 
 
 @block
+def norm_gradients(
+    clk: Any,
+    rst: Any,
+    e: Stream,
+    gamma: Stream,
+    normal: Stream,
+    inverse: Stream,
+    g_gamma: Stream,
+    g_beta: Stream,
+    *,
+    shape: BackwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Any:
+    """`norm_backward` whose dx nobody wants."""
+    dx = Stream(shape.lanes // shape.beat_cycles * shape.numbers.dx.width)
+    engine = norm_backward(clk, rst, e, gamma, normal, inverse, dx, g_gamma, g_beta, shape=shape, images=images)
+    drain = always_on(clk, dx.ready)
+    return engine, drain
+
+
+@block
 def batch_counter(
     clk: Any,
     rst: Any,

@@ -29,7 +29,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from hdl.engine.norm_backward import DX_AT, BackwardShape, norm_backward
+from hdl.engine.norm_backward import DX_AT, BackwardShape, norm_backward, norm_gradients
 from hdl.engine.norm_forward import RESULTS, Y_AT, ForwardShape, norm_forward
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
@@ -329,7 +329,11 @@ class OnlineNorm(_Norm):
         """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``."""
         shared = {name: getattr(self, name) for name in SHARED_FIELDS}
         engine = OnlineNormBackward(
-            **shared, gamma_fixed=self.gamma_fixed, normal_fixed=NORMAL, inverse_fixed=self.numbers.inverse
+            **shared,
+            needs_dx=tape.needs_error("x"),
+            gamma_fixed=self.gamma_fixed,
+            normal_fixed=NORMAL,
+            inverse_fixed=self.numbers.inverse,
         )
         made = tape.add(
             "backward",
@@ -343,7 +347,8 @@ class OnlineNorm(_Norm):
         )
         tape.learn("gamma", made["g_gamma"])
         tape.learn("beta", made["g_beta"])
-        tape.give_error("x", made["dx"])
+        if engine.needs_dx:
+            tape.give_error("x", made["dx"])
 
     # ---- hardware
 
@@ -398,6 +403,8 @@ class OnlineNormBackward(_Norm):
     Gradients are exact sums over the batch, rounded stochastically with the batch number as step.
     """
 
+    # whether anything upstream learns; without, there is no source ``dx``
+    needs_dx: bool = True
     e_fixed: Fixed = ERROR
     gamma_fixed: Fixed = WEIGHT
     normal_fixed: Fixed = NORMAL
@@ -426,12 +433,14 @@ class OnlineNormBackward(_Norm):
 
     @property
     def sources(self) -> tuple[Port, ...]:
-        """dx, g_gamma, g_beta."""
-        return (
-            Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),
+        """dx if anybody needs it, g_gamma, g_beta."""
+        gradients = (
             Port("g_gamma", Tensor((self.channels,), self.g_gamma_fixed, Kind.GRADIENT), self.w_lanes),
             Port("g_beta", Tensor((self.channels,), self.g_beta_fixed, Kind.GRADIENT), self.w_lanes),
         )
+        if not self.needs_dx:
+            return gradients
+        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes), *gradients)
 
     # ---- cycles and folding
 
@@ -510,7 +519,7 @@ class OnlineNormBackward(_Norm):
         state["tables"] = deque(zip(control_v[frames:], control_u[frames:], strict=True))
         state["batch"] += 1
         gradients = self._gradients(state["batch"] - 1, (e * normal).sum((0, 1)), e.sum((0, 1)))
-        return {"dx": dx.reshape(frames, *self.shape)} | gradients
+        return self._needed({"dx": dx.reshape(frames, *self.shape)} | gradients)
 
     def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """What `golden` computes: every product exact; s rounded once, dx rounded once."""
@@ -524,7 +533,12 @@ class OnlineNormBackward(_Norm):
             state["v"], state["u"] = numbers.step(state["v"], state["u"], *sums)
             state["tables"].append(numbers.table(state["v"], state["u"]))
         state["batch"] += 1
-        return {"dx": dx} | self._gradients(state["batch"] - 1, (e * normal).sum((0, 1, 2)), e.sum((0, 1, 2)))
+        gradients = self._gradients(state["batch"] - 1, (e * normal).sum((0, 1, 2)), e.sum((0, 1, 2)))
+        return self._needed({"dx": dx} | gradients)
+
+    def _needed(self, made: dict[str, Any]) -> dict[str, Any]:
+        """What has a source."""
+        return {port.name: made[port.name] for port in self.sources}
 
     def _shaped(self, e: IntArray, gamma: IntArray, normal: IntArray, control: IntArray) -> IntArray:
         """s = gamma e - control n."""
@@ -576,7 +590,7 @@ class OnlineNormBackward(_Norm):
             dx[t] = shaped * inverse[t] - leak * used_u
             v, u = history[-1] if history else (used_v, used_u)
             history.append((v + (shaped * normal[t]).mean((0, 1)), u + dx[t].mean((0, 1))))
-        return {"dx": dx, "g_gamma": (e * normal).sum((0, 1, 2)), "g_beta": e.sum((0, 1, 2))}
+        return self._needed({"dx": dx, "g_gamma": (e * normal).sum((0, 1, 2)), "g_beta": e.sum((0, 1, 2))})
 
     # ---- hardware
 
@@ -606,16 +620,16 @@ class OnlineNormBackward(_Norm):
     ) -> Any:
         """See `hdl.engine.norm_backward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
-        return norm_backward(clk, rst, *ports, shape=self.engine, images=images)
+        make = norm_backward if self.needs_dx else norm_gradients
+        return make(clk, rst, *ports, shape=self.engine, images=images)
 
     # ---- tests
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """As of the forward engine."""
-        return tuple(
-            cls(**{name: value for name, value in example.items() if name != "x_fixed"}) for example in example_fields()
-        )
+        """As of the forward engine, and one at the foot of a network."""
+        examples = [{name: value for name, value in fields.items() if name != "x_fixed"} for fields in example_fields()]
+        return (*(cls(**fields) for fields in examples), cls(**examples[0], needs_dx=False))
 
 
 LANES = ("lanes", "core_lanes", "inverse_lanes", "w_lanes")
