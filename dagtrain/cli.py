@@ -285,7 +285,7 @@ def _summary_table(summary: Summary) -> Table:
 def main() -> None:
     """The entry point: one clear message and a non-zero exit code for everything a user can cause."""
     try:
-        app()
+        app(prog_name="dagtrain")
     except DagtrainError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -38,12 +39,12 @@ class Recipe:
             problems.append(f"batch must be at least 1, not {self.batch}")
         if not 0 <= self.staleness <= self.batch:
             problems.append(f"staleness must lie in 0..batch = 0..{self.batch}, not {self.staleness}")
-        if not self.learning_rate > 0:
-            problems.append(f"learning_rate must be positive, not {self.learning_rate}")
+        if not 0 < self.learning_rate < math.inf:
+            problems.append(f"learning_rate must be positive and finite, not {self.learning_rate}")
         if not 0 <= self.momentum < 1:
             problems.append(f"momentum must lie in [0, 1), not {self.momentum}")
-        if self.weight_decay < 0:
-            problems.append(f"weight_decay must not be negative: {self.weight_decay}")
+        if not 0 <= self.weight_decay < math.inf:
+            problems.append(f"weight_decay must be finite and not negative: {self.weight_decay}")
         if self.norm_lag < 0:
             problems.append(f"norm_lag must not be negative: {self.norm_lag}")
         for name in ("norm_forward_decay", "norm_backward_decay"):

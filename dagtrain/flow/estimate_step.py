@@ -38,6 +38,8 @@ class EstimateOptions:
 
 def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> StepResult:
     """Estimate unless nothing changed."""
+    if options.cycles is not None and options.cycles < 1:
+        raise DagtrainError(f"--cycles must be at least 1, not {options.cycles}")
     graph = load_training_graph(workspace)
     cycles = options.cycles or _planned_cycles(workspace)
     nodes = _chosen(fold_graph(graph, cycles), options.layers)

@@ -92,7 +92,7 @@ def _resume(emulator: Emulator, checkpoint: Path, depends: Mapping[str, Any]) ->
         if found["depends"] != json.loads(json.dumps(depends)):
             return []
         emulator.load(checkpoint.with_suffix(".npz"))
-    except (json.JSONDecodeError, KeyError, DagtrainError):
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, DagtrainError):
         return []
     epochs: list[dict[str, float]] = found["epochs"]
     return epochs
