@@ -1,0 +1,160 @@
+"""Random traffic for any layer, through its golden model and through its circuit in any simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from myhdl import Signal
+
+from hdl.fixed import IntArray
+from hdl.layers.base import Layer, to_beats
+from hdl.netlist import Direction
+from hdl.recipe import Recipe
+from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
+from hdl.stream import Stream
+from hdl.tensor import Kind, Port
+from hdl.verilog import VerilogModule, port_signals
+
+BATCHES = 3
+# frames a batch of layers without a recipe
+FRAMES = 3
+STALL = 0.35
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer with the traffic of some batches."""
+
+    layer: Layer
+    # beats by port
+    inputs: Mapping[str, Sequence[int]]
+    outputs: Mapping[str, Sequence[int]]
+    images: Mapping[str, Sequence[int]]
+    # tensors by port, as the golden model made them
+    tensors: Mapping[str, Sequence[IntArray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseDesign(Design):
+    """A design that knows how its ports are called in the circuit, and may be converted elsewhere."""
+
+    # port -> name of its stream in the circuit
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    converted: Callable[[], VerilogModule] | None = None
+
+    def convert(self) -> VerilogModule:
+        """The Verilog, from ``converted`` if given."""
+        return self.converted() if self.converted else super().convert()
+
+
+def frames_a_batch(layer: Layer) -> int:
+    """Frames a batch of the test."""
+    recipe: Recipe | None = getattr(layer, "recipe", None)
+    return recipe.batch if recipe else FRAMES
+
+
+def reads_frames(layer: Layer) -> bool:
+    """Whether weights at the layer's sinks serve frames, so that version 0 is an image."""
+    return any(not port.tensor.kind.per_batch for port in layer.sinks)
+
+
+def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
+    """Random tensors through the golden model."""
+    rng = np.random.default_rng(seed)
+    per_batch = {port.name for port in (*layer.sinks, *layer.sources) if port.tensor.kind.per_batch}
+    weights = {port.name for port in layer.sinks if port.tensor.kind is Kind.WEIGHT}
+    delayed = weights if reads_frames(layer) else set()
+    versions = {name: layer.sample(name, rng, batches) for name in sorted(delayed)}
+    initial = {name: layer.port(name).tensor.fixed.decode(codes[0]) for name, codes in versions.items()}
+    for port in layer.sources:
+        if port.tensor.kind is Kind.WEIGHT and not weights:
+            fixed = port.tensor.fixed
+            initial[port.name] = fixed.decode(rng.integers(fixed.low, fixed.high + 1, port.tensor.shape))
+    state = layer.start(initial)
+    images = layer.images(state)
+    tensors: dict[str, list[IntArray]] = {port.name: [] for port in (*layer.sinks, *layer.sources)}
+    for batch in range(batches):
+        inputs: dict[str, IntArray] = {}
+        for port in layer.sinks:
+            if port.name in delayed:
+                inputs[port.name] = versions[port.name][batch]
+            elif port.name in per_batch:
+                inputs[port.name] = layer.sample(port.name, rng, 1)[0]
+            else:
+                inputs[port.name] = layer.sample(port.name, rng, frames_a_batch(layer))
+        for name, tensor in (inputs | layer.golden(state, inputs)).items():
+            tensors[name].append(tensor[None] if name in per_batch else tensor)
+    beats = {
+        # version 0 is the image
+        name: [beat for tensor in found[name in delayed :] for beat in to_beats(layer, name, tensor)]
+        for name, found in tensors.items()
+    }
+    return Case(
+        layer,
+        {port.name: beats[port.name] for port in layer.sinks},
+        {port.name: beats[port.name] for port in layer.sources},
+        images,
+        tensors,
+    )
+
+
+def elaborate(layer: Layer, images: Mapping[str, Sequence[int]] | None = None) -> tuple[Any, dict[str, Stream]]:
+    """The circuit with fresh streams."""
+    streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
+    return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, images or None), streams
+
+
+def design_of(case: Case, name: str = "dut", converted: Callable[[], VerilogModule] | None = None) -> CaseDesign:
+    """The design of a case."""
+    block, streams = elaborate(case.layer)
+    found = {id(signal): port for port, signal in port_signals(block, name).items()}
+    names = {port: found[id(stream.valid)].removesuffix("_valid") for port, stream in streams.items()}
+    ports = [
+        *(_stream_port(port, names, Direction.IN) for port in case.layer.sinks),
+        *(_stream_port(port, names, Direction.OUT) for port in case.layer.sources),
+    ]
+    return CaseDesign(
+        name, lambda given: elaborate(case.layer, given)[0], tuple(ports), case.images, {}, names, converted
+    )
+
+
+def _stream_port(port: Port, names: Mapping[str, str], direction: Direction) -> StreamPort:
+    return StreamPort(names[port.name], port.payload_bits, direction)
+
+
+def traffic(case: Case, design: CaseDesign) -> tuple[dict[str, Sequence[int]], dict[str, int]]:
+    """Input beats and expected numbers of output beats by stream of the circuit."""
+    inputs = {design.names[port]: beats for port, beats in case.inputs.items()}
+    return inputs, {design.names[port]: len(beats) for port, beats in case.outputs.items()}
+
+
+def simulate(case: Case, design: CaseDesign, backend: Backend, stall: float, seed: int) -> Run:
+    """Simulate a case; keys of the result are ports."""
+    inputs, counts = traffic(case, design)
+    run = run_streams(backend, design, inputs, counts, seed=seed, stall_probability=stall)
+    back = {stream: port for port, stream in design.names.items()}
+    return Run(
+        {back[name]: beats for name, beats in run.outputs.items()},
+        {back[name]: cycles for name, cycles in run.fire_cycles.items()},
+        run.cycles,
+    )
+
+
+def assert_equal_bits(case: Case, design: CaseDesign, backend: Backend, seed: int, stall: float = STALL) -> None:
+    """Every beat of every output under random stalls."""
+    result = simulate(case, design, backend, stall, seed)
+    for port, beats in case.outputs.items():
+        got = result.outputs[port]
+        wrong = [at for at, (left, right) in enumerate(zip(got, beats, strict=True)) if left != right]
+        assert not wrong, (
+            f"{case.layer}, seed {seed}: {len(wrong)} of {len(beats)} beats of {port} differ, first beat {wrong[0]}: "
+            f"{got[wrong[0]]:#x}, golden {beats[wrong[0]]:#x}"
+        )
+
+
+def frame_ends(result: Run, port: Port) -> list[int]:
+    """Cycles in which the last beats of tensors passed."""
+    return result.fire_cycles[port.name][port.beats - 1 :: port.beats]
