@@ -49,12 +49,21 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     try:
         yield beside
         beside.chmod(0o755)
-        old = path.with_name(f".{path.name}.old.{os.getpid()}")
-        if path.exists():
-            path.rename(old)
-        beside.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        _swap(beside, path, path.with_name(f".{path.name}.old.{os.getpid()}"))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _swap(fresh: Path, path: Path, old: Path) -> None:
+    """Let ``fresh`` take the place of ``path``, which goes by way of ``old``; on any error or Ctrl-C it comes back."""
+    try:
+        if path.exists():
+            path.rename(old)
+        fresh.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -645,6 +645,21 @@ def test_ctrl_c_in_a_step_leaves_all_results_as_they_were(
     assert case.snapshot() == before
 
 
+def test_ctrl_c_while_a_new_result_takes_the_place_of_the_old_one_brings_the_old_one_back(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, before, rename = _changed(case, "place"), case.snapshot(), Path.rename
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if target == case.out / "place" and ".old." not in path.name:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupt)
+    assert case.step(*map(str, words)).code == 130
+    assert case.snapshot() == before
+
+
 def test_ctrl_c_from_outside_stops_a_running_training(case: Case) -> None:
     data, checkpoint = case.data(), case.out / ".train-checkpoint.json"
     command = [sys.executable, "-m", "dagtrain.cli", "train", "--data", str(data), "--out", str(case.out)]
