@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,16 @@ class _Action:
     # edges whose last reader this is
     release: tuple[str, ...]
 
+    @cached_property
+    def is_input(self) -> bool:
+        """Whether the host feeds it."""
+        return not self.node.layer.sinks
+
+    @cached_property
+    def is_output(self) -> bool:
+        """Whether the host reads it."""
+        return not self.node.layer.sources
+
 
 class Executor:
     """Executes a training, streaming or forward graph.
@@ -83,9 +94,9 @@ class Executor:
         given = self._encode(feeds)
         for action in self._actions:
             node = action.node
-            if not node.layer.sinks:
-                made: Mapping[str, Array] = {node.layer.sources[0].name: given[node.name]}
-            elif not node.layer.sources:
+            if action.is_input:
+                made: Mapping[str, Array] = {action.outputs[0][0]: given[node.name]}
+            elif action.is_output:
                 results[node.name] = edges[action.inputs[0][1]]
                 made = {}
             else:
@@ -113,9 +124,9 @@ class Executor:
         frames = max(map(len, given.values()))
         for action, layer in self._evaluation():
             name = action.node.name
-            if not layer.sinks:
+            if action.is_input:
                 edges[action.outputs[0][1]] = given[name]
-            elif not layer.sources:
+            elif action.is_output:
                 results[name] = edges[action.inputs[0][1]]
             else:
                 inputs = {sink: edges[edge] for sink, edge in action.inputs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from hdl.fixed import IntArray, round_shift
 
@@ -19,6 +20,7 @@ class Scalar:
     shift: int
 
     @classmethod
+    @cache
     def of(cls, value: float, source_fraction: int, target_fraction: int) -> Scalar:
         """Multiply codes with ``source_fraction`` bits by ``value`` into codes with ``target_fraction`` bits.
 

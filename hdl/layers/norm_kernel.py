@@ -6,6 +6,7 @@ Tests hold these kernels to the NumPy definition, bit for bit.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +82,7 @@ class BackwardConstants(NamedTuple):
     control_u: _Range
 
 
+@cache
 def forward_constants(numbers: ForwardNumbers, gamma: Fixed, beta: Fixed, y: Fixed) -> ForwardConstants:
     """Of one `OnlineNorm`."""
     scaled_bits = gamma.fraction_bits + NORMAL.fraction_bits
@@ -106,6 +108,7 @@ def forward_constants(numbers: ForwardNumbers, gamma: Fixed, beta: Fixed, y: Fix
     )
 
 
+@cache
 def backward_constants(numbers: BackwardNumbers, gamma: Fixed, inverse: Fixed) -> BackwardConstants:
     """Of one `OnlineNormBackward`."""
     scaled_bits = gamma.fraction_bits + numbers.e.fraction_bits

@@ -565,7 +565,7 @@ class OnlineNormBackward(_Norm):
         made = {}
         for name, total in (("gamma", gamma), ("beta", beta)):
             random = high_half(hash32(index, batch, self.key(name)))
-            target = self.port(f"g_{name}").tensor.fixed
+            target: Fixed = getattr(self, f"g_{name}_fixed")
             made[f"g_{name}"] = requantise_stochastically(total, bits[name], target, random)
         return made
 
