@@ -222,6 +222,11 @@ class OnlineNorm(_Norm):
     @property
     def engine(self) -> ForwardShape:
         """What the circuit is built from."""
+        if self.beta_fixed.fraction_bits > self.gamma_fixed.fraction_bits + NORMAL.fraction_bits:
+            raise FoldingError(
+                f"OnlineNorm {self.shape}: beta {self.beta_fixed} is finer than gamma {self.gamma_fixed} times the "
+                f"normalised map {NORMAL}; give beta fewer fraction bits"
+            )
         return ForwardShape(
             numbers=self.numbers,
             recipe=self.recipe,
