@@ -219,7 +219,8 @@ def sum_pixels(
 
     Two stages: read the old sum, add and write back.  With one beat a pixel the sum is a register."""
     word_bits = lanes * sum_bits
-    bound = 1 << (sum_bits - 1)
+    # one bit more than any sum: between frames, an operand may meet the finished sum for nothing
+    bound = 1 << sum_bits
     last_group, last_pixel = groups - 1, pixels - 1
     group, adding_at = (Signal(intbv(0)[address_width(groups) :]) for _ in range(2))
     pixel = Signal(intbv(0)[address_width(pixels) :])

@@ -1,0 +1,261 @@
+"""Relu, add, fork, bias, dropout, global average pool, host ports: their meaning, foldings and refusals.
+
+Bits and cycles of their circuits stand in tests/test_layer_conformance.py, their derivatives in tests/test_autodiff.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed
+from hdl.layers.add import Add
+from hdl.layers.base import Layer, Tile, lanes_for
+from hdl.layers.bias import Bias, BiasGradient
+from hdl.layers.dropout import Dropout, DropoutError
+from hdl.layers.fork import Fork
+from hdl.layers.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
+from hdl.layers.host import HostInput, HostLabel, HostOutput
+from hdl.layers.relu import Relu, ReluError
+from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.recipe import Recipe
+from hdl.simulate import Backend
+from hdl.tensor import Kind
+from tests.layer_support import assert_equal_bits, design_of, make_case
+
+SIZES = {"height": 6, "width": 5, "channels": 12}
+MAPS = [Relu, ReluError, Add, Bias, BiasGradient, Dropout, DropoutError, GlobalAveragePool, GlobalAveragePoolError]
+
+
+def codes_of(values: list[int]) -> np.ndarray:
+    """A map of one pixel."""
+    return np.array(values).reshape(1, 1, 1, -1)
+
+
+def flat(array: Any) -> list[int]:
+    return [int(value) for value in np.asarray(array).reshape(-1)]
+
+
+# ------------------------------------------------------------------------------------------------ relu
+
+
+def test_relu_passes_errors_only_strictly_between_zero_and_its_ceiling() -> None:
+    layer = Relu(height=1, width=1, channels=6, ceiling=6.0)
+    six = 6 * 256
+    made = layer.golden({}, {"x": codes_of([-5, 0, 1, six - 1, six, six + 1])})
+    assert flat(made["y"]) == [0, 0, 1, six - 1, six, six]
+    assert flat(made["mask"]) == [0, 0, 1, 1, 0, 0]
+
+
+def test_a_ceiling_beyond_the_format_cuts_nothing_off() -> None:
+    layer = Relu(height=1, width=1, channels=2, ceiling=6.0, x_fixed=Fixed(16, 14))
+    made = layer.golden({}, {"x": codes_of([layer.x_fixed.high, layer.x_fixed.high - 1])})
+    assert flat(made["y"]) == [layer.x_fixed.high, layer.x_fixed.high - 1]
+
+
+def test_plain_relu_passes_errors_at_the_greatest_code() -> None:
+    layer = Relu(height=1, width=1, channels=1)
+    assert flat(layer.golden({}, {"x": codes_of([layer.x_fixed.high])})["mask"]) == [1]
+
+
+# ------------------------------------------------------------------------------------------------- add
+
+
+def test_add_aligns_exactly_and_rounds_ties_up_once() -> None:
+    layer = Add(height=1, width=1, channels=4, a_fixed=Fixed(16, 9), b_fixed=Fixed(16, 7), y_fixed=Fixed(16, 7))
+    # in steps of 2**-9: 1 + 4, 2 + 4, -2 + 0, -3 + 0; rounded to steps of 2**-7
+    assert flat(layer.golden({}, {"a": codes_of([1, 2, -2, -3]), "b": codes_of([1, 1, 0, 0])})["y"]) == [1, 2, 0, -1]
+
+
+def test_add_saturates_on_both_sides() -> None:
+    layer = Add(height=1, width=1, channels=2)
+    ends = codes_of([layer.a_fixed.low, layer.a_fixed.high])
+    assert flat(layer.golden({}, {"a": ends, "b": ends})["y"]) == [layer.y_fixed.low, layer.y_fixed.high]
+
+
+# ------------------------------------------------------------------------------------------------ fork
+
+
+def test_a_fork_carries_weights_in_the_order_of_their_tile() -> None:
+    layer = Fork(shape=(4, 2, 3, 3), kinds=(Kind.WEIGHT, Kind.WEIGHT)).fold(6, Tile(2, 2, 3))
+    assert (layer.tile, layer.lanes) == (Tile(2, 2, 3), 12)
+    order = layer.stream_order("y1")
+    assert order is not None
+    np.testing.assert_array_equal(order, Tile(2, 2, 3).order((4, 2, 3, 3)))
+    case = make_case(layer)
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=1)
+
+
+def test_a_fork_of_a_stash_and_an_activation_counts_hops_as_the_activation() -> None:
+    layer = Fork(shape=(1, 1, 2), kinds=(Kind.STASH, Kind.ACTIVATION))
+    assert layer.sinks[0].tensor.kind is Kind.ACTIVATION
+    assert [port.tensor.kind for port in layer.sources] == [Kind.STASH, Kind.ACTIVATION]
+
+
+# ------------------------------------------------------------------------------------------------ bias
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_the_first_frames_of_a_batch_see_the_bias_before(staleness: int) -> None:
+    layer = Bias(height=1, width=1, channels=1, b_fixed=Fixed(16, 8), recipe=Recipe(batch=3, staleness=staleness))
+    state = layer.start({"b": np.zeros(1)})
+    x = np.zeros((3, 1, 1, 1), np.int64)
+    made = [flat(layer.golden(state, {"x": x, "b": np.array([version])})["y"]) for version in (10, 20, 30)]
+    recipe = layer.recipe
+    assert list(chain(*made)) == [10 * (1 + recipe.version(frame)) for frame in range(9)]
+
+
+def test_bias_gradients_are_exact_sums_rounded_without_bias() -> None:
+    layer = BiasGradient(height=3, width=3, channels=500, recipe=Recipe(batch=2), g_fixed=Fixed(24, 7))
+    rng = np.random.default_rng(1)
+    e = layer.sample("e", rng, 2)
+    state = layer.start({})
+    exact = layer.reference({}, {"e": layer.e_fixed.decode(e)})["g"]
+    first, second = (layer.g_fixed.decode(layer.golden(state, {"e": e})["g"]) for _ in range(2))
+    off = (first - exact) / layer.g_fixed.step
+    assert np.abs(off).max() < 1
+    assert abs(off.mean()) < 4 * 0.5 / np.sqrt(off.size)
+    # other random bits in the next batch
+    assert (first != second).any()
+
+
+# --------------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9])
+def test_dropout_zeroes_its_share_and_keeps_the_mean(ratio: float) -> None:
+    layer = Dropout(height=20, width=20, channels=25, ratio=ratio, tensor_id=5)
+    keep = layer.keep(0, 4)
+    spread = np.sqrt(ratio * (1 - ratio) / keep.size)
+    assert abs(keep.mean() - (1 - ratio)) <= 4 * spread
+    x = np.full((4, *layer.shape), 1.0)
+    assert layer.reference(layer.start_reference({}), {"x": x})["y"].mean() == pytest.approx(1, abs=0.05)
+
+
+def test_masks_differ_by_frame_tensor_and_seed_but_not_by_lanes() -> None:
+    layer = Dropout(height=4, width=4, channels=8)
+    mask = layer.keep(0, 2)
+    assert (mask[0] != mask[1]).any()
+    for other in ({"tensor_id": 1}, {"recipe": Recipe(seed=2)}):
+        assert (dataclasses.replace(layer, **other).keep(0, 2) != mask).any()
+    np.testing.assert_array_equal(dataclasses.replace(layer, lanes=4).keep(0, 2), mask)
+
+
+def test_the_error_engine_draws_the_forward_engines_mask_batch_after_batch() -> None:
+    fields: dict[str, Any] = {"height": 3, "width": 3, "channels": 4, "ratio": 0.5, "tensor_id": 9}
+    forward, error = Dropout(**fields), DropoutError(**fields)
+    states = forward.start({}), error.start({})
+    for _ in range(3):
+        ones = np.full((2, 3, 3, 4), 100)
+        y = forward.golden(states[0], {"x": ones})["y"]
+        dx = error.golden(states[1], {"e": ones})["dx"]
+        np.testing.assert_array_equal(y, dx)
+        assert sorted(set(flat(y))) == [0, 200]
+
+
+def test_dropout_drops_nothing_when_evaluated() -> None:
+    layer = Dropout(height=2, width=2, channels=2, ratio=0.75)
+    state = layer.start({})
+    evaluated, its_state = layer.evaluating(state, 3)
+    x = layer.sample("x", np.random.default_rng(1), 3)
+    np.testing.assert_array_equal(evaluated.golden(its_state, {"x": x})["y"], x)
+    assert state == layer.start({})
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 1 / 3, 0.99])
+def test_the_factor_is_exact_to_sixteen_bits(ratio: float) -> None:
+    factor, shift = Dropout(height=1, width=1, channels=1, ratio=ratio).factor
+    assert factor * 2.0**-shift == pytest.approx(1 / (1 - ratio), rel=2.0**-15)
+
+
+# ------------------------------------------------------------------------------------- global average pool
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 4), (7, 7), (8, 8), (3, 11)])
+def test_the_mean_is_off_by_at_most_half_a_step_and_the_constant(size: tuple[int, int]) -> None:
+    layer = GlobalAveragePool(height=size[0], width=size[1], channels=30, y_fixed=Fixed(20, 12))
+    x = layer.sample("x", np.random.default_rng(2), 3)
+    made = layer.y_fixed.decode(layer.golden({}, {"x": x})["y"])
+    mean = layer.x_fixed.decode(x).mean(axis=(1, 2), keepdims=True)
+    assert (np.abs(made - mean) <= layer.y_fixed.step / 2 + np.abs(mean) * 2.0**-15).all()
+
+
+def test_a_mean_over_a_power_of_two_is_rounded_once() -> None:
+    layer = GlobalAveragePool(height=2, width=2, channels=1)
+    x = np.array([1, 0, 0, 1]).reshape(1, 2, 2, 1)
+    assert layer.reciprocal == (1, 2)
+    assert flat(layer.golden({}, {"x": x})["y"]) == [1]
+    assert flat(layer.golden({}, {"x": -x})["y"]) == [0]
+
+
+# ---------------------------------------------------------------------------------------------- folding
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("cycles", [30, 31, 60, 100, 359, 360, 100_000])
+def test_fold_takes_the_fewest_lanes_that_are_fast_enough(kind: Any, cycles: int) -> None:
+    folded = kind(**SIZES).fold(cycles)
+    assert folded.cycles_per_frame <= cycles
+    for port in (*folded.sinks, *folded.sources):
+        if not port.tensor.kind.per_batch:
+            assert port.lanes == lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_fold_refuses_fewer_cycles_than_pixels(kind: Any) -> None:
+    with pytest.raises(FoldingError, match=rf"{kind.__name__} .*more than 29; allow more cycles"):
+        kind(**SIZES).fold(29)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("lanes", [1, 3, 12])
+def test_lanes_change_no_bit(kind: Any, lanes: int) -> None:
+    layer: Layer = kind(**SIZES | {"height": 2, "width": 1}, lanes=lanes)
+    one: Layer = kind(**SIZES | {"height": 2, "width": 1})
+    cases = make_case(layer), make_case(one)
+    for port in layer.sources:
+        for left, right in zip(cases[0].tensors[port.name], cases[1].tensors[port.name], strict=True):
+            np.testing.assert_array_equal(left, right)
+    assert_equal_bits(cases[0], design_of(cases[0]), Backend.MYHDL, seed=lanes)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_lanes_that_do_not_divide_the_channels_are_refused(kind: Any) -> None:
+    with pytest.raises(FoldingError, match=f"{kind.__name__}: 5 lanes do not divide 12 channels"):
+        kind(**SIZES, lanes=5)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_empty_maps_are_refused(kind: Any) -> None:
+    with pytest.raises(ShapeError, match=rf"{kind.__name__}: dimensions \(0, 5, 12\) must be positive"):
+        kind(**SIZES | {"height": 0})
+
+
+def test_a_ratio_outside_zero_to_one_is_refused() -> None:
+    with pytest.raises(ShapeError, match=r"Dropout: ratio must lie in \[0, 1\), not 1"):
+        Dropout(**SIZES, ratio=1.0)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------- host
+
+
+def test_host_ports_and_the_loss_stay_on_the_first_device() -> None:
+    pinned = [HostInput, HostLabel, HostOutput, SoftmaxCrossEntropy]
+    assert all(kind.pinned_to_host for kind in pinned)
+    assert not any(kind.pinned_to_host for kind in (*MAPS, Fork))
+
+
+@pytest.mark.parametrize(("classes", "width"), [(2, 1), (10, 4), (16, 4), (17, 5), (1000, 10)])
+def test_a_label_has_as_many_bits_as_its_classes_need(classes: int, width: int) -> None:
+    assert HostLabel(classes=classes).sources[0].tensor.fixed == Fixed(width, 0, signed=False)
+
+
+def test_a_host_input_feeds_a_frame_in_time() -> None:
+    port = HostInput(height=8, width=8, channels=3).fold(64).sources[0]
+    assert port.lanes == 3
+    assert HostInput(height=8, width=8, channels=3).fold(192).cycles_per_frame == 192
