@@ -110,10 +110,16 @@ def expected_multipliers(resources: Resources) -> int:
     """Multiplier cells that Yosys should use; it takes them for products with constants too."""
     both = [*resources.multipliers.items(), *resources.constant_multipliers.items()]
     return sum(
-        number * math.prod(-(-width // WIDEST_FACTOR) for width in widths)
+        number * math.prod(_pieces(width) for width in widths)
         for widths, number in both
         if min(widths) >= NARROWEST_FACTOR
     )
+
+
+def _pieces(width: int) -> int:
+    """Multipliers side by side for a factor of ``width`` bits; a short rest is made of logic."""
+    whole, rest = divmod(width, WIDEST_FACTOR)
+    return whole + (rest >= NARROWEST_FACTOR)
 
 
 def expected_mlab_cells(resources: Resources, target: Part) -> int:

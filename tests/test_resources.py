@@ -226,12 +226,15 @@ def test_counts_agree_with_synthesis(name: str) -> None:
     assert 0.5 <= rows["alm"].estimate / rows["alm"].synthesis <= 2, rows["alm"]
 
 
-def test_multipliers_agree_with_synthesis() -> None:
+@pytest.mark.parametrize(
+    ("a", "b", "multipliers"), [(4, 4, 1), (18, 18, 1), (27, 27, 1), (30, 18, 1), (31, 18, 2), (57, 18, 2), (58, 18, 3)]
+)
+def test_multipliers_agree_with_synthesis(a: int, b: int, multipliers: int) -> None:
     def make() -> Any:
-        return build(multiply, bits(18, True), bits(18, True), bits(36, True))
+        return build(multiply, bits(a, True), bits(b, True), bits(a + b, True))
 
     rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), "product")))}
-    assert (rows["multipliers"].estimate, rows["multipliers"].synthesis) == (1, 1)
+    assert (rows["multipliers"].estimate, rows["multipliers"].synthesis) == (multipliers, multipliers)
 
 
 def test_synthesis_is_read_by_kind_of_cell() -> None:
