@@ -20,6 +20,7 @@ CIRCUITS = (
     "link_model.py",
     "memory.py",
     "random_bits.py",
+    "random_kernel.py",
     "recipe.py",
     "stream.py",
     "tensor.py",
@@ -27,7 +28,7 @@ CIRCUITS = (
 )
 # what turns a circuit into Verilog, and what counts it
 CONVERSION = ("elaboration.py", "verilog.py", "netlist.py")
-COUNTING = ("intervals.py", "ranges.py", "expressions.py", "liveness.py", "resources.py")
+COUNTING = ("dataflow.py", "intervals.py", "ranges.py", "expressions.py", "liveness.py", "resources.py")
 
 
 @cache
