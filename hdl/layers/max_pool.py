@@ -167,6 +167,12 @@ class MaxPool(_Pool):
         del source
         return {"x": self.stored_required(self.walk, elements)}
 
+    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
+        """Many equal values, and windows of nothing but the least code."""
+        codes = super().sample(port, rng, count)
+        few = rng.integers(0, 2, codes.shape) + rng.choice([self.x_fixed.low, 0], (count, *codes.shape[1:3], 1))
+        return np.where(rng.random((count, 1, 1, 1)) < 0.5, codes, np.where(rng.random() < 0.5, few, few.min()))
+
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """The first of the largest."""
         del state

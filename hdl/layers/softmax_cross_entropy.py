@@ -147,10 +147,13 @@ class SoftmaxCrossEntropy(Layer):
         tape.give_error("x", tape.value("error"))
 
     def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
-        """Labels are classes."""
+        """Labels are classes; logits of a frame differ by little or much, and some are equal."""
         if port == "label":
             return rng.integers(0, self.classes, (count, 1, 1, 1), dtype=np.int64)
-        return super().sample(port, rng, count)
+        codes = super().sample(port, rng, count)
+        spread = rng.choice([0, 1, 2.0**self.x_fixed.fraction_bits, 2.0 ** (self.x_fixed.width - 1)], (count, 1, 1, 1))
+        close = np.clip(rng.normal(0, 1, codes.shape) * spread, self.x_fixed.low, self.x_fixed.high).astype(np.int64)
+        return np.where(rng.random((count, 1, 1, 1)) < 0.2, codes, close)
 
     # ---- hardware
 
