@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from hdl.errors import DagtrainError, ToolError
-from hdl.verilog import run_tool
+from hdl.verilog import VERILATOR_UNROLL, run_tool
 
 # seconds a build may take
 BUILD_TIMEOUT_S = 1800.0
@@ -78,7 +78,15 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
         run_tool(["iverilog", "-g2005", "-s", "icarus_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S)
         return program
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
-    options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint", "-CFLAGS", "-O1" if optimise else "-O0"]
+    options += [
+        *VERILATOR_UNROLL,
+        "--output-split",
+        "20000",
+        "-Wno-fatal",
+        "-Wno-lint",
+        "-CFLAGS",
+        "-O1" if optimise else "-O0",
+    ]
     command: list[str | Path] = [
         "verilator",
         *options,
