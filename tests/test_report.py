@@ -36,7 +36,7 @@ COSIM = {
     "compared_words": 4_321,
     "equal": True,
     "mismatches": [],
-    "losses": [1.25, 0.75],
+    "losses": [2.0, 1.5] * 8 + [1.0, 0.5] * 8,
 }
 
 
@@ -196,6 +196,14 @@ def test_training_curves_have_a_point_for_every_epoch(case: Case) -> None:
     assert text.count("<title>training: ") == 2 * len(EPOCHS)
     assert text.count("<title>held out: ") == 2 * len(EPOCHS)
     assert "held out: 0.8125 at 2" in text
+
+
+def test_losses_of_cosimulation_are_shown_by_frame_and_as_means_of_batches(case: Case) -> None:
+    case.pretend("cosim", ("emit",), COSIM)
+    text = page(case)
+    assert text.count("<title>each frame: ") == 32
+    assert "mean of a batch: 1.75 at 16" in text
+    assert "mean of a batch: 0.75 at 32" in text
 
 
 def test_a_mismatch_in_cosimulation_is_shown_in_full(case: Case) -> None:

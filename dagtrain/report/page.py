@@ -64,8 +64,17 @@ def _count(value: float | None) -> str:
 
 
 def _cosim_chart(cosim: Mapping[str, Any]) -> str:
-    losses = [(float(index + 1), float(loss)) for index, loss in enumerate(cosim["losses"])]
-    return line_chart("loss in co-simulation, by FPGA hardware", "batch", "mean loss", {"emitted Verilog": losses})
+    """Loss of every frame as the emitted Verilog told it, and its mean over each batch, at the batch's last frame."""
+    losses = [float(loss) for loss in cosim["losses"]]
+    size = max(1, len(losses) // cosim["batches"])
+    batches = [losses[start : start + size] for start in range(0, len(losses), size)]
+    series = {
+        "each frame": [(float(index + 1), loss) for index, loss in enumerate(losses)],
+        "mean of a batch": [
+            (float(index * size + len(batch)), sum(batch) / len(batch)) for index, batch in enumerate(batches)
+        ],
+    }
+    return line_chart("loss in co-simulation, told by the emitted Verilog", "frame", "cross-entropy", series)
 
 
 def _train_charts(train: Mapping[str, Any]) -> tuple[str, str]:
