@@ -35,8 +35,7 @@ def resource_bound(instance: Instance, table: OptionTable, ceiling: int, effort:
     3. *packing*: items of equal least costs counted, counts packed into devices (blocks only).
     """
     single = max(
-        (_single_item_cycles(instance, item, ceiling), instance.items[item].name)
-        for item in range(len(instance.items))
+        (_single_item_cycles(instance, item, ceiling), instance.items[item].name) for item in range(len(instance.items))
     )
     best = Bound(max(1, single[0]), f"item {single[1]!r} alone needs {single[0]} cycles a frame on its best device")
     levels = table.levels()
@@ -172,9 +171,7 @@ def _order_by_load(
                 break
 
 
-def _least_costs(
-    instance: Instance, by_part: dict[str, tuple[int, ...]], item: int
-) -> dict[str, tuple[int, ...]]:
+def _least_costs(instance: Instance, by_part: dict[str, tuple[int, ...]], item: int) -> dict[str, tuple[int, ...]]:
     """Part → the least DSP, M20K and ALM (each for itself) of an item over its usable configurations."""
     offered = instance.items[item].configurations
     return {

@@ -98,9 +98,7 @@ def _helpful_relaxations(instance: Instance, table: OptionTable, cycles: int, ef
     return helpful
 
 
-def binding_of(
-    instance: Instance, table: OptionTable, assignment: Assignment, bound: Bound
-) -> tuple[Binding, ...]:
+def binding_of(instance: Instance, table: OptionTable, assignment: Assignment, bound: Bound) -> tuple[Binding, ...]:
     """What stands in the way of a lower T: first what this placement runs against, then what the cluster lacks."""
     cycles = least_cycles(instance, assignment)
     assert cycles is not None

@@ -258,9 +258,7 @@ def _item_problems(instance: Instance, item: Item) -> list[str]:
 def _group_problems(instance: Instance) -> list[str]:
     problems = []
     for group, members in instance.tile_groups.items():
-        tiles = [
-            {c.tile for part in instance.items[m].configurations.values() for c in part} for m in members
-        ]
+        tiles = [{c.tile for part in instance.items[m].configurations.values() for c in part} for m in members]
         if not set.intersection(*tiles):
             names = ", ".join(instance.items[m].name for m in members)
             problems.append(f"tile group {group!r}: no tile is offered by all of {names}")

@@ -291,14 +291,10 @@ def decide(model: Model, effort: Effort) -> tuple[Answer, Assignment | None]:
     raise AssertionError(f"CP-SAT calls our model {solver.status_name(status)}: {model.solver.validate()}")
 
 
-def cheapest_configurations(
-    instance: Instance, options: Options, assignment: Assignment, effort: Effort
-) -> Assignment:
+def cheapest_configurations(instance: Instance, options: Options, assignment: Assignment, effort: Effort) -> Assignment:
     """The same devices with the configurations that take the smallest sum of shares of their devices' DSP, M20K, ALM
     and DRAM, still at this T; the assignment itself if none better is found within the effort."""
-    pins = {
-        item.name: instance.devices[n].name for item, n in zip(instance.items, assignment.devices, strict=True)
-    }
+    pins = {item.name: instance.devices[n].name for item, n in zip(instance.items, assignment.devices, strict=True)}
     model = build_model(instance.with_pins(pins), options, without=frozenset({Family.HOPS}))
     terms = []
     for (i, n, k), pick in model.picks.items():
@@ -308,6 +304,22 @@ def cheapest_configurations(
         shares = sum(cost * 1_000_000 // max(1, limit) for cost, limit in zip(c.costs, limits, strict=True))
         terms.append(min(shares, 10**9) * pick)
     model.solver.minimize(sum(terms))
+    add_hint(model, assignment)
+    answer, found = decide(model, effort)
+    return found if answer is Answer.FEASIBLE and found is not None else assignment
+
+
+def fewest_crossings(instance: Instance, options: Options, assignment: Assignment, effort: Effort) -> Assignment:
+    """A placement at the same T in which fewer streams cross the network: each costs a sender, a receiver and latency.
+
+    The assignment itself if none better is found within the effort."""
+    model = build_model(instance, options)
+    pairs = {
+        (instance.item_index[link.source], instance.item_index[link.target])
+        for link in instance.links
+        if link.source != link.target
+    }
+    model.solver.minimize(sum(_crosses(model, i, j) for i, j in sorted(pairs)))
     add_hint(model, assignment)
     answer, found = decide(model, effort)
     return found if answer is Answer.FEASIBLE and found is not None else assignment

@@ -147,6 +147,4 @@ def _floors(tiles: list[str], menus: list[dict[str, list[Costs]]]) -> NDArray[np
 
 
 def _tile_covers(a: str, b: str, menus: list[dict[str, list[Costs]]]) -> bool:
-    return all(
-        any(_covers(mine, theirs) for mine in menu.get(a, ())) for menu in menus for theirs in menu.get(b, ())
-    )
+    return all(any(_covers(mine, theirs) for mine in menu.get(a, ())) for menu in menus for theirs in menu.get(b, ()))

@@ -160,9 +160,7 @@ def chosen(instance: Instance, assignment: Assignment) -> list[Configuration]:
     """The configuration of every item, in item order."""
     return [
         instance.configurations(item, device)[configuration]
-        for item, (device, configuration) in enumerate(
-            zip(assignment.devices, assignment.configurations, strict=True)
-        )
+        for item, (device, configuration) in enumerate(zip(assignment.devices, assignment.configurations, strict=True))
     ]
 
 

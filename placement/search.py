@@ -17,7 +17,16 @@ from placement import anneal, encode
 from placement.bound import resource_bound
 from placement.explain import binding_of, explain_infeasible
 from placement.instance import Instance
-from placement.model import Answer, Effort, add_hint, build_model, cheapest_configurations, decide, order_equal_devices
+from placement.model import (
+    Answer,
+    Effort,
+    add_hint,
+    build_model,
+    cheapest_configurations,
+    decide,
+    fewest_crossings,
+    order_equal_devices,
+)
 from placement.options import OptionTable
 from placement.plan import Assignment, Bound, Plan, build_plan, cycles_needed, least_cycles, unequal_joins
 from placement.validate import violations
@@ -36,6 +45,8 @@ class SearchOptions:
     decision_seconds: float = 20.0
     # … and for one refutation of the bound
     refutation_seconds: float = 3.0
+    # … and for finding fewer crossings at the T reached
+    tidy_seconds: float = 10.0
     # the exact model is asked only up to this many (item, device, configuration) choices
     exact_choices: int = 2_500
     # moves of one annealing run, and runs at one T before it counts as a failure; 0 runs: no annealing
@@ -68,9 +79,7 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-def find_plan(
-    instance: Instance, options: SearchOptions | None = None, on_progress: OnProgress | None = None
-) -> Plan:
+def find_plan(instance: Instance, options: SearchOptions | None = None, on_progress: OnProgress | None = None) -> Plan:
     """The best plan found, judged by the validator.
 
     Raises:
@@ -164,8 +173,12 @@ class _Search:
         self._first_placement(effort)
         self._descend()
         assert self.best is not None
+        options = self.table.at(self.best_cycles)
+        if self._exact_is_small(self.best_cycles) and self.options.tidy_seconds > 0:
+            self._report("fewest crossings")
+            self.best = fewest_crossings(self.instance, options, self.best, self._effort(self.options.tidy_seconds))
         self._report("cheapest configurations")
-        return cheapest_configurations(self.instance, self.table.at(self.best_cycles), self.best, effort)
+        return cheapest_configurations(self.instance, options, self.best, effort)
 
     def _effort(self, seconds: float) -> Effort:
         return Effort(deterministic_seconds=seconds, seed=self.options.seed, workers=self.options.workers)

@@ -78,9 +78,7 @@ class Builder:
         costs = Configuration(label="stream", cycles_per_frame=size * size, m20k=2, alm=500)
         return Tensor(self.item("input", (costs,), pinned=self.first_device), channels, size)
 
-    def conv(
-        self, x: Tensor, channels: int, kernel: int, stride: int, name: str, *, depthwise: bool = False
-    ) -> Tensor:
+    def conv(self, x: Tensor, channels: int, kernel: int, stride: int, name: str, *, depthwise: bool = False) -> Tensor:
         """Forward engine, error engine, gradient engine (one tile) and update; the input is forked and stashed."""
         out = -(-x.size // stride)
         weights = kernel * kernel * x.channels * (1 if depthwise else channels)
@@ -241,9 +239,13 @@ def conv_configurations(
                     continue
                 menu.append(
                     Configuration(
-                        label=f"{pi}x{po}x{pk}{where}{kept}", cycles_per_frame=out * out * passes,
-                        dsp=-(-multipliers // 2), m20k=base + m20k + more, alm=100 + 20 * multipliers,
-                        dram_bytes_per_frame=dram + traffic, tile=f"{pi}x{po}x{pk}",
+                        label=f"{pi}x{po}x{pk}{where}{kept}",
+                        cycles_per_frame=out * out * passes,
+                        dsp=-(-multipliers // 2),
+                        m20k=base + m20k + more,
+                        alm=100 + 20 * multipliers,
+                        dram_bytes_per_frame=dram + traffic,
+                        tile=f"{pi}x{po}x{pk}",
                     )
                 )
     return pareto(menu)
@@ -259,8 +261,11 @@ def lane_configurations(
         for kept, more, traffic in (("s", ceil(stash / M20K_BITS), 0), ("S", 2, 2 * stash // 8)):
             menu.append(
                 Configuration(
-                    label=f"{lanes}{kept}", cycles_per_frame=size * size * -(-channels // lanes),
-                    dsp=-(-lanes * multipliers // 2), m20k=m20k + more, alm=50 + 40 * lanes,
+                    label=f"{lanes}{kept}",
+                    cycles_per_frame=size * size * -(-channels // lanes),
+                    dsp=-(-lanes * multipliers // 2),
+                    m20k=m20k + more,
+                    alm=50 + 40 * lanes,
                     dram_bytes_per_frame=traffic,
                 )
             )
@@ -276,8 +281,12 @@ def update_configurations(weights: int) -> tuple[Configuration, ...]:
         for where, m20k, traffic in choices:
             menu.append(
                 Configuration(
-                    label=f"{lanes}{where}", cycles_per_frame=-(-weights // (lanes * BATCH)), dsp=-(-3 * lanes // 2),
-                    m20k=m20k, alm=200 * lanes, dram_bytes_per_frame=traffic,
+                    label=f"{lanes}{where}",
+                    cycles_per_frame=-(-weights // (lanes * BATCH)),
+                    dsp=-(-3 * lanes // 2),
+                    m20k=m20k,
+                    alm=200 * lanes,
+                    dram_bytes_per_frame=traffic,
                 )
             )
     return pareto(menu)
@@ -297,8 +306,13 @@ def devices(*counts: tuple[int, str], utilisation: Fraction = Fraction(85, 100))
         p = part(name)
         made += [
             Device(
-                name=f"{name}-{k}", part=name, dsp=int(p.dsp * utilisation), m20k=int(p.m20k * utilisation),
-                alm=int(p.alm * utilisation), dram_bytes_per_s=dram * 7 // 10, link_bits_per_s=link,
+                name=f"{name}-{k}",
+                part=name,
+                dsp=int(p.dsp * utilisation),
+                m20k=int(p.m20k * utilisation),
+                alm=int(p.alm * utilisation),
+                dram_bytes_per_s=dram * 7 // 10,
+                link_bits_per_s=link,
             )
             for k in range(count)
         ]

@@ -248,9 +248,7 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
         )
     throughput = float(Fraction(clock, plan.cycles_per_frame))
     if plan.throughput_fps != throughput:
-        found.append(
-            f"plan says {plan.throughput_fps} frames/s, {clock} Hz / {plan.cycles_per_frame} is {throughput}"
-        )
+        found.append(f"plan says {plan.throughput_fps} frames/s, {clock} Hz / {plan.cycles_per_frame} is {throughput}")
     return [Violation(Rule.OBJECTIVE, message) for message in found]
 
 

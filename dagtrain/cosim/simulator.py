@@ -77,16 +77,10 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
         program = folder / "bench.vvp"
         run_tool(["iverilog", "-g2005", "-s", "icarus_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S)
         return program
+    fast = "-O1" if optimise else "-O0"
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
-    options += [
-        *VERILATOR_UNROLL,
-        "--output-split",
-        "20000",
-        "-Wno-fatal",
-        "-Wno-lint",
-        "-CFLAGS",
-        "-O1" if optimise else "-O0",
-    ]
+    options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint", *VERILATOR_UNROLL]
+    options += ["-MAKEFLAGS", f"OPT_FAST={fast} OPT_GLOBAL={fast} OPT_SLOW=-O0"]
     command: list[str | Path] = [
         "verilator",
         *options,

@@ -29,7 +29,7 @@ from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 
 # batches of the float reference from which binary points are chosen
-CALIBRATION_BATCHES = 4
+CALIBRATION_BATCHES = 16
 # frames a calibration batch may have without data: large models cost seconds a frame
 SYNTHETIC_FRAMES = 2
 
