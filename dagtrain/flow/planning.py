@@ -154,8 +154,15 @@ class Planner:
         self.progress.begin("costs", len(wanted) * len(self.graph.nodes))
         offers: dict[str, dict[str, list[Configuration]]] = {node.name: {} for node in self.graph.nodes}
         parts = {device.board.part.name: device.board.part for device in self.cluster.devices}
+        priced = 0
         for cycles in wanted:
-            self._price_level(cycles, parts, offers, assignment)
+            # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
+            try:
+                self._price_level(cycles, parts, offers, assignment)
+                priced += 1
+            except FoldingError:
+                if not priced and cycles == wanted[-1]:
+                    raise
         self.progress.end()
         tiles = weight_tiles(self.graph, wanted[-1])
         items = tuple(self._item(node, offers[node.name], node.name in tiles) for node in self._by_layer())
