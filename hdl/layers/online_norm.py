@@ -244,9 +244,9 @@ class OnlineNorm(_Norm):
         return Y_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
 
     def required(self, source: str, elements: int) -> dict[str, int]:
-        """Element by element; ``inverse`` leaves with the first pixel."""
+        """A word of the inside after another; ``inverse`` leaves with the first pixel."""
         del source
-        return {"x": elements}
+        return {"x": -(-elements // self.core) * self.core}
 
     # ---- meaning
 
@@ -456,8 +456,8 @@ class OnlineNormBackward(_Norm):
 
     @property
     def multipliers(self) -> int:
-        """As `macs`, a lane."""
-        return 5 * self.core
+        """As `macs`, a lane; only those of the gradients where nothing upstream learns."""
+        return (5 if self.needs_dx else 2) * self.core
 
     @property
     def engine(self) -> BackwardShape:
@@ -482,9 +482,8 @@ class OnlineNormBackward(_Norm):
         return DX_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
 
     def required(self, source: str, elements: int) -> dict[str, int]:
-        """Element by element; ``inverse`` is needed with the first pixel."""
-        if source != "dx":
-            elements = self.pixels * self.channels
+        """A word of the inside after another; ``inverse`` is needed with the first pixel."""
+        elements = self.pixels * self.channels if source != "dx" else -(-elements // self.core) * self.core
         return {"e": elements, "normal": elements, "inverse": min(elements, self.channels)}
 
     # ---- meaning
