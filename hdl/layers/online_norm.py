@@ -456,8 +456,8 @@ class OnlineNormBackward(_Norm):
 
     @property
     def multipliers(self) -> int:
-        """As `macs`, a lane; only those of the gradients where nothing upstream learns."""
-        return (5 if self.needs_dx else 2) * self.core
+        """As `macs`, a lane; only that of gamma's gradient where nothing upstream learns."""
+        return (5 if self.needs_dx else 1) * self.core
 
     @property
     def engine(self) -> BackwardShape:
