@@ -65,8 +65,10 @@ def main() -> int:
         curves = pool.map(train, runs, chunksize=1)
     exact = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.GOLDEN]
     plain = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.REFERENCE]
-    print(f"batch {recipe.batch}, learning rate {recipe.learning_rate}, momentum {recipe.momentum}, "
-          f"{options.epochs} epochs; held-out accuracy")
+    print(
+        f"batch {recipe.batch}, learning rate {recipe.learning_rate}, momentum {recipe.momentum}, "
+        f"{options.epochs} epochs; held-out accuracy"
+    )
     print(f"{'seed':>6} {'float, D=0':>12} {f'16 bits, D={options.staleness}':>14}")
     for seed, (a, b) in enumerate(zip(plain, exact, strict=True), 1):
         print(f"{seed:6} {a:12.2%} {b:14.2%}")
@@ -103,8 +105,12 @@ def train(run: Run) -> list[float]:
         emulator.train_epoch(data, run.seed, epoch)
         curve.append(emulator.evaluate(held_out).accuracy)
     seconds = time.perf_counter() - start
-    print(f"seed {run.seed}, {run.mode.value}, D={run.recipe.staleness}: "
-          + " ".join(f"{accuracy:.1%}" for accuracy in curve) + f"  ({seconds:.0f} s)", flush=True)
+    print(
+        f"seed {run.seed}, {run.mode.value}, D={run.recipe.staleness}: "
+        + " ".join(f"{accuracy:.1%}" for accuracy in curve)
+        + f"  ({seconds:.0f} s)",
+        flush=True,
+    )
     return curve
 
 

@@ -92,13 +92,19 @@ class BarProgress:
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Move the newest bar."""
-        self._bars.update(self._task, advance=units, **({"note": note} if note else {}))
+        self._bars.update(self._task, advance=units)
+        self._note(note)
 
     def end(self, note: str = "") -> None:
         """Fill the newest bar."""
         task = self._bars.tasks[self._task]
         total = task.total if task.total is not None else max(task.completed, 1)
-        self._bars.update(self._task, total=total, completed=total, **({"note": note} if note else {}))
+        self._bars.update(self._task, total=total, completed=total)
+        self._note(note)
+
+    def _note(self, note: str) -> None:
+        if note:
+            self._bars.update(self._task, note=note)
 
 
 Job = Callable[[Workspace, Progress], StepResult]

@@ -87,9 +87,7 @@ def stream_player(
 
 
 @block
-def stream_recorder(
-    clk: Any, rst: Any, x: Stream, count: Any, *, depth: int, probability_256: int, seed: int
-) -> Any:
+def stream_recorder(clk: Any, rst: Any, x: Stream, count: Any, *, depth: int, probability_256: int, seed: int) -> Any:
     """Keeps the first ``depth`` beats in the image "beats"; ``count`` says how many came, up to ``depth``."""
     width = len(x.payload)
     address = Signal(intbv(0)[address_width(depth) :])

@@ -111,9 +111,9 @@ class DramUnit(Unit):
         bits, mask = self.element_bits, (1 << self.element_bits) - 1
         per_word = elements_per_word(bits, self.format.data_bits)
         at = index * self.tensor_bursts * self.burst
-        flat = [
-            word >> (bits * i) & mask for word in region[at : at + self.tensor_words] for i in range(per_word)
-        ][: self.elements]
+        flat = [word >> (bits * i) & mask for word in region[at : at + self.tensor_words] for i in range(per_word)][
+            : self.elements
+        ]
         groups = [flat[at : at + lanes] for at in range(0, len(flat), lanes)]
         return [sum(element << (bits * i) for i, element in enumerate(group)) for group in groups]
 

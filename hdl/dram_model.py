@@ -149,5 +149,3 @@ def dram_model(
             budget.next = cycles
 
     return queues, answer_wire, data_wire, gate, store, ends, pick, serve, out, step, spend
-
-

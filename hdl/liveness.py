@@ -153,8 +153,10 @@ class _Tracer(GeneratorAnalysis):
     def _flow(self, target: ast.expr, value: Node) -> None:
         if isinstance(target, ast.Name):
             self._set_local(target.id, value, whole=True)
-        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and (
-            target.value.id in self.locals
+        elif (
+            isinstance(target, ast.Subscript)
+            and isinstance(target.value, ast.Name)
+            and (target.value.id in self.locals)
         ):
             whole = isinstance(target.slice, ast.Slice) and target.slice.lower is None and target.slice.upper is None
             if not whole:

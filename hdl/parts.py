@@ -137,9 +137,7 @@ _ONE_27X27 = DspMode(width_a=27, width_b=27, multipliers=1)
 _FOUR_9X9 = DspMode(width_a=9, width_b=9, multipliers=4)
 
 
-def _intel(
-    name: str, family: str, *, alm: int, m20k: int, dsp: int, mlab: int, modes: tuple[DspMode, ...]
-) -> Part:
+def _intel(name: str, family: str, *, alm: int, m20k: int, dsp: int, mlab: int, modes: tuple[DspMode, ...]) -> Part:
     """An Intel part: four registers an ALM, an MLAB is one LAB of ten ALMs holding 640 bits."""
     return Part(
         name=name,

@@ -115,9 +115,7 @@ def test_a_fifo_in_dram_returns_every_tensor_in_order(unit: DramFifo, memory: Me
 
 
 RINGS = [
-    DramFifo(
-        format=FORM, element_bits=24, x_lanes=1, y_lanes=1, elements=n, burst=4, prefetch=8, capacity=c, preload=p
-    )
+    DramFifo(format=FORM, element_bits=24, x_lanes=1, y_lanes=1, elements=n, burst=4, prefetch=8, capacity=c, preload=p)
     for n, c, p in ((20, 1, 1), (7, 2, 1), (16, 2, 2), (1, 1, 1))
 ]
 
@@ -147,9 +145,7 @@ def test_a_fifo_holds_all_its_tensors_while_nobody_reads() -> None:
 
 def test_bandwidth_of_the_memory_is_used() -> None:
     """Words in and out share one word a cycle; bursts and turns cost less than a third."""
-    unit = DramFifo(
-        format=FORM, element_bits=64, x_lanes=1, y_lanes=1, elements=64, burst=16, prefetch=64, capacity=4
-    )
+    unit = DramFifo(format=FORM, element_bits=64, x_lanes=1, y_lanes=1, elements=64, burst=16, prefetch=64, capacity=4)
     cycles = passes(unit, (20, 1, 1, 0), Backend.MYHDL, 1, 0.0, count=20)
     assert 2 * 20 * 64 <= cycles < 1.33 * 2 * 20 * 64
 
@@ -185,9 +181,7 @@ def replays(unit: DramReplay, memory: Memory, backend: Backend, seed: int, stall
     ("elements", "batch", "staleness"),
     [(22, 3, 0), (22, 3, 1), (22, 3, 3), (16, 1, 0), (16, 1, 1), (64, 2, 1), (2, 4, 3), (6, 2, 2)],
 )
-def test_every_frame_gets_the_weights_of_its_version(
-    elements: int, batch: int, staleness: int, memory: Memory
-) -> None:
+def test_every_frame_gets_the_weights_of_its_version(elements: int, batch: int, staleness: int, memory: Memory) -> None:
     for seed, stall in ((1, 0.0), (2, 0.5)):
         replays(replay(elements, batch, staleness), memory, Backend.MYHDL, seed, stall)
 

@@ -176,3 +176,18 @@ def test_outputs_come_from_no_more_input_than_declared(name: str) -> None:
             counts = {made.names[source.name]: beats}
             run = run_streams(Backend.MYHDL, made, given, counts, seed=1, max_cycles=4000, drain_cycles=0)
             assert run.outputs[made.names[source.name]] == found.outputs[source.name][:beats]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_output_comes_within_the_declared_pipeline_cycles(name: str) -> None:
+    found, made = case(name), design(name)
+    result = simulate(found, made, Backend.MYHDL, stall=0.0, seed=1)
+    for source in found.layer.sources:
+        if not source.tensor.kind.per_batch:
+            needed = found.layer.required(source.name, source.lanes)
+            entered = [
+                result.fire_cycles[sink.name][max(-(-needed[sink.name] // sink.lanes), 1) - 1]
+                for sink in found.layer.sinks
+                if not sink.tensor.kind.per_batch
+            ]
+            assert result.fire_cycles[source.name][0] - max(entered) <= found.layer.pipeline_cycles, source.name

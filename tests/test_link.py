@@ -108,14 +108,10 @@ def network(
     egress, ingress = [], []
     for i, (element_bits, lanes, elements) in enumerate(SHAPES):
         there, here = (devices[1], devices[0]) if i < 2 else (devices[0], devices[1])
-        sender = Egress(
-            format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, credits=depth + stolen
-        )
+        sender = Egress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, credits=depth + stolen)
         receiver = Ingress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, depth=depth)
         egress.append(link_egress(clk, rst, numbers[i], there, xs[i], credits[i], sends[i], unit=sender))
-        ingress.append(
-            link_ingress(clk, rst, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver)
-        )
+        ingress.append(link_ingress(clk, rst, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver))
     split = Split(format=FORM)
     out0, out1, in0, in1, m0, m1, d0a, d0b, d0c, d1a, d1b, d1c = (word() for _ in range(12))
     wires = [
@@ -214,9 +210,7 @@ def test_credits_for_words_that_the_receiver_cannot_hold_are_reported() -> None:
     sent = traffic(12, 1)
     with pytest.raises((AssertionError, DeadlockError)):
         delivers(design, Backend.MYHDL, 1, 0.8)
-    run = run_streams(
-        Backend.MYHDL, design, sent, {"errors": 1}, seed=1, stall_probability=0.8, drain_cycles=0
-    )
+    run = run_streams(Backend.MYHDL, design, sent, {"errors": 1}, seed=1, stall_probability=0.8, drain_cycles=0)
     assert run.outputs["errors"] == [1]
 
 
@@ -231,9 +225,7 @@ def test_the_wire_keeps_its_latency_and_its_bandwidth(words_cycles: tuple[int, i
     words, cycles = words_cycles
 
     def factory(_images: Any) -> Any:
-        return link_wire(
-            Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(8), latency=11, words=words, cycles=cycles
-        )
+        return link_wire(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(8), latency=11, words=words, cycles=cycles)
 
     ports = (StreamPort("x", 8, Direction.IN), StreamPort("y", 8, Direction.OUT))
     run = run_streams(Backend.MYHDL, Design("wire", factory, ports), {"x": list(range(50))}, {"y": 50}, seed=1)
@@ -350,9 +342,7 @@ def draining(clk: Any, rst: Any, x: Stream, errors: Stream) -> Any:
 
 def test_a_word_that_nobody_takes_is_reported() -> None:
     ports = (StreamPort("x", 8, Direction.IN), StreamPort("errors", 1, Direction.OUT))
-    design = Design(
-        "draining", lambda _images: draining(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(1)), ports
-    )
+    design = Design("draining", lambda _images: draining(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(1)), ports)
     with pytest.raises(DeadlockError):
         run_streams(Backend.MYHDL, design, {"x": []}, {"errors": 1}, seed=1, max_cycles=20, drain_cycles=0)
     run = run_streams(Backend.MYHDL, design, {"x": [7]}, {"errors": 1}, seed=1, drain_cycles=0)

@@ -67,9 +67,7 @@ def random_instance(seed: int) -> Instance:
         if j == i + 1 or rng.random() < 0.25:
             bits = Fraction(int(rng.integers(0, 60)), int(rng.integers(1, 4)))
             links.append(Link(source=f"i{i}", target=f"i{j}", kind=kind, bits_per_frame=bits))
-    return Instance(
-        name=f"random {seed}", clock_hz=CLOCK, items=tuple(items), links=tuple(links), devices=machines
-    )
+    return Instance(name=f"random {seed}", clock_hz=CLOCK, items=tuple(items), links=tuple(links), devices=machines)
 
 
 def brute_force(instance: Instance) -> int | None:
@@ -97,9 +95,7 @@ def brute_force(instance: Instance) -> int | None:
             out = sum((link.bits_per_frame for link in cut if where[link.source] == n), Fraction(0))
             into_device = sum((link.bits_per_frame for link in cut if where[link.target] == n), Fraction(0))
             rates += [(out, device.link_bits_per_s), (into_device, device.link_bits_per_s)]
-        menus = [
-            item.configurations[instance.devices[n].part] for item, n in zip(instance.items, places, strict=True)
-        ]
+        menus = [item.configurations[instance.devices[n].part] for item, n in zip(instance.items, places, strict=True)]
         for picks in itertools.product(*menus):
             if len({pick.tile for pick in picks if pick.tile is not None}) > 1:
                 continue
@@ -151,9 +147,7 @@ def test_bound_never_exceeds_the_optimum(seed: int) -> None:
     truth = brute_force(instance)
     if truth is None:
         return
-    bound = resource_bound(
-        instance, OptionTable(instance), slowest_cycles(instance), Effort(deterministic_seconds=1.0)
-    )
+    bound = resource_bound(instance, OptionTable(instance), slowest_cycles(instance), Effort(deterministic_seconds=1.0))
     assert 1 <= bound.cycles_per_frame <= truth
 
 

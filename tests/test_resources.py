@@ -153,9 +153,7 @@ def test_parts_of_a_register_count_each_bit_once() -> None:
 @block
 def stored(clk: Any, enable: Any, address: Any, data: Any, y: Any, depth: int, kept: int) -> Any:
     word = bits(len(data))
-    inside = simple_dual_port(
-        clk, enable, address, data, enable, address, word, depth=depth, width=len(data)
-    )
+    inside = simple_dual_port(clk, enable, address, data, enable, address, word, depth=depth, width=len(data))
 
     @always_comb
     def out() -> None:

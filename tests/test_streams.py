@@ -216,9 +216,7 @@ def test_a_fork_gives_every_output_every_beat_once(outputs: int, backend: Backen
     names = [f"ys{i}" for i in range(outputs)]
     for seed, stall in ((1, 0.0), (2, 0.3), (3, 0.7)):
         beats = beats_of(40, WIDTH, seed)
-        run = run_streams(
-            backend, design, {"x": beats}, dict.fromkeys(names, 40), seed=seed, stall_probability=stall
-        )
+        run = run_streams(backend, design, {"x": beats}, dict.fromkeys(names, 40), seed=seed, stall_probability=stall)
         assert [run.outputs[name] for name in names] == [beats] * outputs
         if stall == 0:
             assert run.cycles == 40
@@ -396,9 +394,7 @@ def test_width_adapters_have_named_kinds() -> None:
 
 def test_a_frame_that_neither_side_divides_is_refused() -> None:
     clk, rst = Signal(bool(0)), Signal(bool(0))
-    message = (
-        r"^width_adapter: a frame of 7 elements is a whole number of beats neither of 2 nor of 3 elements$"
-    )
+    message = r"^width_adapter: a frame of 7 elements is a whole number of beats neither of 2 nor of 3 elements$"
     with pytest.raises(ValueError, match=message):
         width_adapter(clk, rst, Stream(8), Stream(12), element_bits=4, flush_every=7)
 

@@ -146,7 +146,5 @@ def _offered(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
         math.ceil(flow.at(needs.get(sink, 0) / layer.port(sink).tensor.elements)) for sink, flow in arrivals.items()
     )
     beats = max(1, source.beats)
-    last = max(
-        first + layer.cycles_per_frame * (beats - 1) // beats, *(flow.last for flow in arrivals.values())
-    )
+    last = max(first + layer.cycles_per_frame * (beats - 1) // beats, *(flow.last for flow in arrivals.values()))
     return Flow(first, last).later(pipeline)

@@ -41,7 +41,9 @@ class Net:
         self.nodes.append(helper.make_node(kind, list(inputs), [f"{name}_out"], name=name, **attributes))
         return f"{name}_out"
 
-    def conv(self, x: str, name: str, channels: int, filters: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
+    def conv(
+        self, x: str, name: str, channels: int, filters: int, kernel: int, stride: int = 1, groups: int = 1
+    ) -> str:
         """Convolution without bias, then batch normalisation."""
         fan_in = channels // groups * kernel * kernel
         shape = (filters, channels // groups, kernel, kernel)
@@ -82,7 +84,9 @@ class Net:
         """Two 3x3 convolutions beside the identity, or beside a 1x1 projection where shapes change."""
         y = self.relu(self.conv(x, f"{name}_conv1", channels, filters, 3, stride), f"{name}_relu1")
         y = self.conv(y, f"{name}_conv2", filters, filters, 3)
-        short = x if stride == 1 and channels == filters else self.conv(x, f"{name}_project", channels, filters, 1, stride)
+        short = (
+            x if stride == 1 and channels == filters else self.conv(x, f"{name}_project", channels, filters, 1, stride)
+        )
         return self.relu(self.node("Add", f"{name}_add", y, short), f"{name}_relu2")
 
     def inverted(self, x: str, name: str, channels: int, expansion: int) -> str:

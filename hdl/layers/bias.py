@@ -5,7 +5,6 @@ y[h, v, c] = x[h, v, c] + b[c]        g[c] = sum over frames and pixels of e[h, 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
