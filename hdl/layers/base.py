@@ -91,7 +91,7 @@ class Tape(Protocol):
         Connects the updated weights to this layer's sink; returns the weight edge for other users of it."""
 
     def weight(self, sink: str) -> str:
-        """The edge that `learn` will return for ``sink``, for a node that both uses the weight and makes its gradient."""
+        """The edge that `learn` will return for ``sink``, for a node that uses the weight and makes its gradient."""
 
     def connect(self, node_edge_sink: str, edge: str) -> None:
         """Connect a sink of this (forward) layer that had no edge in the forward graph."""
