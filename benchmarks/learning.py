@@ -1,6 +1,6 @@
 """Does the 16-bit pipeline learn?  Held-out accuracy of the digits net, beside float training without staleness.
 
-    python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness 4] [--batches 16] [--out table.json]
+    python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness D] [--batches 16] [--out table.json]
 
 Each seed has its own split (80 % / 20 %), order of images and random bits of rounding; the initial weights are the
 ONNX file's.  The float column is the float64 reference of the same graph with the same hyper-parameters at
@@ -54,22 +54,22 @@ def main() -> int:
     """Prints the table; 1 if a promise is broken."""
     options = parse()
     recipe = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
-    if options.rate is not None:
-        recipe = replace(recipe, learning_rate=options.rate)
+    recipe = replace(recipe, **{name: value for name, value in changed(options).items() if value is not None})
+    staleness = recipe.staleness if options.staleness is None else options.staleness
     runs = []
     for seed in range(1, options.seeds + 1):
         own = replace(recipe, seed=seed)
         runs.append(Run(seed, Mode.REFERENCE, replace(own, staleness=0), options.epochs, options.batches))
-        runs.append(Run(seed, Mode.GOLDEN, replace(own, staleness=options.staleness), options.epochs, options.batches))
+        runs.append(Run(seed, Mode.GOLDEN, replace(own, staleness=staleness), options.epochs, options.batches))
     with Pool(options.jobs) as pool:
         curves = pool.map(train, runs, chunksize=1)
     exact = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.GOLDEN]
     plain = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.REFERENCE]
     print(
         f"batch {recipe.batch}, learning rate {recipe.learning_rate}, momentum {recipe.momentum}, "
-        f"{options.epochs} epochs; held-out accuracy"
+        f"weight decay {recipe.weight_decay}, {options.epochs} epochs; held-out accuracy"
     )
-    print(f"{'seed':>6} {'float, D=0':>12} {f'16 bits, D={options.staleness}':>14}")
+    print(f"{'seed':>6} {'float, D=0':>12} {f'16 bits, D={staleness}':>14}")
     for seed, (a, b) in enumerate(zip(plain, exact, strict=True), 1):
         print(f"{seed:6} {a:12.2%} {b:14.2%}")
     print(f"{'mean':>6} {np.mean(plain):12.2%} {np.mean(exact):14.2%}")
@@ -80,6 +80,16 @@ def main() -> int:
     broken = judge(plain, exact)
     print("\n".join(broken) or "all promises hold")
     return 1 if broken else 0
+
+
+def changed(options: argparse.Namespace) -> dict[str, float | int | None]:
+    """Hyper-parameters said on the command line, None where the recipe's hold."""
+    return {
+        "batch": options.batch,
+        "learning_rate": options.rate,
+        "momentum": options.momentum,
+        "weight_decay": options.decay,
+    }
 
 
 def judge(plain: list[float], exact: list[float]) -> list[str]:
@@ -130,8 +140,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--staleness", type=int, default=4, help="frames; what the placed pipeline needs")
+    parser.add_argument("--staleness", type=int, help="frames of the 16-bit column, if not the recipe's")
+    parser.add_argument("--batch", type=int, help="frames a batch, if not the recipe's")
     parser.add_argument("--rate", type=float, help="learning rate, if not the recipe's")
+    parser.add_argument("--momentum", type=float, help="if not the recipe's")
+    parser.add_argument("--decay", type=float, help="weight decay, if not the recipe's")
     parser.add_argument("--batches", type=int, default=16, help="batches of the calibration")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at once")
     parser.add_argument("--out", type=Path, help="JSON file for the curves")
