@@ -122,7 +122,7 @@ class _DepthwiseEngine(_Windowed):
         return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
     def tiles(self, cycles: int) -> tuple[Tile, ...]:
-        """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths."""
+        """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory."""
         if max(port.tensor.elements // self.channels for port in self._frame_ports()) > cycles:
             return ()
         found = []
@@ -131,8 +131,13 @@ class _DepthwiseEngine(_Windowed):
                 tile = Tile(po, 1, pk)
                 walk = self.walk_of(tile)
                 if max(walk.cycles, walk.words) <= cycles:
-                    found.append((tile.size, memory_blocks(2 * (self.weights // tile.size), tile.size * 16), tile))
+                    found.append((tile.size, self._memory_blocks(tile, walk), tile))
         return tuple(tile for _, _, tile in sorted(found))
+
+    def _memory_blocks(self, tile: Tile, walk: Walk) -> int:
+        """Memory blocks of the weights and of the ring, of which every parallel tap reads a copy; to tell apart tiles."""
+        weights = memory_blocks(2 * (self.weights // tile.size), tile.size * 16)
+        return weights + tile.pk * memory_blocks((self.kernel[0] + 1) * walk.row_words, tile.po * 16)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
