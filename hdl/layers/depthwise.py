@@ -135,7 +135,7 @@ class _DepthwiseEngine(_Windowed):
         return tuple(tile for _, _, tile in sorted(found))
 
     def _memory_blocks(self, tile: Tile, walk: Walk) -> int:
-        """Memory blocks of the weights and of the ring, of which every parallel tap reads a copy; to tell apart tiles."""
+        """Memory blocks of the weights and of the ring, which every parallel tap reads a copy of."""
         weights = memory_blocks(2 * (self.weights // tile.size), tile.size * 16)
         return weights + tile.pk * memory_blocks((self.kernel[0] + 1) * walk.row_words, tile.po * 16)
 
