@@ -56,11 +56,11 @@ def dram_model(
     budget = Signal(intbv(0, min=0, max=limit + 1))
     pay, fetch, put, take_write, take_read, answering, idle = (Signal(bool(0)) for _ in range(7))
     write_first, write_last, read_first, read_last = (Signal(intbv(0)[address_bits + 1 :]) for _ in range(4))
-    cell = Signal(intbv(0)[address_width(depth) :])
+    place = Signal(intbv(0)[address_width(depth) :])
     word, incoming = Signal(intbv(0)[data_bits:]), Signal(intbv(0)[data_bits:])
-    last_at, request_bits, cell_bits = form.widths["r"] - 1, aw.width, len(cell)
+    last_at, request_bits, place_bits = form.widths["r"] - 1, aw.width, len(place)
     store = simple_dual_port(
-        clk, put, cell, incoming, fetch, cell, word, depth=depth, width=data_bits, contents=contents, image="dram"
+        clk, put, place, incoming, fetch, place, word, depth=depth, width=data_bits, contents=contents, image="dram"
     )
 
     @always_comb
@@ -86,9 +86,9 @@ def dram_model(
         incoming.next = w.payload[data_bits:]
         pay.next = go and budget >= cycles and ((reading and (not have or data.ready)) or (writing and w.valid))
         if bad:
-            cell.next = 0
+            place.next = 0
         else:
-            cell.next = address[cell_bits:]
+            place.next = address[place_bits:]
 
     @always_comb
     def out() -> None:

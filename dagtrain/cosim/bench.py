@@ -7,16 +7,19 @@ batch, and then writes all training state to files.  The same text runs in Icaru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from myhdl import Signal, intbv
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.device import DeviceDesign, HostPort, ImageFile, produced_net
 from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, MemoryModel, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, is_delayed
+from hdl.axi import FORWARD, Axi
 from hdl.bench import stream_player, stream_recorder
+from hdl.dram_model import dram_model
 from hdl.link import LinkFormat
 from hdl.link_model import link_switch
 from hdl.netlist import Direction
@@ -33,6 +36,7 @@ class BenchOptions:
     # frames that pass; a multiple of the batch
     frames: int
     network: NetworkModel
+    memory: MemoryModel = field(default_factory=MemoryModel)
     # of 256 cycles, those in which a host stream stalls
     host_stall_256: int = 64
     seed: int = 1
@@ -80,10 +84,13 @@ def design_bench(
     assembly = Assembly("cluster", f"All FPGAs of {graph.name} with their host and network")
     assembly.port("recorded", COUNT_BITS, Direction.OUT)
     assembly.port("network_error", 1, Direction.OUT)
+    assembly.port("memory_error", 1, Direction.OUT)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
     for device in devices:
         _add_device(assembly, device)
+        if device.memory:
+            _add_memory(assembly, library, device, device.memory, options.memory)
         for host in device.host_ports:
             beats = host.port.beats * options.frames
             file_name = f"{verilog_name(host.node)}.beats.mem"
@@ -97,6 +104,8 @@ def design_bench(
         _add_network(assembly, library, devices, options.network, form)
     flags = [f"{device.top.name}_net_error" for device in devices if device.has_network]
     assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
+    memory_flags = [f"{device.top.name}_dram_error" for device in devices if device.memory]
+    assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
     dumps = tuple(
         Dump(device.name, image, f"{verilog_name(device.name)}.{image.file_name}")
         for device in devices
@@ -118,6 +127,49 @@ def _add_device(assembly: Assembly, device: DeviceDesign) -> None:
         connections[port.name] = assembly.wire(f"{top.name}_{port.name}", port.width)
     parameters = {image.parameter: image.file_name for image in device.images}
     assembly.raw_instance(top.name, top.ports, f"fpga_{top.name}", connections, parameters)
+
+
+def memory_image(device: DeviceDesign) -> str:
+    """Name of the file that a device's memory starts with."""
+    return f"{verilog_name(device.name)}.dram.mem"
+
+
+def _add_memory(
+    assembly: Assembly, library: ModuleLibrary, device: DeviceDesign, memory: DeviceMemory, model: MemoryModel
+) -> None:
+    """The memory behind a device's AXI4 port."""
+    form, top = memory.format, device.top.name
+    options = asdict(model)
+    latency = options.pop("latency_cycles")
+
+    def build(clk: object, rst: object, streams: Mapping[str, Stream]) -> object:
+        port = Axi.of(streams, "m")
+        return dram_model(clk, rst, port, form=form, depth=memory.words, latency=latency, **options)
+
+    module = library.block("dram_model", f"{form} {memory.words} {model}", form.ports("m"), build)
+    byte_bits = (form.data_bits // 8).bit_length() - 1
+    nets = {}
+    for channel, parts in axi4_payloads(form).items():
+        net = assembly.stream(f"{top}_memory_{channel}", form.widths[channel])
+        nets[f"m_{channel}"] = net
+        theirs = f"{top}_{AXI_PREFIX}_{channel}"
+        low, pieces = 0, []
+        for signal, bits in parts:
+            wire = f"{top}_{AXI_PREFIX}_{signal}"
+            if channel not in FORWARD:
+                assembly.assigns.append((wire, f"{net}_payload[{low + bits - 1}:{low}]"))
+            elif signal.endswith("addr"):
+                pieces.append(f"{wire}[{bits + byte_bits - 1}:{byte_bits}]")
+            else:
+                pieces.append(wire)
+            low += bits
+        if channel in FORWARD:
+            assembly.assigns += [(f"{net}_valid", f"{theirs}valid"), (f"{theirs}ready", f"{net}_ready")]
+            assembly.assigns.append((f"{net}_payload", f"{{{', '.join(reversed(pieces))}}}"))
+        else:
+            assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
+    parameters = {module.verilog.images["dram"].parameter: memory_image(device)}
+    assembly.instance(module, f"memory_{top}", nets, parameters=parameters)
 
 
 def _host_net(assembly: Assembly, host: HostPort) -> str:
@@ -239,13 +291,16 @@ module bench (
     output wire network_error
 );
 wire [31:0] recorded;
+wire lost_word, memory_error;
 reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
-cluster dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(network_error));
+cluster dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error));
+assign network_error = lost_word || memory_error;
 assign progress = recorded;
 assign activity = {activity} + settled;
 always @(posedge clk) begin
+    if (memory_error && !rst) $display("memory error %0d", recorded);
 {counting}
     if ({done}) begin
         settled <= settled + 1;

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.cosim.bench import Bench, BenchOptions, design_bench
+from dagtrain.cosim.bench import Bench, BenchOptions, design_bench, memory_image
 from dagtrain.cosim.simulator import RunLog, Simulator, build, execute, read_memory
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.executor import Executor, Mode
 from dagtrain.files import write_text
@@ -59,15 +60,18 @@ def simulate_cluster(
     seed: int,
     progress: Progress,
     optimise: bool = True,
+    memory: MemoryModel | None = None,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the Verilog of all devices, and compare with the golden models.
 
     ``optimise`` False builds fast and runs slowly: right for few frames.
+    ``memory`` describes the DRAM of devices that use any.
     Everything the simulation reads and writes stays in ``folder``."""
     frames = len(feeds) * design.graph.recipe.batch
     options = BenchOptions(
         frames=frames,
         network=network,
+        memory=memory or MemoryModel(),
         host_stall_256=host_stall_256,
         seed=seed,
         settle_cycles=SETTLE_FRAMES * design.cycles_per_frame + network.latency_cycles + 4096,
@@ -114,6 +118,8 @@ def _build(
         sources.append(path)
         for image in device.images:
             write_image(folder / image.file_name, image.words, image.width)
+        if device.memory:
+            write_image(folder / memory_image(device), device.memory.image, device.memory.format.data_bits)
     for name, text in bench.texts.items():
         path = folder / "rtl" / f"{name}.v"
         write_text(path, text)

@@ -126,6 +126,8 @@ def execute(
                 )
             elif words[:2] == ["network", "error"]:
                 raise StuckError(f"a receiver lost or reordered words of a stream before cycle {words[2]}")
+            elif words[:2] == ["memory", "error"]:
+                raise ToolError(f"a memory refused an address after {words[2]} records")
             else:
                 tail.append(line)
         process.wait(timeout=timeout_s)

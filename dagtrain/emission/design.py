@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from dagtrain.emission.device import DeviceDesign, design_device
 from dagtrain.emission.links import Crossing, crossings_of, link_format
+from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.ir import Graph, Stage, verify
 from dagtrain.passes.buffers import fifo_beats
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.schedule import needed_staleness, schedule
+from hdl.errors import DagtrainError
 from hdl.link import LinkFormat
 
 # cycles that buffers allow for between leaving one FPGA and arriving at the next
@@ -46,17 +48,23 @@ def design_cluster(
     word_bits: int,
     network_cycles: int = NETWORK_CYCLES,
     fifo_override: Mapping[str, int] | None = None,
+    dram: DramUse | None = None,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
-    ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does."""
+    ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
+    ``dram`` names the edges whose FIFO lies in DRAM; layers that stream their weights do so in any case.
+    Raises `DagtrainError` for an edge in DRAM that doesn't exist or crosses the network."""
     folded = verify(fold_graph(graph, cycles), Stage.STREAMING)
     used = [name for name in devices if name in set(placed.values())]
+    unknown = sorted((dram or DramUse()).edges - {edge for edge, *_ in folded.edges})
+    if unknown:
+        raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
     crossings = crossings_of(folded, placed, used)
     form = link_format(crossings, len(used), word_bits)
     delays = {crossing.edge: network_cycles for crossing in crossings}
     timing = schedule(folded, cycles, delays)
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
-    tops = tuple(design_device(name, folded, placed, depths, crossings, library, form) for name in used)
+    tops = tuple(design_device(name, folded, placed, depths, crossings, library, form, dram) for name in used)
     staleness = needed_staleness(folded, timing, delays)
     return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, form)

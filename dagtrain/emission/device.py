@@ -1,4 +1,4 @@
-"""The top module of one FPGA: its layers, the FIFOs in front of them, the network port, the host ports."""
+"""The top module of one FPGA: its layers, the FIFOs in front of them, network, memory and host ports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
+from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort, streams_weights, sum_ports
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, Node
+from dagtrain.passes.buffers import REGISTER_BEATS
+from hdl.errors import DagtrainError
+from hdl.layers.conv import Conv, ConvError, ConvGradient
 from hdl.link import LinkFormat
 from hdl.netlist import Direction, Identifier, Module
 from hdl.streams import queue, width_adapter
@@ -64,6 +68,8 @@ class DeviceDesign:
     # streams that leave and enter over the network
     egress: tuple[Crossing, ...]
     ingress: tuple[Crossing, ...]
+    # what lies in DRAM, if anything
+    memory: DeviceMemory | None = None
 
     @property
     def has_network(self) -> bool:
@@ -79,14 +85,19 @@ def design_device(
     crossings: Sequence[Crossing],
     library: ModuleLibrary,
     form: LinkFormat,
+    dram: DramUse | None = None,
 ) -> DeviceDesign:
-    """The design of device ``name``; ``placed`` maps every node to its device."""
+    """The design of device ``name``; ``placed`` maps every node to its device.
+
+    Raises `DagtrainError` for an edge in DRAM that crosses the network."""
+    use = dram or DramUse()
     nodes = [node for node in graph.nodes if placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
     ingress = tuple(crossing for crossing in crossings if crossing.target_device == name)
     egress = tuple(crossing for crossing in crossings if crossing.source_device == name)
     images: list[ImageFile] = []
     host_ports: list[HostPort] = []
+    memory = MemoryPort(assembly, library, use)
     _declare_nets(assembly, graph, nodes)
     for node in nodes:
         if node.layer.sinks and node.layer.sources:
@@ -97,13 +108,20 @@ def design_device(
         for port in node.layer.sinks:
             edge = node.inputs[port.name]
             producer, source = graph.producers[edge]
-            if placed[producer.name] == name:
+            stored = edge in use.edges or streams_weights(node.layer, port)
+            if placed[producer.name] != name:
+                _refuse_crossing(edge, name, stored)
+            elif stored:
+                _add_stored_channel(assembly, graph, node, edge, fifo_beats[edge], memory)
+            else:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
+    for node in nodes:
+        _add_sums(assembly, node, memory)
     if egress or ingress:
         _add_network_port(assembly, library, egress, ingress, fifo_beats, form)
-    return DeviceDesign(
-        name, assembly.module(), tuple(n.name for n in nodes), tuple(images), tuple(host_ports), egress, ingress
-    )
+    stores = memory.finish()
+    names = tuple(node.name for node in nodes)
+    return DeviceDesign(name, assembly.module(), names, tuple(images), tuple(host_ports), egress, ingress, stores)
 
 
 def produced_net(edge: str) -> str:
@@ -114,6 +132,11 @@ def produced_net(edge: str) -> str:
 def consumed_net(edge: str) -> str:
     """The net at the consumer's end of an edge."""
     return f"c_{verilog_name(edge)}"
+
+
+def sums_net(node: str, port: Port) -> str:
+    """The net at one end of the sums that a gradient engine keeps outside."""
+    return f"s_{verilog_name(node)}_{port.name}"
 
 
 def instance_name(node: str) -> str:
@@ -128,6 +151,8 @@ def _declare_nets(assembly: Assembly, graph: Graph, nodes: Sequence[Node]) -> No
             assembly.stream(produced_net(node.outputs[port.name]), port.payload_bits)
         for port in node.layer.sinks:
             assembly.stream(consumed_net(node.inputs[port.name]), port.payload_bits)
+        for port in sum_ports(node.layer):
+            assembly.stream(sums_net(node.name, port), port.payload_bits)
 
 
 def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibrary) -> list[ImageFile]:
@@ -135,6 +160,7 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
     module = library.layer(layer)
     streams = {port.name: produced_net(node.outputs[port.name]) for port in layer.sources}
     streams |= {port.name: consumed_net(node.inputs[port.name]) for port in layer.sinks}
+    streams |= {port.name: sums_net(node.name, port) for port in sum_ports(layer)}
     contents = layer.images(layer.start({name: graph.parameters[key] for name, key in node.parameters.items()}))
     files = []
     for memory in layer.memories():
@@ -192,6 +218,52 @@ def _add_channel(
         net = adapted
     fifo = queue_module(library, sink.payload_bits, depth_beats)
     assembly.instance(fifo, f"fifo_{verilog_name(edge)}", {"x": net, "y": consumed_net(edge)})
+
+
+def _refuse_crossing(edge: str, device: str, stored: bool) -> None:
+    if stored:
+        raise DagtrainError(
+            f"edge {edge} comes to {device} over the network and is to lie in DRAM; only edges within a device can: "
+            "place its producer on the same device, or keep it on chip"
+        )
+
+
+def _add_stored_channel(
+    assembly: Assembly, graph: Graph, node: Node, edge: str, depth_beats: int, memory: MemoryPort
+) -> None:
+    """An edge whose data lie in DRAM, between two small queues."""
+    _producer, source = graph.producers[edge]
+    sink = next(port for port in node.layer.sinks if node.inputs[port.name] == edge)
+    label = verilog_name(edge)
+    to_store = assembly.stream(f"t_{label}", source.payload_bits)
+    from_store = assembly.stream(f"f_{label}", sink.payload_bits)
+    before = queue_module(memory.library, source.payload_bits, REGISTER_BEATS)
+    after = queue_module(memory.library, sink.payload_bits, REGISTER_BEATS)
+    assembly.instance(before, f"store_{label}", {"x": produced_net(edge), "y": to_store})
+    assembly.instance(after, f"fetch_{label}", {"x": from_store, "y": consumed_net(edge)})
+    nets = (to_store, from_store)
+    layer = node.layer
+    if isinstance(layer, Conv | ConvError) and streams_weights(layer, sink):
+        parameters = {name: graph.parameters[key] for name, key in node.parameters.items()}
+        memory.add_weights(edge, layer, source, sink, layer.start(parameters)["initial"], nets)
+    else:
+        memory.add_fifo(edge, source, sink, depth_beats, nets)
+
+
+def _add_sums(assembly: Assembly, node: Node, memory: MemoryPort) -> None:
+    """The sums of a gradient engine that keeps them outside, between two small queues."""
+    layer = node.layer
+    if not isinstance(layer, ConvGradient) or not layer.accumulator_ports:
+        return
+    label = verilog_name(node.name)
+    back, out = layer.accumulator_ports
+    to_store = assembly.stream(f"t_{label}_sums", out.payload_bits)
+    from_store = assembly.stream(f"f_{label}_sums", back.payload_bits)
+    before = queue_module(memory.library, out.payload_bits, REGISTER_BEATS)
+    after = queue_module(memory.library, back.payload_bits, REGISTER_BEATS)
+    assembly.instance(before, f"store_{label}_sums", {"x": sums_net(node.name, out), "y": to_store})
+    assembly.instance(after, f"fetch_{label}_sums", {"x": from_store, "y": sums_net(node.name, back)})
+    memory.add_sums(node.name, layer, (to_store, from_store))
 
 
 def queue_module(library: ModuleLibrary, payload_bits: int, depth: int) -> StreamModule:

@@ -18,6 +18,7 @@ from myhdl import Signal
 
 from dagtrain.files import write_text
 from hdl.layers.base import Layer
+from hdl.layers.conv import ConvGradient
 from hdl.netlist import Direction, PortDecl
 from hdl.sources import CONVERSION, code_hash
 from hdl.stream import Stream
@@ -58,7 +59,8 @@ class ModuleLibrary:
 
     def layer(self, layer: Layer) -> StreamModule:
         """The module of a layer's circuit."""
-        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources)}
+        beside = layer.accumulator_ports if isinstance(layer, ConvGradient) else ()
+        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
         return self.block(
             _snake(type(layer).__name__),
             repr(layer),

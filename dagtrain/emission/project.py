@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.emission.device import DeviceDesign
+from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
 from hdl.netlist import Module
 from hdl.verilog import VerilogModule, write_image
 
 MANIFEST_SCHEMA = 1
+# what the host loads into DRAM before the first frame
+MEMORY_IMAGE = "dram.mem"
 
 
 def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, part: str, clock_mhz: float) -> None:
@@ -26,6 +29,8 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for image in design.images:
         write_image(folder / "images" / image.file_name, image.words, image.width)
+    if design.memory:
+        write_image(folder / "images" / MEMORY_IMAGE, design.memory.image, design.memory.format.data_bits)
     write_text(folder / "files.f", "\n".join(sources) + "\n")
     write_text(folder / f"{design.top.name}.sdc", _constraints(clock_mhz))
     write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')
@@ -95,6 +100,20 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz
             }
             for host in design.host_ports
         ],
+        "memory": _memory(design.memory) if design.memory else None,
         "egress": [crossing.as_json() for crossing in design.egress],
         "ingress": [crossing.as_json() for crossing in design.ingress],
+    }
+
+
+def _memory(memory: DeviceMemory) -> dict[str, Any]:
+    return {
+        "port": AXI_PREFIX,
+        "data_bits": memory.format.data_bits,
+        "image": f"images/{MEMORY_IMAGE}",
+        "words": memory.words,
+        "regions": [
+            {"name": region.name, "base": region.base, "words": region.words, "preloaded": len(region.contents)}
+            for region in memory.regions
+        ],
     }

@@ -1,0 +1,251 @@
+"""The memory port of an FPGA: what lies in DRAM, where, and the AXI4 master that all of it shares.
+
+Structure (units of `hdl.dram` and `hdl.axi`)::
+
+    producer ─▶ DramFifo ─▶ consumer        a stash
+    update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out
+    gradient ─▶ DramFifo ─▶ gradient        sums of gradients under way
+        every unit ─▶ tree of AxiMerge ─▶ AXI4 port `m_axi_…` of the device
+
+Regions follow each other from address 0, each a whole number of bursts at a multiple of the burst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.links import unit_module
+from dagtrain.emission.modules import ModuleLibrary, verilog_name
+from hdl.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, AxiMerge
+from hdl.dram import DramFifo, DramReplay, DramUnit
+from hdl.errors import DagtrainError
+from hdl.layers.base import Layer, to_beats
+from hdl.layers.conv import Conv, ConvError, ConvGradient
+from hdl.netlist import Direction
+from hdl.tensor import Port
+
+# tensors of sums that a gradient engine's FIFO holds: the one under way, and one for what waits around it
+SUMS_CAPACITY = 2
+# prefix of the AXI4 signals of a device
+AXI_PREFIX = "m_axi"
+_SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DramUse:
+    """What a design keeps in DRAM beside the weights of layers built for it, and how its memory ports look."""
+
+    # edges within a device whose FIFO lies in DRAM
+    edges: frozenset[str] = frozenset()
+    format: AxiFormat = field(default_factory=AxiFormat)
+    # words a burst
+    burst: int = 16
+    # words that a unit may have under way
+    prefetch: int = 64
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a device's memory."""
+
+    # edge of the graph, or node whose sums lie there
+    name: str
+    # first word, and their number
+    base: int
+    words: int
+    # words at the start, from ``base``; empty: anything
+    contents: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of one device as its port sees it."""
+
+    format: AxiFormat
+    regions: tuple[Region, ...]
+
+    @property
+    def words(self) -> int:
+        """Words in use."""
+        return max(region.base + region.words for region in self.regions)
+
+    @property
+    def image(self) -> list[int]:
+        """Contents before the first frame."""
+        whole = [0] * self.words
+        for region in self.regions:
+            whole[region.base : region.base + len(region.contents)] = region.contents
+        return whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryModel:
+    """The memory behind each port in a co-simulation; see `hdl.dram_model`."""
+
+    latency_cycles: int = 40
+    # the memory moves `words` words in `cycles` cycles, reads and writes together
+    words: int = 1
+    cycles: int = 1
+    # of 256 cycles, those in which it stalls
+    stall_256: int = 32
+    seed: int = 1
+
+
+def streams_weights(layer: Layer, port: Port) -> bool:
+    """Whether ``port`` wants the weights of its version once a frame."""
+    return isinstance(layer, Conv | ConvError) and layer.streamed and port.tensor.kind.per_batch
+
+
+def sum_ports(layer: Layer) -> tuple[Port, ...]:
+    """``acc_in`` and ``acc_out`` of a gradient engine whose sums live outside, else none."""
+    return layer.accumulator_ports if isinstance(layer, ConvGradient) else ()
+
+
+@dataclass
+class MemoryPort:
+    """The memory port of one device under construction."""
+
+    assembly: Assembly
+    library: ModuleLibrary
+    use: DramUse
+    regions: list[Region] = field(default_factory=list)
+    # prefixes of AXI ports that want the memory
+    masters: list[str] = field(default_factory=list)
+    # error flags of units
+    errors: list[str] = field(default_factory=list)
+
+    def add_fifo(self, edge: str, source: Port, sink: Port, depth_beats: int, nets: tuple[str, str]) -> None:
+        """A FIFO of at least ``depth_beats`` beats of the sink between two nets."""
+        elements = sink.tensor.elements
+        # one tensor more, as a burst's place is free only when all of it has been read
+        capacity = -(-depth_beats * sink.lanes // elements) + 1
+        unit = DramFifo(**self._fields(sink, source.lanes, sink.lanes), capacity=capacity)
+        self._add(edge, unit, nets, ())
+
+    def add_weights(self, edge: str, layer: Conv | ConvError, source: Port, sink: Port, initial: Any,
+                    nets: tuple[str, str]) -> None:  # fmt: skip
+        """Two versions of weights, read once a frame; ``initial`` codes are version 0."""
+        recipe = layer.recipe
+        fields = self._fields(sink, source.lanes, sink.lanes)
+        unit = DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
+        version0 = to_beats(layer, sink.name, initial[None])
+        self._add(edge, unit, nets, unit.image([version0], sink.lanes))
+
+    def add_sums(self, node: str, layer: ConvGradient, nets: tuple[str, str]) -> None:
+        """The FIFO of a gradient engine's sums."""
+        back, out = layer.accumulator_ports
+        unit = DramFifo(**self._fields(out, out.lanes, back.lanes), capacity=SUMS_CAPACITY)
+        self._add(node, unit, nets, ())
+
+    def _fields(self, port: Port, x_lanes: int, y_lanes: int) -> dict[str, Any]:
+        return {
+            "format": self.use.format,
+            "element_bits": port.tensor.fixed.width,
+            "x_lanes": x_lanes,
+            "y_lanes": y_lanes,
+            "elements": port.tensor.elements,
+            "burst": self.use.burst,
+            "prefetch": self.use.prefetch,
+        }
+
+    def _add(self, name: str, unit: DramUnit, nets: tuple[str, str], contents: Sequence[int]) -> None:
+        base = allocate(self.regions, unit, self.use.format, f"{self.assembly.name}: {name}")
+        self.regions.append(Region(name, base, unit.region_words, tuple(contents)))
+        label = verilog_name(name)
+        master = self._axi(f"dram_{label}")
+        error = self.assembly.wire(f"dram_error_{label}")
+        streams = {"x": nets[0], "y": nets[1], **_port(master, "m")}
+        signals = {"base": f"{unit.format.address_bits}'d{base}", "error": error}
+        module = unit_module(self.library, "dram_store", unit)
+        self.assembly.instance(module, f"u_dram_{label}", streams, signals)
+        self.masters.append(master)
+        self.errors.append(error)
+
+    def _axi(self, prefix: str) -> str:
+        for name, width in self.use.format.ports(prefix).items():
+            self.assembly.stream(name, width)
+        return prefix
+
+    def finish(self) -> DeviceMemory | None:
+        """The tree of arbiters, the port, the error flag; None if nothing lies in DRAM."""
+        if not self.regions:
+            return None
+        level, count = list(self.masters), 0
+        merge = unit_module(self.library, "axi_merge", AxiMerge(format=self.use.format))
+        while len(level) > 1:
+            merged = []
+            for a, b in zip(level[::2], level[1::2], strict=False):
+                out = self._axi(f"dram_merged{count}")
+                streams = {**_port(a, "a"), **_port(b, "b"), **_port(out, "m")}
+                self.assembly.instance(merge, f"dram_merge{count}", streams)
+                merged.append(out)
+                count += 1
+            level = merged + level[len(level) - len(level) % 2 :]
+        _axi4_port(self.assembly, self.use.format, level[0])
+        self.assembly.port("dram_error", 1, Direction.OUT)
+        self.assembly.assigns.append(("dram_error", " | ".join(self.errors)))
+        return DeviceMemory(self.use.format, tuple(self.regions))
+
+
+def allocate(regions: Sequence[Region], unit: DramUnit, form: AxiFormat, what: str) -> int:
+    """The first word behind all regions at which ``unit`` may begin.
+
+    Raises `DagtrainError` when it ends past the address space."""
+    end = max((region.base + region.words for region in regions), default=0)
+    base = -(-end // unit.burst) * unit.burst
+    if base + unit.region_words > 1 << form.address_bits:
+        raise DagtrainError(
+            f"{what}: {unit.region_words} words in DRAM from word {base} on end past the {form.address_bits}-bit "
+            "addresses of the memory port; keep less in DRAM or widen the addresses"
+        )
+    return base
+
+
+def _port(net: str, prefix: str) -> dict[str, str]:
+    """Streams of a unit's AXI port ``prefix`` → nets."""
+    return {f"{prefix}_{channel}": f"{net}_{channel}" for channel in CHANNELS}
+
+
+def axi4_payloads(form: AxiFormat) -> Mapping[str, tuple[tuple[str, int], ...]]:
+    """Channel → (AXI4 signal, bits) of the payload, low bits first; ``awaddr``, ``araddr`` count bytes on the port."""
+    return {
+        "aw": (("awaddr", form.address_bits), ("awlen", LENGTH_BITS)),
+        "w": (("wdata", form.data_bits), ("wlast", 1)),
+        "b": (("bresp", RESPONSE_BITS),),
+        "ar": (("araddr", form.address_bits), ("arlen", LENGTH_BITS)),
+        "r": (("rdata", form.data_bits), ("rresp", RESPONSE_BITS), ("rlast", 1)),
+    }
+
+
+def _axi4_port(assembly: Assembly, form: AxiFormat, net: str) -> None:
+    """The master's five streams as AXI4 signals ``m_axi_…``; addresses in bytes, strobes all ones."""
+    byte_bits = (form.data_bits // 8).bit_length() - 1
+    for channel, parts in axi4_payloads(form).items():
+        ours = channel in FORWARD
+        way, back = (Direction.OUT, Direction.IN) if ours else (Direction.IN, Direction.OUT)
+        valid = assembly.port(f"{AXI_PREFIX}_{channel}valid", 1, way)
+        ready = assembly.port(f"{AXI_PREFIX}_{channel}ready", 1, back)
+        if ours:
+            assembly.assigns += [(valid, f"{net}_{channel}_valid"), (f"{net}_{channel}_ready", ready)]
+        else:
+            assembly.assigns += [(f"{net}_{channel}_valid", valid), (ready, f"{net}_{channel}_ready")]
+        names, low = [], 0
+        for signal, bits in parts:
+            address = signal.endswith("addr")
+            name = assembly.port(f"{AXI_PREFIX}_{signal}", bits + byte_bits * address, way)
+            names.append(name)
+            if ours:
+                value = f"{net}_{channel}_payload[{low + bits - 1}:{low}]"
+                assembly.assigns.append((name, f"{{{value}, {byte_bits}'d0}}" if address and byte_bits else value))
+            low += bits
+        if not ours:
+            assembly.assigns.append((f"{net}_{channel}_payload", f"{{{', '.join(reversed(names))}}}"))
+        if channel in ("aw", "ar"):
+            size = assembly.port(f"{AXI_PREFIX}_{channel}size", _SIZE_BITS, Direction.OUT)
+            burst = assembly.port(f"{AXI_PREFIX}_{channel}burst", _BURST_BITS, Direction.OUT)
+            assembly.assigns += [(size, f"{_SIZE_BITS}'d{byte_bits}"), (burst, f"{_BURST_BITS}'d{_INCREMENT}")]
+    strobe = assembly.port(f"{AXI_PREFIX}_wstrb", form.data_bits // 8, Direction.OUT)
+    assembly.assigns.append((strobe, f"{{{form.data_bits // 8}{{1'b1}}}}"))
