@@ -61,6 +61,14 @@ Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and n
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 Simulator = Annotated[str, typer.Option(help="verilator or icarus.")]
+Efficiency = Annotated[
+    bool,
+    typer.Option(
+        "--efficiency/--no-efficiency",
+        help="Also run every MAC engine alone in Verilator and measure how many of its slots it uses; "
+        "measurements are kept, so a second run costs nothing.",
+    ),
+]
 
 
 class BarProgress:
@@ -190,12 +198,19 @@ def cosim(
     simulator: Simulator = "verilator",
     data: Data = None,
     seed: Seed = 1,
+    efficiency: Efficiency = True,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     options = cosim_step.CosimOptions(
-        batches=batches, stall=stall, latency_cycles=latency, simulator=simulator, data=data, seed=seed
+        batches=batches,
+        stall=stall,
+        latency_cycles=latency,
+        simulator=simulator,
+        data=data,
+        seed=seed,
+        efficiency=efficiency,
     )
     _perform(out, as_json, lambda space, progress: cosim_step.run(space, options, progress))
 

@@ -542,7 +542,11 @@ def test_a_wrong_command_shows_its_usage(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "tool"),
-    [(("emit",), "verilator"), (("cosim",), "verilator"), (("cosim", "--simulator", "icarus"), "iverilog")],
+    [
+        (("emit",), "verilator"),
+        (("cosim",), "verilator"),
+        (("cosim", "--simulator", "icarus", "--no-efficiency"), "iverilog"),
+    ],
 )
 def test_a_missing_simulator_is_named_before_any_work(
     words: tuple[str, ...], tool: str, case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.efficiency import WELL_USED, Measurement, measure_graph, write_efficiency
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.data import load_dataset
 from dagtrain.emission.links import NetworkModel
@@ -21,6 +22,9 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
 
+# poorly used engines that the summary names
+SHOWN_ENGINES = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class CosimOptions:
@@ -33,6 +37,8 @@ class CosimOptions:
     simulator: str = "verilator"
     data: str | None = None
     seed: int = 1
+    # also measure the MAC-slot efficiency of every engine, alone and without stalls, in Verilator
+    efficiency: bool = True
 
 
 def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> StepResult:
@@ -51,6 +57,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
         f"({meta['cycles_per_frame']:,.0f} a frame; planned {meta['planned_cycles_per_frame']:,})",
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
+        *([meta["mac_efficiency"]] if meta["mac_efficiency"] else []),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
 
@@ -69,7 +76,7 @@ def _problems(options: CosimOptions) -> list[str]:
 
 
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
-    require_tools(*SIMULATORS[options.simulator])
+    require_tools(*SIMULATORS[options.simulator], *(SIMULATORS["verilator"] if options.efficiency else ()))
     graph = load_training_graph(workspace)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
@@ -96,7 +103,22 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
         options.seed,
         progress,
     )
-    write_text(folder / "cosim.json", json.dumps(_meta(outcome, options, batch, design.devices, plan), indent=1) + "\n")
+    meta = _meta(outcome, options, batch, design.devices, plan)
+    if options.efficiency:
+        measured = measure_graph(design.graph, modules, progress)
+        write_efficiency(folder / "efficiency.json", measured)
+        meta["mac_efficiency"] = _efficiency_line(measured)
+    write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
+
+
+def _efficiency_line(measured: tuple[Measurement, ...]) -> str:
+    """What the measurement found, in one line."""
+    if not measured:
+        return "no engine could be measured alone"
+    low = sorted((one for one in measured if one.waits_for), key=lambda one: one.efficiency)
+    good = f"{len(measured) - len(low)} of {len(measured)} multiply in at least {WELL_USED:.0%} of their slots"
+    waiting = "".join(f"; {one.node} in {one.efficiency:.1%} ({one.waits_for})" for one in low[:SHOWN_ENGINES])
+    return f"MAC engines measured alone: {good}{waiting}{'; …' if len(low) > SHOWN_ENGINES else ''}"
 
 
 def _meta(
@@ -114,4 +136,5 @@ def _meta(
         "equal": not outcome.mismatches,
         "mismatches": list(outcome.mismatches),
         "losses": list(outcome.losses),
+        "mac_efficiency": "",
     }
