@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= build
+# small matrices: idle BLAS threads that spin cost more than they bring
+export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow test-torch check setup clean
 

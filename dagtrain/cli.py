@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
+from dagtrain import threads as threads
 from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step, train_step
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import load_summary
