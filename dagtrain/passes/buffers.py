@@ -4,6 +4,10 @@ Analysis, not transformation.  In steady state an element waits on an edge from 
 when its consumer takes it; frames follow each other every ``cycles``.  The depth is the most that lies there at any
 time, plus the burst by which an engine may run ahead of the even rate: producers compute row by row, so one
 row of the map on either side, and a few beats for registers.
+
+`deadlock_beats` says how much of a depth is there so that the pipeline moves at all: where streams part and meet again,
+the short branch must hold what the long branch takes in before it gives its first result.  The rest of the depth keeps
+the interval.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dagtrain.ir import Graph
+from dagtrain.ir import Graph, Node
 from dagtrain.passes.schedule import Schedule
+from hdl.layers.base import Layer
+from hdl.tensor import Port
 
 # beats that registers at both ends of an edge may hold or demand at once
 REGISTER_BEATS = 4
@@ -38,3 +44,105 @@ def burst_elements(shape: tuple[int, ...]) -> int:
     Rows of a map of height 1 (vectors) come and go as a whole."""
     height, width, channels = shape
     return 2 * width * channels if height > 1 else width * channels
+
+
+def deadlock_beats(graph: Graph, edge: str) -> int:
+    """Least depth in beats (of the consumer's lanes) at which a per-frame edge cannot deadlock; 0 if none can.
+
+    From `Layer.required` alone, of a folded streaming graph.  Before its consumer takes beat j of the edge, its other
+    sinks must have got what goes with that beat.  What this needs is followed back to where the branches parted; all
+    that came by there came by towards the edge as well, and but for the j - 1 beats that are gone lies on it.  The
+    worst j counts.
+
+    Exact where layers hold nothing on the way: a producer that parts the streams itself, by an eager fork (`Fork`, or
+    a layer with several sources), in front of which the last of those beats waits while the long branch has it; a
+    consumer that takes its sinks in lockstep (`Add`, `ReluError` and other element-wise layers); equal lanes.
+    Elsewhere it is more than the least: by the ring of rows of a `ConvGradient`, which takes so much of its stash
+    before the first error; by what the layers of a short branch hold; by the beat of a width adapter."""
+    producer, source = graph.producers[edge]
+    ((consumer, sink),) = graph.consumers[edge]
+    if sink.tensor.kind.per_batch:
+        return 0
+    lying = 0
+    for beat in range(1, sink.beats + 1):
+        needed = _needed(graph, _beside(consumer, sink, beat))
+        there = _passed(graph, needed).get(edge, 0)
+        lying = max(lying, -(-there // sink.lanes) - (beat - 1))
+    parts_here = len([port for port in producer.layer.sources if not port.tensor.kind.per_batch]) > 1
+    return max(0, lying - 1) if parts_here and source.lanes == sink.lanes else lying
+
+
+def _frame_inputs(node: Node) -> list[tuple[Port, str]]:
+    ports = [(node.layer.port(name), edge) for name, edge in node.inputs.items()]
+    return [(port, edge) for port, edge in ports if not port.tensor.kind.per_batch]
+
+
+def _beside(consumer: Node, sink: Port, beat: int) -> dict[str, int]:
+    """Edge -> elements that must have come at the other sinks for the consumer to take a beat of ``sink``."""
+    layer, first = consumer.layer, (beat - 1) * sink.lanes + 1
+    needs: dict[str, int] = {}
+    for source in layer.sources:
+        if not source.tensor.kind.per_batch:
+            uses = range(source.lanes, source.tensor.elements + 1, source.lanes)
+            enough = next((n for n in uses if layer.required(source.name, n).get(sink.name, 0) >= first), None)
+            if enough is not None:
+                for name, count in layer.required(source.name, enough).items():
+                    needs[name] = min(needs.get(name, count), count)
+    if not needs:
+        # no result a frame: all sinks at the same share of the frame
+        needs = {p.name: -(-beat * p.tensor.elements // sink.beats) for p, _ in _frame_inputs(consumer)}
+    return {edge: needs.get(p.name, 0) for p, edge in _frame_inputs(consumer) if p.name != sink.name}
+
+
+def _needed(graph: Graph, wanted: dict[str, int]) -> dict[str, int]:
+    """Edge -> elements that must have passed so that ``wanted`` can: against the streams."""
+    needed = dict(wanted)
+    for node in reversed(graph.nodes):
+        for name, edge in node.outputs.items():
+            source = node.layer.port(name)
+            count = needed.get(edge, 0)
+            if source.tensor.kind.per_batch or not count:
+                continue
+            whole = min(source.tensor.elements, _whole_beats(count, source, graph.consumers[edge]))
+            required = node.layer.required(name, whole)
+            for sink, before in _frame_inputs(node):
+                needed[before] = max(needed.get(before, 0), required.get(sink.name, 0))
+    return needed
+
+
+def _whole_beats(count: int, source: Port, uses: tuple[tuple[Node, Port], ...]) -> int:
+    """Elements rounded up to beats of all users, then of the source."""
+    for _, sink in uses:
+        count = max(count, -(-count // sink.lanes) * sink.lanes)
+    return -(-count // source.lanes) * source.lanes
+
+
+def _passed(graph: Graph, needed: dict[str, int]) -> dict[str, int]:
+    """Edge -> elements that have to find room for ``needed`` to pass: with the streams.
+
+    1. A node with several sources cannot give to one what it does not give to the others.
+    2. What has so been forced upon a node flows on through it.
+    3. All others may wait with what nobody needs yet."""
+    passed = dict(needed)
+    for node in graph.nodes:
+        inputs = {sink.name: passed.get(edge, 0) for sink, edge in _frame_inputs(node)}
+        forced = any(passed.get(edge, 0) > needed.get(edge, 0) for _, edge in _frame_inputs(node))
+        sources = [(node.layer.port(name), edge) for name, edge in node.outputs.items()]
+        sources = [(source, edge) for source, edge in sources if not source.tensor.kind.per_batch]
+        if inputs and (forced or len(sources) > 1):
+            for source, edge in sources:
+                passed[edge] = max(passed.get(edge, 0), _producible(node.layer, source, inputs))
+    return passed
+
+
+def _producible(layer: Layer, source: Port, inputs: dict[str, int]) -> int:
+    """The most elements of a source, in whole beats, that come of these elements at the sinks."""
+    low, high = 0, source.beats
+    while low < high:
+        middle = (low + high + 1) // 2
+        required = layer.required(source.name, middle * source.lanes)
+        if all(required.get(name, 0) <= count for name, count in inputs.items()):
+            low = middle
+        else:
+            high = middle - 1
+    return low * source.lanes

@@ -1,0 +1,99 @@
+"""Depths of FIFOs: enough for the interval, and the least that does not deadlock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dagtrain.builder import GraphBuilder
+from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.simulator import Simulator, StuckError
+from dagtrain.emission.design import design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.feeds import synthetic_feeds
+from dagtrain.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.buffers import deadlock_beats, fifo_beats
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.schedule import schedule
+from dagtrain.progress import Silent
+from hdl.recipe import Recipe
+from hdl.simulate.design import cache_folder
+
+BATCH = 4
+CYCLES = 600
+HEIGHT, WIDTH, CHANNELS = 5, 4, 4
+
+
+def net() -> Graph:
+    """A convolution beside an identity shortcut: a join, and stashes that wait for the loss."""
+    build = GraphBuilder("shortcut", Recipe(batch=BATCH, staleness=BATCH), seed=5)
+    x = build.relu(build.conv(build.input(HEIGHT, WIDTH, 1), CHANNELS, 1))
+    y = build.add(build.conv(x, CHANNELS, 3, padding=1), x)
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(y), 3)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+# edge -> why it needs room; layers on the way hold nothing, so the bound is exact
+JOIN, ERROR_JOIN, STASH = "relu1.y.fork.y1", "average1.error.dx.fork.y2", "relu1.mask"
+PLANNED = 480
+
+
+def bounds(graph: Graph) -> dict[str, int]:
+    folded = fold_graph(graph, CYCLES)
+    return {edge: deadlock_beats(folded, edge) for edge in (JOIN, ERROR_JOIN, STASH)}
+
+
+def train(graph: Graph, folder: Path, depths: dict[str, int], batches: int = 1) -> ClusterRun:
+    """Train on one device without any stall from outside, these FIFOs other than analysed."""
+    library = ModuleLibrary(cache_folder() / "modules")
+    where = dict.fromkeys((node.name for node in graph.nodes), "one")
+    made = design_cluster(graph, where, ("one",), CYCLES, library, word_bits=64, fifo_override=depths)
+    assert made.needed_staleness <= BATCH
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(batches)]
+    network = NetworkModel()
+    return simulate_cluster(made, library, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False)
+
+
+def test_the_bound_is_what_the_long_branch_takes_in_before_its_first_result() -> None:
+    graph = net()
+    consumers = {edge: graph.consumers[edge][0][0].name for edge in (JOIN, ERROR_JOIN, STASH)}
+    assert consumers == {JOIN: "add1", ERROR_JOIN: "relu1.y.sum0", STASH: "relu1.error"}
+    # a 3x3 window with padding needs two rows, the loss the whole frame; a beat waits in front of the fork
+    row = WIDTH * CHANNELS
+    assert bounds(graph) == {JOIN: 2 * row - 1, ERROR_JOIN: 2 * row - 1, STASH: HEIGHT * row - 1}
+
+
+def test_edges_that_close_no_branch_cannot_deadlock() -> None:
+    graph = fold_graph(net(), CYCLES)
+    for edge in ("conv1.y", "relu1.y", "relu1.y.fork.y0", "gemm1.y", "average1.error.dx", "relu1.y.sum0.y"):
+        assert deadlock_beats(graph, edge) == 0, edge
+
+
+def test_analysed_depths_are_no_less_than_the_bound() -> None:
+    graph = fold_graph(net(), CYCLES)
+    depths = fifo_beats(graph, schedule(graph, CYCLES))
+    for edge, _producer, _source, _consumer, _sink in graph.edges:
+        assert depths[edge] >= deadlock_beats(graph, edge), edge
+
+
+def test_the_analysed_depths_keep_the_interval_and_the_bound_only_moves(tmp_path: Path) -> None:
+    graph = net()
+    folded = fold_graph(graph, CYCLES)
+    assert max(node.layer.cycles_per_frame for node in folded.nodes) == PLANNED
+    analysed = train(graph, tmp_path / "analysed", {}, batches=6)
+    least = train(graph, tmp_path / "least", bounds(graph), batches=6)
+    assert analysed.mismatches == least.mismatches == ()
+    assert analysed.cycles_per_frame <= PLANNED
+    assert least.cycles_per_frame > 1.05 * PLANNED
+
+
+@pytest.mark.parametrize("edge", [JOIN, STASH, pytest.param(ERROR_JOIN, marks=pytest.mark.slow)])
+def test_a_beat_below_the_bound_deadlocks(edge: str, tmp_path: Path) -> None:
+    graph = net()
+    with pytest.raises(StuckError, match="deadlocked"):
+        train(graph, tmp_path, {edge: bounds(graph)[edge] - 1})
