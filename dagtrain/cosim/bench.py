@@ -13,7 +13,7 @@ from myhdl import Signal, intbv
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.device import DeviceDesign, HostPort, ImageFile, produced_net
-from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.links import NetworkModel, axi_stream_signals, link_word
 from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, MemoryModel, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, is_delayed
@@ -235,9 +235,27 @@ def _add_network(
         return link_switch(clk, rst, xs, ys, form=form, **options)
 
     module = library.block("link_switch", f"{form} {options}", widths, build)
-    nets = {f"x{number}": f"{device.top.name}_net_tx" for number, device in enumerate(devices)}
-    nets |= {f"y{number}": f"{device.top.name}_net_rx" for number, device in enumerate(devices)}
+    nets = {}
+    for number, device in enumerate(devices):
+        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.top.name, form)
     assembly.instance(module, "network", nets)
+
+
+def _cable(assembly: Assembly, top: str, form: LinkFormat) -> tuple[str, str]:
+    """The word streams (from, to) of a device's AXI4-Stream ports."""
+    sent, received = f"{top}_net_tx", f"{top}_net_rx"
+    leaving = assembly.stream(f"{top}_leaving", form.payload_bits)
+    arriving = assembly.stream(f"{top}_arriving", form.payload_bits)
+    assembly.assigns += [
+        (f"{leaving}_valid", f"{sent}_tvalid"),
+        (f"{leaving}_payload", link_word(form, sent)),
+        (f"{sent}_tready", f"{leaving}_ready"),
+        (f"{received}_tvalid", f"{arriving}_valid"),
+        (f"{arriving}_ready", f"{received}_tready"),
+    ]
+    signals = axi_stream_signals(form, f"{arriving}_payload")
+    assembly.assigns += [(f"{received}_{signal}", expression) for signal, expression in signals.items()]
+    return leaving, arriving
 
 
 def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stall_256: int, seed: int) -> StreamModule:

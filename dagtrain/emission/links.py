@@ -106,6 +106,43 @@ def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
     return max(LEAST_LINK_WORDS, -(-fifo_beats * crossing.sink.lanes // per_word) + 2)
 
 
+def axi_stream_widths(form: LinkFormat) -> dict[str, int]:
+    """Signals of the AXI4-Stream port beside TVALID and TREADY, and their widths."""
+    return {
+        "tdata": form.width("data"),
+        "tlast": form.width("last"),
+        "tid": form.width("stream"),
+        "tdest": form.width("device"),
+        "tuser": form.width("credit") + form.width("sequence"),
+    }
+
+
+def axi_stream_signals(form: LinkFormat, payload: str) -> dict[str, str]:
+    """The port's signals as Verilog expressions of a word ``payload``."""
+    field = {name: form.verilog_field(payload, name) for name in form.fields}
+    return {
+        "tdata": field["data"],
+        "tlast": field["last"],
+        "tid": field["stream"],
+        "tdest": field["device"],
+        "tuser": f"{{{field['credit']}, {field['sequence']}}}",
+    }
+
+
+def link_word(form: LinkFormat, port: str) -> str:
+    """A word as a Verilog expression of the signals of the AXI4-Stream port ``port``."""
+    sequence_bits = form.width("sequence")
+    parts = {
+        "data": f"{port}_tdata",
+        "last": f"{port}_tlast",
+        "stream": f"{port}_tid",
+        "device": f"{port}_tdest",
+        "credit": f"{port}_tuser[{sequence_bits}]",
+        "sequence": f"{port}_tuser[{sequence_bits - 1}:0]",
+    }
+    return "{" + ", ".join(parts[name] for name in reversed(list(form.fields))) + "}"
+
+
 def unit_module(library: ModuleLibrary, kind: str, unit: Unit) -> StreamModule:
     """The module of a unit."""
     return library.block(kind, repr(unit), dict(unit.streams), unit.build)
@@ -176,8 +213,7 @@ class NetworkPort:
 
     def finish(self, egress: Sequence[Crossing], ingress: Sequence[Crossing]) -> None:
         """The chains of splits and merges, the two ports, the error flag."""
-        bits = self.form.payload_bits
-        arriving = self.assembly.stream_port("net_rx", bits, Direction.IN)
+        arriving = self._receive_port()
         wanted = [(crossing, 0) for crossing in ingress] + [(crossing, 1) for crossing in egress]
         split = Split(format=self.form)
         for position, (crossing, credit) in enumerate(wanted):
@@ -190,11 +226,34 @@ class NetworkPort:
         stray = self.assembly.wire("error_stray")
         self.errors.append(stray)
         self.unit("link_drain", Drain(format=self.form), "drain", {"x": arriving}, {"error": stray})
-        leaving = self._merged()
-        port = self.assembly.stream_port("net_tx", bits, Direction.OUT)
-        self.assembly.connect(leaving, port)
+        self._transmit_port(self._merged())
         self.assembly.port("net_error", 1, Direction.OUT)
         self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
+
+    def _receive_port(self) -> str:
+        """The AXI4-Stream slave `net_rx`, as a word stream."""
+        words = self.stream("arriving")
+        self.assembly.port("net_rx_tvalid", 1, Direction.IN)
+        self.assembly.port("net_rx_tready", 1, Direction.OUT)
+        for signal, width in axi_stream_widths(self.form).items():
+            self.assembly.port(f"net_rx_{signal}", width, Direction.IN)
+        self.assembly.assigns += [
+            (f"{words}_valid", "net_rx_tvalid"),
+            (f"{words}_payload", link_word(self.form, "net_rx")),
+            ("net_rx_tready", f"{words}_ready"),
+        ]
+        return words
+
+    def _transmit_port(self, words: str) -> None:
+        """The AXI4-Stream master `net_tx` of a word stream."""
+        self.assembly.port("net_tx_tvalid", 1, Direction.OUT)
+        self.assembly.port("net_tx_tready", 1, Direction.IN)
+        self.assembly.assigns += [("net_tx_tvalid", f"{words}_valid"), (f"{words}_ready", "net_tx_tready")]
+        signals = axi_stream_signals(self.form, f"{words}_payload")
+        for signal, width in axi_stream_widths(self.form).items():
+            self.assembly.assigns.append(
+                (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
+            )
 
     def _merged(self) -> str:
         """All leaving word streams in one, by a balanced tree."""
