@@ -10,8 +10,12 @@ import pytest
 
 from dagtrain.builder import GraphBuilder
 from dagtrain.cosim import efficiency
+from dagtrain.cosim.cluster import ClusterRun
 from dagtrain.cosim.efficiency import is_engine, measure, measure_graph, waits_for, write_efficiency
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow import cosim_step
+from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.report_step import gather
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph
@@ -20,6 +24,7 @@ from dagtrain.progress import Silent
 from hdl.layers.base import Layer, Tile
 from hdl.layers.conv import Conv, ConvError, ConvGradient
 from hdl.recipe import Recipe
+from tests.flow_support import new_case, quick_costs
 
 CONV = Conv(height=4, width=4, channels=2, filters=4, kernel=(3, 3), padding=(1, 1, 1, 1), recipe=Recipe(batch=6))
 
@@ -96,3 +101,27 @@ def test_gradient_engines_of_batches_too_short_to_measure_are_left_out(tmp_path:
     found = measure_graph(small_net(batch=2), ModuleLibrary(), Silent(), tmp_path)
     assert len(found) == 3
     assert not any("gradient" in one.node for one in found)
+
+
+def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    monkeypatch.setenv("DAGTRAIN_CACHE", str(tmp_path / "cache"))
+    case = new_case(tmp_path / "case").must("import", "place").pretend_emit()
+    # the cluster in simulation is not what is tested here; engines take a cycle a frame more than declared
+    ran = ClusterRun(1000, 40.0, 10, (), (1.0,))
+    monkeypatch.setattr(cosim_step, "simulate_cluster", lambda *_arguments, **_options: ran)
+    monkeypatch.setattr(efficiency, "measure", lambda layer, _module: layer.cycles_per_frame + 1)
+    outcome = case.step("cosim")
+    assert outcome.code == 0, outcome.error
+    assert "MAC engines measured alone: " in outcome.out
+    found = gather(case.workspace).measured
+    assert found is not None
+    folded = fold_graph(gather(case.workspace).graph, load_plan(case.workspace).cycles_per_frame)
+    assert [engine["node"] for engine in found] == [node.name for node in folded.nodes if is_engine(node.layer)]
+    assert {engine["cycles_per_frame"] - folded.by_name[engine["node"]].layer.cycles_per_frame for engine in found} == {
+        1
+    }
+    assert case.step("cosim", "--no-efficiency").code == 0
+    assert gather(case.workspace).measured is None

@@ -57,8 +57,9 @@ def deadlock_beats(graph: Graph, edge: str) -> int:
     Exact where layers hold nothing on the way: a producer that parts the streams itself, by an eager fork (`Fork`, or
     a layer with several sources), in front of which the last of those beats waits while the long branch has it; a
     consumer that takes its sinks in lockstep (`Add`, `ReluError` and other element-wise layers); equal lanes.
-    Elsewhere it is more than the least: by the ring of rows of a `ConvGradient`, which takes so much of its stash
-    before the first error; by what the layers of a short branch hold; by the beat of a width adapter."""
+    Elsewhere it may be more than the least: by the ring of rows of a `ConvGradient` and the word before it, which fill
+    with the stash before the first error (in tests/test_buffers.py, four rows of 16 beats and a word of 2 beats, so 13
+    beats suffice where this says 79); by what layers of a short branch hold; by the beat of a width adapter."""
     producer, source = graph.producers[edge]
     ((consumer, sink),) = graph.consumers[edge]
     if sink.tensor.kind.per_batch:
