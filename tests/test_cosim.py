@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.builder import GraphBuilder
 from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
 from dagtrain.cosim.simulator import Simulator, StuckError
 from dagtrain.emission.design import ClusterDesign, design_cluster
@@ -15,42 +14,9 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
-from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.calibrate import calibrate
-from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.progress import Silent
-from dagtrain.summary import base_layer
-from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
-
-BATCH = 4
-CYCLES = 1200
-DEVICES = ("alpha", "beta", "gamma")
-
-
-def residual_net(staleness: int) -> Graph:
-    """A streaming graph with a residual block, a norm, a pool and a dense layer: every kind of edge, few weights."""
-    builder = GraphBuilder("residual", Recipe(batch=BATCH, staleness=staleness), seed=5)
-    x = builder.relu(builder.norm(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1)))
-    y = builder.relu(builder.conv(x, 4, 3, padding=1), ceiling=6.0)
-    y = builder.max_pool(builder.add(builder.conv(y, 4, 1), builder.conv(x, 4, 1)), 2, 2)
-    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
-    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
-
-
-def placement(graph: Graph, kind: str) -> dict[str, str]:
-    """Node -> device: everything on one; the branches of the block apart; layers dealt out in turn."""
-    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
-    where = {
-        "one": dict.fromkeys(layers, DEVICES[0]),
-        "branches apart": {
-            name: DEVICES[{"conv2": 1, "relu2": 1, "conv3": 1, "conv4": 2}.get(name, 0)] for name in layers
-        },
-        "dealt out": {name: DEVICES[index % 3] for index, name in enumerate(layers)},
-    }[kind]
-    return {
-        node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
-    }
+from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, residual_net
 
 
 def design(graph: Graph, kind: str) -> tuple[ClusterDesign, ModuleLibrary]:
@@ -83,6 +49,7 @@ def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
 
 
+@pytest.mark.slow
 def test_icarus_agrees_with_verilator(tmp_path: Path) -> None:
     assert train(residual_net(2), "one", tmp_path, Simulator.ICARUS).mismatches == ()
 

@@ -310,15 +310,19 @@ module bench (
 );
 wire [31:0] recorded;
 wire lost_word, memory_error;
+reg refused = 0;
 reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
 cluster dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error));
-assign network_error = lost_word || memory_error;
+assign network_error = lost_word || refused;
 assign progress = recorded;
 assign activity = {activity} + settled;
 always @(posedge clk) begin
-    if (memory_error && !rst) $display("memory error %0d", recorded);
+    if (memory_error && !rst) begin
+        $display("memory error %0d", recorded);
+        refused <= 1;
+    end
 {counting}
     if ({done}) begin
         settled <= settled + 1;

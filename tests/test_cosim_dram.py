@@ -1,0 +1,185 @@
+"""Stashes, weights and sums of gradients in DRAM: whole clusters train to the bits of the emulator all the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.project import write_device
+from dagtrain.feeds import synthetic_feeds
+from dagtrain.ir import Graph
+from dagtrain.passes.weight_home import stream_weights
+from dagtrain.progress import Silent
+from hdl.axi import AxiFormat
+from hdl.errors import DagtrainError, ToolError
+from hdl.simulate.design import cache_folder
+from hdl.tensor import Kind
+from hdl.verilog import check_yosys, lint_verilog
+from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, residual_net
+
+FORMAT = AxiFormat(data_bits=64, address_bits=16)
+BURST = 8
+# stashes of at least so many bits go to DRAM
+BIG_BITS = 2048
+CONVOLUTIONS = ("conv1", "conv2", "conv3", "conv4")
+LIBRARY = ModuleLibrary(cache_folder() / "modules")
+
+
+def use(edges: frozenset[str] = frozenset(), form: AxiFormat = FORMAT) -> DramUse:
+    return DramUse(edges=edges, format=form, burst=BURST, prefetch=32)
+
+
+def designed(graph: Graph, kind: str, dram: DramUse) -> ClusterDesign:
+    return design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64, dram=dram)
+
+
+def big_stashes(design: ClusterDesign) -> frozenset[str]:
+    """Stash edges within a device whose FIFO is big."""
+    return frozenset(
+        edge
+        for edge, producer, _source, consumer, sink in design.graph.edges
+        if sink.tensor.kind is Kind.STASH
+        and design.placed[producer.name] == design.placed[consumer.name]
+        and design.fifo_beats[edge] * sink.payload_bits >= BIG_BITS
+    )
+
+
+def with_big_stashes_in_dram(graph: Graph, kind: str) -> ClusterDesign:
+    return designed(graph, kind, use(big_stashes(designed(graph, kind, use()))))
+
+
+def memories(design: ClusterDesign) -> dict[str, DeviceMemory]:
+    return {device.name: device.memory for device in design.devices if device.memory}
+
+
+def stored(design: ClusterDesign) -> set[str]:
+    return {region.name for memory in memories(design).values() for region in memory.regions}
+
+
+def train(design: ClusterDesign, folder: Path, memory: MemoryModel | None = None, batches: int = 4) -> ClusterRun:
+    feeds = [synthetic_feeds(design.graph, BATCH, 100 + index) for index in range(batches)]
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=3)
+    return simulate_cluster(
+        design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 64, 3, Silent(), optimise=False, memory=memory
+    )
+
+
+def test_stashes_in_a_slow_memory_change_no_bit_but_cost_cycles(tmp_path: Path) -> None:
+    design = with_big_stashes_in_dram(residual_net(2), "one")
+    edges = big_stashes(design)
+    assert len(edges) >= 4
+    assert stored(design) == edges
+    fast = train(design, tmp_path / "fast", MemoryModel(latency_cycles=10, stall_256=0))
+    slow = train(design, tmp_path / "slow", MemoryModel(latency_cycles=150, words=1, cycles=5, stall_256=64))
+    assert fast.mismatches == slow.mismatches == ()
+    assert len(slow.losses) == 4 * BATCH
+    assert slow.cycles_per_frame > 1.2 * fast.cycles_per_frame
+
+
+def test_stashes_in_dram_of_several_devices_change_no_bit(tmp_path: Path) -> None:
+    design = with_big_stashes_in_dram(residual_net(2), "branches apart")
+    assert len(memories(design)) >= 2
+    assert train(design, tmp_path).mismatches == ()
+
+
+@pytest.mark.parametrize(("staleness", "kind"), [(0, "one"), (2, "branches apart"), (BATCH, "one")])
+def test_weights_sums_and_stashes_in_dram_change_no_bit(staleness: int, kind: str, tmp_path: Path) -> None:
+    graph = residual_net(staleness)
+    design = with_big_stashes_in_dram(stream_weights(graph, CONVOLUTIONS), kind)
+    # both copies of the weights, and the sums; the first layer sends no error back
+    assert {f"{name}.gradient" for name in CONVOLUTIONS} <= stored(design)
+    preloaded = [region for memory in memories(design).values() for region in memory.regions if region.contents]
+    assert len(preloaded) == 2 * len(CONVOLUTIONS) - 1
+    assert not any(
+        image.image == "weights" and image.node.startswith("conv") for d in design.devices for image in d.images
+    )
+    run = train(design, tmp_path)
+    assert run.mismatches == ()
+    assert len(run.losses) == 4 * BATCH
+
+
+def test_another_first_weight_in_dram_is_seen_as_a_mismatch(tmp_path: Path) -> None:
+    design = designed(stream_weights(residual_net(2), ["conv2"]), "one", use())
+    (device,) = design.devices
+    memory = device.memory
+    assert memory is not None
+    regions = tuple(
+        replace(region, contents=(region.contents[0] ^ 0x400, *region.contents[1:])) if region.contents else region
+        for region in memory.regions
+    )
+    wrong = replace(design, devices=(replace(device, memory=replace(memory, regions=regions)),))
+    run = train(wrong, tmp_path, batches=2)
+    assert any("conv2.w.update" in mismatch for mismatch in run.mismatches)
+
+
+def test_a_memory_that_refuses_an_address_is_reported(tmp_path: Path) -> None:
+    design = with_big_stashes_in_dram(residual_net(2), "one")
+    (device,) = design.devices
+    assert device.memory is not None
+    short = replace(
+        design, devices=(replace(device, memory=replace(device.memory, regions=device.memory.regions[:1])),)
+    )
+    with pytest.raises(ToolError, match=r"^a memory refused an address after \d+ records$"):
+        train(short, tmp_path, batches=1)
+
+
+def test_regions_lie_apart_in_whole_bursts() -> None:
+    design = with_big_stashes_in_dram(stream_weights(residual_net(2), CONVOLUTIONS), "one")
+    (memory,) = memories(design).values()
+    end = 0
+    for region in sorted(memory.regions, key=lambda region: region.base):
+        assert region.base >= end
+        assert region.base % BURST == region.words % BURST == 0
+        assert len(region.contents) in (0, region.words)
+        end = region.base + region.words
+    assert memory.words == end == len(memory.image)
+
+
+def test_a_device_with_a_memory_port_is_clean_verilog_and_its_manifest_tells_what_to_load(tmp_path: Path) -> None:
+    design = with_big_stashes_in_dram(stream_weights(residual_net(2), ["conv2"]), "one")
+    (device,) = design.devices
+    write_device(tmp_path, device, LIBRARY, "AGFB014", 200.0)
+    sources = [tmp_path / line for line in (tmp_path / "files.f").read_text().split()]
+    lint_verilog(sources, device.top.name)
+    check_yosys(sources, device.top.name)
+    ports = {port.name: port.width for port in device.top.ports}
+    assert ports["m_axi_awaddr"] == FORMAT.address_bits + 3
+    assert (ports["m_axi_wdata"], ports["m_axi_wstrb"], ports["m_axi_rdata"]) == (64, 8, 64)
+    memory = json.loads((tmp_path / "manifest.json").read_text())["memory"]
+    assert device.memory is not None
+    words = (tmp_path / memory["image"]).read_text().split()
+    assert [int(word, 16) for word in words] == device.memory.image
+    assert {region["name"] for region in memory["regions"]} == stored(design)
+
+
+def test_a_device_without_dram_has_no_memory_port() -> None:
+    (device,) = designed(residual_net(2), "one", use()).devices
+    assert device.memory is None
+    assert not any(port.name.startswith("m_axi") for port in device.top.ports)
+
+
+def test_what_cannot_lie_in_dram_is_refused() -> None:
+    graph = residual_net(2)
+    apart = designed(graph, "branches apart", use())
+    crossing = next(c.edge for c in apart.crossings if c.sink.tensor.kind is Kind.STASH)
+    with pytest.raises(
+        DagtrainError, match=rf"^edge {re.escape(crossing)} comes to \w+ over the network and is to lie"
+    ):
+        designed(graph, "branches apart", use(frozenset([crossing])))
+    with pytest.raises(DagtrainError, match=r"^graph residual has no edges nowhere that could lie in DRAM$"):
+        designed(graph, "one", use(frozenset(["nowhere"])))
+    with pytest.raises(DagtrainError, match=r"relu1, unheard can't keep weights in DRAM; name convolutions$"):
+        stream_weights(graph, ["conv1", "relu1", "unheard"])
+    small = AxiFormat(data_bits=64, address_bits=8)
+    with pytest.raises(DagtrainError, match=r"past the 8-bit addresses of the memory port; keep less in DRAM"):
+        designed(graph, "one", use(big_stashes(designed(graph, "one", use())), small))
