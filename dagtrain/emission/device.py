@@ -98,7 +98,7 @@ def design_device(
     images: list[ImageFile] = []
     host_ports: list[HostPort] = []
     memory = MemoryPort(assembly, library, use)
-    _declare_nets(assembly, graph, nodes)
+    _declare_nets(assembly, nodes)
     for node in nodes:
         if node.layer.sinks and node.layer.sources:
             images += _add_layer(assembly, graph, node, library)
@@ -144,8 +144,7 @@ def instance_name(node: str) -> str:
     return f"u_{verilog_name(node)}"
 
 
-def _declare_nets(assembly: Assembly, graph: Graph, nodes: Sequence[Node]) -> None:
-    del graph
+def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
     for node in nodes:
         for port in node.layer.sources:
             assembly.stream(produced_net(node.outputs[port.name]), port.payload_bits)

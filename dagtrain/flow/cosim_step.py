@@ -21,6 +21,7 @@ from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
+from placement.plan import Plan
 
 # poorly used engines that the summary names
 SHOWN_ENGINES = 3
@@ -122,7 +123,7 @@ def _efficiency_line(measured: tuple[Measurement, ...]) -> str:
 
 
 def _meta(
-    outcome: ClusterRun, options: CosimOptions, batch: int, devices: tuple[object, ...], plan: object
+    outcome: ClusterRun, options: CosimOptions, batch: int, devices: tuple[object, ...], plan: Plan
 ) -> dict[str, object]:
     return {
         "schema_version": SCHEMA_VERSION,
@@ -131,7 +132,7 @@ def _meta(
         "devices": len(devices),
         "cycles": outcome.cycles,
         "cycles_per_frame": outcome.cycles_per_frame,
-        "planned_cycles_per_frame": getattr(plan, "cycles_per_frame", 0),
+        "planned_cycles_per_frame": plan.cycles_per_frame,
         "compared_words": outcome.compared_words,
         "equal": not outcome.mismatches,
         "mismatches": list(outcome.mismatches),

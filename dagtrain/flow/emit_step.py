@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import used_modules, write_device
 from dagtrain.files import write_text
@@ -87,6 +88,11 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     progress.end()
 
 
-def _summary(name: str, nodes: int, modules: int, device: object) -> dict[str, object]:
-    egress, ingress = getattr(device, "egress", ()), getattr(device, "ingress", ())
-    return {"name": name, "nodes": nodes, "modules": modules, "egress": len(egress), "ingress": len(ingress)}
+def _summary(name: str, nodes: int, modules: int, device: DeviceDesign) -> dict[str, object]:
+    return {
+        "name": name,
+        "nodes": nodes,
+        "modules": modules,
+        "egress": len(device.egress),
+        "ingress": len(device.ingress),
+    }

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dagtrain.emission.design import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.planning import Planner
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
 from dagtrain.ir import Graph
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import DagtrainError
@@ -122,10 +125,6 @@ def _work(
 
 
 def _needed_staleness(graph: Graph, plan: Plan, cycles: int) -> int:
-    from dagtrain.emission.design import NETWORK_CYCLES
-    from dagtrain.passes.fold import fold_graph
-    from dagtrain.passes.schedule import needed_staleness, schedule
-
     placed = {item.item: item.device for item in plan.items}
     folded = fold_graph(graph, cycles)
     delays = {

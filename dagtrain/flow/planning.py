@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from dagtrain.emission.design import NETWORK_CYCLES
 from dagtrain.emission.links import Crossing, crossings_of, link_format, link_words
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.buffers import fifo_beats
-from dagtrain.passes.fold import fold_graph, weight_tiles
+from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles
 from dagtrain.passes.schedule import schedule
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
@@ -193,11 +194,12 @@ class Planner:
         )
 
     def _group_of(self, node: Node) -> str:
-        from dagtrain.passes.fold import weight_groups
-
-        if not hasattr(self, "_groups"):
-            self._groups = {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
         return self._groups[node.name]
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        """Node -> the first node of its weight group."""
+        return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
 
     def _price_level(
         self,
@@ -346,12 +348,10 @@ def _between(low: int, high: int, known: Sequence[int]) -> list[int]:
 
 def _with_bound(plan: Plan, found: Plan) -> Plan:
     """The plan with the bound of the search that found it: the forced one's own bound speaks of its placement only."""
-    import dataclasses
-
     bound = min(found.bound_cycles_per_frame, plan.cycles_per_frame)
     fps = plan.clock_hz / bound
     gap = 1 - bound / plan.cycles_per_frame
-    return dataclasses.replace(
+    return replace(
         plan,
         bound_cycles_per_frame=bound,
         bound_fps=fps,
