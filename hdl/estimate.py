@@ -34,7 +34,8 @@ class Estimator:
 
     def layer(self, layer: Layer) -> Resources:
         """The contents of a layer's circuit."""
-        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources)}
+        beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
+        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
         if not (layer.sinks and layer.sources):
             return Resources()
         return self.block(repr(layer), widths, lambda clk, rst, streams: layer.circuit(clk, rst, streams))

@@ -81,6 +81,13 @@ def write_image(path: Path, words: Sequence[int], width: int) -> None:
     path.write_text("".join(f"{word:0{digits}x}\n" for word in words))
 
 
+def write_sparse_image(path: Path, parts: Sequence[tuple[int, Sequence[int]]], width: int) -> None:
+    """A ``$readmemh`` file of parts (first address, words); what lies between them is left as it is."""
+    digits = (width + 3) // 4
+    lines = (f"@{at:x}\n" + "".join(f"{word:0{digits}x}\n" for word in words) for at, words in parts)
+    path.write_text("".join(lines))
+
+
 def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
     """The Verilog module of an elaborated block; the block must not be under simulation.
 

@@ -10,8 +10,8 @@ from myhdl import Signal
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, requantise
-from hdl.layers.base import Layer, Tile, divisors, from_beats, lanes_for, pack, to_beats, weight_lanes
-from hdl.layers.conv import Conv, ConvError, ConvGradient, WeightHome
+from hdl.layers.base import Home, Layer, Tile, divisors, from_beats, lanes_for, pack, to_beats, weight_lanes
+from hdl.layers.conv import Conv, ConvError, ConvGradient
 from hdl.layers.gemm import gemm
 from hdl.layers.patches import correlate_gradient
 from hdl.recipe import Recipe
@@ -78,7 +78,8 @@ def simulate(layer: Any, batches: int, seed: int, stall: float, backend: Backend
         for port in layer.sinks
     }
     state = layer.start({"w": layer.w_fixed.decode(inputs["w"][0])} if "w" in inputs else {})
-    images = layer.images(state)
+    contents = layer.images(state)
+    images = {memory.name: contents[memory.name] for memory in layer.memories()}
     found: dict[str, list[np.ndarray]] = {port.name: [] for port in layer.sources}
     for number in range(batches):
         given = {
@@ -99,13 +100,13 @@ def simulate(layer: Any, batches: int, seed: int, stall: float, backend: Backend
     ports = [StreamPort(port.name, port.payload_bits, Direction.IN) for port in layer.sinks]
     ports += [StreamPort(port.name, port.payload_bits, Direction.OUT) for port in layer.sources]
     if "acc_in" in beats:
-        acc_in, acc_out = layer.accumulator_ports
-        ports += [StreamPort("acc_in", acc_in.payload_bits, Direction.IN)]
-        ports += [StreamPort("acc_out", acc_out.payload_bits, Direction.OUT)]
+        (ring,) = layer.rings
+        ports += [StreamPort("acc_in", ring.back.payload_bits, Direction.IN)]
+        ports += [StreamPort("acc_out", ring.out.payload_bits, Direction.OUT)]
 
-    def build(contents: Any) -> Any:
+    def build(given: Any) -> Any:
         streams = {port.name: Stream(port.width) for port in ports}
-        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, contents)
+        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, given)
 
     run = run_streams(
         backend,
@@ -308,7 +309,7 @@ def streamed_engine(engine: type[Layer], seed: int) -> Any:
         layer = random_engine(engine, seed)
         seed += 1000
         try:
-            layer = dataclasses.replace(layer, weights=WeightHome.DRAM)
+            layer = dataclasses.replace(layer, weights=Home.DRAM)
         except FoldingError:
             continue
         if layer.walk.cycles < 600:
@@ -360,7 +361,7 @@ def test_a_fully_connected_layer_uses_each_streamed_weight_once_without_pause(
     engine: type[Layer], lanes: int, tile: Tile
 ) -> None:
     fields: dict[str, Any] = {"height": 1, "width": 1, "channels": 32, "filters": 8, "kernel": (1, 1)}
-    layer: Any = engine(**fields, tile=tile, w_lanes=lanes, weights=WeightHome.DRAM, recipe=Recipe(batch=12))
+    layer: Any = engine(**fields, tile=tile, w_lanes=lanes, weights=Home.DRAM, recipe=Recipe(batch=12))
     at = ends(layer, simulate(layer, 1, 0, 0.0), layer.sources[0].name)
     assert at[-1] - at[5] == 6 * layer.cycles_per_frame
     assert layer.cycles_per_frame == layer.weight_count // lanes

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from myhdl import Signal, intbv
 
 from dagtrain.emission.assembly import Assembly
-from dagtrain.emission.device import DeviceDesign, HostPort, ImageFile, produced_net
+from dagtrain.emission.device import DeviceDesign, HostPort, produced_net
 from dagtrain.emission.links import NetworkModel, axi_stream_signals, link_word
-from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, MemoryModel, axi4_payloads
+from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, MemoryModel, RingState, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, is_delayed
 from hdl.axi import FORWARD, Axi
@@ -56,11 +56,24 @@ class Recording:
 
 @dataclass(frozen=True)
 class Dump:
-    """A state memory written at the end."""
+    """Training state written at the end: a memory of a layer, or a region of a device's DRAM."""
 
     device: str
-    image: ImageFile
+    # of the graph
+    node: str
+    # name in `Layer.images`
+    image: str
     file_name: str
+    # Verilog path of the array below the bench, and the words of it
+    path: str
+    first: int
+    last: int
+    # how a region's words become beats
+    ring: RingState | None = None
+
+    def contents(self, words: Sequence[int]) -> list[int]:
+        """What `Layer.images` calls the same, of the file's words."""
+        return self.ring.beats(words) if self.ring else list(words)
 
 
 @dataclass(frozen=True)
@@ -87,10 +100,13 @@ def design_bench(
     assembly.port("memory_error", 1, Direction.OUT)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
+    dumps: list[Dump] = []
     for device in devices:
         _add_device(assembly, device)
+        dumps += _memory_dumps(device)
         if device.memory:
-            _add_memory(assembly, library, device, device.memory, options.memory)
+            path = _add_memory(assembly, library, device, device.memory, options.memory)
+            dumps += _ring_dumps(device, device.memory, path)
         for host in device.host_ports:
             beats = host.port.beats * options.frames
             file_name = f"{verilog_name(host.node)}.beats.mem"
@@ -106,18 +122,34 @@ def design_bench(
     assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
     memory_flags = [f"{device.top.name}_dram_error" for device in devices if device.memory]
     assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
-    dumps = tuple(
-        Dump(device.name, image, f"{verilog_name(device.name)}.{image.file_name}")
-        for device in devices
-        for image in device.images
-        if image.is_state
-    )
     texts = {
         "cluster": assembly.module().to_verilog(),
         "bench": _bench_text(graph, devices, recorded, dumps, options),
     }
     modules = tuple(sorted({instance.module for instance in assembly.instances}))
-    return Bench(texts, played, recorded, dumps, modules)
+    return Bench(texts, played, recorded, tuple(dumps), modules)
+
+
+def _memory_dumps(device: DeviceDesign) -> list[Dump]:
+    """State memories of a device's layers."""
+    name, top = verilog_name(device.name), f"dut.fpga_{verilog_name(device.name)}"
+    return [
+        Dump(device.name, i.node, i.image, f"{name}.{i.file_name}", f"{top}.{i.path}", 0, len(i.words) - 1)
+        for i in device.images
+        if i.is_state
+    ]
+
+
+def _ring_dumps(device: DeviceDesign, memory: DeviceMemory, path: str) -> list[Dump]:
+    """State in a device's DRAM, whose array is ``path``."""
+    found = []
+    for region in memory.regions:
+        state = region.state
+        if state:
+            file_name = f"{verilog_name(device.name)}.{verilog_name(region.name)}.mem"
+            last = region.base + region.words - 1
+            found.append(Dump(device.name, state.node, state.ring.name, file_name, path, region.base, last, state))
+    return found
 
 
 def _add_device(assembly: Assembly, device: DeviceDesign) -> None:
@@ -136,8 +168,8 @@ def memory_image(device: DeviceDesign) -> str:
 
 def _add_memory(
     assembly: Assembly, library: ModuleLibrary, device: DeviceDesign, memory: DeviceMemory, model: MemoryModel
-) -> None:
-    """The memory behind a device's AXI4 port."""
+) -> str:
+    """The memory behind a device's AXI4 port; returns the path of its array below the bench."""
     form, top = memory.format, device.top.name
     options = asdict(model)
     latency = options.pop("latency_cycles")
@@ -168,8 +200,9 @@ def _add_memory(
             assembly.assigns.append((f"{net}_payload", f"{{{', '.join(reversed(pieces))}}}"))
         else:
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
-    parameters = {module.verilog.images["dram"].parameter: memory_image(device)}
-    assembly.instance(module, f"memory_{top}", nets, parameters=parameters)
+    image = module.verilog.images["dram"]
+    assembly.instance(module, f"memory_{top}", nets, parameters={image.parameter: memory_image(device)})
+    return f"dut.memory_{top}.{image.memory}"
 
 
 def _host_net(assembly: Assembly, host: HostPort) -> str:
@@ -287,8 +320,7 @@ def _bench_text(
         counters.append((counter, net))
         conditions.append(f"{counter} == {batches * source.beats}")
     for dump in dumps:
-        path = f"dut.fpga_{verilog_name(dump.device)}.{dump.image.path}"
-        dump_lines.append(f'            $writememh("{dump.file_name}", {path});')
+        dump_lines.append(f'            $writememh("{dump.file_name}", {dump.path}, {dump.first}, {dump.last});')
     total = sum(recording.beats for recording in recorded.values())
     for recording in recorded.values():
         dump_lines.append(f'            $writememh("{recording.file_name}", {recording.path});')

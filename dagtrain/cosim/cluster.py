@@ -22,7 +22,7 @@ from dagtrain.progress import Progress
 from hdl.fixed import IntArray
 from hdl.layers.base import to_beats, unpack
 from hdl.tensor import Port
-from hdl.verilog import write_image
+from hdl.verilog import write_image, write_sparse_image
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -119,7 +119,7 @@ def _build(
         for image in device.images:
             write_image(folder / image.file_name, image.words, image.width)
         if device.memory:
-            write_image(folder / memory_image(device), device.memory.image, device.memory.format.data_bits)
+            write_sparse_image(folder / memory_image(device), device.memory.image, device.memory.format.data_bits)
     for name, text in bench.texts.items():
         path = folder / "rtl" / f"{name}.v"
         write_text(path, text)
@@ -172,11 +172,11 @@ def _compare(
         mismatches += differences(node, got, want)
         losses += _losses(port, got)
     for dump in bench.dumps:
-        holder = design.graph.by_name[dump.image.node]
-        want = holder.layer.images(golden.states[holder.name])[dump.image.image]
-        got = read_memory(folder / dump.file_name)
+        holder = design.graph.by_name[dump.node]
+        want = holder.layer.images(golden.states[holder.name])[dump.image]
+        got = dump.contents(read_memory(folder / dump.file_name))
         compared += len(want)
-        mismatches += differences(f"{dump.device}: {holder.name}.{dump.image.image}", got, want)
+        mismatches += differences(f"{dump.device}: {holder.name}.{dump.image}", got, want)
     return ClusterRun(log.cycles, _interval(log, frames), compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses))
 
 

@@ -71,7 +71,7 @@ class _EngineDesign(Design):
 
 def is_engine(layer: Layer) -> bool:
     """Whether a layer multiplies tile by tile, with weights or sums in the device, so that it can run alone."""
-    return bool(hasattr(layer, "tile") and layer.macs and layer.multipliers) and not getattr(layer, "streamed", False)
+    return bool(hasattr(layer, "tile") and layer.macs and layer.multipliers) and not (layer.rings or layer.replayed)
 
 
 def measure_graph(

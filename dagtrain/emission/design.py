@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dagtrain.emission.device import DeviceDesign, design_device
-from dagtrain.emission.links import Crossing, crossings_of, link_format
+from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
+from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
 from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.ir import Graph, Stage, verify
@@ -15,9 +15,6 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
 from hdl.link import LinkFormat
-
-# cycles that buffers allow for between leaving one FPGA and arriving at the next
-NETWORK_CYCLES = 512
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,12 @@ def design_cluster(
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
-    ``dram`` names the edges whose FIFO lies in DRAM; layers that stream their weights do so in any case.
-    Raises `DagtrainError` for an edge in DRAM that doesn't exist or crosses the network."""
+    ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
+    Raises `DagtrainError` for an edge in DRAM that doesn't exist."""
     folded = verify(fold_graph(graph, cycles), Stage.STREAMING)
     used = [name for name in devices if name in set(placed.values())]
-    unknown = sorted((dram or DramUse()).edges - {edge for edge, *_ in folded.edges})
+    use = dram or DramUse()
+    unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})
     if unknown:
         raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
     crossings = crossings_of(folded, placed, used)
@@ -65,6 +63,8 @@ def design_cluster(
     delays = {crossing.edge: network_cycles for crossing in crossings}
     timing = schedule(folded, cycles, delays)
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
-    tops = tuple(design_device(name, folded, placed, depths, crossings, library, form, dram) for name in used)
+    stored = stored_edges(folded, use)
+    behind = {c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles) for c in crossings}
+    tops = tuple(design_device(name, folded, placed, depths, crossings, behind, library, form, use) for name in used)
     staleness = needed_staleness(folded, timing, delays)
     return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, form)

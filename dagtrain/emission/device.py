@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
-from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort, streams_weights, sum_ports
+from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.buffers import REGISTER_BEATS
-from hdl.errors import DagtrainError
-from hdl.layers.conv import Conv, ConvError, ConvGradient
 from hdl.link import LinkFormat
 from hdl.netlist import Direction, Identifier, Module
 from hdl.streams import queue, width_adapter
@@ -83,13 +81,14 @@ def design_device(
     placed: Mapping[str, str],
     fifo_beats: Mapping[str, int],
     crossings: Sequence[Crossing],
+    receiver_beats: Mapping[str, int],
     library: ModuleLibrary,
     form: LinkFormat,
     dram: DramUse | None = None,
 ) -> DeviceDesign:
     """The design of device ``name``; ``placed`` maps every node to its device.
 
-    Raises `DagtrainError` for an edge in DRAM that crosses the network."""
+    ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge."""
     use = dram or DramUse()
     nodes = [node for node in graph.nodes if placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
@@ -104,21 +103,21 @@ def design_device(
             images += _add_layer(assembly, graph, node, library)
         else:
             host_ports += _add_host_port(assembly, node)
+    stored = stored_edges(graph, use)
     for node in nodes:
         for port in node.layer.sinks:
             edge = node.inputs[port.name]
             producer, source = graph.producers[edge]
-            stored = edge in use.edges or streams_weights(node.layer, port)
-            if placed[producer.name] != name:
-                _refuse_crossing(edge, name, stored)
-            elif stored:
-                _add_stored_channel(assembly, graph, node, edge, fifo_beats[edge], memory)
-            else:
+            arrives = placed[producer.name] != name
+            if edge in stored:
+                net = assembly.stream(arrived_net(edge), port.payload_bits) if arrives else produced_net(edge)
+                lanes = port.lanes if arrives else source.lanes
+                _add_stored_channel(assembly, graph, node, port, net, lanes, fifo_beats[edge], memory)
+            elif not arrives:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
-    for node in nodes:
-        _add_sums(assembly, node, memory)
+        _add_rings(assembly, graph, node, memory)
     if egress or ingress:
-        _add_network_port(assembly, library, egress, ingress, fifo_beats, form)
+        _add_network_port(assembly, library, egress, ingress, receiver_beats, stored, form)
     stores = memory.finish()
     names = tuple(node.name for node in nodes)
     return DeviceDesign(name, assembly.module(), names, tuple(images), tuple(host_ports), egress, ingress, stores)
@@ -134,9 +133,20 @@ def consumed_net(edge: str) -> str:
     return f"c_{verilog_name(edge)}"
 
 
-def sums_net(node: str, port: Port) -> str:
-    """The net at one end of the sums that a gradient engine keeps outside."""
+def arrived_net(edge: str) -> str:
+    """The net behind the receiver of an edge that then goes to DRAM."""
+    return f"i_{verilog_name(edge)}"
+
+
+def ring_net(node: str, port: Port) -> str:
+    """The net at one end of what a layer keeps outside."""
     return f"s_{verilog_name(node)}_{port.name}"
+
+
+def stored_edges(graph: Graph, use: DramUse) -> frozenset[str]:
+    """Edges whose data go through DRAM."""
+    replayed = {node.inputs[port] for node in graph.nodes for port in node.layer.replayed}
+    return use.edges | replayed
 
 
 def instance_name(node: str) -> str:
@@ -150,8 +160,9 @@ def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
             assembly.stream(produced_net(node.outputs[port.name]), port.payload_bits)
         for port in node.layer.sinks:
             assembly.stream(consumed_net(node.inputs[port.name]), port.payload_bits)
-        for port in sum_ports(node.layer):
-            assembly.stream(sums_net(node.name, port), port.payload_bits)
+        for ring in node.layer.rings:
+            for port in (ring.back, ring.out):
+                assembly.stream(ring_net(node.name, port), port.payload_bits)
 
 
 def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibrary) -> list[ImageFile]:
@@ -159,8 +170,8 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
     module = library.layer(layer)
     streams = {port.name: produced_net(node.outputs[port.name]) for port in layer.sources}
     streams |= {port.name: consumed_net(node.inputs[port.name]) for port in layer.sinks}
-    streams |= {port.name: sums_net(node.name, port) for port in sum_ports(layer)}
-    contents = layer.images(layer.start({name: graph.parameters[key] for name, key in node.parameters.items()}))
+    streams |= {port.name: ring_net(node.name, port) for ring in layer.rings for port in (ring.back, ring.out)}
+    contents = first_images(graph, node)
     files = []
     for memory in layer.memories():
         image = module.verilog.images[memory.name]
@@ -171,6 +182,12 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
     chosen = {module.verilog.images[file.image].parameter: Identifier(file.parameter) for file in files}
     assembly.instance(module, instance_name(node.name), streams, parameters=chosen)
     return files
+
+
+def first_images(graph: Graph, node: Node) -> dict[str, list[int]]:
+    """The contents of a node's memories, rings and replayed sinks before the first frame."""
+    parameters = {name: graph.parameters[key] for name, key in node.parameters.items()}
+    return node.layer.images(node.layer.start(parameters))
 
 
 def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:
@@ -191,17 +208,19 @@ def _add_network_port(
     library: ModuleLibrary,
     egress: Sequence[Crossing],
     ingress: Sequence[Crossing],
-    fifo_beats: Mapping[str, int],
+    beats: Mapping[str, int],
+    stored: frozenset[str],
     form: LinkFormat,
 ) -> None:
     """Both ends of all crossing streams of this device; the receiver's FIFO is the one in front of the consumer."""
     port = NetworkPort(assembly, library, form)
     for crossing in egress:
-        words = link_words(crossing, fifo_beats[crossing.edge], form.word_bits)
+        words = link_words(crossing, beats[crossing.edge], form.word_bits)
         port.add_egress(crossing, produced_net(crossing.edge), words)
     for crossing in ingress:
-        words = link_words(crossing, fifo_beats[crossing.edge], form.word_bits)
-        port.add_ingress(crossing, consumed_net(crossing.edge), words)
+        words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        net = arrived_net(crossing.edge) if crossing.edge in stored else consumed_net(crossing.edge)
+        port.add_ingress(crossing, net, words)
     port.finish(egress, ingress)
 
 
@@ -219,50 +238,48 @@ def _add_channel(
     assembly.instance(fifo, f"fifo_{verilog_name(edge)}", {"x": net, "y": consumed_net(edge)})
 
 
-def _refuse_crossing(edge: str, device: str, stored: bool) -> None:
-    if stored:
-        raise DagtrainError(
-            f"edge {edge} comes to {device} over the network and is to lie in DRAM; only edges within a device can: "
-            "place its producer on the same device, or keep it on chip"
-        )
-
-
 def _add_stored_channel(
-    assembly: Assembly, graph: Graph, node: Node, edge: str, depth_beats: int, memory: MemoryPort
+    assembly: Assembly,
+    graph: Graph,
+    node: Node,
+    sink: Port,
+    net: str,
+    lanes: int,
+    depth_beats: int,
+    memory: MemoryPort,
 ) -> None:
-    """An edge whose data lie in DRAM, between two small queues."""
-    _producer, source = graph.producers[edge]
-    sink = next(port for port in node.layer.sinks if node.inputs[port.name] == edge)
-    label = verilog_name(edge)
-    to_store = assembly.stream(f"t_{label}", source.payload_bits)
-    from_store = assembly.stream(f"f_{label}", sink.payload_bits)
-    before = queue_module(memory.library, source.payload_bits, REGISTER_BEATS)
-    after = queue_module(memory.library, sink.payload_bits, REGISTER_BEATS)
-    assembly.instance(before, f"store_{label}", {"x": produced_net(edge), "y": to_store})
-    assembly.instance(after, f"fetch_{label}", {"x": from_store, "y": consumed_net(edge)})
-    nets = (to_store, from_store)
-    layer = node.layer
-    if isinstance(layer, Conv | ConvError) and streams_weights(layer, sink):
-        parameters = {name: graph.parameters[key] for name, key in node.parameters.items()}
-        memory.add_weights(edge, layer, source, sink, layer.start(parameters)["initial"], nets)
+    """An edge whose data go through DRAM, from ``net`` of that many lanes on."""
+    edge = node.inputs[sink.name]
+    bits = lanes * sink.tensor.fixed.width
+    nets = _between_queues(assembly, memory, verilog_name(edge), (net, bits), (consumed_net(edge), sink.payload_bits))
+    if sink.name in node.layer.replayed:
+        version0 = first_images(graph, node)[sink.name]
+        memory.add_weights(edge, lanes, sink, graph.recipe, version0, nets)
     else:
-        memory.add_fifo(edge, source, sink, depth_beats, nets)
+        memory.add_fifo(edge, lanes, sink, depth_beats, nets)
 
 
-def _add_sums(assembly: Assembly, node: Node, memory: MemoryPort) -> None:
-    """The sums of a gradient engine that keeps them outside, between two small queues."""
-    layer = node.layer
-    if not isinstance(layer, ConvGradient) or not layer.accumulator_ports:
-        return
-    label = verilog_name(node.name)
-    back, out = layer.accumulator_ports
-    to_store = assembly.stream(f"t_{label}_sums", out.payload_bits)
-    from_store = assembly.stream(f"f_{label}_sums", back.payload_bits)
-    before = queue_module(memory.library, out.payload_bits, REGISTER_BEATS)
-    after = queue_module(memory.library, back.payload_bits, REGISTER_BEATS)
-    assembly.instance(before, f"store_{label}_sums", {"x": sums_net(node.name, out), "y": to_store})
-    assembly.instance(after, f"fetch_{label}_sums", {"x": from_store, "y": sums_net(node.name, back)})
-    memory.add_sums(node.name, layer, (to_store, from_store))
+def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort) -> None:
+    """What a layer keeps outside."""
+    for ring in node.layer.rings:
+        out = ring_net(node.name, ring.out), ring.out.payload_bits
+        back = ring_net(node.name, ring.back), ring.back.payload_bits
+        nets = _between_queues(assembly, memory, f"{verilog_name(node.name)}_{ring.name}", out, back)
+        preloaded = first_images(graph, node)[ring.name] if ring.preload else ()
+        memory.add_ring(node.name, ring, preloaded, nets)
+
+
+def _between_queues(
+    assembly: Assembly, memory: MemoryPort, label: str, source: tuple[str, int], target: tuple[str, int]
+) -> tuple[str, str]:
+    """Small queues behind a net and in front of another (name, payload bits); returns the nets between them."""
+    to_store = assembly.stream(f"t_{label}", source[1])
+    from_store = assembly.stream(f"f_{label}", target[1])
+    before = queue_module(memory.library, source[1], REGISTER_BEATS)
+    after = queue_module(memory.library, target[1], REGISTER_BEATS)
+    assembly.instance(before, f"store_{label}", {"x": source[0], "y": to_store})
+    assembly.instance(after, f"fetch_{label}", {"x": from_store, "y": target[0]})
+    return to_store, from_store
 
 
 def queue_module(library: ModuleLibrary, payload_bits: int, depth: int) -> StreamModule:

@@ -18,6 +18,7 @@ from typing import Any
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph
+from dagtrain.passes.buffers import REGISTER_BEATS
 from hdl.link import Drain, Egress, Ingress, LinkFormat, Merge, Split, elements_per_word, wire_words
 from hdl.netlist import Direction
 from hdl.tensor import Port
@@ -25,6 +26,8 @@ from hdl.unit import Unit
 
 # words that a receiver's FIFO holds at least: covers a round trip through the network at full rate
 LEAST_LINK_WORDS = 16
+# cycles that buffers allow for between leaving one FPGA and arriving at the next
+NETWORK_CYCLES = 512
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,14 @@ def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
     """Words that the receiver's FIFO holds: what the analysis asks for on this edge, packed into words."""
     per_word = elements_per_word(crossing.element_bits, word_bits)
     return max(LEAST_LINK_WORDS, -(-fifo_beats * crossing.sink.lanes // per_word) + 2)
+
+
+def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int) -> int:
+    """Depth in beats of the FIFO behind a receiver: the edge's own or, where the stream goes on to DRAM, what comes in
+    a round trip of its credits at ``cycles`` a frame."""
+    if not stored or sink.tensor.kind.per_batch:
+        return fifo_beats
+    return min(fifo_beats, -(-sink.beats * 2 * NETWORK_CYCLES // cycles) + REGISTER_BEATS)
 
 
 def axi_stream_widths(form: LinkFormat) -> dict[str, int]:

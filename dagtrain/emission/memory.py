@@ -3,8 +3,8 @@
 Structure (units of `hdl.dram` and `hdl.axi`)::
 
     producer ─▶ DramFifo ─▶ consumer        a stash
-    update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out
-    gradient ─▶ DramFifo ─▶ gradient        sums of gradients under way
+    update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out (`Layer.replayed`)
+    layer ─▶ DramFifo ─▶ the same layer     sums of gradients under way, optimiser state (`Layer.rings`)
         every unit ─▶ tree of AxiMerge ─▶ AXI4 port `m_axi_…` of the device
 
 Regions follow each other from address 0, each a whole number of bursts at a multiple of the burst.
@@ -22,13 +22,11 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from hdl.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, AxiMerge
 from hdl.dram import DramFifo, DramReplay, DramUnit
 from hdl.errors import DagtrainError
-from hdl.layers.base import Layer, to_beats
-from hdl.layers.conv import Conv, ConvError, ConvGradient
+from hdl.layers.base import Ring
 from hdl.netlist import Direction
+from hdl.recipe import Recipe
 from hdl.tensor import Port
 
-# tensors of sums that a gradient engine's FIFO holds: the one under way, and one for what waits around it
-SUMS_CAPACITY = 2
 # prefix of the AXI4 signals of a device
 AXI_PREFIX = "m_axi"
 _SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
@@ -36,9 +34,9 @@ _SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
 
 @dataclass(frozen=True, kw_only=True)
 class DramUse:
-    """What a design keeps in DRAM beside the weights of layers built for it, and how its memory ports look."""
+    """What a design keeps in DRAM beside what its layers keep outside, how its memory ports look, and the units."""
 
-    # edges within a device whose FIFO lies in DRAM
+    # edges whose FIFO lies in DRAM
     edges: frozenset[str] = frozenset()
     format: AxiFormat = field(default_factory=AxiFormat)
     # words a burst
@@ -46,18 +44,60 @@ class DramUse:
     # words that a unit may have under way
     prefetch: int = 64
 
+    def fifo(self, source_lanes: int, sink: Port, depth_beats: int) -> DramFifo:
+        """The FIFO of an edge: at least ``depth_beats`` beats of the sink."""
+        # one tensor more, as a burst's place is free only when all of it has been read
+        capacity = -(-depth_beats * sink.lanes // sink.tensor.elements) + 1
+        return DramFifo(**self._fields(sink, source_lanes, sink.lanes), capacity=capacity)
+
+    def replay(self, source_lanes: int, sink: Port, recipe: Recipe) -> DramReplay:
+        """Two versions of a replayed sink's tensor."""
+        fields = self._fields(sink, source_lanes, sink.lanes)
+        return DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
+
+    def ring(self, ring: Ring) -> DramFifo:
+        """The FIFO between the two ports of a ring."""
+        fields = self._fields(ring.out, ring.out.lanes, ring.back.lanes)
+        return DramFifo(**fields, capacity=ring.capacity, preload=ring.preload)
+
+    def _fields(self, port: Port, x_lanes: int, y_lanes: int) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "element_bits": port.tensor.fixed.width,
+            "x_lanes": x_lanes,
+            "y_lanes": y_lanes,
+            "elements": port.tensor.elements,
+            "burst": self.burst,
+            "prefetch": self.prefetch,
+        }
+
+
+@dataclass(frozen=True)
+class RingState:
+    """Training state that a ring holds."""
+
+    node: str
+    ring: Ring
+    unit: DramFifo
+
+    def beats(self, region: Sequence[int]) -> list[int]:
+        """Beats at ``ring.back`` that the region's words hold."""
+        tensors = range(self.ring.preload)
+        return [beat for tensor in tensors for beat in self.unit.beats(region, tensor, self.ring.back.lanes)]
+
 
 @dataclass(frozen=True)
 class Region:
     """A part of a device's memory."""
 
-    # edge of the graph, or node whose sums lie there
+    # edge of the graph, or node and ring
     name: str
     # first word, and their number
     base: int
     words: int
     # words at the start, from ``base``; empty: anything
     contents: tuple[int, ...]
+    state: RingState | None = None
 
 
 @dataclass(frozen=True)
@@ -73,12 +113,9 @@ class DeviceMemory:
         return max(region.base + region.words for region in self.regions)
 
     @property
-    def image(self) -> list[int]:
-        """Contents before the first frame."""
-        whole = [0] * self.words
-        for region in self.regions:
-            whole[region.base : region.base + len(region.contents)] = region.contents
-        return whole
+    def image(self) -> list[tuple[int, Sequence[int]]]:
+        """Contents before the first frame: (first word, words) of each region that has any."""
+        return [(region.base, region.contents) for region in self.regions if region.contents]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +131,6 @@ class MemoryModel:
     seed: int = 1
 
 
-def streams_weights(layer: Layer, port: Port) -> bool:
-    """Whether ``port`` wants the weights of its version once a frame."""
-    return isinstance(layer, Conv | ConvError) and layer.streamed and port.tensor.kind.per_batch
-
-
-def sum_ports(layer: Layer) -> tuple[Port, ...]:
-    """``acc_in`` and ``acc_out`` of a gradient engine whose sums live outside, else none."""
-    return layer.accumulator_ports if isinstance(layer, ConvGradient) else ()
-
-
 @dataclass
 class MemoryPort:
     """The memory port of one device under construction."""
@@ -117,43 +144,35 @@ class MemoryPort:
     # error flags of units
     errors: list[str] = field(default_factory=list)
 
-    def add_fifo(self, edge: str, source: Port, sink: Port, depth_beats: int, nets: tuple[str, str]) -> None:
+    def add_fifo(self, edge: str, source_lanes: int, sink: Port, depth_beats: int, nets: tuple[str, str]) -> None:
         """A FIFO of at least ``depth_beats`` beats of the sink between two nets."""
-        elements = sink.tensor.elements
-        # one tensor more, as a burst's place is free only when all of it has been read
-        capacity = -(-depth_beats * sink.lanes // elements) + 1
-        unit = DramFifo(**self._fields(sink, source.lanes, sink.lanes), capacity=capacity)
-        self._add(edge, unit, nets, ())
+        self._add(edge, self.use.fifo(source_lanes, sink, depth_beats), nets, ())
 
-    def add_weights(self, edge: str, layer: Conv | ConvError, source: Port, sink: Port, initial: Any,
-                    nets: tuple[str, str]) -> None:  # fmt: skip
-        """Two versions of weights, read once a frame; ``initial`` codes are version 0."""
-        recipe = layer.recipe
-        fields = self._fields(sink, source.lanes, sink.lanes)
-        unit = DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
-        version0 = to_beats(layer, sink.name, initial[None])
+    def add_weights(
+        self, edge: str, source_lanes: int, sink: Port, recipe: Recipe, version0: Sequence[int], nets: tuple[str, str]
+    ) -> None:
+        """Two versions of a replayed tensor, read once a frame; ``version0`` are beats of the sink."""
+        unit = self.use.replay(source_lanes, sink, recipe)
         self._add(edge, unit, nets, unit.image([version0], sink.lanes))
 
-    def add_sums(self, node: str, layer: ConvGradient, nets: tuple[str, str]) -> None:
-        """The FIFO of a gradient engine's sums."""
-        back, out = layer.accumulator_ports
-        unit = DramFifo(**self._fields(out, out.lanes, back.lanes), capacity=SUMS_CAPACITY)
-        self._add(node, unit, nets, ())
+    def add_ring(self, node: str, ring: Ring, preloaded: Sequence[int], nets: tuple[str, str]) -> None:
+        """What a layer keeps outside; ``preloaded`` are the beats that stand in it at the start."""
+        unit = self.use.ring(ring)
+        tensors = [preloaded[at : at + ring.back.beats] for at in range(0, len(preloaded), ring.back.beats)]
+        contents = unit.image(tensors, ring.back.lanes) if tensors else ()
+        state = RingState(node, ring, unit) if ring.preload else None
+        self._add(f"{node}.{ring.name}", unit, nets, contents, state)
 
-    def _fields(self, port: Port, x_lanes: int, y_lanes: int) -> dict[str, Any]:
-        return {
-            "format": self.use.format,
-            "element_bits": port.tensor.fixed.width,
-            "x_lanes": x_lanes,
-            "y_lanes": y_lanes,
-            "elements": port.tensor.elements,
-            "burst": self.use.burst,
-            "prefetch": self.use.prefetch,
-        }
-
-    def _add(self, name: str, unit: DramUnit, nets: tuple[str, str], contents: Sequence[int]) -> None:
+    def _add(
+        self,
+        name: str,
+        unit: DramUnit,
+        nets: tuple[str, str],
+        contents: Sequence[int],
+        state: RingState | None = None,
+    ) -> None:
         base = allocate(self.regions, unit, self.use.format, f"{self.assembly.name}: {name}")
-        self.regions.append(Region(name, base, unit.region_words, tuple(contents)))
+        self.regions.append(Region(name, base, unit.region_words, tuple(contents), state))
         label = verilog_name(name)
         master = self._axi(f"dram_{label}")
         error = self.assembly.wire(f"dram_error_{label}")

@@ -18,7 +18,6 @@ from myhdl import Signal
 
 from dagtrain.files import write_text
 from hdl.layers.base import Layer
-from hdl.layers.conv import ConvGradient
 from hdl.netlist import Direction, PortDecl
 from hdl.sources import CONVERSION, code_hash
 from hdl.stream import Stream
@@ -59,7 +58,7 @@ class ModuleLibrary:
 
     def layer(self, layer: Layer) -> StreamModule:
         """The module of a layer's circuit."""
-        beside = layer.accumulator_ports if isinstance(layer, ConvGradient) else ()
+        beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
         widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
         return self.block(
             _snake(type(layer).__name__),

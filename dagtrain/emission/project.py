@@ -12,7 +12,7 @@ from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
 from hdl.netlist import Module
-from hdl.verilog import VerilogModule, write_image
+from hdl.verilog import VerilogModule, write_image, write_sparse_image
 
 MANIFEST_SCHEMA = 1
 # what the host loads into DRAM before the first frame
@@ -30,7 +30,7 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
     for image in design.images:
         write_image(folder / "images" / image.file_name, image.words, image.width)
     if design.memory:
-        write_image(folder / "images" / MEMORY_IMAGE, design.memory.image, design.memory.format.data_bits)
+        write_sparse_image(folder / "images" / MEMORY_IMAGE, design.memory.image, design.memory.format.data_bits)
     write_text(folder / "files.f", "\n".join(sources) + "\n")
     write_text(folder / f"{design.top.name}.sdc", _constraints(clock_mhz))
     write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dagtrain.emission.design import NETWORK_CYCLES
+from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.planning import Planner

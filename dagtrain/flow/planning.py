@@ -15,8 +15,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from dagtrain.emission.design import NETWORK_CYCLES
-from dagtrain.emission.links import Crossing, crossings_of, link_format, link_words
+from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, link_words
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.buffers import fifo_beats
 from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles

@@ -16,6 +16,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -38,6 +40,33 @@ class Memory:
     width: int
     # training state, compared at the end of a co-simulation (weights, momenta, normalisation state)
     is_state: bool = False
+
+
+class Home(Enum):
+    """Where a layer's large memory lives: weights, sums of gradients, optimiser state."""
+
+    ON_CHIP = "on_chip"
+    DRAM = "dram"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    """Data that a layer keeps outside: it sends them out, and gets them back in the same order, tensor by tensor.
+
+    Its two ports stand beside those of the graph; between them belongs a FIFO of at least ``capacity`` tensors, such
+    as a `hdl.dram.DramFifo`."""
+
+    # of the memory image, if it starts with contents
+    name: str
+    # sink: what comes back
+    back: Port
+    # source: what goes out
+    out: Port
+    capacity: int
+    # tensors in it at the start, and whenever the layer rests: training state, `Layer.images` gives its beats at `back`
+    preload: int = 0
+    # tensors a frame, each way
+    per_frame: Fraction
 
 
 @dataclass(frozen=True, order=True)
@@ -172,9 +201,19 @@ class Layer(ABC):
         tensor and ``cycles``, so both ends of an edge agree; lanes of per-batch ports are `weight_lanes`.
         Raises `FoldingError` when even the widest variant is slower."""
 
-    def options(self, cycles: int, tile: Tile | None = None) -> tuple[Self, ...]:
-        """All variants worth considering at ``cycles`` a frame: `fold` and where its memory lives."""
-        return (self.fold(cycles, tile),)
+    def in_dram(self) -> Self | None:
+        """This layer with its large memory outside (`rings`, `replayed`); None where it has none that could be."""
+        return None
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """What the layer keeps outside and works on."""
+        return ()
+
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """Per-batch sinks that want the version of each frame once a frame (see `hdl.dram.DramReplay`)."""
+        return ()
 
     # ---- order of streams -------------------------------------------------------------------------------
 
@@ -245,9 +284,10 @@ class Layer(ABC):
         return ()
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """Contents (unsigned words) of `memories` that represent a golden state.
+        """Contents (unsigned words) of `memories` that represent a golden state, and beats of preloaded `rings` by
+        their name and of `replayed` sinks (version 0).
 
-        Of the start state: the initial images.  Of a final state: what the state memories must hold then."""
+        Of the start state: the initial images.  Of a final state: what state memories and rings must hold then."""
         del state
         return {}
 

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +30,7 @@ from hdl.engine.walk import Axis, Walk
 from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
+from hdl.layers.base import Home, Layer, Memory, Ring, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
 from hdl.layers.patches import Window, correlate, correlate_error, correlate_gradient
 from hdl.layers.versions import by_version
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
@@ -41,15 +41,6 @@ from hdl.tensor import Kind, Port, Tensor
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
 ERROR = Fixed(16, 12)
-
-
-class WeightHome(Enum):
-    """Where the weights of a convolution, or the sums of their gradients, live."""
-
-    # two versions in the engine; ``w`` brings one version a batch
-    ON_CHIP = "on_chip"
-    # outside; ``w`` brings the version of each frame once a frame (`hdl.dram.DramReplay`), in the same stream order
-    DRAM = "dram"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +61,9 @@ class _ConvEngine(Layer):
     # elements a beat of weights or gradients
     w_lanes: int = 1
     tile: Tile = field(default_factory=Tile)
-    weights: WeightHome = WeightHome.ON_CHIP
+    # of weights (two versions), or of the sums of their gradients; from DRAM, ``w`` brings each frame's version once a
+    # frame, in the same stream order
+    weights: Home = Home.ON_CHIP
 
     def __post_init__(self) -> None:
         name = f"{type(self).__name__} {self.height}x{self.width}x{self.channels} -> {self.filters}"
@@ -139,7 +132,14 @@ class _ConvEngine(Layer):
     @property
     def streamed(self) -> bool:
         """Whether weights come once a frame."""
-        return self.weights is WeightHome.DRAM
+        return self.weights is Home.DRAM
+
+    def in_dram(self) -> Self | None:
+        """Weights, or sums of gradients, outside; None if no tile leaves a pass over the map long enough."""
+        try:
+            return dataclasses.replace(self, weights=Home.DRAM)
+        except FoldingError:
+            return None
 
     @property
     def pass_words(self) -> int:
@@ -241,8 +241,10 @@ class _ConvEngine(Layer):
     # ---- weights by version
 
     def _weight_images(self, state: State, fixed: Fixed) -> dict[str, list[int]]:
-        """Both halves of the weight buffer at the start: version 0, then nothing."""
+        """Version 0: as beats of ``w`` if weights live outside, else in the first half of the weight buffer."""
         codes = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)]
+        if self.streamed:
+            return {"w": pack(codes, fixed.width, self.w_lanes)}
         return {"weights": pack(codes, fixed.width, self.tile.size) + [0] * self.words}
 
 
@@ -333,6 +335,11 @@ class Conv(_ConvEngine):
             engine = ConvError(**shared, w_fixed=self.w_fixed)
             tape.give_error("x", tape.add("error", engine, {"e": error, "w": weights})["dx"])
 
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """w, if the weights live outside."""
+        return ("w",) if self.streamed else ()
+
     def memories(self) -> tuple[Memory, ...]:
         """Two versions of the weights, if they live here."""
         if self.streamed:
@@ -340,9 +347,7 @@ class Conv(_ConvEngine):
         return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """Version 0 in the first half."""
-        if self.streamed:
-            return {}
+        """Version 0: in the first half of the memory, or for ``w``."""
         return self._weight_images(state, self.w_fixed)
 
     def circuit(
@@ -455,6 +460,11 @@ class ConvError(_ConvEngine):
         parts = [correlate_error(self.window, e[part], w) for part, w in by_version(state, inputs["w"], self.recipe)]
         return {"dx": np.concatenate(parts)}
 
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """w, if the weights live outside."""
+        return ("w",) if self.streamed else ()
+
     def memories(self) -> tuple[Memory, ...]:
         """Two versions of the weights, if they live here."""
         if self.streamed:
@@ -462,9 +472,7 @@ class ConvError(_ConvEngine):
         return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """Version 0 in the first half."""
-        if self.streamed:
-            return {}
+        """Version 0: in the first half of the memory, or for ``w``."""
         return self._weight_images(state, self.w_fixed)
 
     def circuit(
@@ -540,15 +548,16 @@ class ConvGradient(_ConvEngine):
         return not self.streamed or self.channels // tile.pi * (self.window.taps // tile.pk) >= MEMORY_TILES
 
     @property
-    def accumulator_ports(self) -> tuple[Port, ...]:
-        """Ports beside the graph when sums live outside: ``acc_in``, ``acc_out``, batch - 1 tensors a batch each.
-
-        They are the two ends of a FIFO of at least one tensor, such as a `hdl.dram.DramFifo`."""
+    def rings(self) -> tuple[Ring, ...]:
+        """Sums that live outside, ports ``acc_in`` and ``acc_out``: batch - 1 tensors a batch."""
         if not self.streamed:
             return ()
         fixed = Fixed(self.sum_bits, self.x_fixed.fraction_bits + self.e_fixed.fraction_bits)
         tensor = Tensor(self.weight_shape, fixed, Kind.GRADIENT)
-        return Port("acc_in", tensor, self.w_lanes), Port("acc_out", tensor, self.w_lanes)
+        back, out = Port("acc_in", tensor, self.w_lanes), Port("acc_out", tensor, self.w_lanes)
+        batch = self.recipe.batch
+        per_frame = Fraction(batch - 1, batch)
+        return (Ring(name="sums", back=back, out=out, capacity=SUMS_CAPACITY, per_frame=per_frame),)
 
     @property
     def cycles_per_frame(self) -> int:
@@ -642,6 +651,8 @@ class ConvGradient(_ConvEngine):
         return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in example_fields())
 
 
+# tensors of sums in a ring: the one under way, and one for what waits around it
+SUMS_CAPACITY = 2
 # fields that mean the same in all engines of a convolution
 SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "padding", "recipe", "tile", "w_lanes")
 # cycles, beyond work and arrival, for which the weights of a pass hold their place, at most
