@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -33,6 +33,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="a 
 Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
 Clock = Annotated[Number, Field(ge=Decimal("0.001"), le=2000, description="the clock in MHz, 0.001 to 2000")]
 DEFAULT_SHARE = Decimal("0.85")
+# widths of an AXI4 data bus that serve a memory
+DRAM_WORD_BITS = (64, 128, 256, 512, 1024)
 
 
 class _Table(BaseModel):
@@ -57,6 +59,10 @@ class ClusterTable(_Table):
     link_word_bits: Annotated[
         int | None,
         Field(strict=True, ge=8, le=2048, multiple_of=8, description="bits a beat of the MAC port: 8, 16, … 2048"),
+    ] = None
+    dram_word_bits: Annotated[
+        Literal[64, 128, 256, 512, 1024] | None,
+        Field(description="bits a beat of the memory port, each direction: 64, 128, 256, 512 or 1024"),
     ] = None
 
 
@@ -100,7 +106,7 @@ class Board:
     name: str
     part: Part
     clock_hz: int
-    # usable bandwidth: peak × efficiency
+    # usable bandwidth: peak × efficiency, or what the memory port carries in both directions if that is less
     dram_bytes_per_s: int
     dram_bytes: int
     # each direction
@@ -128,6 +134,8 @@ class Cluster:
     clock_hz: int
     # bits a beat of every MAC port; word × clock carries the fastest link
     link_word_bits: int
+    # bits a beat of every memory port, in each direction
+    dram_word_bits: int
     devices: tuple[ClusterDevice, ...]
 
     def placement_devices(self) -> tuple[Device, ...]:
@@ -332,6 +340,19 @@ def _word_bits(board: BoardTable, clock_hz: int) -> int:
     return bits
 
 
+def _dram_word_bits(tables: FileTables) -> int:
+    """As given, or the narrowest AXI4 port that carries the fastest board's usable bandwidth, both directions busy."""
+    if tables.cluster.dram_word_bits is not None:
+        return tables.cluster.dram_word_bits
+    bits = max(_dram_bits_per_s(table) / _clock_hz(tables, table) for table in tables.board)
+    return next((word for word in DRAM_WORD_BITS if 2 * word >= bits), DRAM_WORD_BITS[-1])
+
+
+def _dram_bits_per_s(board: BoardTable) -> int:
+    """Usable bandwidth, reads and writes together."""
+    return 8 * int(board.dram_gb_per_s * 10**9 * board.dram_efficiency)
+
+
 def _clock_hz(tables: FileTables, board: BoardTable) -> int:
     return int((board.clock_mhz or tables.cluster.clock_mhz) * 10**6)
 
@@ -348,17 +369,18 @@ def _cluster(tables: FileTables) -> Cluster:
         name=tables.cluster.name,
         clock_hz=devices[0].board.clock_hz,
         link_word_bits=tables.cluster.link_word_bits or max(words),
+        dram_word_bits=_dram_word_bits(tables),
         devices=tuple(devices),
     )
 
 
 def _board(tables: FileTables, table: BoardTable) -> Board:
-    part = PARTS[table.part]
+    part, clock_hz, port_bits = PARTS[table.part], _clock_hz(tables, table), _dram_word_bits(tables)
     return Board(
         name=table.name,
         part=part,
-        clock_hz=_clock_hz(tables, table),
-        dram_bytes_per_s=int(table.dram_gb_per_s * 10**9 * table.dram_efficiency),
+        clock_hz=clock_hz,
+        dram_bytes_per_s=min(_dram_bits_per_s(table), 2 * port_bits * clock_hz) // 8,
         dram_bytes=int(table.dram_gbyte * 10**9),
         link_bits_per_s=int(table.link_gbit_per_s * 10**9),
         dsp=int(part.dsp * table.utilisation.dsp),

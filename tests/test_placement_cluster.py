@@ -58,12 +58,22 @@ def test_good_file_is_read_exactly() -> None:
     assert [device.name for device in cluster.devices] == ["head", "worker-0", "worker-1"]
     head, worker, _ = cluster.placement_devices()
     assert (head.part, head.dsp, head.m20k, head.alm) == ("AGFB014", 4059, 6043, 414_120)
-    # 76.8 GB/s × 0.7, in exact decimals
-    assert head.dram_bytes_per_s == 53_760_000_000
+    # the widest memory port carries 2 × 25.6 GB/s, less than 76.8 GB/s × 0.7
+    assert cluster.dram_word_bits == 1024
+    assert head.dram_bytes_per_s == 51_200_000_000
     assert head.link_bits_per_s == 100_000_000_000
     assert (worker.part, worker.dsp, worker.dram_bytes_per_s) == ("10AX115", 1290, 0)
     # the narrowest power of two that carries 100 Gbit/s at 200 MHz
     assert cluster.link_word_bits == 512
+
+
+def test_usable_bandwidth_is_an_exact_share_and_the_port_the_narrowest_that_carries_it() -> None:
+    text = GOOD.replace("dram_gb_per_s = 76.8", "dram_gb_per_s = 38.4\ndram_efficiency = 0.6")
+    cluster = parse_cluster(text)
+    assert cluster.placement_devices()[0].dram_bytes_per_s == 23_040_000_000
+    assert cluster.dram_word_bits == 512
+    narrow = parse_cluster(text.replace("clock_mhz = 200", "clock_mhz = 200\ndram_word_bits = 64", 1))
+    assert narrow.placement_devices()[0].dram_bytes_per_s == 2 * 64 * 200_000_000 // 8
 
 
 def test_all_problems_of_a_file_come_in_one_message() -> None:

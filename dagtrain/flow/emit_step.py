@@ -12,6 +12,7 @@ from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import used_modules, write_device
 from dagtrain.files import write_text
+from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, fold_cycles, plan_choices
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
@@ -55,10 +56,19 @@ def library() -> ModuleLibrary:
 
 
 def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLibrary) -> ClusterDesign:
-    """The design of a plan: every node folded as the plan says, on the device it says."""
+    """The design of a plan: every node folded as the plan says, its memory and itself where it says."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
-    return design_cluster(graph, placed, devices, plan.cycles_per_frame, modules, word_bits=cluster.link_word_bits)
+    choices = plan_choices(plan)
+    return design_cluster(
+        chosen_graph(graph, choices),
+        placed,
+        devices,
+        fold_cycles(plan),
+        modules,
+        word_bits=cluster.link_word_bits,
+        dram=chosen_dram(graph, choices, dram_format(cluster)),
+    )
 
 
 def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: EmitOptions, progress: Progress) -> None:

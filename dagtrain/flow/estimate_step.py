@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
+from dagtrain.flow.choices import chosen_graph, plan_choices
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph, Node
@@ -42,6 +44,8 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
         raise DagtrainError(f"--cycles must be at least 1, not {options.cycles}")
     graph = load_training_graph(workspace)
     cycles = options.cycles or _planned_cycles(workspace)
+    if options.cycles is None and workspace.holds("place"):
+        graph = chosen_graph(graph, plan_choices(load_plan(workspace)))
     nodes = _chosen(fold_graph(graph, cycles), options.layers)
     depends = {"import": workspace.fingerprint("import"), **asdict(options), "cycles": cycles}
     done = workspace.run("estimate", depends, lambda folder: _work(folder, nodes, cycles, options, progress))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
+from dagtrain.flow.choices import chosen_graph, plan_choices
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.planning import Planner
 from dagtrain.flow.result import StepResult
@@ -126,7 +127,7 @@ def _work(
 
 def _needed_staleness(graph: Graph, plan: Plan, cycles: int) -> int:
     placed = {item.item: item.device for item in plan.items}
-    folded = fold_graph(graph, cycles)
+    folded = fold_graph(chosen_graph(graph, plan_choices(plan)), cycles)
     delays = {
         edge: NETWORK_CYCLES
         for edge, producer, _source, consumer, _sink in folded.edges

@@ -1,34 +1,32 @@
 """From a training graph and a cluster to a plan: costs of every layer off its elaborated circuit, then the search.
 
-The cost of a node at T cycles a frame is its engine, the FIFO in front of each of its sinks, and, where a sink's edge
-crosses the network, both ends of the link.  Which edges cross is known only when a placement is, so planning goes in
-two steps: search with local FIFOs at a ladder of T, then price the placement found once more with its links, and let
-the validator judge that.
+The cost of a node at T cycles a frame (`dagtrain.flow.costs`) depends on what only a placement tells: which edges cross
+the network, and, through the depths of FIFOs, which layers keep their memory in DRAM.  So planning goes in two steps:
+search at a ladder of T as if nothing crossed and all lay on chip, then price the placement found with its links and
+homes until these stay what they are, and let the validator judge that.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, link_words
+from dagtrain.emission.memory import DramUse
+from dagtrain.flow.choices import dram_format, memory_homes, plan_choices
+from dagtrain.flow.costs import LevelCosts, Offer
 from dagtrain.ir import Graph, Node
-from dagtrain.passes.buffers import fifo_beats
-from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles
-from dagtrain.passes.schedule import schedule
+from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import FoldingError, InfeasibleError
 from hdl.estimate import Estimator
-from hdl.link import Egress, Ingress, LinkFormat, Merge, Split, wire_words
+from hdl.link import wire_words
 from hdl.parts import Part
-from hdl.resources import Resources, Usage, fit
-from hdl.streams import queue
-from hdl.unit import Unit
 from placement.cluster import Cluster
 from placement.instance import Configuration, Instance, Item, Link, pareto
 from placement.plan import Plan
@@ -45,6 +43,11 @@ LADDER_GROWTHS = 4
 # levels put between the proven bound and the plan found, in each round of refinement
 REFINEMENT_LEVELS = 3
 REFINEMENT_ROUNDS = 2
+# how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
+HOME_ROUNDS = 3
+# steps by which a placement may slow down to make room for its network ports
+LINK_STEPS = 8
+LINK_RATIO = 1.03
 # multipliers of 16-bit operands in a DSP block of every part
 MULTIPLIERS_PER_DSP = 2
 
@@ -57,6 +60,18 @@ class Planned:
     instance: Instance
     # every node is folded for this many cycles a frame
     fold_cycles: int
+
+
+@dataclass(frozen=True)
+class PricedLevel:
+    """Configurations at one number of cycles a frame."""
+
+    # node -> part -> configurations
+    offers: Mapping[str, Mapping[str, Sequence[Configuration]]]
+    # nodes of weight groups with a tile
+    tiled: frozenset[str]
+    # (node, label of a configuration) -> bytes that lie in DRAM
+    dram_bytes: Mapping[tuple[str, str], int]
 
 
 @dataclass
@@ -129,50 +144,107 @@ class Planner:
     def _with_links(self, plan: Plan, levels: Sequence[int]) -> Planned:
         """The placement found, at the least T of the ladder at which it fits with its links priced in."""
         assignment = {item.item: item.device for item in plan.items}
-        candidates = sorted({plan.cycles_per_frame, *(level for level in levels if level > plan.cycles_per_frame)})
+        homes = memory_homes(plan_choices(plan))
         failure: InfeasibleError | None = None
-        for cycles in candidates:
+        for cycles in _slower(plan.cycles_per_frame, levels):
             try:
-                return self.fixed(assignment, cycles, plan)
+                return self.fixed(assignment, cycles, homes, plan)
             except (InfeasibleError, FoldingError) as error:
                 failure = error if isinstance(error, InfeasibleError) else failure
         raise failure or InfeasibleError(f"{self.graph.name}: the placement found has no room for its network ports")
 
-    def fixed(self, assignment: Mapping[str, str], cycles: int, found: Plan | None = None) -> Planned:
-        """The plan of a given placement at ``cycles``, links priced in; the bound of ``found`` is kept."""
-        instance = self.instance([cycles], assignment)
-        plan = plan_from_assignment(instance, assignment, self.search)
-        if found is not None:
-            plan = _with_bound(plan, found)
-        return Planned(plan, instance, cycles)
+    def fixed(
+        self, assignment: Mapping[str, str], cycles: int, homes: frozenset[str] = frozenset(), found: Plan | None = None
+    ) -> Planned:
+        """The plan of a given placement folded for ``cycles``, links priced in; the bound of ``found`` is kept.
+
+        ``homes``: nodes whose memory lies in DRAM at first; the plan may say otherwise."""
+        for free in [True] * HOME_ROUNDS + [False]:
+            level = self._priced(cycles, homes, assignment, free)
+            instance = self._instance([level])
+            plan = plan_from_assignment(instance, assignment, self.search)
+            wanted = memory_homes(plan_choices(plan))
+            if wanted == homes:
+                break
+            homes = wanted
+        self._check_memory_size(plan, level)
+        return Planned(plan if found is None else _with_bound(plan, found), instance, cycles)
+
+    def _check_memory_size(self, plan: Plan, level: PricedLevel) -> None:
+        """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it."""
+        used: Counter[str] = Counter()
+        for item in plan.items:
+            used[item.device] += level.dram_bytes[item.item, item.configuration]
+        problems = [
+            f"{device.name} would hold {used[device.name]:,} bytes in DRAM and has {device.board.dram_bytes:,}"
+            for device in self.cluster.devices
+            if used[device.name] > device.board.dram_bytes
+        ]
+        if problems:
+            raise InfeasibleError(f"{plan.instance}: {'; '.join(problems)}; raise dram_gbyte or add devices")
 
     # ---- instance
 
-    def instance(self, levels: Iterable[int], assignment: Mapping[str, str] | None = None) -> Instance:
-        """The placement problem with one configuration a node and level."""
+    def instance(self, levels: Iterable[int]) -> Instance:
+        """The placement problem with the choices of every node at each level that all layers can keep."""
         wanted = list(levels)
         self.progress.begin("costs", len(wanted) * len(self.graph.nodes))
-        offers: dict[str, dict[str, list[Configuration]]] = {node.name: {} for node in self.graph.nodes}
-        parts = {device.board.part.name: device.board.part for device in self.cluster.devices}
-        priced = 0
+        priced: list[PricedLevel] = []
         for cycles in wanted:
             # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
             try:
-                self._price_level(cycles, parts, offers, assignment)
-                priced += 1
+                priced.append(self._priced(cycles, frozenset(), None))
             except FoldingError:
                 if not priced and cycles == wanted[-1]:
                     raise
         self.progress.end()
-        tiles = weight_tiles(self.graph, wanted[-1])
-        items = tuple(self._item(node, offers[node.name], node.name in tiles) for node in self._by_layer())
-        devices = self.cluster.placement_devices()
+        return self._instance(priced)
+
+    def _priced(
+        self, cycles: int, homes: frozenset[str], assignment: Mapping[str, str] | None, free: bool = True
+    ) -> PricedLevel:
+        """Every node's configurations by part at one level; kept, because rounds of refinement ask again."""
+        key = (cycles, homes, tuple(sorted(assignment.items())) if assignment else None, free)
+        if key in self._known:
+            self.progress.advance(len(self.graph.nodes))
+            return self._known[key]
+        level = LevelCosts(
+            graph=self.graph,
+            cycles=cycles,
+            homes=homes,
+            dram=self._dram,
+            estimator=self.estimator,
+            assignment=assignment,
+            devices=[device.name for device in self.cluster.devices],
+            link_word_bits=self.cluster.link_word_bits,
+            free=free,
+        )
+        offers: dict[str, dict[str, list[Configuration]]] = {}
+        sizes: dict[tuple[str, str], int] = {}
+        for node in level.folded.nodes:
+            offers[node.name] = {part.name: [] for part in self._parts}
+            for offer in level.offers(node):
+                sizes[node.name, offer.choice.label] = offer.dram_bytes
+                for part in self._parts:
+                    offers[node.name][part.name].append(_configuration(offer, part))
+            self.progress.advance(note=node.name)
+        self._known[key] = PricedLevel(offers, frozenset(level.tiles), sizes)
+        return self._known[key]
+
+    def _instance(self, levels: Sequence[PricedLevel]) -> Instance:
+        items = []
+        for node in self._by_layer():
+            offers = {
+                part.name: pareto(c for level in levels for c in level.offers[node.name][part.name])
+                for part in self._parts
+            }
+            items.append(self._item(node, offers, any(node.name in level.tiled for level in levels)))
         instance = Instance(
             name=f"{self.graph.name} on {self.cluster.name}",
             clock_hz=self.cluster.clock_hz,
-            items=items,
+            items=tuple(items),
             links=tuple(self._links()),
-            devices=devices,
+            devices=self.cluster.placement_devices(),
         )
         return instance.with_pins(self.pins) if self.pins else instance
 
@@ -183,10 +255,10 @@ class Planner:
             order.setdefault(base_layer(node.name), len(order))
         return sorted(self.graph.nodes, key=lambda node: order[base_layer(node.name)])
 
-    def _item(self, node: Node, offers: Mapping[str, list[Configuration]], tiled: bool) -> Item:
+    def _item(self, node: Node, offers: Mapping[str, tuple[Configuration, ...]], tiled: bool) -> Item:
         return Item(
             name=node.name,
-            configurations={part: pareto(found) for part, found in offers.items()},
+            configurations=offers,
             pinned=self.cluster.devices[0].name if node.layer.pinned_to_host else None,
             tile_group=self._group_of(node) if tiled else None,
             layer=base_layer(node.name),
@@ -196,38 +268,23 @@ class Planner:
         return self._groups[node.name]
 
     @cached_property
+    def _parts(self) -> tuple[Part, ...]:
+        """Part types of the cluster, each once."""
+        return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
+
+    @cached_property
+    def _dram(self) -> DramUse:
+        """The form of memory ports and of the units at them."""
+        return DramUse(format=dram_format(self.cluster))
+
+    @cached_property
+    def _known(self) -> dict[Any, PricedLevel]:
+        return {}
+
+    @cached_property
     def _groups(self) -> dict[str, str]:
         """Node -> the first node of its weight group."""
         return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
-
-    def _price_level(
-        self,
-        cycles: int,
-        parts: Mapping[str, Part],
-        offers: dict[str, dict[str, list[Configuration]]],
-        assignment: Mapping[str, str] | None,
-    ) -> None:
-        folded = fold_graph(self.graph, cycles)
-        tiles = weight_tiles(self.graph, cycles)
-        links = _LinkCosts.of(folded, assignment, [d.name for d in self.cluster.devices], self.cluster.link_word_bits)
-        depths = fifo_beats(folded, schedule(folded, cycles, links.delays))
-        for node in folded.nodes:
-            contents = node_resources(node, depths, links, self.estimator)
-            tile = tiles.get(node.name)
-            for name, part in parts.items():
-                usage = fit_all(contents, part)
-                offers[node.name].setdefault(name, []).append(
-                    Configuration(
-                        label=f"T{cycles}",
-                        cycles_per_frame=node.layer.cycles_per_frame,
-                        dsp=usage.dsp,
-                        m20k=usage.m20k,
-                        alm=usage.alm,
-                        tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
-                        payload=str(cycles),
-                    )
-                )
-            self.progress.advance(note=node.name)
 
     def _links(self) -> Iterable[Link]:
         word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
@@ -238,88 +295,18 @@ class Planner:
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
 
 
-@dataclass(frozen=True)
-class _LinkCosts:
-    """Which edges cross the network, and the units at their ends."""
-
-    crossings: Mapping[str, Crossing]
-    form: LinkFormat
-
-    @classmethod
-    def of(
-        cls, graph: Graph, assignment: Mapping[str, str] | None, devices: Sequence[str], word_bits: int
-    ) -> _LinkCosts:
-        found = crossings_of(graph, assignment, devices) if assignment else ()
-        return cls({crossing.edge: crossing for crossing in found}, link_format(found, len(devices), word_bits))
-
-    @property
-    def delays(self) -> dict[str, int]:
-        return dict.fromkeys(self.crossings, NETWORK_CYCLES)
-
-    def sending(self, edge: str, beats: int) -> tuple[Unit, ...]:
-        """Units at the sending end: the sender, the split that gets its credits, its place in the merge tree."""
-        crossing = self.crossings[edge]
-        words = link_words(crossing, beats, self.form.word_bits)
-        egress = Egress(
-            format=self.form,
-            element_bits=crossing.element_bits,
-            lanes=crossing.source.lanes,
-            elements=crossing.elements,
-            credits=words,
-        )
-        return egress, Split(format=self.form), Merge(format=self.form)
-
-    def receiving(self, edge: str, beats: int) -> tuple[Unit, ...]:
-        """Units at the receiving end, its FIFO included."""
-        crossing = self.crossings[edge]
-        words = link_words(crossing, beats, self.form.word_bits)
-        ingress = Ingress(
-            format=self.form,
-            element_bits=crossing.element_bits,
-            lanes=crossing.sink.lanes,
-            elements=crossing.elements,
-            depth=words,
-        )
-        return ingress, Split(format=self.form), Merge(format=self.form)
-
-
-def node_resources(
-    node: Node, depths: Mapping[str, int], links: _LinkCosts, estimator: Estimator
-) -> tuple[Resources, ...]:
-    """Contents of a node's circuits: its engine, the FIFO or receiver of each sink, the sender of each source."""
-    found = [estimator.layer(node.layer)]
-    for port in node.layer.sinks:
-        edge = node.inputs[port.name]
-        if edge in links.crossings:
-            found += [_unit_resources(unit, estimator) for unit in links.receiving(edge, depths[edge])]
-        elif node.layer.sources:
-            found.append(queue_resources(port.payload_bits, depths[edge], estimator))
-    for port in node.layer.sources:
-        edge = node.outputs[port.name]
-        if edge in links.crossings:
-            found += [_unit_resources(unit, estimator) for unit in links.sending(edge, depths[edge])]
-    return tuple(found)
-
-
-def fit_all(contents: Iterable[Resources], part: Part) -> Usage:
-    """Blocks of several circuits side by side; DSP blocks are not shared between circuits."""
-    total = Usage()
-    for resources in contents:
-        total = total + fit(resources, part)
-    return total
-
-
-def queue_resources(payload_bits: int, depth: int, estimator: Estimator) -> Resources:
-    """Contents of a FIFO."""
-
-    def build(clk: Any, rst: Any, streams: Any) -> Any:
-        return queue(clk, rst, streams["x"], streams["y"], depth=depth)
-
-    return estimator.block(f"queue {depth}", {"x": payload_bits, "y": payload_bits}, build)
-
-
-def _unit_resources(unit: Unit, estimator: Estimator) -> Resources:
-    return estimator.block(repr(unit), dict(unit.streams), unit.build)
+def _configuration(offer: Offer, part: Part) -> Configuration:
+    usage, tile = offer.usage(part), offer.tile
+    return Configuration(
+        label=offer.choice.label,
+        cycles_per_frame=offer.cycles_per_frame,
+        dsp=usage.dsp,
+        m20k=usage.m20k,
+        alm=usage.alm,
+        dram_bytes_per_frame=offer.dram_bytes_per_frame,
+        tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
+        payload=offer.choice.to_payload(),
+    )
 
 
 def _multipliers(graph: Graph) -> int:
@@ -332,6 +319,12 @@ def _ladder_from(cycles: int) -> list[int]:
     while len(levels) < LADDER_STEPS:
         levels.append(max(levels[-1] + 1, math.ceil(levels[-1] * LADDER_RATIO)))
     return levels
+
+
+def _slower(cycles: int, levels: Sequence[int]) -> list[int]:
+    """``cycles``, the slower ones among ``levels``, and small steps."""
+    steps = [math.ceil(cycles * LINK_RATIO**step) for step in range(LINK_STEPS)]
+    return sorted({*steps, *(level for level in levels if level > cycles)})
 
 
 def _between(low: int, high: int, known: Sequence[int]) -> list[int]:

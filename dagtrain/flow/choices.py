@@ -1,0 +1,90 @@
+"""What a plan says of every node beside its device: the cycles it is folded for, and what of it lies in DRAM.
+
+A choice travels through the placement as the payload of a configuration; emission reads it back from the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dagtrain.emission.memory import DramUse
+from dagtrain.ir import Graph
+from dagtrain.passes.memory_home import keep_in_dram
+from hdl.axi import AxiFormat
+from hdl.errors import DagtrainError
+from hdl.layers.base import Home
+from placement.cluster import Cluster
+from placement.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What is built of a node."""
+
+    # cycles a frame that it is folded for
+    cycles: int
+    # of the layer's own large memory: weights, sums of gradients, optimiser state
+    memory: Home = Home.ON_CHIP
+    # sinks whose FIFO lies in DRAM
+    stashes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Short and unique among the choices of a node."""
+        outside = [*(["memory"] if self.memory is Home.DRAM else []), *self.stashes]
+        return f"T{self.cycles}" + (f" DRAM: {', '.join(outside)}" if outside else "")
+
+    def to_payload(self) -> str:
+        """As text."""
+        return json.dumps({"cycles": self.cycles, "memory": self.memory.value, "stashes": self.stashes})
+
+    @classmethod
+    def from_payload(cls, text: str) -> Choice:
+        """The inverse of `to_payload`.
+
+        Raises `DagtrainError` for any other text."""
+        try:
+            record = json.loads(text)
+            return cls(cycles=record["cycles"], memory=Home(record["memory"]), stashes=tuple(record["stashes"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DagtrainError(f"{text!r} does not say what to build of a node; run `dagtrain place` again") from error
+
+
+def plan_choices(plan: Plan) -> dict[str, Choice]:
+    """Node -> what the plan builds of it."""
+    return {item.item: Choice.from_payload(item.payload) for item in plan.items}
+
+
+def fold_cycles(plan: Plan) -> int:
+    """The cycles a frame that every node of a plan is folded for.
+
+    Raises `DagtrainError` when nodes differ: streams of one edge would not fit together."""
+    found = sorted({choice.cycles for choice in plan_choices(plan).values()})
+    if len(found) != 1:
+        raise DagtrainError(f"the plan folds nodes for {found} cycles a frame; run `dagtrain place` again")
+    return found[0]
+
+
+def memory_homes(choices: Mapping[str, Choice]) -> frozenset[str]:
+    """Nodes whose own memory lies in DRAM."""
+    return frozenset(name for name, choice in choices.items() if choice.memory is Home.DRAM)
+
+
+def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
+    """The training graph with the memories of layers where the choices put them."""
+    return keep_in_dram(graph, memory_homes(choices))
+
+
+def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat) -> DramUse:
+    """The edges that the choices put into DRAM."""
+    edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.stashes)
+    return DramUse(edges=frozenset(edges), format=form)
+
+
+def dram_format(cluster: Cluster) -> AxiFormat:
+    """The memory ports of a cluster: all alike, with addresses for the largest memory."""
+    largest = max((device.board.dram_bytes for device in cluster.devices), default=0)
+    words = max(1, largest * 8 // cluster.dram_word_bits)
+    return AxiFormat(data_bits=cluster.dram_word_bits, address_bits=max(8, (words - 1).bit_length()))

@@ -1,0 +1,213 @@
+"""What building a node costs: its engine, the FIFO in front of each sink, link units, DRAM units.
+
+Every number is read off an elaborated circuit (`hdl.estimate`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, link_words, receiver_beats
+from dagtrain.emission.memory import DramUse
+from dagtrain.flow.choices import Choice
+from dagtrain.ir import Graph, Node
+from dagtrain.passes.buffers import REGISTER_BEATS, fifo_beats
+from dagtrain.passes.fold import fold_graph, weight_tiles
+from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.schedule import schedule
+from hdl.axi import AxiMerge
+from hdl.dram import DramUnit
+from hdl.errors import FoldingError
+from hdl.estimate import Estimator
+from hdl.layers.base import Home, Layer, Tile
+from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.parts import Part
+from hdl.resources import Resources, Usage, fit
+from hdl.streams import queue
+from hdl.tensor import Kind, Port
+from hdl.unit import Unit
+
+# a memory on chip must be so many times as large as the queues of a DRAM unit before DRAM is worth considering
+WORTH_DRAM = 4
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """Which edges cross the network, and the units at their ends."""
+
+    crossings: Mapping[str, Crossing]
+    form: LinkFormat
+
+    @classmethod
+    def of(
+        cls, graph: Graph, assignment: Mapping[str, str] | None, devices: Sequence[str], word_bits: int
+    ) -> LinkCosts:
+        """Of a placement; of none yet: no edge crosses."""
+        found = crossings_of(graph, assignment, devices) if assignment else ()
+        return cls({crossing.edge: crossing for crossing in found}, link_format(found, len(devices), word_bits))
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Crossing edge -> cycles under way."""
+        return dict.fromkeys(self.crossings, NETWORK_CYCLES)
+
+    def sending(self, edge: str, beats: int) -> tuple[Unit, ...]:
+        """Units at the sending end: the sender, the split that gets its credits, its place in the merge tree."""
+        crossing = self.crossings[edge]
+        words = link_words(crossing, beats, self.form.word_bits)
+        egress = Egress(
+            format=self.form,
+            element_bits=crossing.element_bits,
+            lanes=crossing.source.lanes,
+            elements=crossing.elements,
+            credits=words,
+        )
+        return egress, Split(format=self.form), Merge(format=self.form)
+
+    def receiving(self, edge: str, beats: int) -> tuple[Unit, ...]:
+        """Units at the receiving end, its FIFO included."""
+        crossing = self.crossings[edge]
+        words = link_words(crossing, beats, self.form.word_bits)
+        ingress = Ingress(
+            format=self.form,
+            element_bits=crossing.element_bits,
+            lanes=crossing.sink.lanes,
+            elements=crossing.elements,
+            depth=words,
+        )
+        return ingress, Split(format=self.form), Merge(format=self.form)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A choice for a node and what it costs on any part."""
+
+    choice: Choice
+    cycles_per_frame: int
+    contents: tuple[Resources, ...]
+    # bytes a frame for which the memory port is taken: twice the larger of reads and writes, as it does both at once
+    dram_bytes_per_frame: int
+    # bytes that lie in DRAM
+    dram_bytes: int
+    # of weights; members of a group must agree
+    tile: Tile | None
+
+    def usage(self, part: Part) -> Usage:
+        """Blocks of a part; DSP blocks are not shared between circuits."""
+        total = Usage()
+        for resources in self.contents:
+            total = total + fit(resources, part)
+        return total
+
+
+@dataclass
+class LevelCosts:
+    """All offers at one number of cycles a frame, depths and links as they are when ``homes`` keep memories in DRAM."""
+
+    graph: Graph
+    cycles: int
+    homes: frozenset[str]
+    dram: DramUse
+    estimator: Estimator
+    assignment: Mapping[str, str] | None
+    devices: Sequence[str]
+    link_word_bits: int
+    # whether every node may also have its memory where ``homes`` doesn't say
+    free: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises `FoldingError` when the level is too fast for a layer."""
+        chosen = keep_in_dram(self.graph, self.homes)
+        self.folded = fold_graph(chosen, self.cycles)
+        self.tiles = weight_tiles(chosen, self.cycles)
+        self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
+        self.depths = fifo_beats(self.folded, schedule(self.folded, self.cycles, self.links.delays))
+
+    def offers(self, node: Node) -> Iterator[Offer]:
+        """Of a node of ``folded``: its memory and each of its large stashes on chip or in DRAM."""
+        for memory, layer in self._layers(node):
+            stashes = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
+            for count in range(len(stashes) + 1):
+                for chosen in itertools.combinations(stashes, count):
+                    yield self._offer(node, layer, memory, chosen)
+
+    def _layers(self, node: Node) -> Iterator[tuple[Home, Layer]]:
+        original = self.graph.by_name[node.name].layer
+        outside = original.in_dram()
+        here = Home.DRAM if node.name in self.homes else Home.ON_CHIP
+        yield here, node.layer
+        bits = max(map(_memory_bits, (*original.sinks, *original.sources)), default=0)
+        if outside is None or not self.free or not self._worth_dram(bits):
+            return
+        other, variant = (Home.ON_CHIP, original) if here is Home.DRAM else (Home.DRAM, outside)
+        try:
+            yield other, variant.fold(self.cycles, self.tiles.get(node.name))
+        except FoldingError:
+            return
+
+    def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
+        return port.tensor.kind is Kind.STASH and self._worth_dram(self.depths[edge] * port.payload_bits)
+
+    def _worth_dram(self, bits: int) -> bool:
+        return bits >= WORTH_DRAM * self.dram.format.data_bits * (2 * self.dram.burst + self.dram.prefetch)
+
+    def _offer(self, node: Node, layer: Layer, memory: Home, stashes: Sequence[Port]) -> Offer:
+        contents = [self.estimator.layer(layer)]
+        units: list[tuple[DramUnit, Fraction]] = []
+        for port in layer.sinks:
+            edge = node.inputs[port.name]
+            crosses = edge in self.links.crossings
+            stored = port in stashes or port.name in layer.replayed
+            if crosses:
+                beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
+                contents += self._units(self.links.receiving(edge, beats))
+            elif layer.sources and not stored:
+                contents.append(queue_resources(port.payload_bits, self.depths[edge], self.estimator))
+            if stored:
+                lanes = port.lanes if crosses else self.folded.producers[edge][1].lanes
+                contents += self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
+                if port in stashes:
+                    units.append((self.dram.fifo(lanes, port, self.depths[edge]), Fraction(1)))
+                else:
+                    units.append((self.dram.replay(lanes, port, self.graph.recipe), Fraction(1)))
+        for ring in layer.rings:
+            contents += self._queues(ring.out.payload_bits, ring.back.payload_bits)
+            units.append((self.dram.ring(ring), ring.per_frame))
+        for port in layer.sources:
+            edge = node.outputs[port.name]
+            if edge in self.links.crossings:
+                contents += self._units(self.links.sending(edge, self.depths[edge]))
+        # every unit has a place in the tree of arbiters
+        merges = [AxiMerge(format=self.dram.format)] * len(units)
+        contents += self._units([*(unit for unit, _ in units), *merges])
+        word_bytes = self.dram.format.data_bits // 8
+        moved = sum(2 * unit.tensor_words * word_bytes * share for unit, share in units)
+        size = sum(unit.region_words * word_bytes for unit, _ in units)
+        choice = Choice(cycles=self.cycles, memory=memory, stashes=tuple(port.name for port in stashes))
+        return Offer(choice, layer.cycles_per_frame, tuple(contents), math.ceil(moved), size, self.tiles.get(node.name))
+
+    def _queues(self, *payload_bits: int) -> list[Resources]:
+        """The small queues around a store."""
+        return [queue_resources(bits, REGISTER_BEATS, self.estimator) for bits in payload_bits]
+
+    def _units(self, units: Iterable[Unit]) -> list[Resources]:
+        return [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
+
+
+def _memory_bits(port: Port) -> int:
+    """Bits of a tensor that passes once a batch: of the memory that holds it, about; 0 for others."""
+    return port.tensor.elements * port.tensor.fixed.width if port.tensor.kind.per_batch else 0
+
+
+def queue_resources(payload_bits: int, depth: int, estimator: Estimator) -> Resources:
+    """Contents of a FIFO."""
+
+    def build(clk: Any, rst: Any, streams: Any) -> Any:
+        return queue(clk, rst, streams["x"], streams["y"], depth=depth)
+
+    return estimator.block(f"queue {depth}", {"x": payload_bits, "y": payload_bits}, build)
