@@ -14,8 +14,6 @@ from enum import Enum, auto
 ALWAYS_ZERO = 1 << 20
 # every bit, however wide
 EVERY_BIT = -1
-# expressions nested deeper than this are not looked into for trailing zeros
-_DEEPEST = 60
 
 
 class Op(Enum):
@@ -48,7 +46,7 @@ def _ones(count: int) -> int:
 class Node:
     """A value of the circuit."""
 
-    __slots__ = ("amount", "depth", "flows", "inputs", "live", "op", "zeros")
+    __slots__ = ("amount", "flows", "inputs", "live", "op", "zeros")
 
     def __init__(self, op: Op, inputs: Iterable[Node] = (), amount: int = 0) -> None:
         self.op, self.amount = op, amount
@@ -57,19 +55,16 @@ class Node:
         self.flows: list[tuple[Node, int, int, tuple[Node, ...]]] = []
         # bits that matter
         self.live = 0
-        self.depth: int = 1 + max((node.depth for node in self.inputs if node.op is not Op.STORE), default=0)
-        # trailing zeros: for STORE, found by `settle_zeros`; for CONSTANT, known at once
+        # low bits that are always zero, found by `settle_zeros`; until then none is known to be
         self.zeros = 0
-        if op is Op.CONSTANT:
-            self.zeros = (amount & -amount).bit_length() - 1 if amount else ALWAYS_ZERO
 
     def trailing_zeros(self) -> int:
-        """Low bits that are always zero, as far as the stores are settled."""
-        if self.op in (Op.STORE, Op.CONSTANT):
-            return self.zeros
-        if self.depth > _DEEPEST:
-            return 0
-        known = [node.trailing_zeros() for node in self.inputs]
+        """Low bits that are always zero if those of the inputs (of a store: of its flows) are."""
+        if self.op is Op.CONSTANT:
+            return (self.amount & -self.amount).bit_length() - 1 if self.amount else ALWAYS_ZERO
+        if self.op is Op.STORE:
+            return min((low + value.zeros for value, low, _, _ in self.flows), default=self.zeros)
+        known = [node.zeros for node in self.inputs]
         if self.op is Op.SHIFT:
             return max(0, known[0] + self.amount) if known[0] < ALWAYS_ZERO else ALWAYS_ZERO
         if self.op in (Op.CUT, Op.EXTEND):
@@ -124,8 +119,8 @@ class Node:
     def _sum_needs(self, new: int) -> list[tuple[Node, int]]:
         """Below the trailing zeros of one operand the other's bits pass unchanged, without a carry."""
         left, right = self.inputs
-        right_zeros = right.trailing_zeros()
-        left_zeros = left.trailing_zeros() if self.op is Op.ADD else 0
+        right_zeros = right.zeros
+        left_zeros = left.zeros if self.op is Op.ADD else 0
         zeros = min(max(left_zeros, right_zeros), ALWAYS_ZERO)
         passed, summed = new & _ones(zeros), _up_to(new & ~_ones(zeros)) & ~_ones(zeros)
         if right_zeros >= left_zeros:
@@ -138,14 +133,39 @@ def _up_to(bits: int) -> int:
     return EVERY_BIT if bits < 0 else _ones(bits.bit_length())
 
 
-def settle_zeros(stores: list[Node]) -> None:
-    """Find the trailing zeros of all stores: the most that all flows into them agree on."""
-    open_stores = [store for store in stores if store.zeros]
-    changed = True
-    while changed:
-        changed = False
-        for store in open_stores:
-            zeros = min(low + value.trailing_zeros() for value, low, _, _ in store.flows)
-            if zeros < store.zeros:
-                store.zeros, changed = zeros, True
-        open_stores = [store for store in reversed(open_stores) if store.zeros]
+def settle_zeros(stores: Iterable[Node]) -> None:
+    """Find the trailing zeros of all nodes from which ``stores`` flow: the most that they and their inputs agree on.
+
+    A store's `zeros` must be what its first value allows (`ALWAYS_ZERO` if anything does); they only become fewer."""
+    users = _users(stores)
+    waiting = list(users)
+    for node in waiting:
+        if node.op is not Op.STORE:
+            node.zeros = ALWAYS_ZERO
+    queued = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        queued.discard(node)
+        zeros = node.trailing_zeros()
+        if zeros < node.zeros:
+            node.zeros = zeros
+            fresh = [user for user in users[node] if user not in queued]
+            waiting += fresh
+            queued.update(fresh)
+
+
+def _users(stores: Iterable[Node]) -> dict[Node, list[Node]]:
+    """Every node from which ``stores`` flow, conditions included, with the nodes that read it; users come first."""
+    users: dict[Node, list[Node]] = {store: [] for store in stores}
+    open_nodes = list(users)
+    while open_nodes:
+        node = open_nodes.pop()
+        sources = [value for value, _, _, _ in node.flows] if node.op is Op.STORE else node.inputs
+        conditions = [condition for *_, found in node.flows for condition in found]
+        for source in (*sources, *conditions):
+            if source not in users:
+                users[source] = []
+                open_nodes.append(source)
+        for source in sources:
+            users[source].append(node)
+    return users
