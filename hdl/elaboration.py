@@ -4,7 +4,8 @@ Speed, with output identical to the byte (the tests compare):
 
 * ``bin`` in linear instead of quadratic time;
 * caller information without reading source files (``inspect.stack`` reads them for every frame);
-* the syntax tree of a function is parsed once for each code object, then copied.
+* the syntax tree of a function is parsed once for each code object, then copied;
+* the value of a signal is copied as what it is, not by `copy.deepcopy`.
 
 Meaning:
 
@@ -22,6 +23,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from types import CodeType, FrameType
 from typing import Any
 
@@ -34,8 +36,11 @@ from myhdl import (
     _bin,
     _block,
     _instance,
+    _simulator,
     _util,
+    intbv,
 )
+from myhdl._extractHierarchy import _memInfoMap
 from myhdl.conversion import _analyze, _toVerilog
 from myhdl.conversion._misc import _context
 
@@ -63,13 +68,17 @@ def install() -> None:
 
 # ---------------------------------------------------------------------------------------------- speed
 
+# the module; the package has a class of that name
+_SIGNAL: Any = sys.modules["myhdl._Signal"]
 _originals: dict[str, Any] = {
+    "deepcopy": _SIGNAL.deepcopy,
     "bits": _bin._int2bitstring,
     "make_ast": _util._makeAST,
 }
 
 
 def _install_speed() -> None:
+    _SIGNAL.deepcopy = _copy_value
     _bin._int2bitstring = _bit_string
     _block.inspect = _instance.inspect = _LightInspect()
     for module in _AST_USERS:
@@ -80,6 +89,7 @@ def _install_speed() -> None:
 @contextmanager
 def without_speed_patches() -> Iterator[None]:
     """MyHDL's own slow code, for tests that compare."""
+    _SIGNAL.deepcopy = _originals["deepcopy"]
     _bin._int2bitstring = _originals["bits"]
     _block.inspect = _instance.inspect = _SlowInspect()
     for module in _AST_USERS:
@@ -89,6 +99,23 @@ def without_speed_patches() -> Iterator[None]:
         yield
     finally:
         _install_speed()
+
+
+def _copy_value(value: Any) -> Any:
+    """A copy of a signal's value, without the bookkeeping of `copy.deepcopy`, which three times a signal adds up."""
+    return copy(value) if isinstance(value, intbv) else _originals["deepcopy"](value)
+
+
+@contextmanager
+def forgotten_signals() -> Iterator[None]:
+    """Signals and memories created inside are dropped from MyHDL's lists, which would keep them alive for good."""
+    known, memories = len(_simulator._signals), set(_memInfoMap)
+    try:
+        yield
+    finally:
+        del _simulator._signals[known:]
+        for key in set(_memInfoMap) - memories:
+            del _memInfoMap[key]
 
 
 def _bit_string(number: int) -> str:

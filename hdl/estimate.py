@@ -14,7 +14,9 @@ from typing import Any
 
 from myhdl import Signal
 
+from hdl.elaboration import forgotten_signals
 from hdl.layers.base import Layer
+from hdl.memory import only_counted
 from hdl.resources import Resources, count
 from hdl.simulate.design import cache_folder
 from hdl.sources import COUNTING, code_hash
@@ -53,7 +55,8 @@ class Estimator:
         self, key: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]
     ) -> Resources:
         streams = {name: Stream(width) for name, width in widths.items()}
-        found = count(build(Signal(bool(0)), Signal(bool(0)), streams))
+        with only_counted(), forgotten_signals():
+            found = count(build(Signal(bool(0)), Signal(bool(0)), streams))
         with self._database:
             self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?)", (key, _to_json(found)))
         return found

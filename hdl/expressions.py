@@ -109,9 +109,19 @@ class ExpressionAnalysis:
         self._silent = False
         # ranges of lists of signals, by id; the symbols keep the lists alive
         self._elements: dict[int, Value] = {}
+        self._signal_lists: dict[int, bool] = {}
         # by id; the node is kept, so that its id isn't used again
         self._dumps: dict[int, tuple[ast.AST, str, tuple[str, ...]]] = {}
         self._depth = 0
+
+    def is_signal_list(self, members: Any) -> bool:
+        """Whether an object of this generator's symbols is a list of signals, a memory for instance."""
+        if not isinstance(members, list):
+            return False
+        known = self._signal_lists.get(id(members))
+        if known is None:
+            known = self._signal_lists[id(members)] = bool(_isListOfSigs(members))
+        return known
 
     # ---- reporting
 
@@ -161,7 +171,7 @@ class ExpressionAnalysis:
             return getattr(self.object(node.value), node.attr, None)
         if isinstance(node, ast.Subscript):
             members = self.object(node.value)
-            if _isListOfSigs(members) and not isinstance(node.slice, ast.Slice):
+            if self.is_signal_list(members) and not isinstance(node.slice, ast.Slice):
                 return members[0]
         return None
 
@@ -212,7 +222,7 @@ class ExpressionAnalysis:
         base = self.object(node.value)
         if isinstance(base, tuple) and not isinstance(node.slice, ast.Slice):
             return self._rom(node, base)
-        if _isListOfSigs(base) and not isinstance(node.slice, ast.Slice):
+        if self.is_signal_list(base) and not isinstance(node.slice, ast.Slice):
             return self._element(node, base)
         vector = self.value(node.value)
         if isinstance(node.slice, ast.Slice):

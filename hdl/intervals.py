@@ -25,7 +25,7 @@ from myhdl import concat, downrange, intbv, modbv
 from myhdl._always import _Always
 from myhdl._block import _Block
 from myhdl._instance import _Instantiator
-from myhdl._Signal import _isListOfSigs, _Signal
+from myhdl._Signal import _Signal
 
 from hdl.expressions import Event, ExpressionAnalysis, Kind, Visitor
 from hdl.ranges import (
@@ -245,11 +245,11 @@ class GeneratorAnalysis(ExpressionAnalysis):
             # MyHDL takes a slice of a signal as wide as the whole signal
             if isinstance(inner, ast.Name) and inner.id not in self.locals:
                 return declaration_of(self.object(inner))
-            if isinstance(inner, ast.Subscript) and _isListOfSigs(self.object(inner.value)):
+            if isinstance(inner, ast.Subscript) and self.is_signal_list(self.object(inner.value)):
                 return declaration_of(self.object(inner.value)[0])
             return Declaration(self.quiet(value).bits or 32, False, sized=True)
         base = self.object(value.value)
-        if _isListOfSigs(base):
+        if self.is_signal_list(base):
             return declaration_of(base[0])
         return INTEGER if isinstance(base, tuple) else ONE_BIT
 
@@ -296,7 +296,7 @@ class GeneratorAnalysis(ExpressionAnalysis):
                 return signal, self._slice_bits(target, width)
         if isinstance(target, ast.Attribute) and target.attr == "next":
             base = target.value
-            if isinstance(base, ast.Subscript) and _isListOfSigs(self.object(base.value)):
+            if isinstance(base, ast.Subscript) and self.is_signal_list(self.object(base.value)):
                 members, index = self.object(base.value), self.value(base.slice).interval
                 if index.constant is None:
                     return members, None

@@ -7,7 +7,7 @@ from typing import Any
 
 from myhdl import ConcatSignal, concat, intbv, modbv
 from myhdl._ShadowSignal import _ShadowSignal, _SliceSignal
-from myhdl._Signal import _isListOfSigs, _Signal
+from myhdl._Signal import _Signal
 
 from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Node, Op, settle_zeros
 from hdl.expressions import Visitor
@@ -58,7 +58,7 @@ class Liveness:
         if node is None:
             node = Node(Op.STORE)
             self._kept.append(members)
-            for member in members:
+            for member in {id(member): member for member in members}.values():
                 self._arrays[id(member)] = node
                 old = self._stores.get(id(member))
                 if old is not None:
@@ -184,7 +184,7 @@ class _Tracer(GeneratorAnalysis):
         assert isinstance(target, ast.Attribute)
         base = target.value
         members: Any = self.object(base.value) if isinstance(base, ast.Subscript) else None
-        if isinstance(base, ast.Subscript) and _isListOfSigs(members):
+        if isinstance(base, ast.Subscript) and self.is_signal_list(members):
             index = self._constant(base.slice)
             signal = members[index if index is not None else 0]
             if index is None:
@@ -272,7 +272,7 @@ class _Tracer(GeneratorAnalysis):
 
     def _subscript(self, node: ast.Subscript) -> Node:
         members = self.object(node.value)
-        if _isListOfSigs(members) and not isinstance(node.slice, ast.Slice):
+        if self.is_signal_list(members) and not isinstance(node.slice, ast.Slice):
             index = self._constant(node.slice)
             if index is not None:
                 return self._signal_node(members[index], self.liveness.store(members[index]))

@@ -6,10 +6,26 @@ address returns the old word.  An address at or past ``depth`` is an error in My
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from myhdl import Signal, always, block, intbv
+
+_only_counted: ContextVar[bool] = ContextVar("only_counted", default=False)
+
+
+@contextmanager
+def only_counted() -> Iterator[None]:
+    """Blocks elaborated inside will be counted, neither simulated nor converted: all words of a memory are one signal.
+
+    A memory of a hundred thousand words then costs no more than one of ten."""
+    token = _only_counted.set(True)
+    try:
+        yield
+    finally:
+        _only_counted.reset(token)
 
 
 def address_width(depth: int) -> int:
@@ -30,6 +46,14 @@ def checked_contents(contents: Sequence[int] | None, depth: int, width: int) -> 
         if not 0 <= word < 1 << width:
             raise ValueError(f"word {word} at address {address} does not fit {width} unsigned bits")
     return words
+
+
+def memory_words(contents: Sequence[int] | None, depth: int, width: int) -> list[Any]:
+    """A signal for each word of a memory; zeros if there are no contents."""
+    words = checked_contents(contents, depth, width)
+    if _only_counted.get():
+        return [Signal(intbv(0)[width:])] * depth
+    return [Signal(intbv(word)[width:]) for word in words]
 
 
 @block
@@ -60,7 +84,7 @@ def simple_dual_port(
         image: public name under which `hdl.verilog` lets the contents be loaded from a file; then
             ``contents`` are no part of the Verilog text.
     """
-    mem = [Signal(intbv(word)[width:]) for word in checked_contents(contents, depth, width)]
+    mem = memory_words(contents, depth, width)
     word = Signal(intbv(0)[width:])
 
     @always(clk.posedge)
@@ -103,7 +127,7 @@ def read_only(
     image: str | None = None,  # read by hdl.verilog
 ) -> Any:
     """A memory that is only read; arguments, latency and cost as in `simple_dual_port`."""
-    mem = [Signal(intbv(word)[width:]) for word in checked_contents(contents, depth, width)]
+    mem = memory_words(contents, depth, width)
     word = Signal(intbv(0)[width:])
 
     if output_register:
