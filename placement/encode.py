@@ -1,4 +1,9 @@
-"""An instance at one T as flat arrays for the annealing kernel, what may be merged in it, and states to start from."""
+"""An instance at one T as arrays for the annealing kernel, what may be merged in it, and states to start from.
+
+Items that go together are one *unit*. Equal hops are encoded by a cycle basis of the activation and error links: hops
+match everywhere if, around every cycle, crossings along the one way equal those along the other. A move then changes
+only the cycles through the links it cuts or joins.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +13,23 @@ from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hdl.tensor import Kind
-from placement.instance import RESOURCES, Instance, hop_order
-from placement.options import Options
+from placement.flat import LEVELS, Flat, Floats, Ints, Menu, menu_at
+from placement.instance import Instance, hop_order
 from placement.plan import Assignment
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 # an item is light, and goes with its neighbour, if it needs less than this share of every device's blocks
 LIGHT_SHARE = 0.004
-# tiles of a group that the heuristic considers, cheapest in DSP blocks first
-MOST_TILES = 8
 
 
 class Problem(NamedTuple):
-    """An instance at one T as flat arrays. Options are numbered through; a CSR pair is (`_start`, `_list`)."""
+    """An instance at one T as flat arrays; a CSR pair is (`_start`, `_list`)."""
 
-    # options: (count, 4) DSP, M20K, ALM, DRAM bytes a frame
-    cost: Any
-    # (item, part, tile slot) → first option and number of options
-    first: Any
-    count: Any
+    # (menu row, level, 4): DSP, M20K, ALM, DRAM bytes a frame
+    costs: Any
+    # (item, part, tile slot) → menu row, −1: cannot be built
+    row_of: Any
     # device → part; (device, 6) capacities: DSP, M20K, ALM, and at this T DRAM, egress, ingress a frame
     part: Any
     capacity: Any
@@ -43,83 +41,117 @@ class Problem(NamedTuple):
     group_start: Any
     group_list: Any
     # tiles of each group
-    tiles: Any
+    slots: Any
     # unit → device it is pinned to, −1: free
     pin: Any
-    # links between units: ends, bits a frame (scaled to integers); and the links of each unit
+    # links between units: ends, bits a frame (scaled); the links of each unit; the cycles of each link, with signs
     link_a: Any
     link_b: Any
     link_bits: Any
     unit_link_start: Any
     unit_link_list: Any
-    # items with hop-matching predecessors in topological order, and the predecessors
-    order: Any
-    before_start: Any
-    before_list: Any
+    cycle_start: Any
+    cycle_list: Any
+    cycle_sign: Any
+    # number of cycles, as an array of one
+    cycles: Any
     # units in topological order; units of each forward layer, layers in order
     line: Any
     layer_start: Any
     layer_list: Any
 
 
-@dataclass(frozen=True)
-class Decoder:
-    """How to read options of a Problem back: option → position in the item's configurations."""
-
-    position: tuple[int, ...]
-
-
 @dataclass
 class Start:
-    """A state to anneal from: unit → device, item → option, group → tile slot."""
+    """A state to anneal from: unit → device, group → tile slot."""
 
     device: Ints
-    option: Ints
     tile: Ints
 
+    def copy(self) -> Start:
+        return Start(self.device.copy(), self.tile.copy())
 
-def light_items(instance: Instance, options: Options) -> list[bool]:
+
+@dataclass(frozen=True)
+class Encoded:
+    """A problem and how to read its solutions back."""
+
+    problem: Problem
+    menu: Menu
+    flat: Flat
+    cycles_per_frame: int
+
+
+def light_items(instance: Instance, menu: Menu, flat: Flat) -> list[bool]:
     """Whether each item, at its least, takes under LIGHT_SHARE of the blocks of every device that could hold it."""
-    light = []
-    for i, item in enumerate(instance.items):
-        shares = [
-            min(getattr(item.configurations[device.part][k], resource) for k in usable)
-            / max(1, getattr(device, resource))
-            for device in instance.devices
-            if (usable := options.by_part[i].get(device.part, ()))
-            for resource in RESOURCES
-        ]
-        light.append(max(shares, default=1.0) < LIGHT_SHARE)
-    return light
+    shares = np.zeros(len(instance.items))
+    for device in instance.devices:
+        rows = menu.row_of[:, flat.parts.index(device.part), :]
+        least = np.where((rows >= 0)[:, :, None], menu.costs[:, :, :3].min(axis=1)[rows], np.inf).min(axis=1)
+        share = np.where(np.isfinite(least), least / np.maximum(device.capacities, 1), 0.0).max(axis=1)
+        shares = np.maximum(shares, share)
+    return [bool(share < LIGHT_SHARE) for share in shares]
 
 
-def contract(instance: Instance, options: Options, *, merge: bool = True) -> list[int]:
-    """Item → unit. Merged are coupled items; and if `merge`: the update with its gradient, a light item with its
-    only hop-matching predecessor, else with its only successor. Pins are respected: no free heavy item is pinned."""
-    count = len(instance.items)
-    leader = list(range(count))
+class _Union:
+    """Sets of items that go together, each with the pin it carries; sets with differing pins are never joined."""
 
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
+    def __init__(self, pins: list[str | None]) -> None:
+        self.leader, self.pins = list(range(len(pins))), pins
+
+    def find(self, i: int) -> int:
+        while self.leader[i] != i:
+            self.leader[i] = self.leader[self.leader[i]]
+            i = self.leader[i]
         return i
 
-    pinned = [item.pinned for item in instance.items]
+    def join(self, i: int, j: int, *, take_pin: bool) -> bool:
+        """Join i's set to j's; a pin of j's is taken over by a free i, one of i's by a free j only with `take_pin`.
+        False if they must not be joined."""
+        a, b = self.find(i), self.find(j)
+        if a == b:
+            return True
+        mine, theirs = self.pins[a], self.pins[b]
+        if mine != theirs and mine is not None and (theirs is not None or not take_pin):
+            return False
+        self.leader[a] = b
+        self.pins[b] = theirs if theirs is not None else mine
+        return True
+
+
+def fat_pairs(instance: Instance, cycles: int) -> list[tuple[int, int]]:
+    """Pairs of items whose links together exceed what any device can send and any other receive at this T: no placement
+    cuts them. One device alone cuts nothing."""
+    rate = max(device.link_bits_per_s for device in instance.devices)
+    bits: dict[tuple[int, int], Any] = {}
+    for link in instance.links:
+        pair = (instance.item_index[link.source], instance.item_index[link.target])
+        if pair[0] != pair[1]:
+            bits[pair] = bits.get(pair, 0) + link.bits_per_frame
+    return [pair for pair, amount in bits.items() if amount * instance.clock_hz > rate * cycles]
+
+
+def contract(instance: Instance, cycles: int, light: Sequence[bool] | None) -> list[int] | None:
+    """Item → unit, or None if items that must go together are pinned apart.
+
+    Together are always coupled items and the ends of links that no device can carry: that loses no placement. With
+    `light` also the update and its gradient, and a light item with its only hop-matching predecessor, else its only
+    successor; that may lose some. No free heavy item is pinned by a light one.
+    """
+    union = _Union([item.pinned for item in instance.items])
     coupled: dict[str, int] = {}
     for i, item in enumerate(instance.items):
-        if item.same_device is not None:
-            first = find(coupled.setdefault(item.same_device, i))
-            pinned[first] = pinned[first] or item.pinned
-            leader[find(i)] = first
-    if merge:
-        light = light_items(instance, options)
+        if item.same_device is not None and not union.join(i, coupled.setdefault(item.same_device, i), take_pin=True):
+            return None
+    for i, j in fat_pairs(instance, cycles):
+        if not union.join(i, j, take_pin=True):
+            return None
+    if light is not None:
         for i, neighbour in _merges(instance, light):
-            a, b = find(i), find(neighbour)
-            if a != b and (pinned[a] == pinned[b] or pinned[a] is None):
-                leader[a] = b
-    roots = {root: unit for unit, root in enumerate(dict.fromkeys(find(i) for i in range(count)))}
-    return [roots[find(i)] for i in range(count)]
+            union.join(i, neighbour, take_pin=False)
+    leaders = [union.find(i) for i in range(len(instance.items))]
+    roots = {root: unit for unit, root in enumerate(dict.fromkeys(leaders))}
+    return [roots[leader] for leader in leaders]
 
 
 def _merges(instance: Instance, light: Sequence[bool]) -> list[tuple[int, int]]:
@@ -142,104 +174,81 @@ def _merges(instance: Instance, light: Sequence[bool]) -> list[tuple[int, int]]:
     return merges
 
 
-def encode(instance: Instance, options: Options, units: Sequence[int]) -> tuple[Problem, Decoder] | None:
-    """The instance at the T of `options` as arrays; None if some unit has nowhere to go: pins that differ, a pinned
-    device or no device at all that can be built on with the cheapest tile."""
-    parts = sorted({device.part for device in instance.devices})
-    tiles = {group: _cheapest_tiles(instance, options, group) for group in instance.tile_groups}
-    if options.without_choice() or not all(tiles.values()):
+def encode(
+    instance: Instance, flat: Flat, cycles: int, *, merge: bool = True, margin: float = 0.0, grounded: bool = True
+) -> Encoded | None:
+    """The instance at T as arrays; None if some item, group or unit has nowhere to go.
+
+    Args:
+        grounded: items without hop-matching predecessors are at hop 0 (`hop_cycles`).
+        merge: also merge what is light (`contract`).
+        margin: share of M20K blocks and DRAM bandwidth kept back, for configurations that round badly.
+    """
+    menu = menu_at(instance, flat, cycles)
+    if menu is None:
         return None
-    slots = max([len(kept) for kept in tiles.values()], default=1)
-    cost: list[tuple[int, int, int, int]] = []
-    position: list[int] = []
-    first = np.zeros((len(instance.items), len(parts), slots), dtype=np.int64)
-    count = np.zeros_like(first)
-    for i, item in enumerate(instance.items):
-        names = tiles[item.tile_group] if item.tile_group is not None else (None,)
-        for p, part in enumerate(parts):
-            for slot, name in enumerate(names):
-                usable = [k for k in options.by_part[i].get(part, ()) if item.configurations[part][k].tile == name]
-                first[i, p, slot], count[i, p, slot] = len(cost), len(usable)
-                cost += [item.configurations[part][k].costs for k in usable]
-                position += usable
-    pins = _unit_pins(instance, units)
-    if pins is None:
+    units = contract(instance, cycles, light_items(instance, menu, flat) if merge else None)
+    if units is None:
         return None
-    unit_count = max(units) + 1
-    groups = list(instance.tile_groups)
-    group = [groups.index(item.tile_group) if item.tile_group is not None else -1 for item in instance.items]
-    link_a, link_b, link_bits, scale = _unit_links(instance, units)
-    problem = Problem(
-        np.array(cost, dtype=np.float64), first, count,
-        np.array([parts.index(device.part) for device in instance.devices], dtype=np.int64),
-        _capacities(instance, options.cycles_per_frame, scale),
-        np.array(units, dtype=np.int64), np.array(group, dtype=np.int64),
-        *_csr([[i for i, u in enumerate(units) if u == unit] for unit in range(unit_count)]),
-        *_csr([list(members) for members in instance.tile_groups.values()]),
-        np.array([len(tiles[name]) for name in groups], dtype=np.int64),
-        np.array(pins, dtype=np.int64), link_a, link_b, link_bits,
-        *_csr([[k for k in range(len(link_a)) if unit in (link_a[k], link_b[k])] for unit in range(unit_count)]),
-        *_hop_arrays(instance), *_lines(instance, units),
-    )  # fmt: skip
-    for unit, pin in enumerate(pins):
-        if not any(_can_hold(problem, unit, d) for d in ([pin] if pin >= 0 else range(len(instance.devices)))):
-            return None
-    return problem, Decoder(tuple(position))
-
-
-def _cheapest_tiles(instance: Instance, options: Options, group: str) -> tuple[str, ...]:
-    """The MOST_TILES tiles of a group with the fewest DSP blocks over its items, then M20K."""
-
-    def total(tile: str) -> tuple[int, int, str]:
-        dsp = m20k = 0
-        for i in instance.tile_groups[group]:
-            configurations = instance.items[i].configurations
-            costs = [
-                configurations[part][k].costs
-                for part, usable in options.by_part[i].items()
-                for k in usable
-                if configurations[part][k].tile == tile
-            ]
-            dsp += min(c[0] for c in costs)
-            m20k += min(c[1] for c in costs)
-        return dsp, m20k, tile
-
-    return tuple(sorted(options.tiles[group], key=total)[:MOST_TILES])
-
-
-def _unit_pins(instance: Instance, units: Sequence[int]) -> list[int] | None:
     pins = [-1] * (max(units) + 1)
     for i, item in enumerate(instance.items):
         if item.pinned is not None:
-            device = instance.device_index[item.pinned]
-            if pins[units[i]] not in (-1, device):
-                return None
-            pins[units[i]] = device
-    return pins
+            pins[units[i]] = instance.device_index[item.pinned]
+    pairs, link_bits, scale = _unit_links(instance, units)
+    at_unit: list[list[int]] = [[] for _ in pins]
+    for link, (a, b) in enumerate(pairs):
+        at_unit[a].append(link)
+        at_unit[b].append(link)
+    line = list(dict.fromkeys(units[i] for i in hop_order(instance)))
+    problem = Problem(
+        menu.costs, menu.row_of,
+        np.array([flat.parts.index(device.part) for device in instance.devices], dtype=np.int64),
+        _capacities(instance, cycles, scale, margin),
+        np.array(units, dtype=np.int64), flat.group,
+        *_csr(_rows(units, len(pins))), *_csr(flat.members),
+        np.array([len(names) for names in menu.slots], dtype=np.int64),
+        np.array(pins, dtype=np.int64),
+        np.array([a for a, _ in pairs], dtype=np.int64), np.array([b for _, b in pairs], dtype=np.int64), link_bits,
+        *_csr(at_unit), *_cycle_arrays(hop_cycles(instance, grounded=grounded), units, pairs),
+        np.array(line, dtype=np.int64), *_csr(_layers(instance, units)),
+    )  # fmt: skip
+    encoded = Encoded(problem, menu, flat, cycles)
+    return encoded if all(homes_of(problem, unit) for unit in range(len(pins))) else None
 
 
-def _unit_links(instance: Instance, units: Sequence[int]) -> tuple[Ints, Ints, Floats, int]:
-    scale = lcm(*(link.bits_per_frame.denominator for link in instance.links)) if instance.links else 1
+def homes_of(problem: Problem, unit: int) -> list[int]:
+    """Devices on which every item of a unit can be built with the first tile of its group, in order."""
+    items = problem.unit_list[problem.unit_start[unit] : problem.unit_start[unit + 1]]
+    parts = (problem.row_of[items, :, 0] >= 0).all(axis=0)
+    if problem.pin[unit] >= 0:
+        return [int(problem.pin[unit])] if parts[problem.part[problem.pin[unit]]] else []
+    return [d for d, p in enumerate(problem.part) if parts[p]]
+
+
+def _rows(keys: Sequence[int], count: int) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in range(count)]
+    for i, key in enumerate(keys):
+        rows[key].append(i)
+    return rows
+
+
+def _unit_links(instance: Instance, units: Sequence[int]) -> tuple[list[tuple[int, int]], Floats, int]:
+    """Pairs of units with links from the first to the second; their bits a frame, and what these are scaled by."""
+    scale = lcm(*{link.bits_per_frame.denominator for link in instance.links}) if instance.links else 1
     bits: dict[tuple[int, int], int] = {}
     for link in instance.links:
         a, b = units[instance.item_index[link.source]], units[instance.item_index[link.target]]
         if a != b:
             bits[a, b] = bits.get((a, b), 0) + int(link.bits_per_frame * scale)
-    ends = list(bits)
-    return (
-        np.array([a for a, _ in ends], dtype=np.int64),
-        np.array([b for _, b in ends], dtype=np.int64),
-        np.array([bits[pair] for pair in ends], dtype=np.float64),
-        scale,
-    )
+    return list(bits), np.array(list(bits.values()), dtype=np.float64), scale
 
 
-def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:
+def _capacities(instance: Instance, cycles: int, scale: int, margin: float) -> Floats:
     rows = []
     for device in instance.devices:
         dram = device.dram_bytes_per_s * cycles // instance.clock_hz
         link = device.link_bits_per_s * cycles * scale // instance.clock_hz
-        rows.append([*device.capacities, dram, link, link])
+        rows.append([device.dsp, device.m20k * (1 - margin), device.alm, dram * (1 - margin), link, link])
     return np.array(rows, dtype=np.float64)
 
 
@@ -248,26 +257,75 @@ def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     return start, np.array([value for row in rows for value in row], dtype=np.int64)
 
 
-def _hop_arrays(instance: Instance) -> tuple[Ints, Ints, Ints]:
+def hop_cycles(instance: Instance, *, grounded: bool = True) -> list[dict[tuple[int, int], int]]:
+    """A cycle basis of the hop-matching links: per cycle, (source, target) → +1 or −1 (sums cancel to what is left).
+
+    Every item hangs on its first predecessor, and items without one on a common root (they are all at hop 0); each
+    further predecessor closes a cycle through the nearest common ancestor. Not `grounded`: there is no root, hops of
+    items without predecessors are free, and what closes no cycle is left out.
+    """
     before: list[list[int]] = [[] for _ in instance.items]
     for link in instance.links:
         if link.kind.hops_must_match:
             before[instance.item_index[link.target]].append(instance.item_index[link.source])
-    order = [i for i in hop_order(instance) if before[i]]
-    start, flat = _csr([before[i] for i in order])
-    return np.array(order, dtype=np.int64), start, flat
+    depth = [0] * len(before)
+    parent = [-1] * len(before)
+    found: list[dict[tuple[int, int], int]] = []
+    for i in hop_order(instance):
+        if before[i]:
+            parent[i] = before[i][0]
+            depth[i] = depth[parent[i]] + 1
+        for p in dict.fromkeys(before[i][1:]):
+            cycle: dict[tuple[int, int], int] = {}
+            low, high = i, p
+            _add(cycle, (p, i), 1)
+            while low != high and (parent[low] >= 0 or parent[high] >= 0):
+                if depth[low] >= depth[high]:
+                    _add(cycle, (parent[low], low), -1)
+                    low = parent[low]
+                else:
+                    _add(cycle, (parent[high], high), 1)
+                    high = parent[high]
+            if grounded or low == high:
+                found.append({edge: sign for edge, sign in cycle.items() if sign})
+    return [cycle for cycle in found if cycle]
 
 
-def _lines(instance: Instance, units: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-    line = list(dict.fromkeys(units[i] for i in hop_order(instance)))
+def _add(cycle: dict[tuple[int, int], int], edge: tuple[int, int], sign: int) -> None:
+    cycle[edge] = cycle.get(edge, 0) + sign
+
+
+def _cycle_arrays(
+    cycles: list[dict[tuple[int, int], int]], units: Sequence[int], pairs: list[tuple[int, int]]
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """The cycles that go through each link between units, with the sum of their signs; and how many there are."""
+    index = {pair: link for link, pair in enumerate(pairs)}
+    through: list[dict[int, int]] = [{} for _ in pairs]
+    count = 0
+    for cycle in cycles:
+        signs: dict[int, int] = {}
+        for (source, target), sign in cycle.items():
+            if units[source] != units[target]:
+                link = index[units[source], units[target]]
+                signs[link] = signs.get(link, 0) + sign
+        if any(signs.values()):
+            for link, sign in signs.items():
+                if sign:
+                    through[link][count] = sign
+            count += 1
+    start, members = _csr([list(entry) for entry in through])
+    signs_flat = np.array([sign for entry in through for sign in entry.values()], dtype=np.int64)
+    return start, members, signs_flat, np.array([count], dtype=np.int64)
+
+
+def _layers(instance: Instance, units: Sequence[int]) -> list[list[int]]:
     layers: dict[str, list[int]] = {}
     seen: set[int] = set()
     for i, item in enumerate(instance.items):
         if units[i] not in seen:
             seen.add(units[i])
             layers.setdefault(item.layer or item.name, []).append(units[i])
-    start, flat = _csr(list(layers.values()))
-    return np.array(line, dtype=np.int64), start, flat
+    return list(layers.values())
 
 
 def mirror_start(problem: Problem, rng: np.random.Generator | None) -> Start:
@@ -275,13 +333,11 @@ def mirror_start(problem: Problem, rng: np.random.Generator | None) -> Start:
     device filled in proportion to its share of the cluster. With `rng` the devices come in a random order."""
     devices = len(problem.part)
     ranks = list(range(devices)) if rng is None else [int(d) for d in rng.permutation(devices)]
-    option = np.zeros(len(problem.unit), dtype=np.int64)
-    start = Start(np.zeros(len(problem.pin), dtype=np.int64), option, np.zeros(len(problem.tiles), dtype=np.int64))
-    blocks = problem.capacity[:, :3].sum(axis=0)
+    start = Start(np.zeros(len(problem.pin), dtype=np.int64), np.zeros(len(problem.slots), dtype=np.int64))
+    held = problem.row_of[:, :, 0].max(axis=1)
     need = np.zeros((len(problem.pin), 3))
-    for i, unit in enumerate(problem.unit):
-        held = next(p for p in range(problem.first.shape[1]) if problem.count[i, p, 0])
-        need[unit] += problem.cost[problem.first[i, held, 0], :3]
+    np.add.at(need, problem.unit, problem.costs[held, LEVELS // 2, :3])
+    blocks = problem.capacity[:, :3].sum(axis=0)
     scarce = int(np.argmax(need.sum(axis=0) / np.maximum(blocks, 1)))
     share = min(1.0, 1.02 * float(need[:, scarce].sum() / max(1.0, float(blocks[scarce]))))
     left = problem.capacity[:, scarce] * share
@@ -291,32 +347,35 @@ def mirror_start(problem: Problem, rng: np.random.Generator | None) -> Start:
         while rank < devices - 1 and left[ranks[rank]] < 0.5 * need[units, scarce].sum():
             rank += 1
         for unit in units:
-            device = ranks[rank] if problem.pin[unit] < 0 else int(problem.pin[unit])
-            if not _can_hold(problem, int(unit), device):
-                device = next(d for d in range(devices) if _can_hold(problem, int(unit), d))
+            homes = homes_of(problem, int(unit))
+            device = ranks[rank] if ranks[rank] in homes else homes[0]
             start.device[unit] = device
             left[device] -= need[unit, scarce]
-    for i, unit in enumerate(problem.unit):
-        option[i] = problem.first[i, problem.part[start.device[unit]], 0]
     return start
 
 
-def _can_hold(problem: Problem, unit: int, device: int) -> bool:
-    items = problem.unit_list[problem.unit_start[unit] : problem.unit_start[unit + 1]]
-    return bool((problem.count[items, problem.part[device], 0] > 0).all())
-
-
-def start_from(problem: Problem, decoder: Decoder, assignment: Assignment) -> Start:
-    """The state nearest to an assignment: its devices (a unit goes where its first item is), the cheapest tiles, and
-    of their configurations the same ones where they still exist."""
+def start_from(encoded: Encoded, instance: Instance, assignment: Assignment) -> Start:
+    """The state nearest to an assignment: its devices (a unit goes where its first item is) and its tiles, where they
+    still exist."""
+    problem, menu = encoded.problem, encoded.menu
     start = mirror_start(problem, None)
+    for g, members in enumerate(encoded.flat.members):
+        member = members[0]
+        tile = instance.configurations(member, assignment.devices[member])[assignment.configurations[member]].tile
+        start.tile[g] = menu.slots[g].index(tile) if tile in menu.slots[g] else 0
     for unit in range(len(problem.pin)):
-        device = assignment.devices[int(problem.unit_list[problem.unit_start[unit]])]
-        if _can_hold(problem, unit, device):
+        items = problem.unit_list[problem.unit_start[unit] : problem.unit_start[unit + 1]]
+        device = assignment.devices[int(items[0])]
+        if device in homes_of(problem, unit):
             start.device[unit] = device
-    for i, unit in enumerate(problem.unit):
-        part = problem.part[start.device[unit]]
-        options = range(int(problem.first[i, part, 0]), int(problem.first[i, part, 0] + problem.count[i, part, 0]))
-        same = [k for k in options if decoder.position[k] == assignment.configurations[i]]
-        start.option[i] = same[0] if same else options[0]
+    return repaired(problem, start)
+
+
+def repaired(problem: Problem, start: Start) -> Start:
+    """The state with tiles set back to the first one wherever some item could not be built."""
+    for g in range(len(problem.slots)):
+        items = problem.group_list[problem.group_start[g] : problem.group_start[g + 1]]
+        parts = problem.part[start.device[problem.unit[items]]]
+        if (problem.row_of[items, parts, start.tile[g]] < 0).any():
+            start.tile[g] = 0
     return start

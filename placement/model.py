@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from hdl.errors import DagtrainError
 from placement.instance import Instance, hop_order
 from placement.options import Options
 from placement.plan import Assignment
@@ -147,7 +148,7 @@ def respect_links(model: Model) -> None:
         if amount == 0 or i == j:
             continue
         if amount > max(budgets):
-            solver.add(_crosses(model, i, j) == 0)
+            solver.add(crossing(model, i, j) == 0)
             continue
         for n in range(len(instance.devices)):
             for end, other, load in ((i, j, egress), (j, i, ingress)):
@@ -179,7 +180,7 @@ def equal_hops(model: Model) -> None:
         depth[i] = max((depth[p] + 1 for p in predecessors.get(i, ())), default=0)
         model.hops[i] = model.solver.new_int_var(0, depth[i], f"hops[{i}]")
         for p in sorted(predecessors.get(i, ())):
-            model.solver.add(model.hops[i] == model.hops[p] + _crosses(model, p, i))
+            model.solver.add(model.hops[i] == model.hops[p] + crossing(model, p, i))
 
 
 def pin_items(model: Model) -> None:
@@ -277,18 +278,31 @@ class Effort:
     seed: int = 0
     # threads of the interleaved search: reproducible for one number on every machine, another number is another search
     workers: int = 2
+    # wall clock, for a time limit that only decides when to give up; None: none
+    wall_seconds: float | None = None
 
 
-def decide(model: Model, effort: Effort) -> tuple[Answer, Assignment | None]:
-    """Solve the decision problem; with FEASIBLE comes the assignment."""
+def decide(
+    model: Model, effort: Effort, spent: Callable[[float], None] = lambda _: None
+) -> tuple[Answer, Assignment | None]:
+    """Solve the decision problem; with FEASIBLE comes the assignment. `spent` is told the deterministic seconds used.
+
+    Raises:
+        DagtrainError: numbers too large for the solver's 64-bit sums.
+    """
     solver, status = solve(model.solver, effort)
+    spent(solver.response_proto.deterministic_time)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer.FEASIBLE, _read(model, solver)
     if status == cp_model.INFEASIBLE:
         return Answer.INFEASIBLE, None
     if status == cp_model.UNKNOWN:
         return Answer.UNKNOWN, None
-    raise AssertionError(f"CP-SAT calls our model {solver.status_name(status)}: {model.solver.validate()}")
+    raise DagtrainError(
+        f"placement instance {model.instance.name!r} at {model.options.cycles_per_frame} cycles a frame: the solver "
+        f"refuses the model ({solver.status_name(status)}: {model.solver.validate()}); sums must stay below 2^63: "
+        "correct the cost model"
+    )
 
 
 def cheapest_configurations(instance: Instance, options: Options, assignment: Assignment, effort: Effort) -> Assignment:
@@ -319,7 +333,7 @@ def fewest_crossings(instance: Instance, options: Options, assignment: Assignmen
         for link in instance.links
         if link.source != link.target
     }
-    model.solver.minimize(sum(_crosses(model, i, j) for i, j in sorted(pairs)))
+    model.solver.minimize(sum(crossing(model, i, j) for i, j in sorted(pairs)))
     add_hint(model, assignment)
     answer, found = decide(model, effort)
     return found if answer is Answer.FEASIBLE and found is not None else assignment
@@ -334,6 +348,8 @@ def solve(model: cp_model.CpModel, effort: Effort) -> tuple[cp_model.CpSolver, c
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = effort.seed
     solver.parameters.max_deterministic_time = effort.deterministic_seconds
+    if effort.wall_seconds is not None:
+        solver.parameters.max_time_in_seconds = effort.wall_seconds
     solver.parameters.num_workers = effort.workers
     solver.parameters.interleave_search = True
     solver.parameters.catch_sigint_signal = False
@@ -369,7 +385,7 @@ def _costs(model: Model, n: int, cost: str) -> list[tuple[int, cp_model.IntVar]]
     return terms
 
 
-def _crosses(model: Model, i: int, j: int) -> cp_model.IntVar:
+def crossing(model: Model, i: int, j: int) -> cp_model.IntVar:
     """The literal that is 1 exactly if items i and j stand on different devices."""
     pair = (min(i, j), max(i, j))
     if pair not in model.crosses:

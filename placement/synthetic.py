@@ -54,6 +54,10 @@ class Builder:
     links: list[Link] = field(default_factory=list)
     tape: list[Backward] = field(default_factory=list)
     first_device: str = ""
+    # cycles a frame between which engines are offered (see `instance_of`)
+    window: tuple[int, int] = (1, 2**62)
+    # multiplications a frame so far, forward, error and gradient
+    macs: int = 0
 
     def item(
         self, name: str, configurations: tuple[Configuration, ...], *, pinned: str | None = None,
@@ -82,7 +86,8 @@ class Builder:
         """Forward engine, error engine, gradient engine (one tile) and update; the input is forked and stashed."""
         out = -(-x.size // stride)
         weights = kernel * kernel * x.channels * (1 if depthwise else channels)
-        shape = (x.channels, channels, kernel, x.size, out, depthwise)
+        shape = (x.channels, channels, kernel, x.size, out, depthwise, self.window)
+        self.macs += (2 if x.source == "input" else 3) * weights * out * out
         fork = self.stream(x, f"{name}.fork", Kind.ACTIVATION)
         self.item(f"{name}.forward", conv_configurations("forward", *shape), group=name)
         self.link(fork.source, f"{name}.forward", Kind.ACTIVATION, x.bits)
@@ -218,18 +223,23 @@ def _folds(n: int) -> list[int]:
 
 @cache
 def conv_configurations(
-    role: str, channels: int, outputs: int, kernel: int, size: int, out: int, depthwise: bool
+    role: str, channels: int, outputs: int, kernel: int, size: int, out: int, depthwise: bool, window: tuple[int, int]
 ) -> tuple[Configuration, ...]:
-    """All configurations of the forward, error or gradient engine of a convolution."""
+    """All configurations of the forward, error or gradient engine of a convolution; of those faster than `window`
+    the smallest, none slower."""
     weights = kernel * kernel * channels * (1 if depthwise else outputs)
     here = size * channels if role != "error" else out * outputs
     lines = kernel * here * WORD + (out * outputs * WORD if role == "gradient" else 0)
     word = 32 if role == "gradient" else WORD
     stash = channels * size * size * WORD if role == "gradient" else 0
-    menu = []
+    menu: list[Configuration] = []
     for pi, po, pk in engine_tiles(channels, outputs, kernel, depthwise):
         passes = -(-kernel * kernel // pk) * -(-channels // pi) * (1 if depthwise else -(-outputs // po))
         multipliers = pi * po * pk
+        if menu and out * out * passes > window[1]:
+            menu.clear()
+        if menu and menu[-1].cycles_per_frame < window[0]:
+            break
         base = max(ceil(lines / M20K_BITS), ceil(pi * WORD / 40))
         on_chip = max(ceil(weights * word / M20K_BITS), ceil(multipliers * word / 40))
         ports = ceil(multipliers * WORD / 40)
@@ -325,9 +335,16 @@ POSTER_CLUSTER = ((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115"))
 def instance_of(
     name: str, network: Callable[[Builder], Tensor], cluster: tuple[Device, ...], clock_hz: int = 200_000_000
 ) -> Instance:
-    """The training graph of a forward network on a cluster."""
+    """The training graph of a forward network on a cluster.
+
+    No plan is faster than all multipliers together, T₀ cycles a frame: of engines faster than T₀ only the smallest is
+    offered, and none slower than 8·T₀ (the slowest engine if all are faster).
+    """
     parts = tuple(sorted({device.part for device in cluster}))
-    builder = Builder(parts=parts, first_device=cluster[0].name)
+    counter = Builder(parts=parts, first_device=cluster[0].name, window=(2**61, 2**62))
+    counter.finish(network(counter))
+    least = max(1, counter.macs // (2 * sum(device.dsp for device in cluster)))
+    builder = Builder(parts=parts, first_device=cluster[0].name, window=(least, 8 * least))
     builder.finish(network(builder))
     return Instance(
         name=name, clock_hz=clock_hz, items=tuple(builder.items), links=tuple(builder.links), devices=cluster
@@ -376,6 +393,48 @@ def _inverted_residual(b: Builder, x: Tensor, expansion: int, channels: int, str
         return b.norm(b.conv(y, channels, 1, 1, f"{name}_project"), f"{name}_norm3")
 
     return b.residual(x, name, body) if stride == 1 and x.channels == channels else body(x)
+
+
+def resnet_bottleneck(b: Builder, blocks: tuple[int, int, int, int]) -> Tensor:
+    """ResNet of bottleneck blocks at 224×224, 1 000 classes; blocks of each of the four stages."""
+    x = b.pool(b.relu(b.norm(b.conv(b.input(3, 224), 64, 7, 2, "stem"), "stem_norm"), "stem_relu"), 2, "stem_pool")
+    for stage, (count, channels) in enumerate(zip(blocks, (64, 128, 256, 512), strict=True)):
+        for block in range(count):
+            x = _bottleneck(b, x, channels, 2 if stage and not block else 1, f"s{stage}b{block}")
+    return b.conv(b.pool(x, x.size, "gap"), 1000, 1, 1, "fc")
+
+
+def _bottleneck(b: Builder, x: Tensor, channels: int, stride: int, name: str) -> Tensor:
+    def body(y: Tensor) -> Tensor:
+        y = b.relu(b.norm(b.conv(y, channels, 1, 1, f"{name}_conv1"), f"{name}_norm1"), f"{name}_relu1")
+        y = b.relu(b.norm(b.conv(y, channels, 3, stride, f"{name}_conv2"), f"{name}_norm2"), f"{name}_relu2")
+        return b.norm(b.conv(y, 4 * channels, 1, 1, f"{name}_conv3"), f"{name}_norm3")
+
+    def projection(y: Tensor) -> Tensor:
+        return b.norm(b.conv(y, 4 * channels, 1, stride, f"{name}_conv4"), f"{name}_norm4")
+
+    same = stride == 1 and x.channels == 4 * channels
+    return b.relu(b.residual(x, name, body, None if same else projection), f"{name}_relu3")
+
+
+def resnet50(b: Builder) -> Tensor:
+    """ResNet-50."""
+    return resnet_bottleneck(b, (3, 4, 6, 3))
+
+
+def resnet152(b: Builder) -> Tensor:
+    """ResNet-152."""
+    return resnet_bottleneck(b, (3, 8, 36, 3))
+
+
+def demo(b: Builder) -> Tensor:
+    """Twelve convolutions from 32×32 on, with norms, 10 classes: 134 layers, near the 127 of the poster's demo."""
+    x = b.input(3, 32)
+    for k in range(12):
+        x = b.relu(b.norm(b.conv(x, 32 << k // 4, 3, 1, f"conv{k}"), f"norm{k}"), f"relu{k}")
+        if k % 4 == 3:
+            x = b.pool(x, 2, f"pool{k}")
+    return b.conv(b.pool(x, x.size, "gap"), 10, 1, 1, "fc")
 
 
 def vgg_mini(b: Builder) -> Tensor:

@@ -12,14 +12,17 @@ import pytest
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
 from placement import encode
-from placement.bound import resource_bound
+from placement.aggregate import Aggregate
+from placement.bound import aggregate_bound, single_bound
+from placement.flat import flatten, menu_at
 from placement.instance import Configuration, Device, Instance, Item, Link
 from placement.model import Effort
-from placement.options import OptionTable
+from placement.packing import refuted_packing
 from placement.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
 from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment, slowest_cycles
 from placement.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
 from placement.validate import violations
+from placement.window import Windows
 
 CLOCK = 1000
 
@@ -147,15 +150,19 @@ def test_bound_never_exceeds_the_optimum(seed: int) -> None:
     truth = brute_force(instance)
     if truth is None:
         return
-    bound = resource_bound(instance, OptionTable(instance), slowest_cycles(instance), Effort(deterministic_seconds=1.0))
+    flat, ceiling = flatten(instance), slowest_cycles(instance)
+    bound = aggregate_bound(Aggregate(instance, flat), single_bound(instance, ceiling), ceiling)
     assert 1 <= bound.cycles_per_frame <= truth
+    assert not refuted_packing(instance, flat, truth, Effort(deterministic_seconds=1.0))
+    windows = Windows(instance, flat, 0, 5.0, lambda seconds: Effort(deterministic_seconds=seconds))
+    assert not windows.refuted(truth)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_annealing_alone_gives_valid_plans_no_better_than_the_optimum(seed: int) -> None:
     instance = random_instance(seed)
     truth = brute_force(instance)
-    options = SearchOptions(exact_choices=0, anneal_moves=20_000, seed=seed)
+    options = SearchOptions(exact_choices=0, anneal_moves=20_000, anneal_budget=400_000, seed=seed)
     if truth is None:
         with pytest.raises((OutOfTimeError, InfeasibleError)):
             find_plan(instance, options)
@@ -167,7 +174,8 @@ def test_annealing_alone_gives_valid_plans_no_better_than_the_optimum(seed: int)
 
 def test_one_seed_gives_one_plan_to_the_byte() -> None:
     instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
-    for options in (SearchOptions(seed=3), SearchOptions(seed=3, exact_choices=0, anneal_moves=50_000)):
+    annealing = SearchOptions(seed=3, exact_choices=0, anneal_moves=50_000, anneal_budget=200_000)
+    for options in (SearchOptions(seed=3), annealing):
         assert find_plan(instance, options).to_json() == find_plan(instance, options).to_json()
 
 
@@ -279,7 +287,7 @@ def test_pins_are_obeyed_and_unknown_ones_all_listed() -> None:
 
 def test_items_of_a_tile_group_share_a_tile_in_every_plan() -> None:
     instance = instance_of("vgg mini", vgg_mini, devices((2, "10AX115")))
-    for options in (SearchOptions(), SearchOptions(exact_choices=0, anneal_moves=200_000)):
+    for options in (SearchOptions(), SearchOptions(exact_choices=0)):
         tiles: dict[str, set[str | None]] = {}
         for item, entry in zip(instance.items, find_plan(instance, options).items, strict=True):
             if item.tile_group is not None:
@@ -378,9 +386,13 @@ def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
             for item in instance.items
         ),
     )
-    options = OptionTable(coupled).at(40_000)
-    apart = encode.contract(coupled, options, merge=False)
-    merged = encode.contract(coupled, options)
+    flat = flatten(coupled)
+    menu = menu_at(coupled, flat, 40_000)
+    assert menu is not None
+    apart = encode.contract(coupled, 40_000, None)
+    merged = encode.contract(coupled, 40_000, encode.light_items(coupled, menu, flat))
+    assert apart is not None
+    assert merged is not None
     index = coupled.item_index
     for units in (apart, merged):
         assert units[index["conv1.forward"]] == units[index["conv3.forward"]]
@@ -393,12 +405,11 @@ def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
 
 def test_mirror_start_keeps_the_engines_of_a_layer_together() -> None:
     instance = instance_of("ResNet-18", resnet18, devices((4, "10AX115")))
-    options = OptionTable(instance).at(400_000)
-    encoded = encode.encode(instance, options, encode.contract(instance, options, merge=False))
+    encoded = encode.encode(instance, flatten(instance), 700_000, merge=False)
     assert encoded is not None
-    start = encode.mirror_start(encoded[0], None)
+    start = encode.mirror_start(encoded.problem, None)
     layers: dict[str, set[int]] = {}
-    for item, unit in zip(instance.items, encoded[0].unit, strict=True):
+    for item, unit in zip(instance.items, encoded.problem.unit, strict=True):
         if item.pinned is None:
             layers.setdefault(item.layer, set()).add(int(start.device[unit]))
     assert all(len(used) == 1 for used in layers.values())

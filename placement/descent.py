@@ -1,0 +1,241 @@
+"""Where the search stands, and the loops that improve it: bounds from below, placements from above.
+
+The order of work is fixed and every budget is a count, so one seed gives one plan on every machine. A heuristic failure
+only ends the search at that T; only a proof moves the bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Timer
+
+from hdl.errors import OutOfTimeError
+from placement.aggregate import Aggregate
+from placement.bound import aggregate_bound, least_unrefuted, single_bound
+from placement.flat import flatten
+from placement.heuristic import Annealer
+from placement.instance import Instance
+from placement.model import Answer, Effort, add_hint, build_model, decide, order_equal_devices
+from placement.options import OptionTable
+from placement.packing import refuted_packing
+from placement.plan import Assignment, Bound, least_cycles
+from placement.settings import OnProgress, Progress, SearchOptions
+from placement.window import Windows
+
+log = logging.getLogger(__name__)
+
+# the first placement is looked for at these multiples of the bound, in per cent
+FIRST_STEPS = (100, 103, 110, 125, 150, 220, 400, 1000)
+# the exact model comes before annealing up to this many (item, device, configuration) choices
+TINY = 200
+# chains grow up to this many times their first length
+LONGEST = 16
+
+
+class Stopped(Exception):
+    """The goal is reached or the time limit over: what was found so far stands."""
+
+
+class Descent:
+    """The search for one instance."""
+
+    def __init__(self, instance: Instance, options: SearchOptions, on_progress: OnProgress, ceiling: int) -> None:
+        self.instance, self.options, self.on_progress, self.ceiling = instance, options, on_progress, ceiling
+        self.began = time.monotonic()
+        self.flat = flatten(instance)
+        self.table = OptionTable(instance)
+        self.aggregate = Aggregate(instance, self.flat)
+        self.annealer = Annealer(instance, self.flat, seed=options.seed, workers=options.workers)
+        self.levels: list[int] = sorted({int(cycles) for cycles in self.flat.cycles})
+        self.bound = Bound(1, "nothing runs in less than one cycle")
+        self.best: Assignment | None = None
+        self.best_cycles = ceiling + 1
+        self.slice = options.anneal_moves
+
+    # ---- what holds so far
+
+    def accept(self, assignment: Assignment) -> None:
+        """Keep an assignment if it is the fastest so far; stop if the goal is reached."""
+        cycles = least_cycles(self.instance, assignment)
+        assert cycles is not None, "a placement that met its rates has a finite least T"
+        if cycles < self.best_cycles:
+            self.best, self.best_cycles = assignment, cycles
+
+    def raise_bound(self, bound: Bound) -> None:
+        """Keep a bound if it is the highest so far."""
+        if bound.cycles_per_frame > self.bound.cycles_per_frame:
+            self.bound = bound
+
+    def report(self, stage: str) -> None:
+        """Say where the search stands; stop if the goal is reached or time is over."""
+        cycles = None if self.best is None else self.best_cycles
+        progress = Progress(stage, cycles, self.bound.cycles_per_frame, self.bound.basis, self.instance.clock_hz)
+        log.info("%s: best %s bound %s", stage, cycles, self.bound.cycles_per_frame)
+        self.on_progress(progress)
+        self.check_goal()
+
+    def check_goal(self) -> None:
+        """Raises `Stopped` if the plan is good enough or time is over."""
+        if self.best is not None and 1 - self.bound.cycles_per_frame / self.best_cycles <= self.options.gap:
+            raise Stopped
+        if self._seconds_left() <= 0:
+            raise Stopped
+
+    def _seconds_left(self) -> float:
+        limit = self.options.time_limit_seconds
+        return float("inf") if limit is None else limit - (time.monotonic() - self.began)
+
+    def effort(self, seconds: float) -> Effort:
+        """A deterministic budget; the wall clock can only cut it short."""
+        left = self._seconds_left()
+        return Effort(
+            deterministic_seconds=seconds, seed=self.options.seed, workers=self.options.workers,
+            wall_seconds=None if left == float("inf") else max(0.01, left),
+        )  # fmt: skip
+
+    # ---- bounds
+
+    def find_bound(self) -> None:
+        """The bounds that take milliseconds."""
+        self.raise_bound(single_bound(self.instance, self.ceiling))
+        if self.bound.cycles_per_frame <= self.ceiling:
+            self.raise_bound(aggregate_bound(self.aggregate, self.bound, self.ceiling))
+
+    def tighten_bound(self) -> None:
+        """The bounds by CP-SAT, for what lies between the bound and the best placement."""
+        self._refute_up(
+            "packing",
+            lambda cycles: refuted_packing(
+                self.instance, self.flat, cycles, self.effort(self.options.refutation_seconds)
+            ),
+            "packing the least costs of every item into the devices; DRAM, most links, hops, tiles and pins dropped",
+        )
+        if self.options.window_seconds > 0:
+            windows = Windows(self.instance, self.flat, self.options.seed, self.options.window_seconds, self.effort)
+            self._refute_up("network windows", windows.refuted, windows.basis)
+
+    def _refute_up(self, stage: str, refutes: Callable[[int], bool], basis: str) -> None:
+        self.check_goal()
+        floor = self.bound.cycles_per_frame
+        cycles = least_unrefuted(refutes, floor, self.best_cycles - 1, self.levels)
+        if cycles > floor:
+            self.raise_bound(Bound(cycles, f"{basis}: infeasible at {cycles - 1} cycles a frame"))
+        self.report(stage)
+
+    # ---- placements
+
+    def first_placement(self) -> Answer:
+        """Jump to the bound's T and back off in growing steps up to the slowest."""
+        floor = self.bound.cycles_per_frame
+        steps = [-(-floor * percent // 100) for percent in FIRST_STEPS]
+        answer = Answer.UNKNOWN
+        for cycles in [*(step for step in steps if step < self.ceiling), self.ceiling]:
+            answer = self.attempt(cycles)
+            if answer is Answer.FEASIBLE:
+                return answer
+        if answer is Answer.UNKNOWN:  # however large: it may still find one, or prove that there is none
+            answer = self.exact(self.ceiling)
+        return answer
+
+    def descend(self, budget: int) -> None:
+        """Bisect between what failed and the best placement; when nothing is left between them, start over from the
+        bound with chains twice as long, until the moves are spent."""
+        failed = self.bound.cycles_per_frame - 1
+        end = self.annealer.moves + budget
+        longest = False
+        while self.best_cycles > self.bound.cycles_per_frame:
+            failed = max(failed, self.bound.cycles_per_frame - 1)
+            probe = self._probe(failed)
+            if probe is None:
+                if longest or self.annealer.moves >= end:
+                    return
+                failed = self.bound.cycles_per_frame - 1
+                longest = self.slice >= LONGEST * self.options.anneal_moves
+                self.slice = min(self.slice * 2, LONGEST * self.options.anneal_moves)
+                continue
+            if self.attempt(probe) is not Answer.FEASIBLE:
+                failed = probe
+            if self.annealer.moves >= end and not self.exact_is_small(self.best_cycles - 1):
+                return
+
+    def _probe(self, failed: int) -> int | None:
+        """The next T to try: the middle, then up to where the next configurations begin, so that rates are easiest."""
+        if self.best_cycles - failed <= 1:
+            return None
+        exact = self.exact_is_small(self.best_cycles - 1)
+        if not exact and self.best_cycles - failed <= self.options.tolerance * self.best_cycles:
+            return None
+        middle = (failed + self.best_cycles) // 2
+        between = [level - 1 for level in self.levels if middle < level < self.best_cycles]
+        return between[0] if between else (self.best_cycles - 1 if exact else middle)
+
+    def attempt(self, cycles: int) -> Answer:
+        """Look for a placement at T by annealing, and where it is small by the exact model, tiny ones at once."""
+        answer = Answer.UNKNOWN
+        anneals = self.options.anneal_budget > 0
+        if not anneals or self._choices(cycles) <= TINY:
+            answer = self.exact(cycles) if self.exact_is_small(cycles) else answer
+            anneals = anneals and answer is Answer.UNKNOWN
+        if anneals:
+            answer = Answer.FEASIBLE if self.anneal(cycles) else Answer.UNKNOWN
+            if answer is Answer.UNKNOWN and self._choices(cycles) > TINY and self.exact_is_small(cycles):
+                answer = self.exact(cycles)
+        self.report(f"T = {cycles}: {answer.value}")
+        return answer
+
+    def exact_is_small(self, cycles: int) -> bool:
+        """Whether the exact model at T is within `exact_choices`."""
+        return self._choices(cycles) <= self.options.exact_choices
+
+    def _choices(self, cycles: int) -> int:
+        """(item, device, configuration) choices of the exact model at T; a lower bound where it is surely too large."""
+        least = len(self.instance.items) * len(self.instance.devices)
+        if least > self.options.exact_choices:
+            return least
+        options = self.table.at(cycles)
+        return sum(len(by_part.get(device.part, ())) for by_part in options.by_part for device in self.instance.devices)
+
+    def exact(self, cycles: int) -> Answer:
+        """Ask the exact model; a refutation raises the bound."""
+        self.check_goal()
+        options = self.table.at(cycles)
+        if options.without_choice() or not all(options.tiles.values()):
+            answer, assignment = Answer.INFEASIBLE, None
+        else:
+            model = build_model(self.instance, options)
+            if self.best is None:
+                order_equal_devices(model)
+            else:
+                add_hint(model, self.best)
+            answer, assignment = decide(model, self.effort(self.options.decision_seconds))
+        if answer is Answer.INFEASIBLE:
+            self.raise_bound(Bound(cycles + 1, f"the exact model is infeasible at {cycles} cycles a frame"))
+        if assignment is not None:
+            self.accept(assignment)
+        return answer
+
+    def anneal(self, cycles: int) -> bool:
+        """Anneal at T; every fourth time each item moves by itself, in case merging them excluded the placement."""
+        merge = self.annealer.runs % 4 != 3
+        timer: Timer | None = None
+        if self._seconds_left() < float("inf"):
+            timer = Timer(max(0.0, self._seconds_left()), self.annealer.end)
+            timer.start()
+        try:
+            found = self.annealer.attempt(cycles, self.slice, self.best, merge=merge)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if found is not None:
+            self.accept(found)
+        return found is not None
+
+
+def out_of_time(instance: Instance, cycles: int) -> OutOfTimeError:
+    """The error for a search that ended without a placement and without a proof."""
+    return OutOfTimeError(
+        f"no placement of {instance.name!r} found, and none excluded, at {cycles} cycles a frame; "
+        "allow a longer search, more devices, or higher utilisation caps"
+    )

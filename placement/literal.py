@@ -1,0 +1,206 @@
+"""The poster's method, literally: equations (1)–(6) as a decision problem, and bisection on throughput to 5 %.
+
+    d[l,n,c]   layer l stands on device n with configuration c        d̃[l,n]   … with any configuration
+    H[l]       network hops from the input to layer l                 S        throughput, frames a second
+
+    (1)  d̃[l,n] = Σ_c d[l,n,c],  Σ_n d̃[l,n] = 1                                    for every layer l
+    (2)  Σ_l Σ_c d[l,n,c] · R[l,n,t](c) ≤ R_dev[n,t]                               for every device n and resource t
+    (3)  Σ_l Σ_k d̃[l,n] · (1 − d̃[k,n]) · S · F[l,k] ≤ C_dev[n]                     for every device n, and the same for
+                                                                                   what arrives
+    (4)  H[l] = H[k] + Σ_n d̃[l,n] · (1 − d̃[k,n])                                   for every activation or error k → l
+    (5)  d̃[l,n] = 1                                                                for every layer l pinned to n
+    (6)  S ≤ S[l,n](c) for every configuration in use; maximise S
+
+This is the baseline and the proof of semantics, not the fast way (`placement.search` is). Nothing is contracted, no
+bound is computed but by refutation, no symmetry is broken. Products of two variables are linearised exactly. S enters
+as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way and this one decide the same question.
+"""
+
+# names are the poster's: l, k layers; n devices; d, H, S, F as above
+# ruff: noqa: E741
+
+from __future__ import annotations
+
+import time
+from math import lcm
+
+from ortools.sat.python import cp_model
+
+from hdl.errors import InfeasibleError, OutOfTimeError
+from placement.flat import check_magnitudes
+from placement.instance import RESOURCES, Instance, hop_order
+from placement.model import Answer, Effort, solve
+from placement.options import OptionTable
+from placement.plan import Assignment, Bound, Plan, build_plan, least_cycles
+from placement.restrict import Restricted
+from placement.settings import OnProgress, Progress, SearchOptions
+
+# bisection ends when the two throughputs differ by less than this share
+PRECISION = 0.05
+
+
+def literal_plan(problem: Restricted, options: SearchOptions, on_progress: OnProgress) -> Plan:
+    """The plan that bisection finds; its bound is the least T that no refutation excludes.
+
+    Raises:
+        InfeasibleError: refuted at the slowest T (or at `least_fps`).
+        OutOfTimeError: neither a placement nor a refutation within the budgets.
+    """
+    instance = problem.instance
+    check_magnitudes(instance)
+    table = OptionTable(instance)
+    levels = table.levels()
+    slowest = int(instance.clock_hz // options.least_fps) if options.least_fps else _slowest(instance, levels[-1])
+    began = time.monotonic()
+    best: Assignment | None = None
+    refuted = max(1, levels[0]) - 1
+    # throughput in frames a second: `low` is reached (0: nothing is), `high` was not
+    low, high = 0.0, instance.clock_hz / (refuted + 1)
+    first = True
+    while first or (low == 0.0 and high > instance.clock_hz / slowest) or (low > 0 and high > (1 + PRECISION) * low):
+        # before the first placement, throughput is halved; the slowest T comes last
+        cycles = min(slowest, int(instance.clock_hz // (high if first else (low + high) / 2)))
+        first = False
+        answer, assignment = decide(instance, table, cycles, _effort(options, began))
+        if assignment is not None:
+            best = assignment
+            low = instance.clock_hz / (least_cycles(instance, best) or cycles)
+        else:
+            high = instance.clock_hz / cycles
+        if answer is Answer.INFEASIBLE:
+            refuted = max(refuted, cycles)
+        reached = None if best is None else least_cycles(instance, best)
+        on_progress(Progress(f"literal T = {cycles}: {answer.value}", reached, refuted + 1, "refuted literally",
+                             instance.clock_hz))  # fmt: skip
+        if best is None and cycles == slowest:
+            break
+        if _over(options, began):
+            break
+    if best is None:
+        if refuted >= slowest:
+            raise InfeasibleError(
+                f"no placement of {instance.name!r} at {slowest} cycles a frame, by equations (1)–(6)"
+            )
+        raise OutOfTimeError(
+            f"no placement of {instance.name!r} found by equations (1)–(6), and none excluded; allow more time"
+        )
+    reached = least_cycles(instance, best)
+    assert reached is not None
+    bound = Bound(min(refuted + 1, reached), f"{problem.note}equations (1)–(6) refuted at {refuted} cycles a frame")
+    return build_plan(problem.original, problem.widened(best), bound, seed=options.seed)
+
+
+def _slowest(instance: Instance, slowest_engine: int) -> int:
+    """A T at which nothing but blocks and hops binds: all links and all DRAM traffic through the thinnest device."""
+    bits = sum(link.bits_per_frame for link in instance.links)
+    traffic = sum(max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs)
+                  for item in instance.items)  # fmt: skip
+    rates = [device.link_bits_per_s for device in instance.devices if device.link_bits_per_s]
+    drams = [device.dram_bytes_per_s for device in instance.devices if device.dram_bytes_per_s]
+    needs = [slowest_engine, 1]
+    needs += [-int(-bits * instance.clock_hz // rate) for rate in rates]
+    needs += [-(-traffic * instance.clock_hz // dram) for dram in drams]
+    return max(needs)
+
+
+def _effort(options: SearchOptions, began: float) -> Effort:
+    left = None
+    if options.time_limit_seconds is not None:
+        left = max(0.01, options.time_limit_seconds - (time.monotonic() - began))
+    return Effort(
+        deterministic_seconds=options.decision_seconds, seed=options.seed, workers=options.workers, wall_seconds=left
+    )
+
+
+def _over(options: SearchOptions, began: float) -> bool:
+    return options.time_limit_seconds is not None and time.monotonic() - began >= options.time_limit_seconds
+
+
+def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) -> tuple[Answer, Assignment | None]:
+    """Whether equations (1)–(6) hold for some d at T = `cycles`; with FEASIBLE comes the assignment."""
+    options = table.at(cycles)
+    layers, devices = range(len(instance.items)), range(len(instance.devices))
+    model = cp_model.CpModel()
+
+    # (6): only configurations with S ≤ S[l,n](c) have a variable
+    usable = {(l, n): options.by_part[l].get(instance.devices[n].part, ()) for l in layers for n in devices}
+    d = {(l, n, c): model.new_bool_var(f"d[{l},{n},{c}]") for (l, n), menu in usable.items() for c in menu}
+
+    # (1)
+    on = {(l, n): model.new_bool_var(f"on[{l},{n}]") for l in layers for n in devices}
+    for (l, n), here in on.items():
+        model.add(sum(d[l, n, c] for c in usable[l, n]) == here)
+    for l in layers:
+        model.add(sum(on[l, n] for n in devices) == 1)
+
+    # (2), DRAM bandwidth in bytes a frame
+    for n, device in enumerate(instance.devices):
+        limits = {name: getattr(device, name) for name in RESOURCES}
+        limits["dram_bytes_per_frame"] = device.dram_bytes_per_s * cycles // instance.clock_hz
+        for name, limit in limits.items():
+            used = sum(
+                getattr(instance.configurations(l, n)[c], name) * d[l, n, c] for l in layers for c in usable[l, n]
+            )
+            model.add(used <= limit)
+
+    # d̃[l,n] · (1 − d̃[k,n]) as a variable, for every link and device, in both directions
+    ends = [(instance.item_index[link.source], instance.item_index[link.target]) for link in instance.links]
+    apart = {}
+    for l, k in {pair for a, b in ends for pair in ((a, b), (b, a))}:
+        for n in devices:
+            product = apart[l, k, n] = model.new_bool_var(f"apart[{l},{k},{n}]")
+            model.add_bool_and([on[l, n], on[k, n].negated()]).only_enforce_if(product)
+            model.add_bool_or([on[l, n].negated(), on[k, n], product])
+
+    # (3), bits a frame scaled to integers
+    scale = lcm(*{link.bits_per_frame.denominator for link in instance.links}) if instance.links else 1
+    bits = [int(link.bits_per_frame * scale) for link in instance.links]
+    for n, device in enumerate(instance.devices):
+        limit = device.link_bits_per_s * cycles * scale // instance.clock_hz
+        model.add(sum(F * apart[l, k, n] for F, (l, k) in zip(bits, ends, strict=True)) <= limit)
+        model.add(sum(F * apart[k, l, n] for F, (l, k) in zip(bits, ends, strict=True)) <= limit)
+
+    # (4), and hops 0 where nothing arrives
+    hops = {l: model.new_int_var(0, len(instance.items), f"H[{l}]") for l in hop_order(instance)}
+    arriving = set()
+    for link, (k, l) in zip(instance.links, ends, strict=True):
+        if link.kind.hops_must_match:
+            model.add(hops[l] == hops[k] + sum(apart[l, k, n] for n in devices))
+            arriving.add(l)
+    for l in set(layers) - arriving:
+        model.add(hops[l] == 0)
+
+    # (5)
+    for l, item in enumerate(instance.items):
+        if item.pinned is not None:
+            model.add(on[l, instance.device_index[item.pinned]] == 1)
+
+    _shared_choices(instance, model, on, d)
+    solver, status = solve(model, effort)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        chosen = {l: (n, c) for (l, n, c), variable in d.items() if solver.value(variable)}
+        places = tuple(chosen[l][0] for l in layers)
+        return Answer.FEASIBLE, Assignment(places, tuple(chosen[l][1] for l in layers))
+    return (Answer.INFEASIBLE if status == cp_model.INFEASIBLE else Answer.UNKNOWN), None
+
+
+def _shared_choices(
+    instance: Instance, model: cp_model.CpModel, on: dict[tuple[int, int], cp_model.IntVar],
+    d: dict[tuple[int, int, int], cp_model.IntVar],
+) -> None:  # fmt: skip
+    """What the poster does not have: items of a tile group share a tile, coupled items a device."""
+    for group, members in instance.tile_groups.items():
+        by_tile: dict[tuple[int, str], list[cp_model.IntVar]] = {}
+        for (l, n, c), pick in d.items():
+            if l in members:
+                by_tile.setdefault((l, instance.configurations(l, n)[c].tile or ""), []).append(pick)
+        for tile in sorted({tile for _, tile in by_tile}):
+            shared = model.new_bool_var(f"tile[{group},{tile}]")
+            for l in members:
+                model.add(sum(by_tile.get((l, tile), [])) == shared)
+    coupled: dict[str, int] = {}
+    for l, item in enumerate(instance.items):
+        if item.same_device is not None:
+            first = coupled.setdefault(item.same_device, l)
+            for n in range(len(instance.devices)):
+                model.add(on[l, n] == on[first, n])

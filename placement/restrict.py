@@ -1,0 +1,83 @@
+"""Restrictions that come with a search and not with the instance: items kept together, devices left empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hdl.errors import DagtrainError, InfeasibleError
+from placement.instance import Instance
+from placement.plan import Assignment
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """An instance with restrictions, and the way back."""
+
+    original: Instance
+    instance: Instance
+    # for the bound's basis: what the bound takes for granted; empty without restrictions
+    note: str
+
+    def widened(self, assignment: Assignment) -> Assignment:
+        """An assignment of the restricted instance as one of the original."""
+        index = [self.original.device_index[device.name] for device in self.instance.devices]
+        return Assignment(tuple(index[n] for n in assignment.devices), assignment.configurations)
+
+
+def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: Sequence[str]) -> Restricted:
+    """The instance without the devices of `exclude`, and with the items of each group of `same_device` (names of items
+    or layers) coupled.
+
+    Raises:
+        DagtrainError: unknown names.
+        InfeasibleError: an item is pinned to an excluded device, nothing is left, or coupled items are pinned apart.
+    """
+    if not same_device and not exclude:
+        return Restricted(instance, instance, "")
+    unknown = [f"no device named {name!r} to exclude" for name in exclude if name not in instance.device_index]
+    layers: dict[str, list[int]] = {}
+    for i, item in enumerate(instance.items):
+        layers.setdefault(item.layer, []).append(i)
+        layers.setdefault(item.name, []).append(i)
+    unknown += [f"no item or layer named {name!r}" for group in same_device for name in group if name not in layers]
+    if unknown:
+        raise DagtrainError(f"placement instance {instance.name!r}: " + "; ".join(unknown))
+    stuck = [f"item {item.name!r} is pinned to {item.pinned!r}" for item in instance.items if item.pinned in exclude]
+    if stuck:
+        raise InfeasibleError(
+            f"placement instance {instance.name!r}: " + "; ".join(stuck) + ", which is excluded; pin it elsewhere or "
+            "do not exclude the device"
+        )
+    devices = tuple(device for device in instance.devices if device.name not in exclude)
+    if not devices:
+        raise InfeasibleError(f"placement instance {instance.name!r}: all devices are excluded; leave at least one")
+    groups = [sorted({i for name in group for i in layers[name]}) for group in same_device]
+    keys = _coupled(instance, groups)
+    pins: dict[str, dict[str, str]] = {}
+    for item, key in zip(instance.items, keys, strict=True):
+        if key is not None and item.pinned is not None:
+            pins.setdefault(key, {})[item.pinned] = item.name
+    for apart in pins.values():
+        if len(apart) > 1:
+            raise InfeasibleError(
+                f"placement instance {instance.name!r}: items to stand on one device are pinned apart: "
+                + ", ".join(f"{item!r} to {device!r}" for device, item in apart.items())
+                + "; remove a pin or the coupling"
+            )
+    items = tuple(replace(item, same_device=key) for item, key in zip(instance.items, keys, strict=True))
+    notes = [f"without {', '.join(exclude)}"] if exclude else []
+    notes += [f"with {' and '.join(group)} on one device" for group in same_device]
+    return Restricted(instance, replace(instance, items=items, devices=devices), ", ".join(notes) + ": ")
+
+
+def _coupled(instance: Instance, groups: list[list[int]]) -> list[str | None]:
+    """Coupling key of every item: its own, joined with those of the groups that share an item with it."""
+    keys = [item.same_device for item in instance.items]
+    for number, group in enumerate(groups):
+        joined = {keys[i] for i in group if keys[i] is not None}
+        name = f"same device {number}"
+        for i, key in enumerate(keys):
+            if i in group or (key is not None and key in joined):
+                keys[i] = name
+    return keys
