@@ -77,13 +77,15 @@ class Node:
 
     def demand(self, bits: int) -> None:
         """Mark ``bits`` of this node, and all that they depend on."""
-        waiting = [(self, bits)]
+        # first in, first out: what many users want of one node comes together before it is passed on
+        waiting = {self: bits}
         while waiting:
-            node, wanted = waiting.pop()
-            new = wanted & ~node.live
+            node = next(iter(waiting))
+            new = waiting.pop(node) & ~node.live
             if new:
                 node.live |= new
-                waiting += node.needs(new)
+                for source, wanted in node.needs(new):
+                    waiting[source] = waiting.get(source, 0) | wanted
 
     def needs(self, new: int) -> list[tuple[Node, int]]:
         """The bits of other nodes on which ``new`` bits of this one depend."""

@@ -5,7 +5,8 @@ Speed, with output identical to the byte (the tests compare):
 * ``bin`` in linear instead of quadratic time;
 * caller information without reading source files (``inspect.stack`` reads them for every frame);
 * the syntax tree of a function is parsed once for each code object, then copied;
-* the value of a signal is copied as what it is, not by `copy.deepcopy`.
+* the value of a signal is copied as what it is, not by `copy.deepcopy`;
+* lists are told to be lists of signals by the types in them.
 
 Meaning:
 
@@ -72,6 +73,7 @@ def install() -> None:
 _SIGNAL: Any = sys.modules["myhdl._Signal"]
 _originals: dict[str, Any] = {
     "deepcopy": _SIGNAL.deepcopy,
+    "is_signal_list": _SIGNAL._isListOfSigs,
     "bits": _bin._int2bitstring,
     "make_ast": _util._makeAST,
 }
@@ -79,6 +81,7 @@ _originals: dict[str, Any] = {
 
 def _install_speed() -> None:
     _SIGNAL.deepcopy = _copy_value
+    _use_signal_list_test(_is_signal_list)
     _bin._int2bitstring = _bit_string
     _block.inspect = _instance.inspect = _LightInspect()
     for module in _AST_USERS:
@@ -90,6 +93,7 @@ def _install_speed() -> None:
 def without_speed_patches() -> Iterator[None]:
     """MyHDL's own slow code, for tests that compare."""
     _SIGNAL.deepcopy = _originals["deepcopy"]
+    _use_signal_list_test(_originals["is_signal_list"])
     _bin._int2bitstring = _originals["bits"]
     _block.inspect = _instance.inspect = _SlowInspect()
     for module in _AST_USERS:
@@ -104,6 +108,19 @@ def without_speed_patches() -> Iterator[None]:
 def _copy_value(value: Any) -> Any:
     """A copy of a signal's value, without the bookkeeping of `copy.deepcopy`, which three times a signal adds up."""
     return copy(value) if isinstance(value, intbv) else _originals["deepcopy"](value)
+
+
+def _is_signal_list(candidate: Any) -> bool:
+    """Whether it is a list of signals and not empty; asked of every name that a generator or block uses."""
+    if not isinstance(candidate, list) or not candidate:
+        return False
+    return all(issubclass(found, _SIGNAL._Signal) for found in set(map(type, candidate)))
+
+
+def _use_signal_list_test(test: Callable[[Any], bool]) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("myhdl.") and hasattr(module, "_isListOfSigs"):
+            vars(module)["_isListOfSigs"] = test
 
 
 @contextmanager

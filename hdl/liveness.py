@@ -58,7 +58,7 @@ class Liveness:
         if node is None:
             node = Node(Op.STORE)
             self._kept.append(members)
-            for member in {id(member): member for member in members}.values():
+            for member in members:
                 self._arrays[id(member)] = node
                 old = self._stores.get(id(member))
                 if old is not None:

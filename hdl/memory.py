@@ -48,11 +48,25 @@ def checked_contents(contents: Sequence[int] | None, depth: int, width: int) -> 
     return words
 
 
+class _CountedWords(list[Any]):
+    """A list of ``depth`` words that are all the same signal, as long as none of its users takes it apart."""
+
+    def __init__(self, word: Any, depth: int) -> None:
+        super().__init__([word])
+        self._depth = depth
+
+    def __len__(self) -> int:
+        return self._depth
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(0 if index < self._depth else index)
+
+
 def memory_words(contents: Sequence[int] | None, depth: int, width: int) -> list[Any]:
     """A signal for each word of a memory; zeros if there are no contents."""
     words = checked_contents(contents, depth, width)
     if _only_counted.get():
-        return [Signal(intbv(0)[width:])] * depth
+        return _CountedWords(Signal(intbv(0)[width:]), depth)
     return [Signal(intbv(word)[width:]) for word in words]
 
 
