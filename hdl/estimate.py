@@ -7,8 +7,12 @@ circuit forgets what was known.
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,8 @@ from hdl.stream import Stream
 
 # seconds to wait for another process that writes
 LOCK_TIMEOUT_S = 30.0
+# layers that are worth starting processes for, which takes a second or two
+LEAST_PARALLEL = 16
 
 
 class Estimator:
@@ -36,34 +42,77 @@ class Estimator:
 
     def layer(self, layer: Layer) -> Resources:
         """The contents of a layer's circuit."""
-        beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
         if not (layer.sinks and layer.sources):
             return Resources()
+        widths = _widths(layer)
         return self.block(repr(layer), widths, lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+
+    def prepare(self, layers: Iterable[Layer], on_done: Callable[[int], None] = lambda _: None) -> None:
+        """Elaborate the layers that aren't known yet, in several processes where that pays.
+
+        ``on_done`` gets the number of layers that just became known."""
+        wanted = {_key(repr(layer), _widths(layer)): layer for layer in layers if layer.sinks and layer.sources}
+        missing = {key: layer for key, layer in wanted.items() if key not in self._known and not self._load(key)}
+        on_done(len(wanted) - len(missing))
+        workers = len(os.sched_getaffinity(0))
+        if workers < 2 or len(missing) < LEAST_PARALLEL:
+            return
+        # the widest first, so that no process is left with one at the end
+        order = sorted(missing, key=lambda key: (-missing[key].multipliers, key))
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _leave_interrupts_to_the_parent)
+        try:
+            found = pool.map(_contents, [missing[key] for key in order])
+            for key, contents in zip(order, found, strict=True):
+                self._known[key] = contents
+                self._keep(key, contents)
+                on_done(1)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def block(
         self, configuration: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]
     ) -> Resources:
         """The contents of any block between streams of these payload widths; the text must determine the circuit."""
-        key = f"{code_hash(COUNTING)}|{configuration}|{sorted(widths.items())}"
+        key = _key(configuration, widths)
         if key not in self._known:
-            self._known[key] = self._load(key) or self._elaborate(key, widths, build)
+            found = self._load(key)
+            if found is None:
+                found = elaborated_contents(widths, build)
+                self._keep(key, found)
+            self._known[key] = found
         return self._known[key]
 
-    def _elaborate(
-        self, key: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]
-    ) -> Resources:
-        streams = {name: Stream(width) for name, width in widths.items()}
-        with only_counted(), forgotten_signals():
-            found = count(build(Signal(bool(0)), Signal(bool(0)), streams))
+    def _keep(self, key: str, contents: Resources) -> None:
         with self._database:
-            self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?)", (key, _to_json(found)))
-        return found
+            self._database.execute("INSERT OR REPLACE INTO resources VALUES (?, ?)", (key, _to_json(contents)))
 
     def _load(self, key: str) -> Resources | None:
         row = self._database.execute("SELECT contents FROM resources WHERE key = ?", (key,)).fetchone()
         return _from_json(row[0]) if row else None
+
+
+def elaborated_contents(widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]) -> Resources:
+    """The contents of a block between streams of these payload widths, elaborated for the count alone."""
+    streams = {name: Stream(width) for name, width in widths.items()}
+    with only_counted(), forgotten_signals():
+        return count(build(Signal(bool(0)), Signal(bool(0)), streams))
+
+
+def _contents(layer: Layer) -> Resources:
+    return elaborated_contents(_widths(layer), lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _widths(layer: Layer) -> dict[str, int]:
+    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
+    return {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
+
+
+def _key(configuration: str, widths: Mapping[str, int]) -> str:
+    return f"{code_hash(COUNTING)}|{configuration}|{sorted(widths.items())}"
 
 
 _SHAPED = ("multipliers", "memories", "roms", "memory_registers", "constant_multipliers")

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,9 @@ def tiny_model(seed: int = 1) -> ModelProto:
 
 class QuickEstimator:
     """Stands in for elaboration, which takes seconds a layer: multipliers as declared, registers by width."""
+
+    def prepare(self, layers: Iterable[Layer], on_done: Callable[[int], None] = lambda _: None) -> None:
+        """Nothing takes time."""
 
     def layer(self, layer: Layer) -> Resources:
         """Declared multipliers."""

@@ -128,6 +128,10 @@ class LevelCosts:
         self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
         self.depths = fifo_beats(self.folded, schedule(self.folded, self.cycles, self.links.delays))
 
+    def layers(self) -> Iterator[Layer]:
+        """All variants of layers that `offers` will want the contents of."""
+        return (layer for node in self.folded.nodes for _, layer in self._layers(node))
+
     def offers(self, node: Node) -> Iterator[Offer]:
         """Of a node of ``folded``: its memory and each of its large stashes on chip or in DRAM."""
         for memory, layer in self._layers(node):

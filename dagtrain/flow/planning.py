@@ -221,6 +221,14 @@ class Planner:
         )
         offers: dict[str, dict[str, list[Configuration]]] = {}
         sizes: dict[tuple[str, str], int] = {}
+        circuits = 0
+
+        def report(count: int) -> None:
+            nonlocal circuits
+            circuits += count
+            self.progress.advance(0, note=f"{circuits} circuits for {cycles:,} cycles")
+
+        self.estimator.prepare(level.layers(), report)
         for node in level.folded.nodes:
             offers[node.name] = {part.name: [] for part in self._parts}
             for offer in level.offers(node):
