@@ -195,7 +195,8 @@ class _ConvEngine(Layer):
         return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
     def tiles(self, cycles: int) -> tuple[Tile, ...]:
-        """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths."""
+        """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths, then
+        the least lanes of maps (each engine stores and reads one of them ``po`` or ``pi`` lanes wide)."""
         for port in self._frame_ports():
             if port.tensor.elements // port.tensor.shape[-1] > cycles:
                 return ()
@@ -207,8 +208,8 @@ class _ConvEngine(Layer):
                     if self._buildable(tile):
                         walk = self.walk_of(tile)
                         if max(walk.cycles, walk.words) <= cycles >= self._with(tile, cycles).cycles_per_frame:
-                            found.append((tile.size, self._memory_blocks(tile), tile))
-        return tuple(tile for _, _, tile in sorted(found))
+                            found.append((tile.size, self._memory_blocks(tile), po + pi, tile))
+        return tuple(tile for *_, tile in sorted(found))
 
     def _with(self, tile: Tile, cycles: int) -> Self:
         """This engine with that tile and the lanes for ``cycles``."""
