@@ -20,7 +20,7 @@ from myhdl import Signal
 
 from hdl.elaboration import forgotten_signals
 from hdl.layers.base import Layer
-from hdl.memory import only_counted
+from hdl.memory import unsimulated
 from hdl.resources import Resources, count
 from hdl.simulate.design import cache_folder
 from hdl.sources import COUNTING, code_hash
@@ -94,7 +94,7 @@ class Estimator:
 def elaborated_contents(widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]) -> Resources:
     """The contents of a block between streams of these payload widths, elaborated for the count alone."""
     streams = {name: Stream(width) for name, width in widths.items()}
-    with only_counted(), forgotten_signals():
+    with unsimulated(), forgotten_signals():
         return count(build(Signal(bool(0)), Signal(bool(0)), streams))
 
 

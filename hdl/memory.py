@@ -13,19 +13,18 @@ from typing import Any
 
 from myhdl import Signal, always, block, intbv
 
-_only_counted: ContextVar[bool] = ContextVar("only_counted", default=False)
+_unsimulated: ContextVar[bool] = ContextVar("unsimulated", default=False)
 
 
 @contextmanager
-def only_counted() -> Iterator[None]:
-    """Blocks elaborated inside will be counted, neither simulated nor converted: all words of a memory are one signal.
-
-    A memory of a hundred thousand words then costs no more than one of ten."""
-    token = _only_counted.set(True)
+def unsimulated() -> Iterator[None]:
+    """Blocks elaborated inside are counted or converted, never simulated: all words of a memory without contents are one
+    signal, so that a memory of a hundred thousand words costs no more than one of ten."""
+    token = _unsimulated.set(True)
     try:
         yield
     finally:
-        _only_counted.reset(token)
+        _unsimulated.reset(token)
 
 
 def address_width(depth: int) -> int:
@@ -48,8 +47,8 @@ def checked_contents(contents: Sequence[int] | None, depth: int, width: int) -> 
     return words
 
 
-class _CountedWords(list[Any]):
-    """A list of ``depth`` words that are all the same signal, as long as none of its users takes it apart."""
+class _OneWord(list[Any]):
+    """A list of ``depth`` words that are all the same signal, of which iteration meets one."""
 
     def __init__(self, word: Any, depth: int) -> None:
         super().__init__([word])
@@ -65,8 +64,8 @@ class _CountedWords(list[Any]):
 def memory_words(contents: Sequence[int] | None, depth: int, width: int) -> list[Any]:
     """A signal for each word of a memory; zeros if there are no contents."""
     words = checked_contents(contents, depth, width)
-    if _only_counted.get():
-        return _CountedWords(Signal(intbv(0)[width:]), depth)
+    if contents is None and _unsimulated.get():
+        return _OneWord(Signal(intbv(0)[width:]), depth)
     return [Signal(intbv(word)[width:]) for word in words]
 
 

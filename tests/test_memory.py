@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from myhdl import Signal, Simulation, always, always_comb, block, delay, instance, intbv
 
-from hdl.memory import address_width, checked_contents, read_only, simple_dual_port
+from hdl.layers.base import Layer
+from hdl.layers.conv import Conv
+from hdl.layers.update import Update
+from hdl.memory import address_width, checked_contents, memory_words, read_only, simple_dual_port, unsimulated
+from hdl.resources import count
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
@@ -222,3 +226,17 @@ def test_without_read_enable_the_word_stays(kind: Any, extra: bool) -> None:
         Simulation(dut, bench()).run(quiet=1)
     words = [10, 10, 12, 12, 12, 11, 11, 11]
     assert seen == ([0, *words[:-1]] if extra else words)
+
+
+@pytest.mark.parametrize("layer", [Update.examples()[0], Conv.examples()[1]], ids=["update", "conv"])
+def test_memories_of_one_word_convert_and_count_as_whole_ones(layer: Layer) -> None:
+    def elaborated() -> Any:
+        streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
+        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams)
+
+    whole = convert(elaborated(), "dut"), count(elaborated())
+    with unsimulated():
+        assert (convert(elaborated(), "dut"), count(elaborated())) == whole
+        assert len(memory_words(None, 1000, 8)) == 1000
+        # contents are what makes words differ
+        assert [int(word) for word in memory_words([1, 2, 3], 3, 8)] == [1, 2, 3]

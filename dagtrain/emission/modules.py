@@ -17,8 +17,10 @@ from typing import Any
 from myhdl import Signal
 
 from dagtrain.files import write_text
+from hdl.elaboration import forgotten_signals
 from hdl.layers.base import Layer
-from hdl.netlist import Direction, PortDecl
+from hdl.memory import unsimulated
+from hdl.netlist import VERILOG_KEYWORDS, Direction, PortDecl
 from hdl.sources import CONVERSION, code_hash
 from hdl.stream import Stream
 from hdl.verilog import Image, VerilogModule, convert, port_signals
@@ -78,12 +80,8 @@ class ModuleLibrary:
         return self._modules[name]
 
     def _make(self, name: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
-        clk, rst = Signal(bool(0)), Signal(bool(0))
-        streams = {stream: Stream(width) for stream, width in widths.items()}
-        block = build(clk, rst, streams)
-        by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
-        prefixes = {stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()}
-        module = StreamModule(convert(block, name), prefixes)
+        with unsimulated(), forgotten_signals():
+            module = _converted(name, widths, build)
         self._store(module)
         return module
 
@@ -121,6 +119,16 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+def _converted(name: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
+    clk, rst = Signal(bool(0)), Signal(bool(0))
+    streams = {stream: Stream(width) for stream, width in widths.items()}
+    block = build(clk, rst, streams)
+    by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
+    prefixes = {stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()}
+    return StreamModule(convert(block, name), prefixes)
+
+
 def verilog_name(name: str) -> str:
-    """A Verilog identifier for a node or edge name."""
-    return re.sub(r"\W", "_", name)
+    """A Verilog identifier for the name of a node, an edge or a device; `large` and `small` are keywords, for example."""
+    found = re.sub(r"\W", "_", name)
+    return f"{found}_" if found in VERILOG_KEYWORDS else found
