@@ -18,8 +18,9 @@ _unsimulated: ContextVar[bool] = ContextVar("unsimulated", default=False)
 
 @contextmanager
 def unsimulated() -> Iterator[None]:
-    """Blocks elaborated inside are counted or converted, never simulated: all words of a memory without contents are one
-    signal, so that a memory of a hundred thousand words costs no more than one of ten."""
+    """Blocks elaborated inside are counted or converted, never simulated.
+
+    All words of a memory without contents are one signal, so that a hundred thousand words cost no more than ten."""
     token = _unsimulated.set(True)
     try:
         yield

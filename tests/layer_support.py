@@ -74,7 +74,9 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
             fixed = port.tensor.fixed
             initial[port.name] = fixed.decode(rng.integers(fixed.low, fixed.high + 1, port.tensor.shape))
     state = layer.start(initial)
-    images = layer.images(state)
+    contents = layer.images(state)
+    images = {memory.name: contents[memory.name] for memory in layer.memories()}
+    rings: dict[str, list[int]] = {port.name: [] for port in ring_ports(layer)}
     tensors: dict[str, list[IntArray]] = {port.name: [] for port in (*layer.sinks, *layer.sources)}
     for batch in range(batches):
         inputs: dict[str, IntArray] = {}
@@ -85,8 +87,12 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
                 inputs[port.name] = layer.sample(port.name, rng, 1)[0]
             else:
                 inputs[port.name] = layer.sample(port.name, rng, frames_a_batch(layer))
+        for ring in layer.rings:
+            rings[ring.back.name] += layer.images(state)[ring.name]
         for name, tensor in (inputs | layer.golden(state, inputs)).items():
             tensors[name].append(tensor[None] if name in per_batch else tensor)
+        for ring in layer.rings:
+            rings[ring.out.name] += layer.images(state)[ring.name]
     beats = {
         # version 0 is the image
         name: [beat for tensor in found[name in delayed :] for beat in to_beats(layer, name, tensor)]
@@ -94,16 +100,22 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
     }
     return Case(
         layer,
-        {port.name: beats[port.name] for port in layer.sinks},
-        {port.name: beats[port.name] for port in layer.sources},
+        {port.name: beats[port.name] for port in layer.sinks} | {r.back.name: rings[r.back.name] for r in layer.rings},
+        {port.name: beats[port.name] for port in layer.sources} | {r.out.name: rings[r.out.name] for r in layer.rings},
         images,
         tensors,
     )
 
 
+def ring_ports(layer: Layer) -> tuple[Port, ...]:
+    """Ports beside the graph: of state that comes with the traffic of every batch and leaves changed."""
+    return tuple(port for ring in layer.rings for port in (ring.back, ring.out))
+
+
 def elaborate(layer: Layer, images: Mapping[str, Sequence[int]] | None = None) -> tuple[Any, dict[str, Stream]]:
     """The circuit with fresh streams."""
-    streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
+    ports = (*layer.sinks, *layer.sources, *ring_ports(layer))
+    streams = {port.name: Stream(port.payload_bits) for port in ports}
     return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, images or None), streams
 
 
@@ -115,6 +127,8 @@ def design_of(case: Case, name: str = "dut", converted: Callable[[], VerilogModu
     ports = [
         *(_stream_port(port, names, Direction.IN) for port in case.layer.sinks),
         *(_stream_port(port, names, Direction.OUT) for port in case.layer.sources),
+        *(_stream_port(ring.back, names, Direction.IN) for ring in case.layer.rings),
+        *(_stream_port(ring.out, names, Direction.OUT) for ring in case.layer.rings),
     ]
     return CaseDesign(
         name, lambda given: elaborate(case.layer, given)[0], tuple(ports), case.images, {}, names, converted

@@ -97,19 +97,37 @@ def test_stashes_in_dram_of_several_devices_change_no_bit(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("staleness", "kind"), [(0, "one"), (2, "branches apart"), (BATCH, "one")])
-def test_weights_sums_and_stashes_in_dram_change_no_bit(staleness: int, kind: str, tmp_path: Path) -> None:
+def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
+    staleness: int, kind: str, tmp_path: Path
+) -> None:
     graph = residual_net(staleness)
-    design = with_big_stashes_in_dram(streaming(graph, CONVOLUTIONS), kind)
+    updates = [node.name for node in graph.nodes if node.name.endswith(".update")]
+    design = with_big_stashes_in_dram(keep_in_dram(streaming(graph, CONVOLUTIONS), updates), kind)
     # both copies of the weights, and the sums; the first layer sends no error back
     assert {f"{name}.gradient.sums" for name in CONVOLUTIONS} <= stored(design)
     preloaded = [region for memory in memories(design).values() for region in memory.regions if region.contents]
-    assert len(preloaded) == 2 * len(CONVOLUTIONS) - 1
+    assert len(preloaded) == 2 * len(CONVOLUTIONS) - 1 + len(updates)
+    states = [region.state for region in preloaded if region.state]
+    assert sorted(state.node for state in states) == sorted(updates)
     assert not any(
         image.image == "weights" and image.node.startswith("conv") for d in design.devices for image in d.images
     )
     run = train(design, tmp_path)
     assert run.mismatches == ()
     assert len(run.losses) == 4 * BATCH
+
+
+def test_another_first_momentum_in_dram_is_seen_as_a_mismatch(tmp_path: Path) -> None:
+    design = designed(keep_in_dram(residual_net(2), ["conv2.w.update"]), "one", use())
+    (device,) = design.devices
+    memory = device.memory
+    assert memory is not None
+    (region,) = memory.regions
+    # the highest bit but one of the first element's 56: of its momentum
+    wrong_region = replace(region, contents=(region.contents[0] ^ 1 << 54, *region.contents[1:]))
+    wrong = replace(design, devices=(replace(device, memory=replace(memory, regions=(wrong_region,))),))
+    run = train(wrong, tmp_path, batches=1)
+    assert any("conv2.w.update.state" in mismatch for mismatch in run.mismatches)
 
 
 def test_another_first_weight_in_dram_is_seen_as_a_mismatch(tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ board = "agilex"
 """
     expected = [
         r"cluster\.clock_mhz = -3: input should be greater .*; write the clock in MHz, 0.001 to 2000",
-        r"cluster\.speed = 4: unknown key; remove it, or correct it to one of name, clock_mhz, link_word_bits, dram_word_bits",
+        r"cluster\.speed = 4: unknown key; remove it, or correct it to one of name, clock_mhz, link_word_bits, "
+        r"dram_word_bits",
         r"board\[0\]\.dram_gb_per_s = -76.8: input should be greater than or equal to 0; write peak DRAM bandwidth .*",
         r"board\[0\]\.dram_gbyte = 'x': is not a number; write DRAM size in .*",
         r"board\[0\]\.link_gbit_per_s = NaN: input should be a finite number; write network rate .*",

@@ -129,6 +129,6 @@ def _converted(name: str, widths: Mapping[str, int], build: Builder) -> StreamMo
 
 
 def verilog_name(name: str) -> str:
-    """A Verilog identifier for the name of a node, an edge or a device; `large` and `small` are keywords, for example."""
+    """A Verilog identifier for the name of a node, an edge or a device; `large` and `small` are keywords, say."""
     found = re.sub(r"\W", "_", name)
     return f"{found}_" if found in VERILOG_KEYWORDS else found

@@ -91,13 +91,9 @@ def update(
     lanes = shape.lanes
     fire, may = Signal(bool(0)), Signal(bool(0))
     place = Signal(intbv(0)[address_width(shape.beats) :])
-    high, low = (Signal(intbv(0)[16 * lanes :]) for _ in range(2))
     old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(2))
-    momentum = Signal(intbv(0)[shape.momentum.width * lanes :])
-    made = Stream(w.width)
-
+    old_momentum, new_momentum = (Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(2))
     accept = gradient_gate(clk, rst, g, may, fire, place, beats=shape.beats)
-    draw = random_halves(clk, rst, fire, high, low, shape=shape)
     master_words = state_memory(
         clk,
         fire,
@@ -110,12 +106,113 @@ def update(
         contents=contents.get("master"),
         public="master",
     )
-    momentum_path = next_momentum(clk, fire, place, g, old_master, high, momentum, shape, contents.get("momentum"))
-    master_path = next_master(clk, old_master, momentum, low, new_master, made.payload, shape)
+    momentum_words = state_memory(
+        clk,
+        fire,
+        place,
+        old_momentum,
+        new_momentum,
+        depth=shape.beats,
+        read_delay=MOMENTUM_DELAY,
+        write_delay=MOMENTUM_AT,
+        contents=contents.get("momentum"),
+        public="momentum",
+    )
+    step = update_step(clk, rst, fire, g, old_master, old_momentum, new_master, new_momentum, w, shape=shape)
+    places = result_places(clk, rst, fire, w, may, places=RESULTS)
+    return accept, master_words, momentum_words, step, places
+
+
+@block
+def update_outside(
+    clk: Any, rst: Any, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
+) -> Any:
+    """As `update`, with state that comes with each gradient and leaves with each weight.
+
+    An element of state is its master (low bits) and its momentum."""
+    lanes = shape.lanes
+    fire, room_w, room_state = (Signal(bool(0)) for _ in range(3))
+    masters, old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(3))
+    momenta, old_momentum, new_momentum, late_momentum = (
+        Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(4)
+    )
+    made = Stream(state_out.width)
+
+    @always_comb
+    def take_together() -> None:
+        fire.next = g.valid and state_in.valid and room_w and room_state
+        g.ready.next = state_in.valid and room_w and room_state
+        state_in.ready.next = g.valid and room_w and room_state
+
+    parts = part_state(state_in.payload, masters, momenta, shape=shape)
+    read_master = delay_vector(clk, masters, old_master, cycles=MASTER_READ_AT)
+    read_momentum = delay_vector(clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    step = update_step(clk, rst, fire, g, old_master, old_momentum, new_master, new_momentum, w, shape=shape)
+    wait = delay_vector(clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
+    whole = join_state(new_master, late_momentum, made.payload, shape=shape)
+    mark = delay_line(clk, fire, made.valid, cycles=MASTER_AT)
+    hold = queue(clk, rst, made, state_out, depth=RESULTS)
+    places_w = result_places(clk, rst, fire, w, room_w, places=RESULTS)
+    places_state = result_places(clk, rst, fire, state_out, room_state, places=RESULTS)
+    return take_together, parts, read_master, read_momentum, step, wait, whole, mark, hold, places_w, places_state
+
+
+@block
+def part_state(state: Any, masters: Any, momenta: Any, *, shape: UpdateShape) -> Any:
+    """Masters and momenta of all lanes of a beat of state."""
+    lanes, low, high = shape.lanes, shape.master.width, shape.momentum.width
+    both = low + high
+
+    @always_comb
+    def part() -> None:
+        for lane in range(lanes):
+            masters.next[lane * low + low : lane * low] = state[lane * both + low : lane * both]
+            momenta.next[lane * high + high : lane * high] = state[lane * both + both : lane * both + low]
+
+    return part
+
+
+@block
+def join_state(masters: Any, momenta: Any, state: Any, *, shape: UpdateShape) -> Any:
+    """The inverse of `part_state`."""
+    lanes, low, high = shape.lanes, shape.master.width, shape.momentum.width
+    both = low + high
+
+    @always_comb
+    def join() -> None:
+        for lane in range(lanes):
+            state.next[lane * both + low : lane * both] = masters[lane * low + low : lane * low]
+            state.next[lane * both + both : lane * both + low] = momenta[lane * high + high : lane * high]
+
+    return join
+
+
+@block
+def update_step(
+    clk: Any,
+    rst: Any,
+    fire: Any,
+    g: Stream,
+    old_master: Any,
+    old_momentum: Any,
+    new_master: Any,
+    new_momentum: Any,
+    w: Stream,
+    *,
+    shape: UpdateShape,
+) -> Any:
+    """The arithmetic of a beat whose gradient is taken with ``fire``, and the queue of its weights.
+
+    ``old_master`` comes `MASTER_READ_AT` cycles after fire, ``old_momentum`` `MOMENTUM_DELAY` later; ``new_momentum``
+    leaves `MOMENTUM_AT` cycles after fire, ``new_master`` `MASTER_AT`."""
+    high, low = (Signal(intbv(0)[16 * shape.lanes :]) for _ in range(2))
+    made = Stream(w.width)
+    draw = random_halves(clk, rst, fire, high, low, shape=shape)
+    momentum_path = next_momentum(clk, g, old_master, old_momentum, high, new_momentum, shape)
+    master_path = next_master(clk, old_master, new_momentum, low, new_master, made.payload, shape)
     mark = delay_line(clk, fire, made.valid, cycles=VIEW_AT)
     hold = queue(clk, rst, made, w, depth=RESULTS)
-    places = result_places(clk, rst, fire, w, may, places=RESULTS)
-    return accept, draw, master_words, momentum_path, master_path, mark, hold, places
+    return draw, momentum_path, master_path, mark, hold
 
 
 @block
@@ -226,36 +323,15 @@ def state_memory(
 
 @block
 def next_momentum(
-    clk: Any,
-    fire: Any,
-    place: Any,
-    g: Stream,
-    old_master: Any,
-    random: Any,
-    momentum: Any,
-    shape: UpdateShape,
-    contents: Sequence[int] | None,
+    clk: Any, g: Stream, old_master: Any, old: Any, random: Any, momentum: Any, shape: UpdateShape
 ) -> Any:
     """``momentum = round(factor * momentum + g + decay * w)``."""
     lanes, bits = shape.lanes, shape.momentum_sum_bits
     enable = Signal(bool(1))
     gradient = Signal(intbv(0)[g.width :])
-    old = Signal(intbv(0)[len(momentum) :])
     gradients, olds = signed_lanes(lanes, shape.gradient.width), signed_lanes(lanes, shape.momentum.width)
     kept, fresh, sums, totals = (signed_lanes(lanes, bits) for _ in range(4))
     total = Signal(intbv(0)[bits * lanes :])
-    words = state_memory(
-        clk,
-        fire,
-        place,
-        old,
-        momentum,
-        depth=shape.beats,
-        read_delay=MOMENTUM_DELAY,
-        write_delay=MOMENTUM_AT,
-        contents=contents,
-        public="momentum",
-    )
     wait = delay_vector(clk, g.payload, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
     split_old = split_lanes(clk, old, olds, width=shape.momentum.width)
@@ -274,7 +350,7 @@ def next_momentum(
         clk, enable, total, random, momentum, lanes=lanes, shift=shape.guard, target=shape.momentum
     )
     keep = always_on(clk, enable)
-    return words, wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
+    return wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
 
 
 @block

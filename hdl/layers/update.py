@@ -14,15 +14,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 
 from hdl.engine.scalar import Scalar
-from hdl.engine.update import PIPELINE, RESULTS, VIEW_AT, UpdateShape, update
+from hdl.engine.update import PIPELINE, RESULTS, VIEW_AT, UpdateShape, update, update_outside
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, round_shift
-from hdl.layers.base import Layer, Memory, State, Tile, pack, weight_lanes
+from hdl.layers.base import Home, Layer, Memory, Ring, State, Tile, pack, weight_lanes
 from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
@@ -67,6 +68,8 @@ class Update(Layer):
     w_fixed: Fixed = WEIGHT
     # bits of the momentum
     momentum_width: int = 24
+    # of master and momentum; from DRAM, they come with each gradient and leave with each weight
+    state: Home = Home.ON_CHIP
 
     def __post_init__(self) -> None:
         name = f"Update of {self.shape}"
@@ -153,6 +156,11 @@ class Update(Layer):
         """Bits of the master's sum, product included."""
         return max(self.rate_factor.bits(self.momentum_width), self.master_fixed.width + GUARD) + 1
 
+    @property
+    def state_fixed(self) -> Fixed:
+        """An element of state outside: the master in the low bits, the momentum above; no number."""
+        return Fixed(self.master_fixed.width + self.momentum_width, 0, signed=False)
+
     # ---- shape rule
 
     @property
@@ -170,12 +178,28 @@ class Update(Layer):
         del port
         return None if len(self.shape) == 1 else self.tile.order(self.shape)
 
+    def in_dram(self) -> Self | None:
+        """Master and momentum outside; None if they are too wide for one code."""
+        return dataclasses.replace(self, state=Home.DRAM) if self.state_fixed.width <= WIDEST else None
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """State that lives outside, ports ``state_in`` and ``state_out``."""
+        if self.state is Home.ON_CHIP:
+            return ()
+        tensor = Tensor(self.shape, self.state_fixed, Kind.GRADIENT)
+        back, out = Port("state_in", tensor, self.w_lanes), Port("state_out", tensor, self.w_lanes)
+        return (
+            Ring(name="state", back=back, out=out, capacity=1, preload=1, per_frame=Fraction(1, self.recipe.batch)),
+        )
+
     # ---- cycles and folding
 
     @property
     def cycles_per_batch(self) -> int:
-        """A beat a cycle, but an element must have been written before it is read again."""
-        return max(self.elements // self.w_lanes, PIPELINE)
+        """A beat a cycle, but on chip an element must have been written before it is read again."""
+        beats = self.elements // self.w_lanes
+        return max(beats, PIPELINE) if self.state is Home.ON_CHIP else beats
 
     @property
     def cycles_per_frame(self) -> int:
@@ -248,7 +272,9 @@ class Update(Layer):
     # ---- hardware
 
     def memories(self) -> tuple[Memory, ...]:
-        """Master and momentum."""
+        """Master and momentum, if they live here."""
+        if self.state is Home.DRAM:
+            return ()
         words = self.elements // self.w_lanes
         return (
             Memory("master", words, self.w_lanes * self.master_fixed.width, is_state=True),
@@ -259,9 +285,14 @@ class Update(Layer):
         """Master and momentum in stream order."""
         order = self.stream_order("w")
         at = slice(None) if order is None else order
+        master, momentum = state["master"].reshape(-1)[at], state["momentum"].reshape(-1)[at]
+        if self.state is Home.DRAM:
+            low = master & ((1 << self.master_fixed.width) - 1)
+            both = low | (momentum & ((1 << self.momentum_width) - 1)) << self.master_fixed.width
+            return {"state": pack(both, self.state_fixed.width, self.w_lanes)}
         return {
-            "master": pack(state["master"].reshape(-1)[at], self.master_fixed.width, self.w_lanes),
-            "momentum": pack(state["momentum"].reshape(-1)[at], self.momentum_width, self.w_lanes),
+            "master": pack(master, self.master_fixed.width, self.w_lanes),
+            "momentum": pack(momentum, self.momentum_width, self.w_lanes),
         }
 
     def circuit(
@@ -285,7 +316,10 @@ class Update(Layer):
             master_sum_bits=self.master_sum_bits,
             guard=GUARD,
         )
-        return update(clk, rst, streams["g"], streams["w"], shape=shape, images=images)
+        g, w = streams["g"], streams["w"]
+        if self.state is Home.ON_CHIP:
+            return update(clk, rst, g, w, shape=shape, images=images)
+        return update_outside(clk, rst, g, streams["state_in"], w, streams["state_out"], shape=shape)
 
     # ---- tests
 
@@ -299,4 +333,6 @@ class Update(Layer):
             cls(shape=(3,), recipe=Recipe(batch=2, momentum=0.0, learning_rate=1.0, weight_decay=0.1)),
             cls(shape=(8, 3, 1, 1), w_lanes=1, recipe=Recipe(batch=1, momentum=0.3), momentum_width=32),
             cls(shape=(5, 7), recipe=recipe, g_fixed=Fixed(16, 3), w_fixed=Fixed(12, 10)),
+            cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5, state=Home.DRAM),
+            cls(shape=(3,), recipe=recipe, state=Home.DRAM),
         )
