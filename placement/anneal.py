@@ -26,6 +26,8 @@ OVER_ENERGY = 0.002
 # weights of DSP, M20K, ALM, DRAM, egress, ingress in the energy
 WEIGHTS = (1.0, 1.0, 1.0, 0.5, 0.5, 0.5)
 HOTTEST, COLDEST = 0.05, 0.0003
+# units of one move, at most
+LONGEST_MOVE = 400
 
 
 def anneal(
@@ -67,8 +69,10 @@ class State(NamedTuple):
     before: Any
     stamp: Any
     touched: Any
-    # undo log: rows (0, unit, old device), (1, group, old tile); row 0 holds the length and the number of the move
-    log: Any
+    # [unused, number of the move, devices touched]
+    count: Any
+    # rows (unit, device) of the move being tried
+    wish: Any
 
 
 @njit(cache=True, nogil=True)
@@ -101,6 +105,7 @@ def exchange_level(load: Floats, memory: float) -> tuple[int, float]:
 def _device_energy(problem: Problem, state: State, d: int) -> float:
     load, capacity = state.load[d], problem.capacity[d]
     level, share = exchange_level(load, capacity[1])
+    share *= problem.mixes[0]
     energy = 0.0
     for r in range(4):
         use = load[level, r]
@@ -113,43 +118,45 @@ def _device_energy(problem: Problem, state: State, d: int) -> float:
     return energy
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _touch(state: State, d: int) -> None:
-    if state.stamp[d] != state.log[0, 1]:
-        state.stamp[d] = state.log[0, 1]
-        n = state.touched[0] + 1
-        state.touched[0] = n
+    """Remember the energy of a device before the move."""
+    if state.stamp[d] != state.count[1]:
+        state.stamp[d] = state.count[1]
+        n = state.count[2]
+        state.count[2] = n + 1
         state.touched[n] = d
         state.before[d] = state.energy[d]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _shift(problem: Problem, state: State, u: int, d: int) -> None:
     """Move a unit to a device: its costs, its links' loads, and the cycles through links that are cut or joined."""
     old = state.device[u]
     _touch(state, old)
     _touch(state, d)
-    here, there = state.cost[u, problem.part[old]], state.cost[u, problem.part[d]]
-    a, b = state.load[old], state.load[d]
-    for level in range(a.shape[0]):
+    p, q = problem.part[old], problem.part[d]
+    for level in range(state.load.shape[1]):
         for r in range(4):
-            a[level, r] -= here[level, r]
-            b[level, r] += there[level, r]
+            state.load[old, level, r] -= state.cost[u, p, level, r]
+            state.load[d, level, r] += state.cost[u, q, level, r]
     for k in range(problem.unit_link_start[u], problem.unit_link_start[u + 1]):
         link = problem.unit_link_list[k]
-        bits = problem.link_bits[link]
         sends = problem.link_a[link] == u
         other = state.device[problem.link_b[link] if sends else problem.link_a[link]]
-        mine, theirs = (0, 1) if sends else (1, 0)
+        mine = 0 if sends else 1
+        bits = problem.link_bits[link]
+        # a third device sends or receives the same as before
         if other != old:
             state.net[old, mine] -= bits
-            state.net[other, theirs] -= bits
+        else:
+            state.net[other, 1 - mine] += bits
         if other != d:
             state.net[d, mine] += bits
-            state.net[other, theirs] += bits
-        _touch(state, other)
-        if (other != old) != (other != d):
-            change = 1 if other != d else -1
+        else:
+            state.net[other, 1 - mine] -= bits
+        if other in (old, d):
+            change = 1 if other == old else -1
             for c in range(problem.cycle_start[link], problem.cycle_start[link + 1]):
                 cycle = problem.cycle_list[c]
                 skew = state.skew[cycle]
@@ -157,25 +164,6 @@ def _shift(problem: Problem, state: State, u: int, d: int) -> None:
                 state.skew[cycle] = after
                 state.skews[0] += abs(after) - abs(skew)
     state.device[u] = d
-
-
-@njit(cache=True, nogil=True)
-def _note(state: State, kind: int, index: int, old: int) -> None:
-    n = state.log[0, 0] + 1
-    state.log[0, 0] = n
-    state.log[n, 0], state.log[n, 1], state.log[n, 2] = kind, index, old
-
-
-@njit(cache=True, nogil=True)
-def _move(problem: Problem, state: State, u: int, d: int) -> None:
-    """Move a unit; nothing happens if it is pinned elsewhere, cannot be built there, or the log is full."""
-    old = state.device[u]
-    if old == d or (problem.pin[u] >= 0 and problem.pin[u] != d) or state.blocked[u, problem.part[d]] > 0:
-        return
-    if state.log[0, 0] >= len(state.log) - 2:
-        return
-    _note(state, 0, u, old)
-    _shift(problem, state, u, d)
 
 
 @njit(cache=True, nogil=True)
@@ -201,167 +189,118 @@ def _set_tile(problem: Problem, state: State, g: int, tile: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _retile(problem: Problem, state: State, g: int, tile: int) -> None:
-    """Give a group another tile; nothing happens if some item could not be built where it is."""
-    for k in range(problem.group_start[g], problem.group_start[g + 1]):
-        item = problem.group_list[k]
-        if problem.row_of[item, problem.part[state.device[problem.unit[item]]], tile] < 0:
-            return
-    _note(state, 1, g, state.tile[g])
-    _set_tile(problem, state, g, tile)
-
-
-@njit(cache=True, nogil=True)
-def _undo(problem: Problem, state: State) -> None:
-    for n in range(state.log[0, 0], 0, -1):
-        kind, index, old = state.log[n, 0], state.log[n, 1], state.log[n, 2]
-        if kind == 0:
-            _shift(problem, state, index, old)
-        else:
-            _set_tile(problem, state, index, old)
-    for k in range(1, state.touched[0] + 1):
-        d = state.touched[k]
-        state.energy[d] = state.before[d]
-
-
-@njit(cache=True, nogil=True)
 def _below(n: int) -> int:
     return int(np.random.random() * n)
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _wish(wish: Ints, n: int, u: int, d: int) -> int:
+    """Write down a wanted move of unit u to device d; the new number of wishes."""
+    if n < len(wish):
+        wish[n, 0], wish[n, 1] = u, d
+        return n + 1
+    return n
+
+
 @njit(cache=True, nogil=True)
-def _neighbour(problem: Problem, state: State, u: int) -> int:
+def _neighbour(problem: Problem, device: Ints, u: int) -> int:
     """A device to move a unit to: mostly that of a unit it has a link with, else any."""
     degree = problem.unit_link_start[u + 1] - problem.unit_link_start[u]
     if degree > 0 and np.random.random() < (0.3 if len(problem.part) <= 16 else 0.7):
         link = problem.unit_link_list[problem.unit_link_start[u] + _below(degree)]
-        near: int = state.device[problem.link_b[link] if problem.link_a[link] == u else problem.link_a[link]]
+        near: int = device[problem.link_b[link] if problem.link_a[link] == u else problem.link_a[link]]
         return near
     return _below(len(problem.part))
 
 
 @njit(cache=True, nogil=True)
-def _swap(problem: Problem, state: State) -> None:
-    units = len(problem.pin)
-    u = _below(units)
-    v = _below(units)
-    if len(problem.part) > 16 and np.random.random() < 0.5:
-        v = min(units - 1, max(0, u + _below(41) - 20))
-    du, dv = state.device[u], state.device[v]
-    if du != dv:
-        _move(problem, state, u, dv)
-        _move(problem, state, v, du)
+def _propose_units(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
+    """One or two units: to a neighbour's device, exchanged, or pulled together along a link."""
+    u = _below(len(problem.pin))
+    if r < 0.28:
+        return _wish(wish, 0, u, _neighbour(problem, device, u))
+    if r < 0.46:
+        v = _below(len(problem.pin))
+        if len(problem.part) > 16 and np.random.random() < 0.5:
+            v = min(len(problem.pin) - 1, max(0, u + _below(41) - 20))
+        if device[u] == device[v]:
+            return 0
+        return _wish(wish, _wish(wish, 0, u, device[v]), v, device[u])
+    if len(problem.link_a) == 0:
+        return 0
+    link = _below(len(problem.link_a))
+    a, b = problem.link_a[link], problem.link_b[link]
+    if np.random.random() < 0.5:
+        return _wish(wish, 0, a, device[b])
+    return _wish(wish, 0, b, device[a])
 
 
 @njit(cache=True, nogil=True)
-def _shift_boundary(problem: Problem, state: State) -> None:
-    """Units next in the stream follow one to its device."""
-    line = len(problem.line)
+def _propose_stretch(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
+    """A stretch of the stream: units follow one to its device, go to another, or two devices exchange them."""
+    line, n = len(problem.line), 0
     at = _below(line)
-    d = state.device[problem.line[at]]
-    length = 1 + _below(3 if np.random.random() < 0.5 else 12)
-    step = 1 if np.random.random() < 0.5 else -1
-    for k in range(1, length + 1):
-        if 0 <= at + step * k < line:
-            _move(problem, state, problem.line[at + step * k], d)
+    d = device[problem.line[at]]
+    if r < 0.12 / 0.25:
+        length = 1 + _below(3 if np.random.random() < 0.5 else 12)
+        step = 1 if np.random.random() < 0.5 else -1
+        for k in range(1, length + 1):
+            if 0 <= at + step * k < line:
+                n = _wish(wish, n, problem.line[at + step * k], d)
+        return n
+    other = _neighbour(problem, device, problem.line[at])
+    if r < 0.21 / 0.25:
+        for k in range(at, min(line, at + 1 + _below(4 if np.random.random() < 0.5 else 16))):
+            n = _wish(wish, n, problem.line[k], other)
+        return n
+    return _propose_exchange(device, wish, problem.line, at, min(line, at + 2 + _below(20)), d, other)
 
 
 @njit(cache=True, nogil=True)
-def _move_window(problem: Problem, state: State) -> None:
-    """A window of the stream goes to one device."""
-    line = len(problem.line)
-    at = _below(line)
-    d = _neighbour(problem, state, problem.line[at])
-    for k in range(at, min(line, at + 1 + _below(4 if np.random.random() < 0.5 else 16))):
-        _move(problem, state, problem.line[k], d)
-
-
-@njit(cache=True, nogil=True)
-def _exchange_window(problem: Problem, state: State) -> None:
-    """Two devices exchange what they have in a window of the stream."""
-    line = len(problem.line)
-    at = _below(line)
-    d = state.device[problem.line[at]]
-    other = _neighbour(problem, state, problem.line[at])
-    for k in range(at, min(line, at + 2 + _below(20))):
-        u = problem.line[k]
-        if state.device[u] == d:
-            _move(problem, state, u, other)
-        elif state.device[u] == other:
-            _move(problem, state, u, d)
-
-
-@njit(cache=True, nogil=True)
-def _move_layers(problem: Problem, state: State) -> None:
-    """A few layers, engines of all directions, go to a neighbouring layer's or any device."""
-    layers = len(problem.layer_start) - 1
+def _propose_layers(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
+    """A few layers, engines of all directions, to a neighbouring layer's or any device; or an exchange of them."""
+    layers, n = len(problem.layer_start) - 1, 0
     at = _below(layers)
+    begin = problem.layer_start[at]
+    if r < 0.12:
+        end = min(layers, at + 2 + _below(max(1, layers // 2)))
+        d = device[problem.layer_list[begin]]
+        return _propose_exchange(
+            device, wish, problem.layer_list, begin, problem.layer_start[end], d, _below(len(problem.part))
+        )
     end = min(layers, at + 1 + _below(2 if np.random.random() < 0.6 else 8))
     d = _below(len(problem.part))
     if np.random.random() < (0.6 if len(problem.part) <= 16 else 0.85):
         near = max(0, at - 1) if np.random.random() < 0.5 else min(layers - 1, end)
-        begin, stop = problem.layer_start[near], problem.layer_start[near + 1]
-        d = state.device[problem.layer_list[begin + _below(stop - begin)]]
-    for k in range(problem.layer_start[at], problem.layer_start[end]):
-        _move(problem, state, problem.layer_list[k], d)
+        first = problem.layer_start[near]
+        d = device[problem.layer_list[first + _below(problem.layer_start[near + 1] - first)]]
+    for k in range(begin, problem.layer_start[end]):
+        n = _wish(wish, n, problem.layer_list[k], d)
+    return n
 
 
 @njit(cache=True, nogil=True)
-def _exchange_layers(problem: Problem, state: State) -> None:
-    """Two devices exchange what they have in a range of layers."""
-    layers = len(problem.layer_start) - 1
-    at = _below(layers)
-    end = min(layers, at + 2 + _below(max(1, layers // 2)))
-    d = state.device[problem.layer_list[problem.layer_start[at]]]
-    other = _below(len(problem.part))
-    for k in range(problem.layer_start[at], problem.layer_start[end]):
-        u = problem.layer_list[k]
-        if state.device[u] == d:
-            _move(problem, state, u, other)
-        elif state.device[u] == other:
-            _move(problem, state, u, d)
+def _propose_exchange(device: Ints, wish: Ints, units: Ints, begin: int, end: int, d: int, other: int) -> int:
+    """Two devices exchange what they have among `units` from `begin` to `end`."""
+    n = 0
+    for k in range(begin, end):
+        u = units[k]
+        if device[u] == d:
+            n = _wish(wish, n, u, other)
+        elif device[u] == other:
+            n = _wish(wish, n, u, d)
+    return n
 
 
 @njit(cache=True, nogil=True)
-def _pull(problem: Problem, state: State) -> None:
-    """One end of a cut link goes to the other's device."""
-    if len(problem.link_a) == 0:
-        return
-    link = _below(len(problem.link_a))
-    a, b = problem.link_a[link], problem.link_b[link]
-    if np.random.random() < 0.5:
-        _move(problem, state, a, state.device[b])
-    else:
-        _move(problem, state, b, state.device[a])
-
-
-@njit(cache=True, nogil=True)
-def _propose(problem: Problem, state: State) -> None:
-    """Make one random change, noted in the log."""
+def _propose(problem: Problem, device: Ints, wish: Ints) -> int:
+    """Wish for one random change: rows (unit, device) of `wish`; how many."""
     r = np.random.random()
-    if r < 0.28:
-        u = _below(len(problem.pin))
-        _move(problem, state, u, _neighbour(problem, state, u))
-    elif r < 0.46:
-        _swap(problem, state)
-    elif r < 0.58:
-        _shift_boundary(problem, state)
-    elif r < 0.67:
-        _move_window(problem, state)
-    elif r < 0.71:
-        _exchange_window(problem, state)
-    elif r < 0.81:
-        _move_layers(problem, state)
-    elif r < 0.85:
-        _exchange_layers(problem, state)
-    elif r < 0.95 or len(problem.slots) == 0:
-        _pull(problem, state)
-    else:
-        g = _below(len(problem.slots))
-        if problem.slots[g] > 1:
-            tile = _below(problem.slots[g])
-            if tile != state.tile[g]:
-                _retile(problem, state, g, tile)
+    if r < 0.62:
+        return _propose_units(problem, device, wish, r / 0.62)
+    if r < 0.87:
+        return _propose_stretch(problem, device, wish, (r - 0.62) / 0.25)
+    return _propose_layers(problem, device, wish, (r - 0.87) / 0.13)
 
 
 @njit(cache=True, nogil=True)
@@ -393,16 +332,80 @@ def _fresh(problem: Problem, device: Ints, tile: Ints) -> State:
             for c in range(problem.cycle_start[k], problem.cycle_start[k + 1]):
                 skew[problem.cycle_list[c]] += problem.cycle_sign[c]
     skews = np.array([np.abs(skew).sum()])
-    # a move notes at most every unit twice, and one tile
-    log = np.zeros((2 * units + 4, 3), dtype=np.int64)
     energy = np.zeros(devices)
     state = State(
         device, tile, cost, blocked, load, net, skew, skews, energy, np.zeros(devices),
-        np.full(devices, -1), np.zeros(devices + 1, dtype=np.int64), log,
+        np.full(devices, -1), np.zeros(devices, dtype=np.int64), np.zeros(3, dtype=np.int64),
+        np.zeros((min(units, LONGEST_MOVE), 2), dtype=np.int64),
     )  # fmt: skip
     for d in range(devices):
         energy[d] = _device_energy(problem, state, d)
     return state
+
+
+@njit(cache=True, nogil=True)
+def _rise(problem: Problem, state: State, skews: int) -> float:
+    """By how much the move raised the energy; the devices' energies are brought up to date."""
+    rise: float = HOP_ENERGY * (state.skews[0] - skews)
+    for k in range(state.count[2]):
+        d = state.touched[k]
+        state.energy[d] = _device_energy(problem, state, d)
+        rise += state.energy[d] - state.before[d]
+    return rise
+
+
+@njit(cache=True, nogil=True)
+def _restore(state: State) -> None:
+    for k in range(state.count[2]):
+        d = state.touched[k]
+        state.energy[d] = state.before[d]
+
+
+@njit(cache=True, nogil=True)
+def _try_units(problem: Problem, state: State, temperature: float) -> float:
+    """Move units at random; the rise in energy, 0 if the move was taken back or there was none."""
+    wishes = _propose(problem, state.device, state.wish)
+    skews = state.skews[0]
+    # granted wishes become (unit, where it was), so that going over them again takes them back
+    granted = 0
+    for n in range(wishes):
+        u, d = state.wish[n, 0], state.wish[n, 1]
+        pin = problem.pin[u]
+        if d != state.device[u] and (pin < 0 or pin == d) and state.blocked[u, problem.part[d]] == 0:
+            state.wish[granted, 0], state.wish[granted, 1] = u, d
+            granted += 1
+    for sweep in range(2):
+        for n in range(granted):
+            u, d = state.wish[n, 0], state.wish[n, 1]
+            state.wish[n, 1] = state.device[u]
+            _shift(problem, state, u, d)
+        if granted == 0 or sweep == 1:
+            break
+        rise = _rise(problem, state, skews)
+        if rise <= 0.0 or np.random.random() < np.exp(-rise / temperature):
+            return rise
+    _restore(state)
+    return 0.0
+
+
+@njit(cache=True, nogil=True)
+def _try_tile(problem: Problem, state: State, temperature: float) -> float:
+    """Give a random group another tile; the rise in energy, 0 if that was taken back or impossible."""
+    g = _below(len(problem.slots))
+    old, tile = state.tile[g], _below(problem.slots[g])
+    if tile == old:
+        return 0.0
+    for k in range(problem.group_start[g], problem.group_start[g + 1]):
+        item = problem.group_list[k]
+        if problem.row_of[item, problem.part[state.device[problem.unit[item]]], tile] < 0:
+            return 0.0
+    _set_tile(problem, state, g, tile)
+    rise = _rise(problem, state, state.skews[0])
+    if rise <= 0.0 or np.random.random() < np.exp(-rise / temperature):
+        return rise
+    _set_tile(problem, state, g, old)
+    _restore(state)
+    return 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -412,7 +415,6 @@ def _anneal(
     """Anneal in place; the final energy, which is exactly 0 for a placement."""
     np.random.seed(seed)
     state = _fresh(problem, device, tile)
-    log, touched = state.log, state.touched
     cooling = np.log(coldest / hottest)
     temperature = hottest
     for n in range(moves):
@@ -420,19 +422,12 @@ def _anneal(
             if stop[0] or (state.skews[0] == 0 and state.energy.max() <= 0.0):
                 break
             temperature = hottest * np.exp(cooling * n / moves)
-        log[0, 0], log[0, 1], touched[0] = 0, n, 0
-        skews = state.skews[0]
-        _propose(problem, state)
-        if log[0, 0] == 0:
-            continue
-        rise = HOP_ENERGY * (state.skews[0] - skews)
-        for k in range(1, touched[0] + 1):
-            d = touched[k]
-            state.energy[d] = _device_energy(problem, state, d)
-            rise += state.energy[d] - state.before[d]
-        if rise > 0.0 and np.random.random() >= np.exp(-rise / temperature):
-            _undo(problem, state)
-        elif rise < 0.0 and state.skews[0] == 0 and state.energy.max() <= 0.0:
+        state.count[1], state.count[2] = n, 0
+        if len(problem.slots) > 0 and np.random.random() < 0.05:
+            rise = _try_tile(problem, state, temperature)
+        else:
+            rise = _try_units(problem, state, temperature)
+        if rise < 0.0 and state.skews[0] == 0 and state.energy.max() <= 0.0:
             break
     energy: float = HOP_ENERGY * state.skews[0] + state.energy.sum()
     return energy

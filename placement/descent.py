@@ -18,6 +18,7 @@ from placement.flat import flatten
 from placement.heuristic import Annealer
 from placement.instance import Instance
 from placement.model import Answer, Effort, add_hint, build_model, decide, order_equal_devices
+from placement.neighbourhood import Neighbourhoods
 from placement.options import OptionTable
 from placement.packing import refuted_packing
 from placement.plan import Assignment, Bound, least_cycles
@@ -48,11 +49,14 @@ class Descent:
         self.table = OptionTable(instance)
         self.aggregate = Aggregate(instance, self.flat)
         self.annealer = Annealer(instance, self.flat, seed=options.seed, workers=options.workers)
+        self.neighbourhoods = Neighbourhoods(instance, self.flat, self.effort, options.window_seconds)
         self.levels: list[int] = sorted({int(cycles) for cycles in self.flat.cycles})
         self.bound = Bound(1, "nothing runs in less than one cycle")
         self.best: Assignment | None = None
         self.best_cycles = ceiling + 1
-        self.slice = options.anneal_moves
+        # moves of a chain now, and of the longest ones
+        self.slice = options.anneal_moves * (1 + len(instance.items) // 250)
+        self.longest = self.slice * LONGEST
 
     # ---- what holds so far
 
@@ -110,18 +114,25 @@ class Descent:
             lambda cycles: refuted_packing(
                 self.instance, self.flat, cycles, self.effort(self.options.refutation_seconds)
             ),
-            "packing the least costs of every item into the devices; DRAM, most links, hops, tiles and pins dropped",
+            lambda: (
+                "packing the least costs of every item into the devices; DRAM, most links, hops, tiles and pins dropped"
+            ),
         )
         if self.options.window_seconds > 0:
+            self._refute_neighbourhoods()
             windows = Windows(self.instance, self.flat, self.options.seed, self.options.window_seconds, self.effort)
-            self._refute_up("network windows", windows.refuted, windows.basis)
+            self._refute_up("network windows", windows.refuted, lambda: windows.basis)
 
-    def _refute_up(self, stage: str, refutes: Callable[[int], bool], basis: str) -> None:
+    def _refute_neighbourhoods(self) -> None:
+        if self.options.window_seconds > 0:
+            self._refute_up("neighbourhoods", self.neighbourhoods.refuted, lambda: self.neighbourhoods.basis)
+
+    def _refute_up(self, stage: str, refutes: Callable[[int], bool], basis: Callable[[], str]) -> None:
         self.check_goal()
         floor = self.bound.cycles_per_frame
         cycles = least_unrefuted(refutes, floor, self.best_cycles - 1, self.levels)
         if cycles > floor:
-            self.raise_bound(Bound(cycles, f"{basis}: infeasible at {cycles - 1} cycles a frame"))
+            self.raise_bound(Bound(cycles, f"{basis()}: infeasible at {cycles - 1} cycles a frame"))
         self.report(stage)
 
     # ---- placements
@@ -131,10 +142,14 @@ class Descent:
         floor = self.bound.cycles_per_frame
         steps = [-(-floor * percent // 100) for percent in FIRST_STEPS]
         answer = Answer.UNKNOWN
-        for cycles in [*(step for step in steps if step < self.ceiling), self.ceiling]:
+        for number, cycles in enumerate([*(step for step in steps if step < self.ceiling), self.ceiling]):
+            if cycles < self.bound.cycles_per_frame:
+                continue
             answer = self.attempt(cycles)
             if answer is Answer.FEASIBLE:
                 return answer
+            if number == 0:
+                self._refute_neighbourhoods()
         if answer is Answer.UNKNOWN:  # however large: it may still find one, or prove that there is none
             answer = self.exact(self.ceiling)
         return answer
@@ -152,8 +167,8 @@ class Descent:
                 if longest or self.annealer.moves >= end:
                     return
                 failed = self.bound.cycles_per_frame - 1
-                longest = self.slice >= LONGEST * self.options.anneal_moves
-                self.slice = min(self.slice * 2, LONGEST * self.options.anneal_moves)
+                longest = self.slice >= self.longest
+                self.slice = min(self.slice * 2, self.longest)
                 continue
             if self.attempt(probe) is not Answer.FEASIBLE:
                 failed = probe
@@ -175,21 +190,21 @@ class Descent:
         """Look for a placement at T by annealing, and where it is small by the exact model, tiny ones at once."""
         answer = Answer.UNKNOWN
         anneals = self.options.anneal_budget > 0
-        if not anneals or self._choices(cycles) <= TINY:
+        if not anneals or self.choices(cycles) <= TINY:
             answer = self.exact(cycles) if self.exact_is_small(cycles) else answer
             anneals = anneals and answer is Answer.UNKNOWN
         if anneals:
             answer = Answer.FEASIBLE if self.anneal(cycles) else Answer.UNKNOWN
-            if answer is Answer.UNKNOWN and self._choices(cycles) > TINY and self.exact_is_small(cycles):
+            if answer is Answer.UNKNOWN and self.choices(cycles) > TINY and self.exact_is_small(cycles):
                 answer = self.exact(cycles)
         self.report(f"T = {cycles}: {answer.value}")
         return answer
 
     def exact_is_small(self, cycles: int) -> bool:
         """Whether the exact model at T is within `exact_choices`."""
-        return self._choices(cycles) <= self.options.exact_choices
+        return self.choices(cycles) <= self.options.exact_choices
 
-    def _choices(self, cycles: int) -> int:
+    def choices(self, cycles: int) -> int:
         """(item, device, configuration) choices of the exact model at T; a lower bound where it is surely too large."""
         least = len(self.instance.items) * len(self.instance.devices)
         if least > self.options.exact_choices:
@@ -217,14 +232,13 @@ class Descent:
         return answer
 
     def anneal(self, cycles: int) -> bool:
-        """Anneal at T; every fourth time each item moves by itself, in case merging them excluded the placement."""
-        merge = self.annealer.runs % 4 != 3
+        """Anneal at T."""
         timer: Timer | None = None
         if self._seconds_left() < float("inf"):
             timer = Timer(max(0.0, self._seconds_left()), self.annealer.end)
             timer.start()
         try:
-            found = self.annealer.attempt(cycles, self.slice, self.best, merge=merge)
+            found = self.annealer.attempt(cycles, self.slice, self.best)
         finally:
             if timer is not None:
                 timer.cancel()

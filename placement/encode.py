@@ -33,6 +33,8 @@ class Problem(NamedTuple):
     # device → part; (device, 6) capacities: DSP, M20K, ALM, and at this T DRAM, egress, ingress a frame
     part: Any
     capacity: Any
+    # [1 if devices may mix two exchange rates, else 0]
+    mixes: Any
     # item → unit, tile group (−1: none)
     unit: Any
     group: Any
@@ -82,14 +84,17 @@ class Encoded:
     cycles_per_frame: int
 
 
-def light_items(instance: Instance, menu: Menu, flat: Flat) -> list[bool]:
-    """Whether each item, at its least, takes under LIGHT_SHARE of the blocks of every device that could hold it."""
+def light_items(instance: Instance, menu: Menu, flat: Flat, cycles: int) -> list[bool]:
+    """Whether each item, at its best exchange rate, takes under LIGHT_SHARE of the DSP, M20K, ALMs and DRAM bandwidth
+    of every device that could hold it."""
     shares = np.zeros(len(instance.items))
     for device in instance.devices:
         rows = menu.row_of[:, flat.parts.index(device.part), :]
-        least = np.where((rows >= 0)[:, :, None], menu.costs[:, :, :3].min(axis=1)[rows], np.inf).min(axis=1)
-        share = np.where(np.isfinite(least), least / np.maximum(device.capacities, 1), 0.0).max(axis=1)
-        shares = np.maximum(shares, share)
+        dram = device.dram_bytes_per_s * cycles // instance.clock_hz
+        limits = np.maximum([*device.capacities, dram], 1)
+        best = (menu.costs / limits).max(axis=2).min(axis=1)
+        least = np.where(rows >= 0, best[rows], np.inf).min(axis=1)
+        shares = np.maximum(shares, np.where(np.isfinite(least), least, 0.0))
     return [bool(share < LIGHT_SHARE) for share in shares]
 
 
@@ -175,19 +180,27 @@ def _merges(instance: Instance, light: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def encode(
-    instance: Instance, flat: Flat, cycles: int, *, merge: bool = True, margin: float = 0.0, grounded: bool = True
+    instance: Instance,
+    flat: Flat,
+    cycles: int,
+    *,
+    merge: bool = True,
+    mixes: bool = True,
+    grounded: bool = True,
+    seed: int = 0,
 ) -> Encoded | None:
     """The instance at T as arrays; None if some item, group or unit has nowhere to go.
 
     Args:
         grounded: items without hop-matching predecessors are at hop 0 (`hop_cycles`).
         merge: also merge what is light (`contract`).
-        margin: share of M20K blocks and DRAM bandwidth kept back, for configurations that round badly.
+        mixes: devices may mix two neighbouring exchange rates (rounded later), or must take one.
+        seed: of the menu (`placement.flat.menu_at`).
     """
-    menu = menu_at(instance, flat, cycles)
+    menu = menu_at(instance, flat, cycles, seed)
     if menu is None:
         return None
-    units = contract(instance, cycles, light_items(instance, menu, flat) if merge else None)
+    units = contract(instance, cycles, light_items(instance, menu, flat, cycles) if merge else None)
     if units is None:
         return None
     pins = [-1] * (max(units) + 1)
@@ -203,7 +216,7 @@ def encode(
     problem = Problem(
         menu.costs, menu.row_of,
         np.array([flat.parts.index(device.part) for device in instance.devices], dtype=np.int64),
-        _capacities(instance, cycles, scale, margin),
+        _capacities(instance, cycles, scale), np.array([int(mixes)], dtype=np.int64),
         np.array(units, dtype=np.int64), flat.group,
         *_csr(_rows(units, len(pins))), *_csr(flat.members),
         np.array([len(names) for names in menu.slots], dtype=np.int64),
@@ -243,12 +256,12 @@ def _unit_links(instance: Instance, units: Sequence[int]) -> tuple[list[tuple[in
     return list(bits), np.array(list(bits.values()), dtype=np.float64), scale
 
 
-def _capacities(instance: Instance, cycles: int, scale: int, margin: float) -> Floats:
+def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:
     rows = []
     for device in instance.devices:
         dram = device.dram_bytes_per_s * cycles // instance.clock_hz
         link = device.link_bits_per_s * cycles * scale // instance.clock_hz
-        rows.append([device.dsp, device.m20k * (1 - margin), device.alm, dram * (1 - margin), link, link])
+        rows.append([*device.capacities, dram, link, link])
     return np.array(rows, dtype=np.float64)
 
 

@@ -24,9 +24,10 @@ Floats = NDArray[np.float64]
 LARGEST = 2**53
 # tiles of a group that the heuristic considers
 MOST_TILES = 8
-# value of a device's whole DRAM bandwidth in units of all its M20K blocks, from "memory is all" to "DRAM is all"
-RATES = (0.0, *(2.0**e for e in range(-6, 8)), 1e6)
-LEVELS = len(RATES)
+# exchange rates between M20K and DRAM that a device may choose from
+LEVELS = 20
+# spread of the factors by which items differ in their exchange rates, so that equal ones do not all change at once
+SPREAD = 1.2
 # value of all DSP blocks and of all ALMs in the same unit: with one tile they hardly differ
 DSP_VALUE, ALM_VALUE = 3.0, 0.2
 
@@ -140,27 +141,74 @@ class Menu:
     slots: tuple[tuple[str, ...], ...]
 
 
-def menu_at(instance: Instance, flat: Flat, cycles: int) -> Menu | None:
-    """The menu at T; None if some item or tile group cannot be built on any part."""
+def menu_at(instance: Instance, flat: Flat, cycles: int, seed: int = 0) -> Menu | None:
+    """The menu at T; None if some item or tile group cannot be built on any part.
+
+    Args:
+        seed: of the factors by which items differ in their exchange rates.
+    """
     limits = part_limits(instance, flat, cycles)
-    prices = _prices(limits)
+    factors = np.exp((np.random.default_rng(seed).random(len(flat.group)) - 0.5) * SPREAD)
+    prices = _prices(limits, _rates(flat, cycles, limits, factors))
     slot_of, slots = _tile_slots(flat, cycles, limits, prices)
     if any(not names for names in slots):
         return None
     width = max([len(names) for names in slots], default=1)
     row_of, costs, picks = _thin(
-        flat.cycles, flat.costs, flat.tile, flat.start, flat.group, cycles, limits, prices, slot_of, width
+        flat.cycles, flat.costs, flat.tile, flat.start, flat.group, factors, cycles, limits, prices, slot_of, width
     )
     if (row_of.max(axis=(1, 2)) < 0).any():
         return None
     return Menu(costs, picks, row_of, slots)
 
 
-def _prices(limits: Ints) -> Floats:
+def _rates(flat: Flat, cycles: int, limits: Ints, factors: Floats) -> Floats:
+    """Exchange rates: value of a device's whole DRAM bandwidth in units of all its M20K blocks, from "memory is all" to
+    "DRAM is all". Between two of them items with about equal sums of M20K change their mind."""
+    at, weight = _breakpoints(flat.cycles, flat.costs, flat.start, factors, cycles, limits)
+    order = np.argsort(at, kind="stable")
+    total = weight[order].cumsum()
+    inner = np.array([2.0**e for e in range(1 - LEVELS // 2, LEVELS - 1 - LEVELS // 2)])
+    if len(total) and total[-1] > 0:
+        shares = (np.arange(LEVELS - 2) + 0.5) / (LEVELS - 2)
+        inner = at[order][np.searchsorted(total, shares * total[-1])] * (1 + 1e-9)
+    return np.array([0.0, *inner, 1e9])
+
+
+@njit(cache=True, nogil=True)
+def _breakpoints(
+    cycles: Ints, costs: Ints, start: Ints, factors: Floats, T: int, limits: Ints
+) -> tuple[Floats, Floats]:
+    """Per item and part: the exchange rate from which on the item would rather use M20K than DRAM, and by how much of a
+    device's M20K; both 0 where it has no choice."""
+    parts = len(limits)
+    at, weight = np.zeros(len(start) - 1), np.zeros(len(start) - 1)
+    for k in range(len(start) - 1):
+        p = k % parts
+        lean, fast = -1, -1
+        for row in range(start[k], start[k + 1]):
+            if cycles[row] > T or (costs[row] > limits[p]).any():
+                continue
+            if lean < 0 or costs[row, 1] < costs[lean, 1]:
+                lean = row
+            if (
+                fast < 0
+                or costs[row, 3] < costs[fast, 3]
+                or (costs[row, 3] == costs[fast, 3] and costs[row, 1] < costs[fast, 1])
+            ):
+                fast = row
+        if lean >= 0 and costs[fast, 1] > costs[lean, 1] and costs[lean, 3] > costs[fast, 3]:
+            memory = (costs[fast, 1] - costs[lean, 1]) / limits[p, 1]
+            at[k] = memory / ((costs[lean, 3] - costs[fast, 3]) / limits[p, 3]) / factors[k // parts]
+            weight[k] = memory
+    return at, weight
+
+
+def _prices(limits: Ints, rates: Floats) -> Floats:
     """(part, level, 4): what a unit of each resource counts at each exchange rate."""
     prices = np.zeros((len(limits), LEVELS, 4))
     safe = np.maximum(limits, 1).astype(np.float64)
-    for level, rate in enumerate(RATES):
+    for level, rate in enumerate(rates):
         prices[:, level, :] = np.array([DSP_VALUE, 1.0, ALM_VALUE, rate]) / safe
     return prices
 
@@ -221,8 +269,8 @@ def _tile_scores(
 
 @njit(cache=True, nogil=True)
 def _thin(
-    cycles: Ints, costs: Ints, tile: Ints, start: Ints, group: Ints, T: int, limits: Ints, prices: Floats,
-    slot_of: Ints, width: int,
+    cycles: Ints, costs: Ints, tile: Ints, start: Ints, group: Ints, factors: Floats, T: int, limits: Ints,
+    prices: Floats, slot_of: Ints, width: int,
 ) -> tuple[Ints, Floats, Ints]:  # fmt: skip
     """(item, part, slot) → menu row or −1; (row, level, 4) costs; (row, level) → row of Flat."""
     items, parts, levels = len(group), prices.shape[0], prices.shape[1]
@@ -245,8 +293,8 @@ def _thin(
                         continue
                     at = row_of[i, p, slot]
                     for level in range(levels):
-                        value = 0.0
-                        for r in range(4):
+                        value = factors[i] * prices[p, level, 3] * costs[row, 3]
+                        for r in range(3):
                             value += prices[p, level, r] * costs[row, r]
                         if value < values[at, level]:
                             values[at, level] = value

@@ -16,10 +16,12 @@ from placement.instance import Instance
 from placement.plan import Assignment, least_cycles, unequal_joins
 from placement.settle import settle
 
-# of M20K and DRAM kept back, one after the other, while placements found do not survive rounding
-MARGINS = (0.0, 0.004, 0.015)
 # moves to repair a placement that did not survive rounding, as a share of a chain's
-REPAIR_SHARE = 0.25
+REPAIR_SHARE = 0.3
+# tries to repair, each with other factors for the items' exchange rates
+REPAIRS = 3
+# energy up to which a state is worth repairing
+NEAR = 0.05
 
 
 class Annealer:
@@ -37,19 +39,14 @@ class Annealer:
         """End all chains at once; what they found is lost. For the wall clock, in another thread."""
         self.stop[0] = 1
 
-    def attempt(self, cycles: int, moves: int, best: Assignment | None, *, merge: bool = True) -> Assignment | None:
-        """A placement at T or None. The first chain starts from `best` (mirrored ranges without one), the second one
-        from `best` but hotter or from ranges over shuffled devices, in turn, and so on."""
-        encoded = encode.encode(self.instance, self.flat, cycles, merge=merge)
-        if encoded is None:
-            return None
+    def attempt(self, cycles: int, moves: int, best: Assignment | None) -> Assignment | None:
+        """A placement at T or None. Even chains move light items with their neighbours, odd ones every item by itself.
+        In turn a chain starts from `best` and cooler, or afresh from mirrored ranges of layers over the devices."""
         self.runs += 1
         self.moves += moves
-        starts = [self._start(encoded, best, chain) for chain in range(self.workers)]
         with ThreadPoolExecutor(max_workers=self.workers) as pool:
             chains: list[Future[Assignment | None]] = [
-                pool.submit(self._chain, encoded, start, moves, chain, hottest, merge)
-                for chain, (start, hottest) in enumerate(starts)
+                pool.submit(self._chain, cycles, moves, best, chain) for chain in range(self.workers)
             ]
             try:
                 found = [chain.result() for chain in chains]
@@ -64,31 +61,35 @@ class Annealer:
 
     def _start(self, encoded: encode.Encoded, best: Assignment | None, chain: int) -> tuple[encode.Start, float]:
         """Where a chain starts, and how hot."""
-        fresh = chain > 0 and (self.runs + chain) % 2 == 0
-        if best is not None and not fresh:
-            hottest = anneal.HOTTEST * (0.4 if chain == 0 else 1.0)
-            return encode.start_from(encoded, self.instance, best), hottest
-        shuffled = chain > 0 or (best is None and self.runs > 1)
-        rng = np.random.default_rng(self._seed(chain)) if shuffled else None
+        if best is not None and (self.runs + chain) % 2 == 0:
+            return encode.start_from(encoded, self.instance, best), anneal.HOTTEST * 0.4
+        rng = np.random.default_rng(self._seed(chain)) if self.runs > 2 or chain % 2 else None
         return encode.mirror_start(encoded.problem, rng), anneal.HOTTEST
 
-    def _chain(
-        self, encoded: encode.Encoded, start: encode.Start, moves: int, chain: int, hottest: float, merge: bool
-    ) -> Assignment | None:
-        seed = self._seed(chain)
-        problem = encoded.problem
-        for margin in MARGINS:
-            if margin:
-                tighter = encode.encode(self.instance, self.flat, encoded.cycles_per_frame, merge=merge, margin=margin)
-                assert tighter is not None, "a smaller capacity changes no menu"
-                problem = tighter.problem
-                moves, hottest = max(1, int(moves * REPAIR_SHARE)), anneal.HOTTEST * 0.1
-            energy, start = anneal.anneal(problem, start, moves=moves, seed=seed, hottest=hottest, stop=self.stop)
-            if energy > 0.0 or self.stop[0]:
+    def _chain(self, cycles: int, moves: int, best: Assignment | None, chain: int) -> Assignment | None:
+        """What one chain finds. Odd chains let devices mix exchange rates first; what does not survive rounding is
+        annealed further with one rate a device, which needs no rounding, and with other factors for the items."""
+        seed, merge = self._seed(chain), chain % 2 == 0
+        start: encode.Start | None = None
+        hottest = anneal.HOTTEST
+        for repair in range(1 + REPAIRS):
+            mixes = chain % 2 == 1 and repair == 0
+            encoded = encode.encode(self.instance, self.flat, cycles, merge=merge, mixes=mixes, seed=seed + repair)
+            if encoded is None:
                 return None
-            found = settle(encoded, self.instance, start, self.seed)
+            if start is None:
+                start, hottest = self._start(encoded, best, chain)
+            elif repair == 1:
+                moves, hottest = max(1, int(moves * REPAIR_SHARE)), anneal.HOTTEST * 0.2
+            energy, start = anneal.anneal(
+                encoded.problem, encode.repaired(encoded.problem, start), moves=moves, seed=seed, hottest=hottest,
+                stop=self.stop,
+            )  # fmt: skip
+            if self.stop[0] or energy > NEAR:
+                return None
+            found = settle(encoded, self.instance, start, self.seed) if energy <= 0.0 else None
             if found is not None:
-                return found if self.holds(found, encoded.cycles_per_frame) else None
+                return found if self.holds(found, cycles) else None
         return None
 
     def holds(self, assignment: Assignment, cycles: int) -> bool:

@@ -30,7 +30,7 @@ def refuted_packing(instance: Instance, flat: Flat, cycles: int, effort: Effort)
     units = contract(instance, cycles, None)
     if units is None:
         return True
-    sizes = _unit_sizes(flat, units, part_limits(instance, flat, cycles), cycles)
+    sizes = unit_sizes(flat, units, part_limits(instance, flat, cycles), cycles)
     if any(not any(size) for size in sizes):
         return True
     large, sand = _split(instance, sizes)
@@ -53,7 +53,7 @@ def refuted_packing(instance: Instance, flat: Flat, cycles: int, effort: Effort)
     return bool(solve(model, effort)[1] == cp_model.INFEASIBLE)
 
 
-def _unit_sizes(flat: Flat, units: list[int], limits: Ints, cycles: int) -> list[Size]:
+def unit_sizes(flat: Flat, units: list[int], limits: Ints, cycles: int) -> list[Size]:
     """Per unit and part: the least DSP, M20K and ALM, each for itself; None where some item cannot be built."""
     parts = len(flat.parts)
     sums = np.zeros((max(units) + 1, parts, 3), dtype=np.int64)

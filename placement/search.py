@@ -32,6 +32,12 @@ __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "ju
            "slowest_cycles"]  # fmt: skip
 
 
+# chains are this much longer once there is a placement
+AFTER_FIRST = 2
+# configurations of all devices are chosen together up to this many choices, else device by device
+JOINT_CHOICES = 600
+
+
 def find_plan(instance: Instance, options: SearchOptions | None = None, on_progress: OnProgress | None = None) -> Plan:
     """The best plan found, judged by the validator.
 
@@ -93,7 +99,8 @@ def _search(search: Descent) -> Assignment:
         search.report("bound")
         if search.best is None:
             _first(search)
-        search.descend(search.options.anneal_budget // 8)
+        search.slice *= AFTER_FIRST
+        search.descend(search.options.anneal_budget // 6)
         search.tighten_bound()
         search.descend(search.options.anneal_budget - search.annealer.moves)
     except Stopped:
@@ -131,6 +138,8 @@ def _tidied(search: Descent) -> Assignment:
     effort = search.effort(options.tidy_seconds)
     if options.tidy_seconds > 0:
         best = fewest_crossings(instance, table, best, effort)
+    if search.choices(search.best_cycles) > JOINT_CHOICES:
+        return cheapest_on_devices(instance, search.flat, best, search.best_cycles, seed=options.seed)
     return cheapest_configurations(instance, table, best, search.effort(options.refutation_seconds))
 
 

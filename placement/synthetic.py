@@ -72,15 +72,14 @@ class Builder:
         self.links.append(Link(source=source, target=target, kind=kind, bits_per_frame=Fraction(bits)))
 
     def stream(self, x: Tensor, name: str, kind: Kind, *, m20k: int = 0, size: int = 0, channels: int = 0) -> Tensor:
-        """An item without multipliers: one channel-wide beat a pixel."""
-        costs = Configuration(label="stream", cycles_per_frame=x.size**2, m20k=m20k, alm=2 * x.channels)
-        self.item(name, (costs,))
+        """An item without multipliers: channel-wide beats of one pixel or more."""
+        self.item(name, stream_configurations(x.channels, x.size, m20k))
         self.link(x.source, name, kind, x.bits)
         return Tensor(name, channels or x.channels, size or x.size)
 
     def input(self, channels: int, size: int) -> Tensor:
-        costs = Configuration(label="stream", cycles_per_frame=size * size, m20k=2, alm=500)
-        return Tensor(self.item("input", (costs,), pinned=self.first_device), channels, size)
+        costs = stream_configurations(channels, size, 2)
+        return Tensor(self.item("input", costs, pinned=self.first_device), channels, size)
 
     def conv(self, x: Tensor, channels: int, kernel: int, stride: int, name: str, *, depthwise: bool = False) -> Tensor:
         """Forward engine, error engine, gradient engine (one tile) and update; the input is forked and stashed."""
@@ -259,6 +258,17 @@ def conv_configurations(
                     )
                 )
     return pareto(menu)
+
+
+@cache
+def stream_configurations(channels: int, size: int, m20k: int) -> tuple[Configuration, ...]:
+    """A fork, join, activation or pool: one, two or four pixels a beat."""
+    return tuple(
+        Configuration(
+            label=f"{pixels}p", cycles_per_frame=-(-size * size // pixels), m20k=m20k, alm=100 + 2 * channels * pixels
+        )
+        for pixels in (1, 2, 4)
+    )
 
 
 @cache

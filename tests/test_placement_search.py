@@ -390,7 +390,7 @@ def test_contraction_keeps_pins_couplings_and_merges_light_items() -> None:
     menu = menu_at(coupled, flat, 40_000)
     assert menu is not None
     apart = encode.contract(coupled, 40_000, None)
-    merged = encode.contract(coupled, 40_000, encode.light_items(coupled, menu, flat))
+    merged = encode.contract(coupled, 40_000, encode.light_items(coupled, menu, flat, 40_000))
     assert apart is not None
     assert merged is not None
     index = coupled.item_index

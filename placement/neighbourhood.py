@@ -1,0 +1,164 @@
+"""The neighbourhood bound: an item that no single device can hold at T together with any company it likes.
+
+Whoever places item i puts some set S of items on i's device. S needs blocks, and the links that S cuts must fit what
+the device sends and receives. If no S that contains i does, T is impossible, with however many devices: this bound
+looks at one device alone, so it holds and stays sharp on clusters of a hundred. Blocks are each item's least, resource
+by resource; DRAM, tiles, pins and what the other devices do are dropped, and hops are equal as far as links touch the
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ortools.sat.python import cp_model
+
+from placement.encode import contract, hop_cycles
+from placement.flat import Flat, part_limits
+from placement.instance import Device, Instance
+from placement.model import Effort, solve
+from placement.packing import Size, unit_sizes
+
+# links an item's company may be away from it; items farther away are ignored
+RADIUS = 12
+# units looked at, those with the most bits a frame first
+MOST_UNITS = 24
+# deterministic seconds for one unit on one sort of device
+UNIT_SECONDS = 1.0
+
+
+class Neighbourhoods:
+    """Asks the question for the units of an instance; remembers which one refuted last."""
+
+    def __init__(self, instance: Instance, flat: Flat, effort: Callable[[float], Effort], seconds: float) -> None:
+        self.instance, self.flat, self.effort, self.seconds_left = instance, flat, effort, seconds
+        self.last = ""
+        # first item of a unit → how promising it is: T at which it was refuted, or minus the T it was placed at
+        self.promise: dict[int, int] = {}
+
+    @property
+    def basis(self) -> str:
+        """What a refutation rests on."""
+        return f"item {self.last!r} fits no single device with any company, by blocks and links"
+
+    def refuted(self, cycles: int) -> bool:
+        """Whether some item is proven to fit no device at T."""
+        units = contract(self.instance, cycles, None)
+        if units is None:
+            return True
+        graph = _Graph(self.instance, self.flat, units, cycles)
+        heads = [graph.members[unit][0] for unit in graph.busiest()]
+        for head in sorted(heads, key=lambda i: -self.promise.get(i, 0)):
+            if self.promise.get(head, 0) >= cycles or self._refuted(graph, units[head], cycles):
+                self.promise[head] = cycles
+                self.last = self.instance.items[head].name
+                return True
+            self.promise[head] = -cycles
+        return False
+
+    def _refuted(self, graph: _Graph, unit: int, cycles: int) -> bool:
+        near = graph.near(unit)
+        seen = set()
+        for device in self.instance.devices:
+            if device.shape in seen:
+                continue
+            seen.add(device.shape)
+            if self.seconds_left <= 0:
+                return False
+            model = graph.model(unit, near, device, cycles)
+            effort = self.effort(min(UNIT_SECONDS, self.seconds_left))
+            solver, status = solve(model, effort)
+            self.seconds_left -= solver.response_proto.deterministic_time
+            if status != cp_model.INFEASIBLE:
+                return False
+        return True
+
+
+class _Graph:
+    """Units and the links between them at one T."""
+
+    def __init__(self, instance: Instance, flat: Flat, units: list[int], cycles: int) -> None:
+        self.instance, self.flat = instance, flat
+        self.sizes: list[Size] = unit_sizes(flat, units, part_limits(instance, flat, cycles), cycles)
+        self.members: list[list[int]] = [[] for _ in self.sizes]
+        for i, unit in enumerate(units):
+            self.members[unit].append(i)
+        self.bits: dict[tuple[int, int], int] = {}
+        for link in instance.links:
+            pair = (units[instance.item_index[link.source]], units[instance.item_index[link.target]])
+            # whole bits, rounded down: a little less load than in truth
+            if pair[0] != pair[1] and link.bits_per_frame >= 1:
+                self.bits[pair] = self.bits.get(pair, 0) + int(link.bits_per_frame)
+        self.cycles: list[dict[tuple[int, int], int]] = []
+        for cycle in hop_cycles(instance):
+            signs: dict[tuple[int, int], int] = {}
+            for (source, target), sign in cycle.items():
+                if units[source] != units[target]:
+                    pair = (units[source], units[target])
+                    signs[pair] = signs.get(pair, 0) + sign
+            self.cycles.append({pair: sign for pair, sign in signs.items() if sign})
+        self.neighbours: list[list[int]] = [[] for _ in self.sizes]
+        for a, b in self.bits:
+            self.neighbours[a].append(b)
+            self.neighbours[b].append(a)
+
+    def busiest(self) -> list[int]:
+        """Units with the most bits a frame over their links, none twice for the same numbers."""
+        load = [0] * len(self.sizes)
+        for (a, b), bits in self.bits.items():
+            load[a] += bits
+            load[b] += bits
+        order = sorted(range(len(load)), key=lambda u: (-load[u], u))
+        return order[:MOST_UNITS]
+
+    def near(self, unit: int) -> list[int]:
+        """Units at most RADIUS links away, the nearest first."""
+        reached = {unit: None}
+        frontier = [unit]
+        for _ in range(RADIUS):
+            frontier = [n for u in frontier for n in self.neighbours[u]]
+            frontier = [n for n in dict.fromkeys(frontier) if n not in reached]
+            reached |= dict.fromkeys(frontier)
+        return list(reached)
+
+    def model(self, unit: int, near: list[int], device: Device, cycles: int) -> cp_model.CpModel:
+        """Whether `unit` and any of `near` fit the device; links to units farther away cost nothing."""
+        model = cp_model.CpModel()
+        part = self.flat.parts.index(device.part)
+        here = {u: model.new_bool_var("") for u in near}
+        model.add(here[unit] == 1)
+        for u in near:
+            if self.sizes[u][part] is None:
+                model.add(here[u] == 0)
+        for r in range(3):
+            costs = [((self.sizes[u][part] or (0, 0, 0))[r], here[u]) for u in near]
+            model.add(sum(cost * x for cost, x in costs) <= device.capacities[r])
+        sent, received = [], []
+        for (a, b), bits in self.bits.items():
+            if a in here and b in here:
+                leaves, arrives = model.new_bool_var(""), model.new_bool_var("")
+                model.add_bool_or([here[a].negated(), here[b], leaves])
+                model.add_bool_or([here[b].negated(), here[a], arrives])
+                sent.append(bits * leaves)
+                received.append(bits * arrives)
+        budget = device.link_bits_per_s * cycles // self.instance.clock_hz
+        model.add(sum(sent) <= budget)
+        model.add(sum(received) <= budget)
+        self._equal_hops(model, here)
+        return model
+
+    def _equal_hops(self, model: cp_model.CpModel, here: dict[int, cp_model.IntVar]) -> None:
+        """Crossings around every cycle that lies near cancel; links between units that are both elsewhere may cross or
+        not."""
+        crosses: dict[tuple[int, int], cp_model.IntVar] = {}
+        for cycle in self.cycles:
+            if any(a not in here or b not in here for a, b in cycle):
+                continue
+            for a, b in cycle:
+                pair = (min(a, b), max(a, b))
+                if pair not in crosses:
+                    literal = crosses[pair] = model.new_bool_var("")
+                    model.add_bool_or([here[a].negated(), here[b], literal])
+                    model.add_bool_or([here[b].negated(), here[a], literal])
+                    model.add_bool_or([here[a].negated(), here[b].negated(), literal.negated()])
+            model.add(sum(sign * crosses[min(a, b), max(a, b)] for (a, b), sign in cycle.items()) == 0)
