@@ -28,21 +28,24 @@ from hdl.estimate import Estimator
 from hdl.link import wire_words
 from hdl.parts import Part
 from placement.cluster import Cluster
-from placement.instance import Configuration, Instance, Item, Link, pareto
+from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
 from placement.plan import Plan
 from placement.search import Progress as SearchProgress
 from placement.search import SearchOptions, find_plan, plan_from_assignment
 
-# T levels of the first ladder, each this much slower than the one before
-LADDER_RATIO = 1.25
-LADDER_STEPS = 6
-# steps in which the first T is looked for, where multipliers alone would fit
+# the level first priced is so much slower than what the multipliers allow: most networks have a plan there
+SLOW_RATIO = 2.5
+# steps in which the T is looked for at which multipliers alone would fit
 LADDER_STEP = 1.03
-# how often the ladder may grow by as many steps again when even its slowest T has no plan
-LADDER_GROWTHS = 4
-# levels put between the proven bound and the plan found, in each round of refinement
-REFINEMENT_LEVELS = 3
+# cycles a frame that no network needs
+SLOWEST = 1 << 40
+# how often the first level may grow when it has no plan
+LADDER_GROWTHS = 5
+# levels priced between the fastest that may fit and the slow one: as many as make so many nodes, within limits
+PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
+# rounds in which levels are put between the proven bound and the plan found, if they differ by more than the ratio
 REFINEMENT_ROUNDS = 2
+LEAST_RATIO = 1.005
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports
@@ -86,46 +89,72 @@ class Planner:
     progress: Progress
 
     def run(self) -> Planned:
-        """Search, refine, price with links.
+        """Search from a slow level to the fastest that may fit, refine, price with links.
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
-        levels = self._ladder()
-        best: Plan | None = None
-        for _ in range(LADDER_GROWTHS):
-            try:
-                best = self._find(levels)
-                break
-            except InfeasibleError as error:
-                last = error
-                levels = _ladder_from(round(levels[-1] * LADDER_RATIO))
-        if best is None:
-            raise last
+        fastest = self._least_cycles()
+        best, slow = self._first_plan(round(fastest * SLOW_RATIO))
+        fastest = min(slow, max(fastest, self._predicted_cycles(slow)))
+        steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(self.graph.nodes)))
+        levels = sorted({*_between(fastest, slow, steps), fastest, slow})
+        best = self._better(best, levels)
         for _ in range(REFINEMENT_ROUNDS):
-            finer = _between(best.bound_cycles_per_frame, best.cycles_per_frame, levels)
+            finer = _between(best.bound_cycles_per_frame, best.cycles_per_frame, steps // 2, levels)
             if not finer:
                 break
             levels = sorted({*levels, *finer})
-            found = self._find([level for level in levels if level <= best.cycles_per_frame] or levels)
-            best = found if found.cycles_per_frame <= best.cycles_per_frame else best
+            best = self._better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
         return self._with_links(best, levels)
 
-    # ---- ladder
+    # ---- levels
 
-    def _ladder(self) -> list[int]:
-        """T levels from the least that multipliers, ports and engines allow."""
+    def _least_cycles(self) -> int:
+        """The least T at which the multipliers of all engines fit the cluster."""
         macs = sum(node.layer.macs for node in self.graph.nodes)
         blocks = sum(device.dsp for device in self.cluster.placement_devices())
         cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
         while True:
             try:
                 if _multipliers(fold_graph(self.graph, cycles)) <= MULTIPLIERS_PER_DSP * blocks:
-                    return _ladder_from(cycles)
+                    return cycles
             except FoldingError:
-                if cycles > 1 << 40:
+                if cycles > SLOWEST:
                     raise
-            if cycles > 1 << 40:
-                return _ladder_from(cycles)
+            if cycles > SLOWEST:
+                return cycles
             cycles = math.ceil(cycles * LADDER_STEP)
+
+    def _first_plan(self, cycles: int) -> tuple[Plan, int]:
+        """A plan at a slow level, or at slower ones, and the level."""
+        growths = 0
+        while True:
+            try:
+                return self._find([cycles]), cycles
+            except FoldingError:
+                # not monotonic: a little slower may do
+                if cycles > SLOWEST:
+                    raise
+                cycles = math.ceil(cycles * LADDER_STEP)
+            except InfeasibleError:
+                growths += 1
+                if growths > LADDER_GROWTHS:
+                    raise
+                cycles = round(cycles * SLOW_RATIO)
+
+    def _predicted_cycles(self, slow: int) -> int:
+        """About the level at which blocks run out, if what every node needs at least grows with its pace."""
+        devices = self.cluster.placement_devices()
+        shares: list[float] = []
+        for resource in RESOURCES:
+            there = sum(int(getattr(device, resource)) for device in devices)
+            offers = self._priced(slow, frozenset(), None).offers.values()
+            least = sum(min(int(getattr(c, resource)) for cs in parts.values() for c in cs) for parts in offers)
+            shares.append(least / max(1, there))
+        return math.ceil(slow * min(1.0, max(shares)))
+
+    def _better(self, best: Plan, levels: Sequence[int]) -> Plan:
+        found = self._find(levels)
+        return found if found.cycles_per_frame <= best.cycles_per_frame else best
 
     def _find(self, levels: Sequence[int]) -> Plan:
         instance = self.instance(levels)
@@ -146,7 +175,9 @@ class Planner:
         assignment = {item.item: item.device for item in plan.items}
         homes = memory_homes(plan_choices(plan))
         failure: InfeasibleError | None = None
-        for cycles in _slower(plan.cycles_per_frame, levels):
+        # what is folded for this level keeps the plan's pace, but for the levels in between that links or DRAM made
+        first = min((level for level in levels if level >= plan.cycles_per_frame), default=max(levels))
+        for cycles in _slower(first, levels):
             try:
                 return self.fixed(assignment, cycles, homes, plan)
             except (InfeasibleError, FoldingError) as error:
@@ -322,27 +353,20 @@ def _multipliers(graph: Graph) -> int:
     return sum(node.layer.multipliers for node in graph.nodes)
 
 
-def _ladder_from(cycles: int) -> list[int]:
-    levels = [cycles]
-    while len(levels) < LADDER_STEPS:
-        levels.append(max(levels[-1] + 1, math.ceil(levels[-1] * LADDER_RATIO)))
-    return levels
-
-
 def _slower(cycles: int, levels: Sequence[int]) -> list[int]:
     """``cycles``, the slower ones among ``levels``, and small steps."""
     steps = [math.ceil(cycles * LINK_RATIO**step) for step in range(LINK_STEPS)]
     return sorted({*steps, *(level for level in levels if level > cycles)})
 
 
-def _between(low: int, high: int, known: Sequence[int]) -> list[int]:
-    """New levels between the bound and the plan, evenly spaced in ratio."""
-    below = max((level for level in known if level < high), default=max(1, low - 1))
+def _between(low: int, high: int, count: int, known: Sequence[int] = ()) -> list[int]:
+    """New levels from a bound to below a plan, evenly spaced in ratio; none below the slowest known to be faster."""
+    below = max((level for level in known if level < high), default=low)
     low = max(low - 1, below, 1)
-    if high - low <= 1 or high / low < 1.005:
+    if high - low <= 1 or high / low < LEAST_RATIO:
         return []
-    step = (high / low) ** (1 / (REFINEMENT_LEVELS + 1))
-    found = {round(low * step**index) for index in range(1, REFINEMENT_LEVELS + 1)}
+    step = (high / low) ** (1 / (count + 1))
+    found = {round(low * step**index) for index in range(1, count + 1)}
     return sorted(level for level in found if low < level < high)
 
 
