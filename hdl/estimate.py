@@ -7,12 +7,8 @@ circuit forgets what was known.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from myhdl import Signal
 from hdl.elaboration import forgotten_signals
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
+from hdl.processes import in_processes
 from hdl.resources import Resources, count
 from hdl.simulate.design import cache_folder
 from hdl.sources import COUNTING, code_hash
@@ -28,8 +25,6 @@ from hdl.stream import Stream
 
 # seconds to wait for another process that writes
 LOCK_TIMEOUT_S = 30.0
-# layers that are worth starting processes for, which takes a second or two
-LEAST_PARALLEL = 16
 
 
 class Estimator:
@@ -54,20 +49,10 @@ class Estimator:
         wanted = {_key(repr(layer), _widths(layer)): layer for layer in layers if layer.sinks and layer.sources}
         missing = {key: layer for key, layer in wanted.items() if key not in self._known and not self._load(key)}
         on_done(len(wanted) - len(missing))
-        workers = len(os.sched_getaffinity(0))
-        if workers < 2 or len(missing) < LEAST_PARALLEL:
-            return
-        # the widest first, so that no process is left with one at the end
-        order = sorted(missing, key=lambda key: (-missing[key].multipliers, key))
-        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _leave_interrupts_to_the_parent)
-        try:
-            found = pool.map(_contents, [missing[key] for key in order])
-            for key, contents in zip(order, found, strict=True):
-                self._known[key] = contents
-                self._keep(key, contents)
-                on_done(1)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for key, contents in in_processes(_contents, missing):
+            self._known[key] = contents
+            self._keep(key, contents)
+            on_done(1)
 
     def block(
         self, configuration: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]
@@ -100,10 +85,6 @@ def elaborated_contents(widths: Mapping[str, int], build: Callable[[Any, Any, Ma
 
 def _contents(layer: Layer) -> Resources:
     return elaborated_contents(_widths(layer), lambda clk, rst, streams: layer.circuit(clk, rst, streams))
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _widths(layer: Layer) -> dict[str, int]:

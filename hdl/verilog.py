@@ -391,10 +391,12 @@ def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout:
     return done.stdout
 
 
+LINT = ("verilator", "--lint-only", "-Wall", *VERILATOR_UNROLL, *(f"-Wno-{code}" for code in WAIVERS))
+
+
 def lint_verilog(files: Sequence[Path], top: str) -> None:
     """Verilator's full lint; raises `ToolError` listing every warning that isn't in `WAIVERS`."""
-    waived = [f"-Wno-{code}" for code in WAIVERS]
-    run_tool(["verilator", "--lint-only", "-Wall", *VERILATOR_UNROLL, *waived, "--top-module", top, *files])
+    run_tool([*LINT, "--top-module", top, *files])
 
 
 def compile_icarus(files: Sequence[Path], top: str) -> None:

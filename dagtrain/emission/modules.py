@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hdl.elaboration import forgotten_signals
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
 from hdl.netlist import VERILOG_KEYWORDS, Direction, PortDecl
+from hdl.processes import in_processes
 from hdl.sources import CONVERSION, code_hash
 from hdl.stream import Stream
 from hdl.verilog import Image, VerilogModule, convert, port_signals
@@ -60,28 +61,27 @@ class ModuleLibrary:
 
     def layer(self, layer: Layer) -> StreamModule:
         """The module of a layer's circuit."""
-        beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
-        return self.block(
-            _snake(type(layer).__name__),
-            repr(layer),
-            widths,
-            lambda clk, rst, streams: layer.circuit(clk, rst, streams),
-        )
+        return self.block(*_layer_block(layer), lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+
+    def prepare(self, layers: Iterable[Layer]) -> None:
+        """Convert the layers that aren't known yet in several processes, where that pays."""
+        wanted = {_module_name(*_layer_block(layer)): layer for layer in layers if layer.sinks and layer.sources}
+        missing = {name: wanted[name] for name in wanted if name not in self._modules and self._load(name) is None}
+        for name, module in in_processes(_converted_layer, missing):
+            self._modules[name] = module
+            self._store(module)
 
     def block(self, kind: str, configuration: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
         """The module of any block between streams of the given payload widths.
 
         ``kind`` and ``configuration`` must determine the circuit."""
-        digest = hashlib.sha256(f"{kind}|{configuration}|{sorted(widths.items())}".encode()).hexdigest()
-        name = f"{kind}_{digest[:10]}"
+        name = _module_name(kind, configuration, widths)
         if name not in self._modules:
             self._modules[name] = self._load(name) or self._make(name, widths, build)
         return self._modules[name]
 
     def _make(self, name: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
-        with unsimulated(), forgotten_signals():
-            module = _converted(name, widths, build)
+        module = _converted(name, widths, build)
         self._store(module)
         return module
 
@@ -119,13 +119,31 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+def _module_name(kind: str, configuration: str, widths: Mapping[str, int]) -> str:
+    digest = hashlib.sha256(f"{kind}|{configuration}|{sorted(widths.items())}".encode()).hexdigest()
+    return f"{kind}_{digest[:10]}"
+
+
+def _layer_block(layer: Layer) -> tuple[str, str, dict[str, int]]:
+    """Kind, configuration and payload widths of a layer's module."""
+    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
+    widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
+    return _snake(type(layer).__name__), repr(layer), widths
+
+
+def _converted_layer(layer: Layer) -> StreamModule:
+    block = _layer_block(layer)
+    return _converted(_module_name(*block), block[2], lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+
+
 def _converted(name: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
     clk, rst = Signal(bool(0)), Signal(bool(0))
     streams = {stream: Stream(width) for stream, width in widths.items()}
-    block = build(clk, rst, streams)
-    by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
-    prefixes = {stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()}
-    return StreamModule(convert(block, name), prefixes)
+    with unsimulated(), forgotten_signals():
+        block = build(clk, rst, streams)
+        by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
+        prefixes = {stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()}
+        return StreamModule(convert(block, name), prefixes)
 
 
 def verilog_name(name: str) -> str:

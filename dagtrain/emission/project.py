@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
 from hdl.netlist import Module
-from hdl.verilog import VerilogModule, write_image, write_sparse_image
+from hdl.verilog import LINT, VerilogModule, lint_verilog, run_tool, write_image, write_sparse_image
 
 MANIFEST_SCHEMA = 1
 # what the host loads into DRAM before the first frame
@@ -36,6 +37,19 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
     write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')
     write_text(folder / f"{design.top.name}.qsf", _quartus(design, sources, part))
     write_text(folder / "manifest.json", json.dumps(_manifest(design, sources, part, clock_mhz), indent=1) + "\n")
+
+
+def lint_device(folder: Path, design: DeviceDesign, known: Path) -> None:
+    """Check the Verilog that `write_device` left in ``folder``; what was clean once is not checked again.
+
+    ``known`` is a folder that remembers clean sources.  Raises `ToolError` with everything that Verilator found."""
+    sources = [folder / line for line in (folder / "files.f").read_text().split()]
+    verilator = " ".join([run_tool(["verilator", "--version"]), *LINT])
+    texts = [verilator.encode(), *(source.read_bytes() for source in sources)]
+    mark = known / hashlib.sha256(b"\0".join(texts)).hexdigest()
+    if not mark.exists():
+        lint_verilog(sources, design.top.name)
+        write_text(mark, "")
 
 
 def used_modules(top: Module, library: ModuleLibrary) -> list[VerilogModule]:

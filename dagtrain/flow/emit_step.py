@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.emission.project import used_modules, write_device
+from dagtrain.emission.project import lint_device, used_modules, write_device
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, fold_cycles, plan_choices
 from dagtrain.flow.import_step import load_training_graph
@@ -21,7 +23,6 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress
 from hdl.simulate.design import cache_folder
-from hdl.verilog import lint_verilog
 from placement.cluster import Cluster
 from placement.plan import Plan
 
@@ -79,15 +80,18 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     design = planned_design(graph, plan, cluster, modules)
     progress.advance(note=f"{len(list(modules))} distinct modules")
     parts = {use.device: use.part for use in plan.devices}
-    summaries = []
     for device in design.devices:
-        place = folder / device.name
-        write_device(place, device, modules, parts[device.name], plan.clock_hz / 1e6)
-        if options.lint:
-            sources = [line for line in (place / "files.f").read_text().split() if line]
-            lint_verilog([place / source for source in sources], device.top.name)
-        summaries.append(_summary(device.name, len(device.nodes), len(used_modules(device.top, modules)), device))
-        progress.advance(note=device.name)
+        write_device(folder / device.name, device, modules, parts[device.name], plan.clock_hz / 1e6)
+    if options.lint:
+        known = cache_folder() / "lint"
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            linted = pool.map(lambda device: lint_device(folder / device.name, device, known), design.devices)
+            for device, _ in zip(design.devices, linted, strict=True):
+                progress.advance(note=f"{device.name} is clean")
+    summaries = [
+        _summary(device.name, len(device.nodes), len(used_modules(device.top, modules)), device)
+        for device in design.devices
+    ]
     meta: Mapping[str, object] = {
         "schema_version": SCHEMA_VERSION,
         "cycles_per_frame": plan.cycles_per_frame,
