@@ -91,11 +91,8 @@ class DramUnit(Unit):
 
     def words(self, beats: Sequence[int], lanes: int) -> list[int]:
         """Memory words of one tensor given as beats of ``lanes`` elements."""
-        bits, mask = self.element_bits, (1 << self.element_bits) - 1
-        flat = [beat >> (bits * lane) & mask for beat in beats for lane in range(lanes)]
-        per_word = elements_per_word(bits, self.format.data_bits)
-        chunks = [flat[at : at + per_word] for at in range(0, len(flat), per_word)]
-        return [sum(element << (bits * i) for i, element in enumerate(chunk)) for chunk in chunks]
+        per_word = elements_per_word(self.element_bits, self.format.data_bits)
+        return regroup(beats, self.element_bits * lanes, self.element_bits * per_word)
 
     def image(self, tensors: Sequence[Sequence[int]], lanes: int) -> list[int]:
         """Contents of the region that holds these tensors (beats of ``lanes`` elements) from its start on."""
@@ -187,6 +184,23 @@ class DramReplay(DramUnit):
     def preload_bursts(self) -> int:
         """See the base class."""
         return self.tensor_bursts
+
+
+def regroup(beats: Sequence[int], beat_bits: int, word_bits: int) -> list[int]:
+    """The same bits, low ones first, cut into words; the last is filled with zeros."""
+    if beat_bits % 8 == word_bits % 8 == 0:
+        text = b"".join(beat.to_bytes(beat_bits // 8, "little") for beat in beats)
+        size = word_bits // 8
+        return [int.from_bytes(text[at : at + size], "little") for at in range(0, len(text), size)]
+    words, held, bits = [], 0, 0
+    for beat in beats:
+        held |= beat << bits
+        bits += beat_bits
+        while bits >= word_bits:
+            words.append(held & ((1 << word_bits) - 1))
+            held >>= word_bits
+            bits -= word_bits
+    return [*words, held] if bits else words
 
 
 # ------------------------------------------------------------------------------------------------ blocks

@@ -1,4 +1,4 @@
-"""Long runs: one epoch of the digits network in the emitted Verilog, bit for bit."""
+"""Long runs of the digits network in the emitted Verilog, bit for bit: an epoch, placements, staleness, DRAM."""
 
 from __future__ import annotations
 
@@ -7,12 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.simulator import Simulator
 from dagtrain.data import load_digits
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import DramUse, MemoryModel
+from dagtrain.feeds import feeds_of
 from dagtrain.flow import cosim_step, emit_step, import_step, place_step
+from dagtrain.flow.emit_step import library
+from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.workspace import Workspace
+from dagtrain.ir import Graph
+from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
 from dagtrain.progress import Silent
+from dagtrain.summary import base_layer
+from hdl.axi import AxiFormat
+from hdl.tensor import Kind
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits"
+DEVICES = ("fpga0", "fpga1", "fpga2")
+# cycles a frame: those of the demo's plan
+CYCLES = 12_288
+BATCHES = 4
+LIBRARY = library()
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +59,78 @@ def test_an_epoch_in_verilog_equals_the_emulator_in_every_bit(emitted: Workspace
     result = cosim_step.run(emitted, cosim_step.CosimOptions(batches=batches, stall=0.05), Silent())
     assert result.passed
     assert result.data["frames"] == batches * batch
+
+
+def training_graph(folder: Path, staleness: int) -> Graph:
+    """The digits network with another staleness than the example's."""
+    text = (EXAMPLE / "recipe.toml").read_text().replace("staleness = 9", f"staleness = {staleness}")
+    recipe = folder / "recipe.toml"
+    recipe.write_text(text)
+    space = Workspace(folder / "build")
+    model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=recipe, data="digits")
+    import_step.run(space, model, Silent())
+    graph = load_training_graph(space)
+    assert graph.recipe.staleness == staleness
+    return graph
+
+
+def placement(graph: Graph, kind: str) -> dict[str, str]:
+    """Node -> device: both residual blocks' branches apart; layers dealt out in turn; all on one."""
+    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
+    apart = {name: 1 for name in layers if name.startswith(("block1_conv", "block1_relu1", "block2_conv"))}
+    apart |= {name: 2 for name in layers if name.startswith(("block2_project", "block3_"))}
+    where = {
+        "branches apart": {name: DEVICES[apart.get(name, 0)] for name in layers},
+        "dealt out": {name: DEVICES[index % 3] for index, name in enumerate(layers)},
+        "one": dict.fromkeys(layers, DEVICES[0]),
+    }[kind]
+    return {
+        node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
+    }
+
+
+def train(design: ClusterDesign, folder: Path) -> ClusterRun:
+    digits, batch = load_digits(), design.graph.recipe.batch
+    order = list(digits.batches(batch, 1, 0))
+    feeds = [feeds_of(design.graph, digits, order[index]) for index in range(BATCHES)]
+    network = NetworkModel(latency_cycles=150, words=2, cycles=3, stall_256=40, seed=5)
+    memory = MemoryModel(latency_cycles=60, words=3, cycles=4, stall_256=40, seed=6)
+    return simulate_cluster(
+        design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 40, 7, Silent(), memory=memory
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "staleness"), [("one", 0), ("branches apart", 3), ("dealt out", 16)])
+def test_every_placement_and_staleness_of_the_digits_trains_to_the_bits_of_the_emulator(
+    kind: str, staleness: int, tmp_path: Path
+) -> None:
+    graph = training_graph(tmp_path, staleness)
+    design = design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64)
+    assert len(design.devices) == (1 if kind == "one" else 3)
+    run = train(design, tmp_path / "bench")
+    assert run.mismatches == ()
+    assert run.compared_words > 20_000
+    assert len(run.losses) == BATCHES * graph.recipe.batch
+
+
+@pytest.mark.slow
+def test_layers_of_the_digits_forced_into_dram_train_to_the_same_bits(tmp_path: Path) -> None:
+    graph = training_graph(tmp_path, 9)
+    convolutions = ["block1_conv2", "block2_conv2", "block3_expand"]
+    engines = sharing_weights(graph, convolutions)
+    assert len(engines) == 4 * len(convolutions)
+    stashes = frozenset(
+        edge
+        for edge, _producer, _source, _consumer, sink in graph.edges
+        if sink.tensor.kind is Kind.STASH and sink.tensor.elements * sink.tensor.fixed.width >= 8192
+    )
+    assert len(stashes) > 5
+    use = DramUse(edges=stashes, format=AxiFormat(data_bits=128, address_bits=20), burst=8, prefetch=32)
+    outside = keep_in_dram(graph, engines)
+    placed = placement(graph, "branches apart")
+    design = design_cluster(outside, placed, DEVICES, 2 * CYCLES, LIBRARY, word_bits=64, dram=use)
+    assert sum(device.memory is not None for device in design.devices) == 3
+    run = train(design, tmp_path / "bench")
+    assert run.mismatches == ()
+    assert run.compared_words > 20_000

@@ -27,6 +27,8 @@ from hdl.stream import Stream
 from hdl.tensor import Kind, Port
 
 State = dict[str, Any]
+# codes that `pack` handles at a time
+PACKED_CODES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -334,9 +336,19 @@ def divisors(number: int) -> list[int]:
 
 def pack(codes: IntArray, width: int, lanes: int) -> list[int]:
     """Beats (unsigned payloads) of a flat code array in stream order; lane 0 in the low bits."""
-    mask = (1 << width) - 1
-    beats = (codes.reshape(-1, lanes) & mask).tolist()
-    return [sum(code << (width * lane) for lane, code in enumerate(beat)) for beat in beats]
+    beats = codes.reshape(-1, lanes)
+    found: list[int] = []
+    for at in range(0, len(beats), max(1, PACKED_CODES // lanes)):
+        part = np.ascontiguousarray(beats[at : at + max(1, PACKED_CODES // lanes)], dtype="<i8")
+        raw = part.view(np.uint8).reshape(*part.shape, 8)
+        if width % 8:
+            bits = np.unpackbits(raw, axis=-1, count=width, bitorder="little").reshape(len(part), lanes * width)
+            rows = np.packbits(bits, axis=-1, bitorder="little")
+        else:
+            rows = raw[:, :, : width // 8].reshape(len(part), lanes * width // 8)
+        size, text = rows.shape[1], rows.tobytes()
+        found += [int.from_bytes(text[i : i + size], "little") for i in range(0, len(text), size)]
+    return found
 
 
 def unpack(beats: Sequence[int], fixed: Fixed, lanes: int) -> IntArray:
