@@ -22,6 +22,7 @@ as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way and this
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 from math import lcm
 
 from ortools.sat.python import cp_model
@@ -53,29 +54,22 @@ def literal_plan(problem: Restricted, options: SearchOptions, on_progress: OnPro
     slowest = int(instance.clock_hz // options.least_fps) if options.least_fps else _slowest(instance, levels[-1])
     began = time.monotonic()
     best: Assignment | None = None
-    refuted = max(1, levels[0]) - 1
-    # throughput in frames a second: `low` is reached (0: nothing is), `high` was not
-    low, high = 0.0, instance.clock_hz / (refuted + 1)
-    first = True
-    while first or (low == 0.0 and high > instance.clock_hz / slowest) or (low > 0 and high > (1 + PRECISION) * low):
-        # before the first placement, throughput is halved; the slowest T comes last
-        cycles = min(slowest, int(instance.clock_hz // (high if first else (low + high) / 2)))
-        first = False
+    refuted = max(1, min(levels[0], slowest)) - 1
+    # least T reached, and largest T that was not reached (refuted or given up)
+    reached, failed = slowest + 1, refuted
+    while not _over(options, began):
+        cycles = _next(instance.clock_hz, reached, failed, slowest)
+        if cycles is None:
+            break
         answer, assignment = decide(instance, table, cycles, _effort(options, began))
         if assignment is not None:
-            best = assignment
-            low = instance.clock_hz / (least_cycles(instance, best) or cycles)
+            best, reached = assignment, least_cycles(instance, assignment) or cycles
         else:
-            high = instance.clock_hz / cycles
+            failed = cycles
         if answer is Answer.INFEASIBLE:
             refuted = max(refuted, cycles)
-        reached = None if best is None else least_cycles(instance, best)
-        on_progress(Progress(f"literal T = {cycles}: {answer.value}", reached, refuted + 1, "refuted literally",
-                             instance.clock_hz))  # fmt: skip
-        if best is None and cycles == slowest:
-            break
-        if _over(options, began):
-            break
+        on_progress(Progress(f"literal T = {cycles}: {answer.value}", reached if best else None, refuted + 1,
+                             "refuted literally", instance.clock_hz))  # fmt: skip
     if best is None:
         if refuted >= slowest:
             raise InfeasibleError(
@@ -84,10 +78,20 @@ def literal_plan(problem: Restricted, options: SearchOptions, on_progress: OnPro
         raise OutOfTimeError(
             f"no placement of {instance.name!r} found by equations (1)–(6), and none excluded; allow more time"
         )
-    reached = least_cycles(instance, best)
-    assert reached is not None
     bound = Bound(min(refuted + 1, reached), f"{problem.note}equations (1)–(6) refuted at {refuted} cycles a frame")
     return build_plan(problem.original, problem.widened(best), bound, seed=options.seed)
+
+
+def _next(clock_hz: int, reached: int, failed: int, slowest: int) -> int | None:
+    """The T in the middle of the throughputs at `failed` and `reached`; None when they differ by less than PRECISION.
+
+    Before anything is reached, throughput is halved; the slowest T comes last."""
+    if reached > slowest:
+        return min(slowest, max(1, 2 * failed)) if failed < slowest else None
+    if reached - failed <= 1 or reached <= (1 + PRECISION) * failed:
+        return None
+    middle = (Fraction(clock_hz, reached) + Fraction(clock_hz, max(1, failed))) / 2
+    return min(reached - 1, max(failed + 1, int(clock_hz // middle)))
 
 
 def _slowest(instance: Instance, slowest_engine: int) -> int:
