@@ -32,8 +32,8 @@ from hdl.streams import queue
 from hdl.tensor import Kind, Port
 from hdl.unit import Unit
 
-# a memory on chip must be so many times as large as the queues of a DRAM unit before DRAM is worth considering
-WORTH_DRAM = 4
+# block memories that a FIFO or a layer's memory must take on chip before DRAM is worth its queues and adapters
+LEAST_DRAM_BLOCKS = 8
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class LevelCosts:
     cycles: int
     homes: frozenset[str]
     dram: DramUse
+    parts: Sequence[Part]
     estimator: Estimator
     assignment: Mapping[str, str] | None
     devices: Sequence[str]
@@ -146,7 +147,8 @@ class LevelCosts:
         here = Home.DRAM if node.name in self.homes else Home.ON_CHIP
         yield here, node.layer
         bits = max(map(_memory_bits, (*original.sinks, *original.sources)), default=0)
-        if outside is None or not self.free or not self._worth_dram(bits):
+        least = LEAST_DRAM_BLOCKS * min(part.m20k_bits for part in self.parts)
+        if outside is None or not self.free or bits < least:
             return
         other, variant = (Home.ON_CHIP, original) if here is Home.DRAM else (Home.DRAM, outside)
         try:
@@ -155,10 +157,10 @@ class LevelCosts:
             return
 
     def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
-        return port.tensor.kind is Kind.STASH and self._worth_dram(self.depths[edge] * port.payload_bits)
-
-    def _worth_dram(self, bits: int) -> bool:
-        return bits >= WORTH_DRAM * self.dram.format.data_bits * (2 * self.dram.burst + self.dram.prefetch)
+        if port.tensor.kind is not Kind.STASH:
+            return False
+        depth, width = self.depths[edge], port.payload_bits
+        return max(part.m20k_blocks(depth, width) for part in self.parts) >= LEAST_DRAM_BLOCKS
 
     def _offer(self, node: Node, layer: Layer, memory: Home, stashes: Sequence[Port]) -> Offer:
         contents = [self.estimator.layer(layer)]

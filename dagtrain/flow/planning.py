@@ -244,6 +244,7 @@ class Planner:
             cycles=cycles,
             homes=homes,
             dram=self._dram,
+            parts=self._parts,
             estimator=self.estimator,
             assignment=assignment,
             devices=[device.name for device in self.cluster.devices],
