@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from placement.bound import demand_at
 from placement.instance import RESOURCES, Instance
 from placement.model import Answer, Effort, Family, build_model, decide
@@ -20,8 +23,18 @@ CURES = {
 }
 
 
-def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effort: Effort) -> str:
-    """Why there is no placement at T = `cycles`, and what to relax. It is already proven that there is none."""
+# beyond this many (item, device, configuration) choices no exact model is asked for the constraints at fault
+MOST_CHOICES = 20_000
+# single constraints that are tried one by one; of more, only the families are named
+MOST_SINGLE = 40
+
+# one constraint: its family, and the device, item or group it speaks of
+Constraint = tuple[Family, str]
+
+
+def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effort: Effort, basis: str = "") -> str:
+    """Why there is no placement at T = `cycles`, and what to relax. It is already proven that there is none, by what
+    `basis` says."""
     where = f"no placement of {instance.name!r} at {cycles} cycles a frame ({instance.clock_hz / cycles:.6g} frames/s)"
     too_large = _items_too_large(instance, cycles)
     if too_large:
@@ -34,12 +47,82 @@ def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effo
     ]
     if short:
         return f"{where}: " + "; ".join(short)
+    options = table.at(cycles)
+    choices = sum(len(menu.get(device.part, ())) for menu in options.by_part for device in instance.devices)
+    if options.without_choice() or choices > MOST_CHOICES:
+        return f"{where}: {basis or 'the constraints exclude it together'}; add devices or accept a lower throughput"
     helpful = _helpful_relaxations(instance, table, cycles, effort)
+    reason = f"{where}: "
     if helpful:
-        return f"{where}: it becomes possible by relaxing " + "; or ".join(
+        reason += "it becomes possible by relaxing " + "; or ".join(
             f"{family.value} ({CURES[family]})" for family in helpful
         )
-    return f"{where}: no single constraint is to blame; add devices or accept a lower throughput"
+    else:
+        reason += "no single constraint is to blame; add devices or accept a lower throughput"
+    fault = smallest_fault(instance, table, cycles, effort)
+    return reason + (f"; at fault together: {_listed(fault)}" if fault else "")
+
+
+def smallest_fault(instance: Instance, table: OptionTable, cycles: int, effort: Effort) -> list[Constraint]:
+    """Constraints that are infeasible together at T, none of which could be left out (within the effort): a deletion
+    filter, first over whole families, then over the single constraints of those that are left.
+
+    A family with too many constraints is named as a whole, with an empty name.
+    """
+    options = table.at(cycles)
+
+    def infeasible(kept: list[Constraint], candidates: list[Constraint]) -> bool:
+        whole = {family for family, name in kept if not name}
+        some = {family for family, name in kept if name}
+        without = frozenset(family for family in Family if family not in whole | some)
+        relaxed = frozenset(c for c in candidates if c not in kept and c[0] in some)
+        model = build_model(instance, options, without, relaxed)
+        return decide(model, effort)[0] is Answer.INFEASIBLE
+
+    families: list[Constraint] = [(family, "") for family in Family]
+    if not infeasible(families, []):
+        return []  # the budget is too small to see it again
+    kept = _filtered(families, lambda rest: infeasible(rest, []))
+    singles = [single for family, _ in kept for single in _singles(instance, family)]
+    if not singles or len(singles) > MOST_SINGLE or not infeasible(singles, singles):
+        return kept
+    return _filtered(singles, lambda rest: infeasible(rest, singles))
+
+
+def _filtered(constraints: list[Constraint], infeasible: Callable[[list[Constraint]], bool]) -> list[Constraint]:
+    """Leave out one after the other as long as the rest is infeasible."""
+    kept = list(constraints)
+    for constraint in constraints:
+        rest = [other for other in kept if other != constraint]
+        if infeasible(rest):
+            kept = rest
+    return kept
+
+
+def _singles(instance: Instance, family: Family) -> list[Constraint]:
+    """The single constraints of a family; one without a name where they come only together."""
+    if family in (Family.DSP, Family.M20K, Family.ALM, Family.DRAM, Family.LINKS):
+        return [(family, device.name) for device in instance.devices]
+    if family is Family.PINS:
+        return [(family, item.name) for item in instance.items if item.pinned is not None]
+    if family is Family.HOPS:
+        arriving = Counter(link.target for link in instance.links if link.kind.hops_must_match)
+        return [(family, item.name) for item in instance.items if arriving[item.name] > 1]
+    if family is Family.SAME_DEVICE:
+        return [(family, item.name) for item in instance.items if item.same_device is not None]
+    return [(family, "")]
+
+
+def _listed(constraints: list[Constraint]) -> str:
+    """Constraints in words, by family."""
+    names: dict[Family, list[str]] = {}
+    for family, name in constraints:
+        names.setdefault(family, []).append(name)
+    words = {Family.PINS: "of", Family.HOPS: "at", Family.SAME_DEVICE: "of"}
+    return ", ".join(
+        f"{family.value} {words.get(family, 'of')} {', '.join(listed)}" if all(listed) else family.value
+        for family, listed in names.items()
+    )
 
 
 def _items_too_large(instance: Instance, cycles: int) -> list[str]:

@@ -57,15 +57,24 @@ class Model:
     tile: dict[tuple[str, str], cp_model.IntVar] = field(default_factory=dict)
     crosses: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
     hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
+    # single constraints to be left out: a family, and the name of a device, item or group
+    relaxed: frozenset[tuple[Family, str]] = frozenset()
+
+    def holds(self, family: Family, name: str) -> bool:
+        """Whether the constraint of a family for a device, item or group is to be kept."""
+        return (family, name) not in self.relaxed
 
     def budget(self, capacity_per_s: int) -> int:
         """Units a frame that a capacity a second admits at this T: ⌊c · T / clock⌋."""
         return capacity_per_s * self.options.cycles_per_frame // self.instance.clock_hz
 
 
-def build_model(instance: Instance, options: Options, without: frozenset[Family] = NO_FAMILY) -> Model:
-    """All constraints at the T of `options`, less the families to be relaxed."""
-    model = Model(instance, options)
+def build_model(
+    instance: Instance, options: Options, without: frozenset[Family] = NO_FAMILY,
+    relaxed: frozenset[tuple[Family, str]] = frozenset(),
+) -> Model:  # fmt: skip
+    """All constraints at the T of `options`, less the families and the single constraints to be relaxed."""
+    model = Model(instance, options, relaxed=relaxed)
     place_once(model)
     constraints: Mapping[Family, Callable[[Model], None]] = {
         Family.DSP: lambda m: respect_blocks(m, "dsp"),
@@ -113,7 +122,7 @@ def respect_blocks(model: Model, resource: str) -> None:
     or "alm"."""
     for n, device in enumerate(model.instance.devices):
         terms = _costs(model, n, resource)
-        if terms:
+        if terms and model.holds(Family[resource.upper()], device.name):
             model.solver.add(sum(cost * pick for cost, pick in terms) <= getattr(device, resource))
 
 
@@ -121,7 +130,7 @@ def respect_dram(model: Model) -> None:
     """(2) for t = DRAM bandwidth: Σ bytes a frame · clock ≤ R_dev[n] · T."""
     for n, device in enumerate(model.instance.devices):
         terms = _costs(model, n, "dram_bytes_per_frame")
-        if terms:
+        if terms and model.holds(Family.DRAM, device.name):
             model.solver.add(sum(cost * pick for cost, pick in terms) <= model.budget(device.dram_bytes_per_s))
 
 
@@ -147,7 +156,7 @@ def respect_links(model: Model) -> None:
     for (i, j), amount in bits.items():
         if amount == 0 or i == j:
             continue
-        if amount > max(budgets):
+        if amount > max(budgets) and not model.relaxed:
             solver.add(crossing(model, i, j) == 0)
             continue
         for n in range(len(instance.devices)):
@@ -159,7 +168,7 @@ def respect_links(model: Model) -> None:
                     load[n].append(amount * sends)
     for n, budget in enumerate(budgets):
         for load in (egress, ingress):
-            if load[n]:
+            if load[n] and model.holds(Family.LINKS, instance.devices[n].name):
                 solver.add(sum(load[n]) <= budget)
 
 
@@ -179,14 +188,18 @@ def equal_hops(model: Model) -> None:
     for i in hop_order(instance):
         depth[i] = max((depth[p] + 1 for p in predecessors.get(i, ())), default=0)
         model.hops[i] = model.solver.new_int_var(0, depth[i], f"hops[{i}]")
-        for p in sorted(predecessors.get(i, ())):
-            model.solver.add(model.hops[i] == model.hops[p] + crossing(model, p, i))
+        arrivals = [model.hops[p] + crossing(model, p, i) for p in sorted(predecessors.get(i, ()))]
+        if model.holds(Family.HOPS, instance.items[i].name):
+            for arrival in arrivals:
+                model.solver.add(model.hops[i] == arrival)
+        elif arrivals:
+            model.solver.add_max_equality(model.hops[i], arrivals)
 
 
 def pin_items(model: Model) -> None:
     """(5)  d̃[l,n] = 1 for every pinned layer l: input and output layers on FPGA 0, and what the user pinned."""
     for i, item in enumerate(model.instance.items):
-        if item.pinned is not None:
+        if item.pinned is not None and model.holds(Family.PINS, item.name):
             n = model.instance.device_index[item.pinned]
             if (i, n) in model.on:
                 model.solver.add(model.on[i, n] == 1)
@@ -215,7 +228,7 @@ def couple_items(model: Model) -> None:
     """Items with the same `same_device` stand on one device: d̃[l,n] = d̃[k,n] for every device n."""
     groups: dict[str, list[int]] = {}
     for i, item in enumerate(model.instance.items):
-        if item.same_device is not None:
+        if item.same_device is not None and model.holds(Family.SAME_DEVICE, item.name):
             groups.setdefault(item.same_device, []).append(i)
     for first, *others in groups.values():
         for other in others:
