@@ -161,7 +161,7 @@ def test_costs_beyond_64_bit_sums_are_refused_with_the_item(what: str) -> None:
 def test_capacities_and_streams_beyond_64_bit_sums_are_refused() -> None:
     with pytest.raises(DagtrainError, match="device 'd0' has a capacity of"):
         find_plan(chain([item("a")], [device("d0", dsp=2**60)]))
-    with pytest.raises(DagtrainError, match="link 'a' → 'b' has 1.15e.18 bits a frame"):
+    with pytest.raises(DagtrainError, match=r"link 'a' → 'b' has 1.15e.18 bits a frame"):
         find_plan(chain([item("a"), item("b")], [device("d0")], bits=2**60))
 
 
