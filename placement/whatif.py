@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from placement.aggregate import Aggregate
 from placement.bound import aggregate_bound, demand_at, next_level_below, single_bound
@@ -158,7 +159,8 @@ def _grown(instance: Instance, device: int, resource: str, more: float) -> Insta
     """The instance with more of one resource on one device; where devices share a part, only this one changes."""
     devices = list(instance.devices)
     capacity = getattr(devices[device], resource)
-    devices[device] = replace(devices[device], **{resource: int(capacity * (1 + Fraction(more)))})
+    larger: dict[str, Any] = {resource: int(capacity * (1 + Fraction(more)))}
+    devices[device] = replace(devices[device], **larger)
     return replace(instance, devices=tuple(devices))
 
 

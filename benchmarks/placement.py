@@ -1,0 +1,157 @@
+"""How fast and how well placements are found, and how close to proven: one table, the literal model beside ours.
+
+    python benchmarks/placement.py                                   # everything, five seeds: an hour
+    python benchmarks/placement.py --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
+
+Instances are training graphs with the stated cost model of `placement.synthetic` at 200 MHz, devices filled to at most
+85 % of their blocks and 70 % of their DRAM bandwidth. Every run is a process of its own (so its memory can be told),
+with the compiled kernel loaded before the clock starts; bounds are inside the time. Of several seeds the worst value of
+every column stands in the table. Times are seconds; "–": not reached. The literal model is the poster's method:
+equations (1)–(6), bisection to 5 %; its gap is against our bound of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from hdl.errors import DagtrainError
+from placement.instance import Instance
+from placement.plan import Plan
+from placement.search import Progress, SearchOptions, Solver, find_plan
+from placement.synthetic import (
+    POSTER_CLUSTER, Builder, Tensor, demo, devices, instance_of, mobilenet_v2, resnet18, resnet50, resnet152,
+    small_residual, vgg_mini,
+)  # fmt: skip
+
+Network = Callable[[Builder], Tensor]
+
+# name → network, cluster, seconds for one run of ours
+INSTANCES: dict[str, tuple[Network, tuple[tuple[int, str], ...], float]] = {
+    "vgg-mini": (vgg_mini, ((2, "10AX115"),), 10),
+    "demo": (demo, ((4, "10AX115"),), 10),
+    "mobilenetv2-arria": (mobilenet_v2, ((6, "10AX115"),), 120),
+    "mobilenetv2-agilex": (mobilenet_v2, ((4, "AGFB014"),), 120),
+    "resnet18": (resnet18, POSTER_CLUSTER, 30),
+    "resnet50": (resnet50, POSTER_CLUSTER, 60),
+    "resnet152": (resnet152, POSTER_CLUSTER, 60),
+    "resnet152-32": (resnet152, ((32, "AGFB014"),), 60),
+    "resnet152-100": (resnet152, ((100, "AGFB014"),), 300),
+}
+GOALS = (0.05, 0.01, 0.0)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search."""
+
+    layers: int
+    devices: int
+    # seconds until the first plan, within 5 % and 1 % of the bound, and proven; None: not reached
+    first: float | None
+    within: tuple[float | None, ...]
+    seconds: float
+    fps: float
+    bound_fps: float
+    dsp_share: float
+    megabytes: int
+    failure: str = ""
+
+
+def build(name: str) -> Instance:
+    """An instance of the table by name."""
+    network, cluster, _ = INSTANCES[name]
+    return instance_of(name, network, devices(*cluster))
+
+
+def search(name: str, seed: int, seconds: float, solver: Solver) -> Run:
+    """Run one search in this process."""
+    warm = instance_of("warm", small_residual, devices((2, "10AX115")))
+    find_plan(warm, SearchOptions(exact_choices=0, anneal_moves=1_000, anneal_budget=5_000, window_seconds=0.5))
+    instance = build(name)
+    times: dict[float, float] = {}
+    best: list[Progress] = []
+    began = time.perf_counter()
+
+    def watch(progress: Progress) -> None:
+        now = time.perf_counter() - began
+        best.append(progress)
+        if progress.gap is not None:
+            times.setdefault(1.0, now)
+            for goal in GOALS:
+                if progress.gap <= goal:
+                    times.setdefault(goal, now)
+
+    try:
+        options = SearchOptions(seed=seed, time_limit_seconds=seconds, solver=solver, anneal_budget=10**9)
+        plan: Plan | None = find_plan(instance, options, watch)
+        failure = ""
+    except DagtrainError as error:
+        plan, failure = None, type(error).__name__
+    spent = time.perf_counter() - began
+    used = sum(use.dsp for use in plan.devices) if plan else 0
+    return Run(
+        len(instance.items), len(instance.devices), times.get(1.0), tuple(times.get(goal) for goal in GOALS), spent,
+        plan.throughput_fps if plan else 0.0, plan.bound_fps if plan else best[-1].bound_fps if best else 0.0,
+        used / sum(device.dsp for device in instance.devices),
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, failure,
+    )  # fmt: skip
+
+
+def in_child(name: str, seed: int, seconds: float, solver: Solver) -> Run:
+    """Run one search in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+        return pool.submit(search, name, seed, seconds, solver).result()
+
+
+def worst(values: list[float | None]) -> str:
+    """The largest of some times, or a dash if one was not reached."""
+    reached = [value for value in values if value is not None]
+    return f"{max(reached):.2f}" if len(reached) == len(values) else "–"
+
+
+def row(name: str, solver: Solver, runs: list[Run], bound_fps: float) -> str:
+    """One line of the table, of the worst values over the seeds."""
+    failed = next((run.failure for run in runs if run.failure), "")
+    fps = min(run.fps for run in runs)
+    within = [worst([run.within[k] for run in runs]) for k in range(len(GOALS))]
+    cells = [
+        name, str(runs[0].layers), str(runs[0].devices), solver.value, worst([run.first for run in runs]), *within,
+        f"{max(run.seconds for run in runs):.1f}", failed or f"{fps:.1f}", f"{bound_fps:.1f}",
+        "–" if failed or not bound_fps else f"{1 - fps / bound_fps:.2%}",
+        f"{min(run.dsp_share for run in runs):.1%}", str(max(run.megabytes for run in runs)),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Print the table, a line as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(INSTANCES), default=list(INSTANCES), help="instances to run")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds for each instance; the worst is shown")
+    parser.add_argument("--seconds", type=float, help="time limit of one run (default: as the table of instances says)")
+    parser.add_argument("--literal-seconds", type=float, default=300.0, help="time limit of the literal model; 0: skip")
+    arguments = parser.parse_args()
+    heads = ("instance", "layers", "devices", "solver", "first s", "5 % s", "1 % s", "proof s", "total s", "fps",
+             "bound fps", "gap", "DSP", "MB")  # fmt: skip
+    print("| " + " | ".join(heads) + " |")
+    print("|" + " --- |" * len(heads), flush=True)
+    for name in arguments.only:
+        seconds = arguments.seconds or INSTANCES[name][2]
+        runs = [in_child(name, seed, seconds, Solver.FAST) for seed in range(arguments.seeds)]
+        bounds = [run.bound_fps for run in runs if run.bound_fps]
+        bound = min(bounds) if bounds else 0.0
+        print(row(name, Solver.FAST, runs, bound), flush=True)
+        if arguments.literal_seconds > 0:
+            literal = in_child(name, 0, arguments.literal_seconds, Solver.LITERAL)
+            print(row(name, Solver.LITERAL, [literal], bound), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The search stops where it is told to, keeps what it has, continues from plans, and obeys restrictions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
+from placement import encode
+from placement.aggregate import Aggregate
+from placement.flat import flatten, menu_at
+from placement.instance import Instance
+from placement.model import Answer, Effort, build_model, decide
+from placement.options import OptionTable
+from placement.plan import hop_levels, unequal_joins
+from placement.search import Progress, SearchOptions, find_plan
+from placement.synthetic import devices, instance_of, mobilenet_v2, resnet18, small_residual, vgg_mini
+from placement.validate import violations
+
+# no proof to be had quickly, so the search would go on
+HARD = ((6, "10AX115"),)
+
+
+@cache
+def hard() -> Instance:
+    return instance_of("MobileNetV2", mobilenet_v2, devices(*HARD))
+
+
+@cache
+def small() -> Instance:
+    return instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+
+
+def test_gap_ends_the_search_once_it_is_reached() -> None:
+    seen: list[Progress] = []
+    plan = find_plan(hard(), SearchOptions(gap=0.15), seen.append)
+    assert plan.gap <= 0.15
+    assert violations(hard(), plan) == []
+    gaps = [p.gap for p in seen if p.gap is not None]
+    assert all(gap > 0.15 for gap in gaps[:-1]), "it stops at the first report below the gap"
+    assert seen[-1].bound_basis
+    assert seen[-1].bound_fps >= (seen[-1].throughput_fps or 0)
+
+
+def test_time_limit_returns_the_best_plan_so_far_soon_after() -> None:
+    find_plan(small(), SearchOptions(exact_choices=0, anneal_budget=1_000, anneal_moves=100))  # compile
+    begin = time.monotonic()
+    plan = find_plan(hard(), SearchOptions(time_limit_seconds=8.0))
+    assert time.monotonic() - begin < 20
+    assert violations(hard(), plan) == []
+
+
+def test_time_limit_before_any_plan_is_out_of_time() -> None:
+    with pytest.raises(OutOfTimeError, match="none excluded"):
+        find_plan(hard(), SearchOptions(time_limit_seconds=1e-3))
+
+
+def test_ctrl_c_returns_the_best_plan_so_far_and_is_passed_on_without_one() -> None:
+    state: list[Progress] = []
+
+    def interrupt_when_placed(progress: Progress) -> None:
+        state.append(progress)
+        if progress.cycles_per_frame is not None and len(state) < 100:
+            state.extend([progress] * 100)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    plan = find_plan(hard(), SearchOptions(), interrupt_when_placed)
+    assert violations(hard(), plan) == []
+
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_plan(hard(), SearchOptions(), interrupt)
+
+
+def test_search_continues_from_a_plan_and_never_returns_a_slower_one() -> None:
+    quick = find_plan(hard(), SearchOptions(gap=0.2))
+    seen: list[Progress] = []
+    options = SearchOptions(start=quick, anneal_moves=1, anneal_budget=1, window_seconds=0.0, seed=7)
+    again = find_plan(hard(), options, seen.append)
+    assert again.cycles_per_frame <= quick.cycles_per_frame
+    assert seen[0].cycles_per_frame == quick.cycles_per_frame, "the plan counts from the first report on"
+
+
+def test_plan_of_another_instance_is_no_start() -> None:
+    other = find_plan(small(), SearchOptions(gap=0.9))
+    with pytest.raises(DagtrainError, match="is not valid here: instance: .*; search without it"):
+        find_plan(hard(), SearchOptions(start=other))
+    with pytest.raises(DagtrainError, match="uses device '10AX115-0', which is excluded|pinned to"):
+        used = next(entry.device for entry in other.items if entry.device != "AGFB014-0") if any(
+            entry.device != "AGFB014-0" for entry in other.items) else "AGFB014-0"  # fmt: skip
+        find_plan(small(), SearchOptions(start=other, exclude=(used,)))
+
+
+def test_excluded_devices_stay_empty_and_the_bound_says_so() -> None:
+    free = find_plan(small())
+    plan = find_plan(small(), SearchOptions(exclude=("10AX115-0", "10AX115-1")))
+    assert {entry.device for entry in plan.items} == {"AGFB014-0"}
+    assert [use.items for use in plan.devices][1:] == [0, 0]
+    assert plan.cycles_per_frame >= free.cycles_per_frame
+    assert plan.bound_basis.startswith("without 10AX115-0, 10AX115-1: ")
+    assert violations(small(), plan) == []
+    with pytest.raises(InfeasibleError, match="'input' is pinned to 'AGFB014-0'.*excluded"):
+        find_plan(small(), SearchOptions(exclude=("AGFB014-0",)))
+    with pytest.raises(DagtrainError, match="no device named 'x' to exclude"):
+        find_plan(small(), SearchOptions(exclude=("x",)))
+
+
+@pytest.mark.parametrize("exact", [0, 2_500])
+def test_layers_to_stand_on_one_device_do_in_every_solver(exact: int) -> None:
+    groups = (("stem", "fc"), ("fc", "block_conv2.gradient"))
+    plan = find_plan(small(), SearchOptions(same_device=groups, exact_choices=exact, gap=0.5))
+    layers = ("stem", "fc")
+    places = {e.device for e in plan.items if e.layer in layers or e.item == "block_conv2.gradient"}
+    assert len(places) == 1
+    assert "with stem and fc on one device" in plan.bound_basis
+    with pytest.raises(DagtrainError, match="no item or layer named 'nonsense'"):
+        find_plan(small(), SearchOptions(same_device=(("stem", "nonsense"),)))
+
+
+def test_senseless_options_are_refused_all_at_once() -> None:
+    with pytest.raises(DagtrainError, match=r"gap is 1\.5, .*; time limit is -1 s, .*; workers is 0, "):
+        SearchOptions(gap=1.5, time_limit_seconds=-1, workers=0)
+
+
+def test_seed_gives_the_same_plan_to_the_byte_however_loaded_the_machine() -> None:
+    instance = instance_of("ResNet-18", resnet18, devices((4, "10AX115")))
+    options = SearchOptions(seed=5, anneal_moves=20_000, anneal_budget=150_000, window_seconds=1.0)
+    first = find_plan(instance, options).to_json()
+    stop = threading.Event()
+    burners = [threading.Thread(target=_burn, args=(stop,)) for _ in range(3)]
+    for burner in burners:
+        burner.start()
+    try:
+        assert find_plan(instance, options).to_json() == first
+    finally:
+        stop.set()
+        for burner in burners:
+            burner.join()
+
+
+def _burn(stop: threading.Event) -> None:
+    while not stop.is_set():
+        np.linalg.norm(np.ones((400, 400)) @ np.ones((400, 400)))
+
+
+# --- the parts ---------------------------------------------------------------------------------------------------
+
+
+def test_cycle_basis_is_balanced_exactly_when_hops_match() -> None:
+    instance = small()
+    cycles = encode.hop_cycles(instance)
+    counts = [0, 0]
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        places = [0] * len(instance.items)
+        # few changes at random borders, so that some states have equal hops
+        for _ in range(int(rng.integers(1, 4))):
+            layer, device, single = rng.choice(instance.items).layer, int(rng.integers(3)), bool(rng.integers(2))
+            for i, item in enumerate(instance.items):
+                if item.layer == layer and (not single or rng.random() < 0.5):
+                    places[i] = device
+        sums = [sum(sign * (places[a] != places[b]) for (a, b), sign in cycle.items()) for cycle in cycles]
+        matching = not unequal_joins(instance, tuple(places))
+        assert (not any(sums)) == matching, f"seed {seed}: hops {hop_levels(instance, tuple(places))}"
+        counts[matching] += 1
+    assert min(counts) > 30, "states of both sorts"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_aggregate_bound_refutes_nothing_that_the_merged_cluster_can_hold(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    instance = instance_of("vgg", vgg_mini, devices((2, "10AX115"), (1, "AGFB014")))
+    shrunk = tuple(replace(d, m20k=int(rng.integers(150, 700)), dsp=int(rng.integers(300, 1300)),
+                           dram_bytes_per_s=int(rng.integers(1, 9)) * 10**9) for d in instance.devices)  # fmt: skip
+    instance = replace(instance, devices=shrunk)
+    aggregate = Aggregate(instance, flatten(instance))
+    table = OptionTable(instance)
+    levels = table.levels()
+    for cycles in (levels[len(levels) // 4], levels[len(levels) // 2], levels[-1]):
+        certificate = aggregate.refute(cycles)
+        options = table.at(cycles)
+        if certificate is None or options.without_choice():
+            continue
+        assert certificate.cost > certificate.worth
+        answer, _ = decide(build_model(instance, options), Effort(deterministic_seconds=3.0))
+        assert answer is not Answer.FEASIBLE, f"T = {cycles} is refuted but has a placement"
+
+
+def test_menu_offers_at_its_ends_the_least_memory_and_the_least_traffic() -> None:
+    instance = small()
+    flat = flatten(instance)
+    menu = menu_at(instance, flat, 4_000)
+    assert menu is not None
+    for i in range(len(instance.items)):
+        for row in menu.row_of[i].ravel():
+            if row >= 0:
+                memory, traffic = menu.costs[row, :, 1], menu.costs[row, :, 3]
+                assert memory[0] == memory.min()
+                assert traffic[-1] == traffic.min()
