@@ -1,7 +1,7 @@
 """How fast and how well placements are found, and how close to proven: one table, the literal model beside ours.
 
-    python benchmarks/placement.py                                   # everything, five seeds: an hour
-    python benchmarks/placement.py --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
+    python -m benchmarks.placement                                   # everything, five seeds: an hour
+    python -m benchmarks.placement --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
 
 Instances are training graphs with the stated cost model of `placement.synthetic` at 200 MHz, devices filled to at most
 85 % of their blocks and 70 % of their DRAM bandwidth. Every run is a process of its own (so its memory can be told),
@@ -25,8 +25,18 @@ from placement.instance import Instance
 from placement.plan import Plan
 from placement.search import Progress, SearchOptions, Solver, find_plan
 from placement.synthetic import (
-    POSTER_CLUSTER, Builder, Tensor, demo, devices, instance_of, mobilenet_v2, resnet18, resnet50, resnet152,
-    small_residual, vgg_mini,
+    POSTER_CLUSTER,
+    Builder,
+    Tensor,
+    demo,
+    devices,
+    instance_of,
+    mobilenet_v2,
+    resnet18,
+    resnet50,
+    resnet152,
+    small_residual,
+    vgg_mini,
 )  # fmt: skip
 
 Network = Callable[[Builder], Tensor]
