@@ -71,6 +71,11 @@ class Dump:
     # how a region's words become beats
     ring: RingState | None = None
 
+    @property
+    def statement(self) -> str:
+        """The Verilog statement that writes it."""
+        return f'$writememh("{self.file_name}", {self.path}, {self.first}, {self.last});'
+
     def contents(self, words: Sequence[int]) -> list[int]:
         """What `Layer.images` calls the same, of the file's words."""
         return self.ring.beats(words) if self.ring else list(words)
@@ -96,17 +101,10 @@ def design_bench(
     """The bench of a whole cluster."""
     assembly = Assembly("cluster", f"All FPGAs of {graph.name} with their host and network")
     assembly.port("recorded", COUNT_BITS, Direction.OUT)
-    assembly.port("network_error", 1, Direction.OUT)
-    assembly.port("memory_error", 1, Direction.OUT)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
-    dumps: list[Dump] = []
+    dumps = add_cluster(assembly, devices, library, options, form)
     for device in devices:
-        _add_device(assembly, device)
-        dumps += _memory_dumps(device)
-        if device.memory:
-            path = _add_memory(assembly, library, device, device.memory, options.memory)
-            dumps += _ring_dumps(device, device.memory, path)
         for host in device.host_ports:
             beats = host.port.beats * options.frames
             file_name = f"{verilog_name(host.node)}.beats.mem"
@@ -116,18 +114,38 @@ def design_bench(
             else:
                 path = _add_recorder(assembly, library, host, beats, options)
                 recorded[host.node] = Recording(file_name, beats, path)
-    if len(devices) > 1:
-        _add_network(assembly, library, devices, options.network, form)
-    flags = [f"{device.top.name}_net_error" for device in devices if device.has_network]
-    assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
-    memory_flags = [f"{device.top.name}_dram_error" for device in devices if device.memory]
-    assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
     texts = {
         "cluster": assembly.module().to_verilog(),
         "bench": _bench_text(graph, devices, recorded, dumps, options),
     }
     modules = tuple(sorted({instance.module for instance in assembly.instances}))
     return Bench(texts, played, recorded, tuple(dumps), modules)
+
+
+def add_cluster(
+    assembly: Assembly,
+    devices: Sequence[DeviceDesign],
+    library: ModuleLibrary,
+    options: BenchOptions,
+    form: LinkFormat,
+) -> list[Dump]:
+    """All FPGAs with their memories and the network; returns the state that can be dumped below an instance `dut`."""
+    assembly.port("network_error", 1, Direction.OUT)
+    assembly.port("memory_error", 1, Direction.OUT)
+    dumps: list[Dump] = []
+    for device in devices:
+        _add_device(assembly, device)
+        dumps += _memory_dumps(device)
+        if device.memory:
+            path = _add_memory(assembly, library, device, device.memory, options.memory)
+            dumps += _ring_dumps(device, device.memory, path)
+    if len(devices) > 1:
+        _add_network(assembly, library, devices, options.network, form)
+    flags = [f"{device.top.name}_net_error" for device in devices if device.has_network]
+    assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
+    memory_flags = [f"{device.top.name}_dram_error" for device in devices if device.memory]
+    assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
+    return dumps
 
 
 def _memory_dumps(device: DeviceDesign) -> list[Dump]:
@@ -205,7 +223,7 @@ def _add_memory(
     return f"dut.memory_{top}.{image.memory}"
 
 
-def _host_net(assembly: Assembly, host: HostPort) -> str:
+def host_net(assembly: Assembly, host: HostPort) -> str:
     """The prefix of a host port's wires in the bench."""
     return next(wire.name.removesuffix("_valid") for wire in assembly.wires if wire.name.endswith(f"_{host.net}_valid"))
 
@@ -230,7 +248,7 @@ def _add_player(
     )
     parameters = {module.verilog.images["beats"].parameter: file_name}
     assembly.instance(
-        module, f"player_{verilog_name(host.node)}", {"y": _host_net(assembly, host)}, parameters=parameters
+        module, f"player_{verilog_name(host.node)}", {"y": host_net(assembly, host)}, parameters=parameters
     )
 
 
@@ -240,7 +258,7 @@ def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostPort, be
     module = _recorder_module(library, host.port.payload_bits, beats, options.host_stall_256, seed)
     name = f"recorder_{verilog_name(host.node)}"
     image = module.verilog.images["beats"]
-    streams = {"x": _host_net(assembly, host)}
+    streams = {"x": host_net(assembly, host)}
     assembly.instance(module, name, streams, {"count": "recorded"}, {image.parameter: ""})
     return f"dut.{name}.{image.memory}"
 
@@ -320,7 +338,7 @@ def _bench_text(
         counters.append((counter, net))
         conditions.append(f"{counter} == {batches * source.beats}")
     for dump in dumps:
-        dump_lines.append(f'            $writememh("{dump.file_name}", {dump.path}, {dump.first}, {dump.last});')
+        dump_lines.append(f"            {dump.statement}")
     total = sum(recording.beats for recording in recorded.values())
     for recording in recorded.values():
         dump_lines.append(f'            $writememh("{recording.file_name}", {recording.path});')

@@ -79,7 +79,7 @@ def simulate_cluster(
     bench = design_bench(design.graph, design.devices, library, options, design.form)
     program = _build(design, bench, library, folder, simulator, progress, optimise)
     golden = Executor(design.graph, Mode.GOLDEN)
-    expected = _emulate(golden, feeds)
+    expected = emulate(golden, feeds)
     _write_inputs(design, bench, feeds, folder)
     progress.begin("co-simulation", frames)
     seen = 0
@@ -94,7 +94,7 @@ def simulate_cluster(
     stuck = STUCK_FRAMES * design.cycles_per_frame + 20 * network.latency_cycles
     log = execute(program, folder, on_frame, stuck_after_cycles=stuck)
     progress.end()
-    return _compare(design, bench, golden, expected, folder, log, frames)
+    return compare(design, bench, golden, expected, folder, log, frames)
 
 
 def _build(
@@ -107,26 +107,30 @@ def _build(
     optimise: bool,
 ) -> Path:
     progress.begin(f"build for {simulator.value}", 1)
+    sources = write_sources(design, bench, library, folder)
+    program = build(folder / "sim", sources, simulator, optimise)
+    progress.end()
+    return program.resolve()
+
+
+def write_sources(design: ClusterDesign, bench: Bench, library: ModuleLibrary, folder: Path) -> list[Path]:
+    """Write the Verilog of all devices and of the bench, and the images of memories; returns the Verilog files."""
     sources = []
     used = {instance.module for device in design.devices for instance in device.top.instances} | set(bench.modules)
     for module in library:
         if module.name in used:
             sources.append(module.verilog.write(_made(folder / "rtl")))
-    for device in design.devices:
-        path = folder / "rtl" / f"{device.top.name}.v"
-        write_text(path, device.top.to_verilog())
+    texts = {device.top.name: device.top.to_verilog() for device in design.devices} | dict(bench.texts)
+    for name, text in texts.items():
+        path = folder / "rtl" / f"{name}.v"
+        write_text(path, text)
         sources.append(path)
+    for device in design.devices:
         for image in device.images:
             write_image(folder / image.file_name, image.words, image.width)
         if device.memory:
             write_sparse_image(folder / memory_image(device), device.memory.image, device.memory.format.data_bits)
-    for name, text in bench.texts.items():
-        path = folder / "rtl" / f"{name}.v"
-        write_text(path, text)
-        sources.append(path)
-    program = build(folder / "sim", [path.resolve() for path in sources], simulator, optimise)
-    progress.end()
-    return program.resolve()
+    return [path.resolve() for path in sources]
 
 
 def _made(folder: Path) -> Path:
@@ -134,7 +138,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _emulate(golden: Executor, feeds: Sequence[Feeds]) -> dict[str, IntArray]:
+def emulate(golden: Executor, feeds: Sequence[Feeds]) -> dict[str, IntArray]:
     """What every host output must have received: stacked over all frames."""
     parts: dict[str, list[Any]] = {}
     for feed in feeds:
@@ -151,7 +155,7 @@ def _write_inputs(design: ClusterDesign, bench: Bench, feeds: Sequence[Feeds], f
         write_image(folder / file_name, to_beats(layer, port.name, codes), port.payload_bits)
 
 
-def _compare(
+def compare(
     design: ClusterDesign,
     bench: Bench,
     golden: Executor,
@@ -160,6 +164,7 @@ def _compare(
     log: RunLog,
     frames: int,
 ) -> ClusterRun:
+    """What the bench recorded and dumped into ``folder``, beside what the golden models say."""
     mismatches: list[str] = []
     compared = 0
     losses: list[float] = []

@@ -18,7 +18,7 @@ from typing import Any
 import myhdl
 
 from hdl.errors import ContractViolation, DeadlockError, ToolError, ToolMissing
-from hdl.netlist import Direction
+from hdl.netlist import Direction, PortDecl
 from hdl.simulate.design import Design, Run, cache_folder
 from hdl.simulate.drivers import Bench, check_names, deadlock
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
@@ -31,7 +31,7 @@ VPI_MESSAGE = 4096
 def run_icarus(design: Design, bench: Bench) -> Run:
     """The emitted Verilog under the MyHDL bench; see `hdl.simulate.run_streams`."""
     module = design.convert()
-    _check_message_size(module)
+    check_message_size(module.name, module.ports)
     vpi = vpi_module()
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name, fresh_simulator():
         folder = Path(name)
@@ -51,16 +51,17 @@ def run_icarus(design: Design, bench: Bench) -> Run:
     return bench.result()
 
 
-def _check_message_size(module: VerilogModule) -> None:
+def check_message_size(name: str, declared: Sequence[PortDecl]) -> None:
+    """Raises `ToolError` if the ports of a module make messages that MyHDL's VPI would cut."""
     for direction in Direction:
-        ports = [port for port in module.ports if port.direction is direction]
+        ports = [port for port in declared if port.direction is direction]
         to_dut = sum((port.width + 3) // 4 + 1 for port in ports)
         names = sum(len(port.name) + 1 for port in ports)
         size = 32 + to_dut + names + 8 * len(ports)
         if size > VPI_MESSAGE:
             bits = sum(port.width for port in ports)
             raise ToolError(
-                f"{module.name} has {bits} bits of {direction.value} ports, which make messages of {size} characters; "
+                f"{name} has {bits} bits of {direction.value} ports, which make messages of {size} characters; "
                 f"MyHDL's VPI takes {VPI_MESSAGE} (about 16 kbit). Use Backend.VERILATOR for this circuit"
             )
 
