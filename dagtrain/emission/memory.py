@@ -12,8 +12,10 @@ Regions follow each other from address 0, each a whole number of bursts at a mul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from dagtrain.emission.assembly import Assembly
@@ -23,6 +25,7 @@ from hdl.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, Ax
 from hdl.dram import DramFifo, DramReplay, DramUnit
 from hdl.errors import DagtrainError
 from hdl.layers.base import Ring
+from hdl.link import wire_words
 from hdl.netlist import Direction
 from hdl.recipe import Recipe
 from hdl.tensor import Port
@@ -39,28 +42,34 @@ class DramUse:
     # edges whose FIFO lies in DRAM
     edges: frozenset[str] = frozenset()
     format: AxiFormat = field(default_factory=AxiFormat)
-    # words a burst
-    burst: int = 16
-    # words that a unit may have under way
-    prefetch: int = 64
+    # words a burst; two of them fit a memory made of logic
+    burst: int = 8
+    # words that a unit may have under way at least, a few bursts
+    prefetch: int = 16
+    # the pace of the pipeline: a unit has under way what passes at that pace within the memory's latency; 0: no more
+    cycles_per_frame: int = 0
+    latency_cycles: int = 128
 
     def fifo(self, source_lanes: int, sink: Port, depth_beats: int) -> DramFifo:
         """The FIFO of an edge: at least ``depth_beats`` beats of the sink."""
         # one tensor more, as a burst's place is free only when all of it has been read
         capacity = -(-depth_beats * sink.lanes // sink.tensor.elements) + 1
-        return DramFifo(**self._fields(sink, source_lanes, sink.lanes), capacity=capacity)
+        return DramFifo(**self._fields(sink, source_lanes, sink.lanes, Fraction(1)), capacity=capacity)
 
     def replay(self, source_lanes: int, sink: Port, recipe: Recipe) -> DramReplay:
         """Two versions of a replayed sink's tensor."""
-        fields = self._fields(sink, source_lanes, sink.lanes)
+        fields = self._fields(sink, source_lanes, sink.lanes, Fraction(1))
         return DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
 
     def ring(self, ring: Ring) -> DramFifo:
         """The FIFO between the two ports of a ring."""
-        fields = self._fields(ring.out, ring.out.lanes, ring.back.lanes)
+        fields = self._fields(ring.out, ring.out.lanes, ring.back.lanes, ring.per_frame)
         return DramFifo(**fields, capacity=ring.capacity, preload=ring.preload)
 
-    def _fields(self, port: Port, x_lanes: int, y_lanes: int) -> dict[str, Any]:
+    def _fields(self, port: Port, x_lanes: int, y_lanes: int, tensors_per_frame: Fraction) -> dict[str, Any]:
+        words = wire_words(port.tensor.elements, port.tensor.fixed.width, self.format.data_bits)
+        pace = words * tensors_per_frame / self.cycles_per_frame if self.cycles_per_frame else 0
+        under_way = 2 + math.ceil(pace * self.latency_cycles / self.burst)
         return {
             "format": self.format,
             "element_bits": port.tensor.fixed.width,
@@ -68,7 +77,7 @@ class DramUse:
             "y_lanes": y_lanes,
             "elements": port.tensor.elements,
             "burst": self.burst,
-            "prefetch": self.prefetch,
+            "prefetch": max(self.prefetch, under_way * self.burst),
         }
 
 

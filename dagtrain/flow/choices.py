@@ -77,10 +77,10 @@ def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     return keep_in_dram(graph, memory_homes(choices))
 
 
-def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat) -> DramUse:
-    """The edges that the choices put into DRAM."""
+def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:
+    """The edges that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
     edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.stashes)
-    return DramUse(edges=frozenset(edges), format=form)
+    return DramUse(edges=frozenset(edges), format=form, cycles_per_frame=cycles)
 
 
 def dram_format(cluster: Cluster) -> AxiFormat:

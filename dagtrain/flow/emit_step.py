@@ -68,7 +68,7 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
         fold_cycles(plan),
         modules,
         word_bits=cluster.link_word_bits,
-        dram=chosen_dram(graph, choices, dram_format(cluster)),
+        dram=chosen_dram(graph, choices, dram_format(cluster), fold_cycles(plan)),
     )
 
 

@@ -243,7 +243,7 @@ class Planner:
             graph=self.graph,
             cycles=cycles,
             homes=homes,
-            dram=self._dram,
+            dram=DramUse(format=dram_format(self.cluster), cycles_per_frame=cycles),
             parts=self._parts,
             estimator=self.estimator,
             assignment=assignment,
@@ -311,11 +311,6 @@ class Planner:
     def _parts(self) -> tuple[Part, ...]:
         """Part types of the cluster, each once."""
         return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
-
-    @cached_property
-    def _dram(self) -> DramUse:
-        """The form of memory ports and of the units at them."""
-        return DramUse(format=dram_format(self.cluster))
 
     @cached_property
     def _known(self) -> dict[Any, PricedLevel]:
