@@ -1,8 +1,8 @@
 """A MyHDL testbench of emitted FPGAs: MyHDL plays the host, Icarus runs the Verilog of all devices over VPI.
 
-MyHDL drives images and labels with random stalls, takes the metrics with random back-pressure, watches the contract
-of streams at every host port, and at the end has all training state written.  The network between devices and their memories
-are Verilog, as in the bench of `dagtrain.cosim.bench`.  Icarus is slow: for small networks and few batches.
+MyHDL drives images and labels with random stalls, takes the metrics with random back-pressure, watches the contract of
+streams at every host port, and at the end has all training state written.  The network between devices and their
+memories are Verilog, as in the bench of `dagtrain.cosim.bench`.  Icarus is slow: for small networks and few batches.
 """
 
 from __future__ import annotations
