@@ -61,7 +61,7 @@ Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
-Simulator = Annotated[str, typer.Option(help="verilator or icarus.")]
+Simulator = Annotated[str, typer.Option(help="verilator, icarus, or myhdl: a MyHDL testbench over VPI (slow).")]
 Efficiency = Annotated[
     bool,
     typer.Option(

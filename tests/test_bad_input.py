@@ -505,7 +505,7 @@ def test_a_damaged_stamp_counts_as_no_result(case: Case) -> None:
         (("--batches", 0), "--batches must be at least 1, not 0"),
         (("--stall", 1.5), r"--stall must lie in \[0, 1\), not 1\.5"),
         (("--latency", 0), "--latency must be at least 1 cycle, not 0"),
-        (("--simulator", "modelsim"), "--simulator must be verilator or icarus, not modelsim"),
+        (("--simulator", "modelsim"), "--simulator must be one of verilator, icarus, myhdl, not modelsim"),
     ],
 )
 def test_cosim_refuses(words: tuple[object, ...], wanted: str, case: Case) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
 from dagtrain.cosim.efficiency import WELL_USED, Measurement, measure_graph, write_efficiency
 from dagtrain.cosim.simulator import Simulator
+from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.data import load_dataset
 from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import MemoryModel
 from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library, planned_design
@@ -35,6 +37,7 @@ class CosimOptions:
     # share of cycles in which hosts and network stall
     stall: float = 0.25
     latency_cycles: int = 200
+    # verilator or icarus run a Verilog bench, myhdl a MyHDL testbench over VPI in Icarus
     simulator: str = "verilator"
     data: str | None = None
     seed: int = 1
@@ -71,8 +74,8 @@ def _problems(options: CosimOptions) -> list[str]:
         problems.append(f"--stall must lie in [0, 1), not {options.stall}")
     if options.latency_cycles < 1:
         problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
-    if options.simulator not in {item.value for item in Simulator}:
-        problems.append(f"--simulator must be verilator or icarus, not {options.simulator}")
+    if options.simulator not in SIMULATORS:
+        problems.append(f"--simulator must be one of {', '.join(SIMULATORS)}, not {options.simulator}")
     return problems
 
 
@@ -93,17 +96,17 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
         feeds = [feeds_of(graph, dataset, order[index % len(order)]) for index in range(options.batches)]
     stall_256 = round(options.stall * 256)
     network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
-    outcome = simulate_cluster(
-        design,
-        modules,
-        feeds,
-        folder / "bench",
-        Simulator(options.simulator),
-        network,
-        stall_256,
-        options.seed,
-        progress,
-    )
+    memory = MemoryModel(stall_256=stall_256, seed=options.seed)
+    bench = folder / "bench"
+    if options.simulator == "myhdl":
+        progress.begin("MyHDL testbench")
+        outcome = simulate_under_myhdl(design, modules, feeds, bench, network, memory, options.stall, options.seed)
+        progress.end()
+    else:
+        simulator = Simulator(options.simulator)
+        outcome = simulate_cluster(
+            design, modules, feeds, bench, simulator, network, stall_256, options.seed, progress, memory=memory
+        )
     meta = _meta(outcome, options, batch, design.devices, plan)
     if options.efficiency:
         measured = measure_graph(design.graph, modules, progress)

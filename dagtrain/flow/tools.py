@@ -7,7 +7,11 @@ import shutil
 from hdl.errors import ToolMissing
 
 # what `dagtrain cosim` runs, by simulator
-SIMULATORS = {"verilator": ("verilator", "make", "g++"), "icarus": ("iverilog", "vvp")}
+SIMULATORS = {
+    "verilator": ("verilator", "make", "g++"),
+    "icarus": ("iverilog", "vvp"),
+    "myhdl": ("iverilog", "iverilog-vpi", "vvp"),
+}
 
 
 def require_tools(*names: str) -> None:
