@@ -55,8 +55,8 @@ class Descent:
         self.best: Assignment | None = None
         self.best_cycles = ceiling + 1
         # moves of a chain now, and of the longest ones
-        self.slice = options.anneal_moves * (1 + len(instance.items) // 250)
-        self.longest = self.slice * LONGEST
+        self.slice = options.anneal_moves * (1 + len(instance.items) // 1000)
+        self.longest = options.anneal_moves * (1 + len(instance.items) // 250) * LONGEST
 
     # ---- what holds so far
 
@@ -153,6 +153,11 @@ class Descent:
         if answer is Answer.UNKNOWN:  # however large: it may still find one, or prove that there is none
             answer = self.exact(self.ceiling)
         return answer
+
+    def lengthen(self) -> None:
+        """Longer chains, for the descent from the first placement: long enough to cool slowly, by the size."""
+        units = min(3, 1 + len(self.instance.items) // 250)
+        self.slice = max(self.slice, units * self.options.anneal_moves)
 
     def descend(self, budget: int) -> None:
         """Bisect between what failed and the best placement; when nothing is left between them, start over from the

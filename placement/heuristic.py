@@ -41,7 +41,8 @@ class Annealer:
 
     def attempt(self, cycles: int, moves: int, best: Assignment | None) -> Assignment | None:
         """A placement at T or None. Even chains move light items with their neighbours, odd ones every item by itself.
-        In turn a chain starts from `best` and cooler, or afresh from mirrored ranges of layers over the devices."""
+        Every other time even chains start from `best` and cooler; else chains start afresh from mirrored ranges of
+        layers over the devices in some order."""
         self.runs += 1
         self.moves += moves
         with ThreadPoolExecutor(max_workers=self.workers) as pool:
@@ -61,7 +62,7 @@ class Annealer:
 
     def _start(self, encoded: encode.Encoded, best: Assignment | None, chain: int) -> tuple[encode.Start, float]:
         """Where a chain starts, and how hot."""
-        if best is not None and (self.runs + chain) % 2 == 0:
+        if best is not None and chain % 2 == 0 and self.runs % 2 == 0:
             return encode.start_from(encoded, self.instance, best), anneal.HOTTEST * 0.4
         rng = np.random.default_rng(self._seed(chain)) if self.runs > 2 or chain % 2 else None
         return encode.mirror_start(encoded.problem, rng), anneal.HOTTEST

@@ -21,7 +21,7 @@ from placement.packing import Size, unit_sizes
 
 # links an item's company may be away from it; items farther away are ignored
 RADIUS = 12
-# units looked at, those with the most bits a frame first
+# units looked at, those with the most bits a frame first; of units with like links and sizes, one
 MOST_UNITS = 24
 # deterministic seconds for one unit on one sort of device
 UNIT_SECONDS = 1.0
@@ -99,8 +99,9 @@ class _Graph:
             self.cycles.append({pair: sign for pair, sign in signs.items() if sign})
         self.neighbours: list[list[int]] = [[] for _ in self.sizes]
         for a, b in self.bits:
-            self.neighbours[a].append(b)
-            self.neighbours[b].append(a)
+            if (b, a) not in self.bits or a < b:
+                self.neighbours[a].append(b)
+                self.neighbours[b].append(a)
 
     def busiest(self) -> list[int]:
         """Units with the most bits a frame over their links, none twice for the same numbers."""
@@ -108,8 +109,14 @@ class _Graph:
         for (a, b), bits in self.bits.items():
             load[a] += bits
             load[b] += bits
-        order = sorted(range(len(load)), key=lambda u: (-load[u], u))
-        return order[:MOST_UNITS]
+        like: dict[object, int] = {}
+        for u in sorted(range(len(load)), key=lambda u: (-load[u], u)):
+            streams = [(self.bits[u, v], 0, self.sizes[v]) for v in self.neighbours[u] if (u, v) in self.bits]
+            streams += [(self.bits[v, u], 1, self.sizes[v]) for v in self.neighbours[u] if (v, u) in self.bits]
+            like.setdefault((self.sizes[u], str(sorted(streams, key=str))), u)
+            if len(like) == MOST_UNITS:
+                break
+        return list(like.values())
 
     def near(self, unit: int) -> list[int]:
         """Units at most RADIUS links away, the nearest first."""
@@ -134,8 +141,11 @@ class _Graph:
             costs = [((self.sizes[u][part] or (0, 0, 0))[r], here[u]) for u in near]
             model.add(sum(cost * x for cost, x in costs) <= device.capacities[r])
         sent, received = [], []
-        for (a, b), bits in self.bits.items():
-            if a in here and b in here:
+        for a in near:
+            for b in self.neighbours[a]:
+                bits = self.bits.get((a, b))
+                if b not in here or bits is None:
+                    continue
                 leaves, arrives = model.new_bool_var(""), model.new_bool_var("")
                 model.add_bool_or([here[a].negated(), here[b], leaves])
                 model.add_bool_or([here[b].negated(), here[a], arrives])

@@ -32,8 +32,8 @@ __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "ju
            "slowest_cycles"]  # fmt: skip
 
 
-# chains are this much longer once there is a placement
-AFTER_FIRST = 2
+# chains at most before the slower bounds
+FIRST_CHAINS = 6
 # configurations of all devices are chosen together up to this many choices, else device by device
 JOINT_CHOICES = 600
 
@@ -99,8 +99,8 @@ def _search(search: Descent) -> Assignment:
         search.report("bound")
         if search.best is None:
             _first(search)
-        search.slice *= AFTER_FIRST
-        search.descend(search.options.anneal_budget // 6)
+        search.lengthen()
+        search.descend(min(search.options.anneal_budget // 6, FIRST_CHAINS * search.slice))
         search.tighten_bound()
         search.descend(search.options.anneal_budget - search.annealer.moves)
     except Stopped:

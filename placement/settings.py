@@ -48,7 +48,7 @@ class SearchOptions:
     tidy_seconds: float = 0.5
     # the exact model is asked only up to this many (item, device, configuration) choices
     exact_choices: int = 2_500
-    # moves of the first annealing chains at one T for every 250 items; later ones are up to 16 times as long
+    # moves of the first annealing chains at one T for every 1000 items; later ones are up to 16 times as long
     anneal_moves: int = 200_000
     # moves of all chains of a worker together; 0: no annealing
     anneal_budget: int = 24_000_000

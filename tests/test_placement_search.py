@@ -17,6 +17,7 @@ from placement.bound import aggregate_bound, single_bound
 from placement.flat import flatten, menu_at
 from placement.instance import Configuration, Device, Instance, Item, Link
 from placement.model import Effort
+from placement.neighbourhood import Neighbourhoods
 from placement.packing import refuted_packing
 from placement.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
 from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment, slowest_cycles
@@ -156,6 +157,23 @@ def test_bound_never_exceeds_the_optimum(seed: int) -> None:
     assert not refuted_packing(instance, flat, truth, Effort(deterministic_seconds=1.0))
     windows = Windows(instance, flat, 0, 5.0, lambda seconds: Effort(deterministic_seconds=seconds))
     assert not windows.refuted(truth)
+    near = Neighbourhoods(instance, flat, lambda seconds: Effort(deterministic_seconds=seconds), 5.0)
+    assert not near.refuted(truth)
+
+
+def test_network_bounds_refute_what_blocks_alone_allow() -> None:
+    instance = _chain(dsp=4, link=100)
+    flat = flatten(instance)
+
+    def effort(seconds: float) -> Effort:
+        return Effort(deterministic_seconds=seconds)
+
+    # at 99 cycles a link carries 9.9 bits a frame of the 10 that each link has; a and b need 4 DSP blocks each of 4
+    for bound in (Windows(instance, flat, 0, 5.0, effort), Neighbourhoods(instance, flat, effort, 5.0)):
+        assert not bound.refuted(100)
+    assert Windows(instance, flat, 0, 5.0, effort).refuted(99)
+    assert Neighbourhoods(instance, flat, effort, 5.0).refuted(99)
+    assert not refuted_packing(instance, flat, 100, effort(1.0))
 
 
 @pytest.mark.parametrize("seed", range(12))
