@@ -23,7 +23,7 @@ from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
-from hdl.errors import FoldingError, InfeasibleError
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
 from hdl.link import wire_words
 from hdl.parts import Part
@@ -135,7 +135,7 @@ class Planner:
                 if cycles > SLOWEST:
                     raise
                 cycles = math.ceil(cycles * LADDER_STEP)
-            except InfeasibleError:
+            except (InfeasibleError, OutOfTimeError):
                 growths += 1
                 if growths > LADDER_GROWTHS:
                     raise
@@ -153,7 +153,10 @@ class Planner:
         return math.ceil(slow * min(1.0, max(shares)))
 
     def _better(self, best: Plan, levels: Sequence[int]) -> Plan:
-        found = self._find(levels)
+        try:
+            found = self._find(levels)
+        except OutOfTimeError:
+            return best
         return found if found.cycles_per_frame <= best.cycles_per_frame else best
 
     def _find(self, levels: Sequence[int]) -> Plan:
