@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal, always, block
+from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.axi import Axi, AxiFormat
+from hdl.dram import DramFifo, dram_store
+from hdl.dram_model import dram_model
 from hdl.engine.scalar import Scalar
+from hdl.engine.update import PIPELINE, RESULTS, update_outside
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.base import Tile, to_beats
+from hdl.layers.base import Home, Tile, to_beats
 from hdl.layers.update import MASTER_EXTRA, Update
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
-from hdl.verilog import subblocks
+from hdl.verilog import check_yosys, convert, subblocks
+from tests.layer_support import Case, assert_equal_bits, design_of, elaborate, make_case, simulate
 
-# with state on chip; that from outside runs in the conformance suite and in whole clusters
+# with state on chip, and with state from outside
 EXAMPLES = [layer for layer in Update.examples() if not layer.rings]
+OUTSIDE = [layer for layer in Update.examples() if layer.rings]
 
 
 def initial(layer: Update, rng: np.random.Generator, scale: float = 0.2) -> np.ndarray:
@@ -224,3 +231,215 @@ def test_a_batch_takes_the_declared_cycles(layer: Update) -> None:
     starts = run.fire_cycles["w"][::beats]
     assert np.diff(starts).tolist() == [layer.cycles_per_batch] * 3
     assert run.fire_cycles["w"][0] - run.fire_cycles["g"][0] <= layer.pipeline_cycles
+
+
+# ----------------------------------------------------------------------------------- state from outside
+
+
+def name_of(layer: Update) -> str:
+    return "x".join(map(str, layer.shape))
+
+
+@pytest.mark.parametrize("backend", list(Backend))
+@pytest.mark.parametrize("layer", OUTSIDE, ids=name_of)
+def test_weights_and_state_outside_equal_golden_in_every_bit_under_stalls(layer: Update, backend: Backend) -> None:
+    case = make_case(layer, batches=5, seed=3)
+    for seed, stall in ((1, 0.2), (2, 0.6)):
+        assert_equal_bits(case, design_of(case), backend, seed, stall)
+
+
+@pytest.mark.parametrize("layer", OUTSIDE, ids=name_of)
+def test_state_outside_goes_a_beat_a_cycle_however_short_the_tensor(layer: Update) -> None:
+    case = make_case(layer, batches=40)
+    run = simulate(case, design_of(case), Backend.VERILATOR, stall=0.0, seed=1)
+    beats = layer.elements // layer.w_lanes
+    assert layer.cycles_per_batch == beats
+    for port in ("g", "state_in", "w", "state_out"):
+        assert np.diff(run.fire_cycles[port][::beats]).tolist() == [beats] * 39, port
+    assert run.fire_cycles["g"] == run.fire_cycles["state_in"]
+    assert run.fire_cycles["w"][0] - run.fire_cycles["g"][0] <= layer.pipeline_cycles
+    assert run.fire_cycles["state_out"][0] - run.fire_cycles["g"][0] <= layer.pipeline_cycles
+
+
+def test_only_state_on_chip_waits_until_what_it_reads_is_written() -> None:
+    short = Update(shape=(3,))
+    outside = short.in_dram()
+    assert outside is not None
+    assert (short.cycles_per_batch, outside.cycles_per_batch) == (PIPELINE, 3)
+    assert (len(short.memories()), outside.memories()) == (2, ())
+
+
+def test_an_element_of_state_outside_has_the_master_below_the_momentum() -> None:
+    layer = Update(shape=(2,), w_lanes=2, state=Home.DRAM)
+    state = {"master": np.array([5, -1]), "momentum": np.array([-2, 3]), "batch": 0}
+    low, high = 5 | (2**24 - 2) << 32, (2**32 - 1) | 3 << 32
+    assert layer.images(state) == {"state": [low | high << 56]}
+
+
+def test_state_too_wide_for_one_code_stays_on_chip() -> None:
+    widest = Update(shape=(2,), momentum_width=30).in_dram()
+    assert widest is not None
+    assert widest.rings[0].back.payload_bits == 62
+    assert Update(shape=(2,), momentum_width=31).in_dram() is None
+
+
+@pytest.mark.parametrize("layer", OUTSIDE, ids=name_of)
+def test_yosys_accepts_the_circuit_with_state_outside(layer: Update, tmp_path: Path) -> None:
+    module = convert(elaborate(layer)[0], "update_outside")
+    check_yosys([module.write(tmp_path)], module.name)
+
+
+@block
+def opens_late(clk: Any, rst: Any, x: Stream, y: Stream, *, cycles: int) -> Any:
+    """Nothing passes in the first ``cycles`` cycles, then everything."""
+    left = Signal(intbv(cycles, min=0, max=cycles + 1))
+
+    @always_comb
+    def gate() -> None:
+        y.valid.next = x.valid and left == 0
+        y.payload.next = x.payload
+        x.ready.next = y.ready and left == 0
+
+    @always(clk.posedge)
+    def count() -> None:
+        if left != 0:
+            left.next = left - 1
+        if rst:
+            left.next = cycles
+
+    return gate, count
+
+
+@block
+def update_opening_late(
+    clk: Any, rst: Any, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, layer: Update, late: str
+) -> Any:
+    """The circuit with the source ``late`` closed for `CLOSED` cycles."""
+    streams = {"g": g, "state_in": state_in, "w": w, "state_out": state_out}
+    inner = Stream(streams[late].width)
+    gate = opens_late(clk, rst, inner, streams[late], cycles=CLOSED)
+    streams |= {late: inner}
+    circuit = update_outside(clk, rst, **streams, shape=layer.circuit_shape)
+    return gate, circuit
+
+
+CLOSED = 300
+
+
+@pytest.mark.parametrize("late", ["w", "state_out"])
+def test_a_blocked_output_stops_the_update_before_anything_is_lost(late: str) -> None:
+    layer = OUTSIDE[0]
+    case = make_case(layer, batches=3)
+    ports = {port.name: port for port in (*layer.sinks, *layer.sources, layer.rings[0].back, layer.rings[0].out)}
+
+    def factory(images: Any) -> Any:
+        del images
+        streams = {name: Stream(port.payload_bits) for name, port in ports.items()}
+        return update_opening_late(Signal(bool(0)), Signal(bool(0)), **streams, layer=layer, late=late)
+
+    sides = {name: Direction.IN if name in case.inputs else Direction.OUT for name in ports}
+    design = Design("late", factory, tuple(StreamPort(n, p.payload_bits, sides[n]) for n, p in ports.items()))
+    counts = {name: len(beats) for name, beats in case.outputs.items()}
+    run = run_streams(Backend.MYHDL, design, case.inputs, counts, seed=1)
+    assert run.outputs == case.outputs
+    assert run.fire_cycles[late][0] >= CLOSED
+    # the other output yields all that entered, and no more than the blocked one has places for enters
+    other = "w" if late == "state_out" else "state_out"
+    for name in ("g", "state_in", other):
+        assert sum(cycle < CLOSED for cycle in run.fire_cycles[name]) == RESULTS, name
+
+
+# ------------------------------------------------------------------------------- through a memory model
+
+FORM = AxiFormat(data_bits=64, address_bits=12)
+DEPTH, BASE, BURST = 512, 32, 16
+
+
+def ring_unit(layer: Update) -> DramFifo:
+    """The FIFO between the ports of the layer's ring."""
+    (ring,) = layer.rings
+    return DramFifo(
+        format=FORM, element_bits=ring.back.tensor.fixed.width, x_lanes=ring.out.lanes, y_lanes=ring.back.lanes,
+        elements=ring.back.tensor.elements, burst=BURST, prefetch=2 * BURST,
+        capacity=ring.capacity, preload=ring.preload,
+    )  # fmt: skip
+
+
+@block
+def update_in_dram(
+    clk: Any, rst: Any, base: Any, g: Stream, w: Stream, errors: Stream, *, layer: Update, contents: Any
+) -> Any:
+    """The circuit, its ring and a slow memory; ``errors`` is valid after an error."""
+    unit = ring_unit(layer)
+    back, out = Stream(unit.streams["y"]), Stream(unit.streams["x"])
+    port, error = Axi(FORM), Signal(bool(0))
+    circuit = update_outside(clk, rst, g, back, w, out, shape=layer.circuit_shape)
+    ring = dram_store(clk, rst, base, out, back, port, error, unit=unit)
+    model = dram_model(clk, rst, port, form=FORM, depth=DEPTH, latency=25, cycles=2, stall_256=60, contents=contents)
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = error
+        errors.payload.next = 1
+
+    return circuit, ring, model, watch
+
+
+# shorter than a burst, a burst, several bursts and a part
+RINGS = [
+    Update(shape=(3,), recipe=Recipe(batch=2, weight_decay=1e-3), state=Home.DRAM),
+    Update(shape=(BURST,), recipe=Recipe(batch=2), w_lanes=2, state=Home.DRAM),
+    OUTSIDE[0],
+]
+
+
+def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = None) -> tuple[Case, Design]:
+    """Random traffic, and the design that closes the ring through memory.  In MyHDL ``held`` gets the memory."""
+    case = make_case(layer, batches, seed=4)
+    unit = ring_unit(layer)
+    beats = layer.rings[0].back.beats
+    image = [0] * DEPTH
+    image[BASE : BASE + unit.region_words] = unit.image([case.inputs["state_in"][:beats]], layer.w_lanes)
+
+    def factory(images: Any) -> Any:
+        clk, base = Signal(bool(0)), Signal(intbv(0)[FORM.address_bits :])
+        streams = (Stream(layer.port("g").payload_bits), Stream(layer.port("w").payload_bits), Stream(1))
+        circuit = update_in_dram(clk, Signal(bool(0)), base, *streams, layer=layer, contents=images.get("dram"))
+        if held is not None:
+            circuit.subs = [*circuit.subs, watch_memories(clk, circuit, held)]
+        return circuit
+
+    ports = (
+        StreamPort("g", layer.port("g").payload_bits, Direction.IN),
+        StreamPort("w", layer.port("w").payload_bits, Direction.OUT),
+        StreamPort("errors", 1, Direction.OUT),
+    )
+    return case, Design("update_in_dram", factory, ports, {"dram": image}, {"base": BASE})
+
+
+@pytest.mark.parametrize("backend", list(Backend))
+@pytest.mark.parametrize("layer", RINGS, ids=name_of)
+def test_a_ring_through_memory_changes_no_weight_over_many_batches(layer: Update, backend: Backend) -> None:
+    case, design = ring_case(layer, batches=6)
+    for seed, stall in ((1, 0.0), (2, 0.4)):
+        counts = {"w": len(case.outputs["w"])}
+        run = run_streams(backend, design, {"g": case.inputs["g"]}, counts, seed=seed, stall_probability=stall)
+        assert run.outputs["w"] == case.outputs["w"], f"seed {seed}"
+        assert run.outputs["errors"] == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("layer", RINGS, ids=name_of)
+def test_after_training_the_memory_holds_the_final_state_and_nothing_else_changed(layer: Update) -> None:
+    held: dict[str, list[int]] = {}
+    case, design = ring_case(layer, 4, held)
+    beats, unit = layer.rings[0].back.beats, ring_unit(layer)
+    final = case.outputs["state_out"][-beats:]
+    assert final != case.inputs["state_in"][:beats]
+    counts = {"w": len(case.outputs["w"])}
+    # the last burst's way into the memory
+    drain = 200 + 4 * unit.region_words
+    run_streams(Backend.MYHDL, design, {"g": case.inputs["g"]}, counts, seed=1, drain_cycles=drain)
+    wanted = list(design.images["dram"])
+    words = unit.words(final, layer.w_lanes)
+    wanted[BASE : BASE + len(words)] = words
+    assert held == {"dram": wanted}

@@ -295,11 +295,10 @@ class Update(Layer):
             "momentum": pack(momentum, self.momentum_width, self.w_lanes),
         }
 
-    def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
-        """See `hdl.engine.update`."""
-        shape = UpdateShape(
+    @property
+    def circuit_shape(self) -> UpdateShape:
+        """What the circuit is built from."""
+        return UpdateShape(
             shape=self.shape,
             tile=self.tile,
             lanes=self.w_lanes,
@@ -316,7 +315,12 @@ class Update(Layer):
             master_sum_bits=self.master_sum_bits,
             guard=GUARD,
         )
-        g, w = streams["g"], streams["w"]
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.update`."""
+        g, w, shape = streams["g"], streams["w"], self.circuit_shape
         if self.state is Home.ON_CHIP:
             return update(clk, rst, g, w, shape=shape, images=images)
         return update_outside(clk, rst, g, streams["state_in"], w, streams["state_out"], shape=shape)
