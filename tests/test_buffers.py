@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.buffers import deadlock_beats, fifo_beats
+from dagtrain.passes.buffers import REGISTER_BEATS, deadlock_beats, fifo_beats
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
@@ -48,13 +49,29 @@ def bounds(graph: Graph) -> dict[str, int]:
     return {edge: deadlock_beats(folded, edge) for edge in (JOIN, ERROR_JOIN, STASH)}
 
 
-def train(graph: Graph, folder: Path, depths: dict[str, int], batches: int = 1) -> ClusterRun:
+# of the chain below: its engines need all of it
+TIGHT = 1800
+
+
+def chain() -> Graph:
+    """Engines that work row by row, with layers between them that hand on every beat."""
+    build = GraphBuilder("chain", Recipe(batch=2 * BATCH, staleness=2 * BATCH), seed=5)
+    x = build.relu(build.conv(build.input(10, 10, 2), 4, 3, padding=1))
+    x = build.relu(build.conv(x, 8, 3, stride=2, padding=1))
+    x = build.relu(build.conv(x, 8, 3, padding=1))
+    x = build.relu(build.conv(x, 16, 3, stride=2, padding=1))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+def train(graph: Graph, folder: Path, depths: dict[str, int], batches: int = 1, cycles: int = CYCLES) -> ClusterRun:
     """Train on one device without any stall from outside, these FIFOs other than analysed."""
     library = ModuleLibrary(cache_folder() / "modules")
     where = dict.fromkeys((node.name for node in graph.nodes), "one")
-    made = design_cluster(graph, where, ("one",), CYCLES, library, word_bits=64, fifo_override=depths)
-    assert made.needed_staleness <= BATCH
-    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(batches)]
+    made = design_cluster(graph, where, ("one",), cycles, library, word_bits=64, fifo_override=depths)
+    batch = graph.recipe.batch
+    assert made.needed_staleness <= batch
+    feeds = [synthetic_feeds(graph, batch, 100 + index) for index in range(batches)]
     network = NetworkModel()
     return simulate_cluster(made, library, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False)
 
@@ -90,6 +107,25 @@ def test_the_analysed_depths_keep_the_interval_and_the_bound_only_moves(tmp_path
     assert analysed.mismatches == least.mismatches == ()
     assert analysed.cycles_per_frame <= PLANNED
     assert least.cycles_per_frame > 1.05 * PLANNED
+
+
+def test_a_burst_waits_in_front_of_an_engine_and_nowhere_else(tmp_path: Path) -> None:
+    graph = chain()
+    folded = fold_graph(graph, TIGHT)
+    assert sum(node.layer.cycles_per_frame == TIGHT for node in folded.nodes) >= 6
+    plan = schedule(folded, TIGHT)
+    depths = fifo_beats(folded, plan)
+    without = {
+        edge: math.ceil(plan.frames_waiting(edge) * source.tensor.elements / sink.lanes) + REGISTER_BEATS
+        for edge, _producer, source, _consumer, sink in folded.edges
+        if not source.tensor.kind.per_batch
+    }
+    assert [depths[edge] - without[edge] for edge in ("conv2.y", "relu2.y", "relu2.y.fork.y0")] == [0, 0, 2 * 5 * 8]
+    analysed = train(graph, tmp_path / "analysed", {}, batches=8, cycles=TIGHT)
+    slower = train(graph, tmp_path / "without", without, batches=8, cycles=TIGHT)
+    assert analysed.mismatches == slower.mismatches == ()
+    assert analysed.cycles_per_frame <= 1.005 * TIGHT
+    assert slower.cycles_per_frame > 1.01 * TIGHT
 
 
 @pytest.mark.parametrize("edge", [JOIN, STASH, pytest.param(ERROR_JOIN, marks=pytest.mark.slow)])

@@ -3,7 +3,8 @@
 Analysis, not transformation.  In steady state an element waits on an edge from when its producer offers it to
 when its consumer takes it; frames follow each other every ``cycles``.  The depth is the most that lies there at any
 time, plus the burst by which an engine may run ahead of the even rate: producers compute row by row, so one
-row of the map on either side, and a few beats for registers.
+row of the map on either side, and a few beats for registers.  A consumer that hands every beat on at once leaves the
+burst to the FIFOs behind it.
 
 `deadlock_beats` says how much of a depth is there so that the pipeline moves at all: where streams part and meet again,
 the short branch must hold what the long branch takes in before it gives its first result.  The rest of the depth keeps
@@ -29,13 +30,34 @@ PER_BATCH_BEATS = 2
 def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
     """Depth in beats (of the consumer's lanes) of the FIFO in front of each edge's consumer."""
     depths: dict[str, int] = {}
-    for edge, _producer, source, _consumer, sink in graph.edges:
-        if source.tensor.kind.per_batch:
+    waiting = {
+        edge: plan.frames_waiting(edge) * source.tensor.elements
+        for edge, _producer, source, _consumer, _sink in graph.edges
+        if not source.tensor.kind.per_batch
+    }
+    for edge, _producer, source, consumer, sink in graph.edges:
+        if edge not in waiting:
             depths[edge] = PER_BATCH_BEATS
             continue
-        waiting = plan.frames_waiting(edge) * source.tensor.elements
-        depths[edge] = math.ceil((waiting + burst_elements(source.tensor.shape)) / sink.lanes) + REGISTER_BEATS
+        burst = 0 if _hands_on(consumer, sink, waiting) else burst_elements(source.tensor.shape)
+        depths[edge] = math.ceil((waiting[edge] + burst) / sink.lanes) + REGISTER_BEATS
     return depths
+
+
+def _hands_on(consumer: Node, sink: Port, waiting: Mapping[str, float]) -> bool:
+    """Whether a beat of ``sink`` goes on in the cycle in which it comes: of a layer that takes a beat of every sink and
+    gives one at every source in every cycle, if what goes with it lies in the other FIFOs already."""
+    layer = consumer.layer
+    sources = [port for port in layer.sources if not port.tensor.kind.per_batch]
+    sinks = _frame_inputs(consumer)
+    alike = all((port.beats, port.lanes) == (sink.beats, sink.lanes) for port in (*sources, *(p for p, _ in sinks)))
+    if not sources or not alike or layer.cycles_per_frame != sink.beats:
+        return False
+    beat = {port.name: sink.lanes for port, _ in sinks}
+    if any(layer.required(source.name, sink.lanes) != beat for source in sources):
+        return False
+    burst = burst_elements(sink.tensor.shape)
+    return all(waiting[edge] >= burst for port, edge in sinks if port.name != sink.name)
 
 
 def burst_elements(shape: tuple[int, ...]) -> int:
