@@ -2,7 +2,7 @@
 
 Structure (units of `hdl.dram` and `hdl.axi`)::
 
-    producer ─▶ DramFifo ─▶ consumer        a stash
+    producer ─▶ DramFifo ─▶ consumer        a stash, or a shortcut that waits for the long way
     update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out (`Layer.replayed`)
     layer ─▶ DramFifo ─▶ the same layer     sums of gradients under way, optimiser state (`Layer.rings`)
         every unit ─▶ tree of AxiMerge ─▶ AXI4 port `m_axi_…` of the device
@@ -25,13 +25,15 @@ from hdl.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, Ax
 from hdl.dram import DramFifo, DramReplay, DramUnit
 from hdl.errors import DagtrainError
 from hdl.layers.base import Ring
-from hdl.link import wire_words
+from hdl.link import elements_per_word, wire_words
 from hdl.netlist import Direction
 from hdl.recipe import Recipe
 from hdl.tensor import Port
 
 # prefix of the AXI4 signals of a device
 AXI_PREFIX = "m_axi"
+# cycles in a store's queues and adapters, at most
+STORE_CYCLES = 64
 _SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
 
 
@@ -55,6 +57,13 @@ class DramUse:
         # one tensor more, as a burst's place is free only when all of it has been read
         capacity = -(-depth_beats * sink.lanes // sink.tensor.elements) + 1
         return DramFifo(**self._fields(sink, source_lanes, sink.lanes, Fraction(1)), capacity=capacity)
+
+    def delay_cycles(self, sink: Port) -> int:
+        """By which an element comes later at most than through a FIFO on chip: it waits for its burst to fill, for that
+        to be written, and to be read."""
+        elements = self.burst * elements_per_word(sink.tensor.fixed.width, self.format.data_bits)
+        filling = self.cycles_per_frame * min(elements, sink.tensor.elements) // sink.tensor.elements
+        return filling + 2 * (self.latency_cycles + self.burst) + STORE_CYCLES
 
     def replay(self, source_lanes: int, sink: Port, recipe: Recipe) -> DramReplay:
         """Two versions of a replayed sink's tensor."""

@@ -28,17 +28,17 @@ class Choice:
     # of the layer's own large memory: weights, sums of gradients, optimiser state
     memory: Home = Home.ON_CHIP
     # sinks whose FIFO lies in DRAM
-    stashes: tuple[str, ...] = ()
+    fifos: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """Short and unique among the choices of a node."""
-        outside = [*(["memory"] if self.memory is Home.DRAM else []), *self.stashes]
+        outside = [*(["memory"] if self.memory is Home.DRAM else []), *self.fifos]
         return f"T{self.cycles}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
     def to_payload(self) -> str:
         """As text."""
-        return json.dumps({"cycles": self.cycles, "memory": self.memory.value, "stashes": self.stashes})
+        return json.dumps({"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos})
 
     @classmethod
     def from_payload(cls, text: str) -> Choice:
@@ -47,7 +47,7 @@ class Choice:
         Raises `DagtrainError` for any other text."""
         try:
             record = json.loads(text)
-            return cls(cycles=record["cycles"], memory=Home(record["memory"]), stashes=tuple(record["stashes"]))
+            return cls(cycles=record["cycles"], memory=Home(record["memory"]), fifos=tuple(record["fifos"]))
         except (ValueError, KeyError, TypeError) as error:
             raise DagtrainError(f"{text!r} does not say what to build of a node; run `dagtrain place` again") from error
 
@@ -79,7 +79,7 @@ def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
 
 def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:
     """The edges that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
-    edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.stashes)
+    edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.fifos)
     return DramUse(edges=frozenset(edges), format=form, cycles_per_frame=cycles)
 
 

@@ -29,7 +29,7 @@ from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.parts import Part
 from hdl.resources import Resources, Usage, fit
 from hdl.streams import queue
-from hdl.tensor import Kind, Port
+from hdl.tensor import Port
 from hdl.unit import Unit
 
 # block memories that a FIFO or a layer's memory must take on chip before DRAM is worth its queues and adapters
@@ -127,18 +127,19 @@ class LevelCosts:
         self.folded = fold_graph(chosen, self.cycles)
         self.tiles = weight_tiles(chosen, self.cycles)
         self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
-        self.depths = fifo_beats(self.folded, schedule(self.folded, self.cycles, self.links.delays))
+        self.flows = schedule(self.folded, self.cycles, self.links.delays)
+        self.depths = fifo_beats(self.folded, self.flows)
 
     def layers(self) -> Iterator[Layer]:
         """All variants of layers that `offers` will want the contents of."""
         return (layer for node in self.folded.nodes for _, layer in self._layers(node))
 
     def offers(self, node: Node) -> Iterator[Offer]:
-        """Of a node of ``folded``: its memory and each of its large stashes on chip or in DRAM."""
+        """Of a node of ``folded``: its memory and each of its large FIFOs on chip or in DRAM."""
         for memory, layer in self._layers(node):
-            stashes = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
-            for count in range(len(stashes) + 1):
-                for chosen in itertools.combinations(stashes, count):
+            fifos = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
+            for count in range(len(fifos) + 1):
+                for chosen in itertools.combinations(fifos, count):
                     yield self._offer(node, layer, memory, chosen)
 
     def _layers(self, node: Node) -> Iterator[tuple[Home, Layer]]:
@@ -157,18 +158,23 @@ class LevelCosts:
             return
 
     def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
-        if port.tensor.kind is not Kind.STASH:
+        """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes."""
+        if port.tensor.kind.per_batch:
             return False
         depth, width = self.depths[edge], port.payload_bits
-        return max(part.m20k_blocks(depth, width) for part in self.parts) >= LEAST_DRAM_BLOCKS
+        if max(part.m20k_blocks(depth, width) for part in self.parts) < LEAST_DRAM_BLOCKS:
+            return False
+        offered, taken = self.flows.offered[edge], self.flows.taken[edge]
+        waits = min(taken.first - offered.first, taken.last - offered.last) - self.links.delays.get(edge, 0)
+        return waits >= self.dram.delay_cycles(port)
 
-    def _offer(self, node: Node, layer: Layer, memory: Home, stashes: Sequence[Port]) -> Offer:
+    def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
         contents = [self.estimator.layer(layer)]
         units: list[tuple[DramUnit, Fraction]] = []
         for port in layer.sinks:
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
-            stored = port in stashes or port.name in layer.replayed
+            stored = port in fifos or port.name in layer.replayed
             if crosses:
                 beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
                 contents += self._units(self.links.receiving(edge, beats))
@@ -177,7 +183,7 @@ class LevelCosts:
             if stored:
                 lanes = port.lanes if crosses else self.folded.producers[edge][1].lanes
                 contents += self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
-                if port in stashes:
+                if port in fifos:
                     units.append((self.dram.fifo(lanes, port, self.depths[edge]), Fraction(1)))
                 else:
                     units.append((self.dram.replay(lanes, port, self.graph.recipe), Fraction(1)))
@@ -194,7 +200,7 @@ class LevelCosts:
         word_bytes = self.dram.format.data_bits // 8
         moved = sum(2 * unit.tensor_words * word_bytes * share for unit, share in units)
         size = sum(unit.region_words * word_bytes for unit, _ in units)
-        choice = Choice(cycles=self.cycles, memory=memory, stashes=tuple(port.name for port in stashes))
+        choice = Choice(cycles=self.cycles, memory=memory, fifos=tuple(port.name for port in fifos))
         return Offer(choice, layer.cycles_per_frame, tuple(contents), math.ceil(moved), size, self.tiles.get(node.name))
 
     def _queues(self, *payload_bits: int) -> list[Resources]:
