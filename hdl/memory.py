@@ -28,6 +28,11 @@ def unsimulated() -> Iterator[None]:
         _unsimulated.reset(token)
 
 
+# memories of at most so many words are made of logic (MLABs, two of 32 words): a block memory would stay almost empty,
+# and takes as much of a device as several of them.  `hdl.verilog` says so to synthesis
+LOGIC_MEMORY_WORDS = 64
+
+
 def address_width(depth: int) -> int:
     """Bits of an address of ``depth`` words; at least 1, since no signal has 0 bits."""
     return max(1, (depth - 1).bit_length())

@@ -23,10 +23,11 @@ from typing import Any
 from hdl.dataflow import EVERY_BIT
 from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.liveness import Liveness, trace
+from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts import Part
 from hdl.ranges import Interval
 
-# a memory that would fill less of its blocks than this goes to MLABs (the rule of Yosys' `synth_intel_alm`)
+# a memory that would fill less of its blocks than this goes to MLABs as well (the rule of Yosys' `synth_intel_alm`)
 LEAST_M20K_FILL = 0.05
 # adder or comparator bits an ALM computes (two full adders each)
 ADDER_BITS_PER_ALM = 2
@@ -133,6 +134,8 @@ def fit(resources: Resources, part: Part) -> Usage:
 
 def in_block_memory(depth: int, width: int, part: Part) -> bool:
     """Whether a memory is worth block memories, or goes to memory made of logic."""
+    if depth <= LOGIC_MEMORY_WORDS:
+        return False
     blocks = part.m20k_blocks(depth, width)
     return depth * width >= LEAST_M20K_FILL * blocks * part.m20k_bits
 

@@ -136,9 +136,13 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
         (folder / "circuit.v").write_text(without_contents(module.text))
+        synth = f"synth_intel_alm -family cyclone10gx -top {module.name} -noiopad -noclkbuf"
         script = (
             f"read_verilog circuit.v; hierarchy -top {module.name}; proc -norom; "
-            f"synth_intel_alm -family cyclone10gx -top {module.name} -noiopad -noclkbuf; "
+            f"{synth} -run begin:map_bram; "
+            # what the attribute asks for, as Quartus does
+            "memory_bram -rules +/intel_alm/common/lutram_mlab.txt a:ramstyle=MLAB; "
+            f"{synth} -run map_bram:; "
             "tee -q -o stat.json stat -json"
         )
         run_tool(["yosys", "-q", "-p", script], folder, timeout)

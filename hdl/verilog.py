@@ -8,6 +8,7 @@ What MyHDL's own ``convert`` leaves open is decided here:
 * Ports are every signal among the arguments: signals, interfaces such as `hdl.stream.Stream`, and lists of
   interfaces (``ys[1].valid`` becomes ``ys1_valid``).
 * An unused port or an unread signal is fine; any other warning of MyHDL is an error.
+* A memory of few words carries the attribute ``ramstyle = "MLAB"`` (`hdl.memory.LOGIC_MEMORY_WORDS`).
 * A memory with a public name (``image=``) starts from the file in the parameter ``INIT_<name>``; nothing
   of its contents is in the text, so one module serves for all weights.
 """
@@ -37,6 +38,7 @@ from myhdl._Signal import _Signal, _WaiterList
 from myhdl.conversion import _misc, _toVerilog
 
 from hdl.errors import ConversionError, ToolError, ToolMissing
+from hdl.memory import LOGIC_MEMORY_WORDS, simple_dual_port
 from hdl.netlist import VERILOG_KEYWORDS, Direction, PortDecl
 
 
@@ -101,9 +103,10 @@ def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
     _prepare(block)
     ports = port_signals(block, name)
     memories = _image_blocks(block, name)
-    raw, declared, names = _run_myhdl(block, name, ports, memories)
-    images = {image: Image(image, names[image], *_shape(sub)) for image, sub in memories.items()}
-    text = _postprocess(raw, name, images)
+    small = _logic_memories(block)
+    raw, declared, arrays = _run_myhdl(block, name, ports, [*memories.values(), *small])
+    images = {image: Image(image, arrays[id(sub)], *_shape(sub)) for image, sub in memories.items()}
+    text = _postprocess(raw, name, images, [arrays[id(sub)] for sub in small])
     return VerilogModule(name, text, declared, images)
 
 
@@ -227,9 +230,19 @@ def _image_blocks(block: Any, name: str) -> dict[str, Any]:
     return found
 
 
+def _array(memory_block: Any) -> Any:
+    return memory_block.memdict["mem"]
+
+
 def _shape(memory_block: Any) -> tuple[int, int]:
-    memory = memory_block.memdict["mem"]
+    memory = _array(memory_block)
     return memory.depth, memory.elObj._nrbits
+
+
+def _logic_memories(block: Any) -> list[Any]:
+    """Memories made of logic."""
+    memories = [sub for sub in subblocks(block) if sub.func.__name__ == simple_dual_port.__name__]
+    return [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
 
 
 # ------------------------------------------------------------------------------------------ conversion
@@ -246,20 +259,20 @@ class _KeptText(io.StringIO):
 
 
 def _run_myhdl(
-    block: Any, name: str, ports: dict[str, Any], memories: dict[str, Any]
-) -> tuple[str, tuple[PortDecl, ...], dict[str, str]]:
-    """MyHDL's text, the ports with their directions, the array names of the named memories."""
+    block: Any, name: str, ports: dict[str, Any], memories: Sequence[Any]
+) -> tuple[str, tuple[PortDecl, ...], dict[int, str]]:
+    """MyHDL's text, the ports with their directions, the array names of these memories by identity."""
     _misc._genLabel = _misc._LabelGenerator()
     block.argnames, block.argdict = list(ports), ports
     block._inferInterface = lambda: None
     declared: list[PortDecl] = []
-    names: dict[str, str] = {}
+    names: dict[int, str] = {}
 
     def inspect_analysis(_self: Any, _hierarchy: Any, _interface: Any, signals: Any, mems: Any, _gens: Any) -> None:
         for port, signal in ports.items():
             signal._name = port
             declared.append(_port_decl(port, signal, name))
-        names.update({image: sub.memdict["mem"].name for image, sub in memories.items()})
+        names.update({id(sub): _array(sub).name for sub in memories})
         _check_names(name, [s for s in signals if s._used], [m for m in mems if m._used])
 
     # MyHDL opens a file and leaves it open when it fails
@@ -322,10 +335,12 @@ def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
 # -------------------------------------------------------------------------------------- postprocessing
 
 
-def _postprocess(raw: str, name: str, images: Mapping[str, Image]) -> str:
+def _postprocess(raw: str, name: str, images: Mapping[str, Image], logic_memories: Sequence[str]) -> str:
     text = re.sub(r"^\s*`timescale[^\n]*\n", "", raw, flags=re.MULTILINE)
     for image in images.values():
         text = _load_from_file(text, image)
+    for array in logic_memories:
+        text = _in_logic(text, array)
     if images:
         parameters = ",\n".join(f'    parameter {image.parameter} = ""' for image in images.values())
         text = text.replace(f"module {name} (", f"module {name} #(\n{parameters}\n) (", 1)
@@ -335,6 +350,15 @@ def _postprocess(raw: str, name: str, images: Mapping[str, Image]) -> str:
     text = "\n".join(line.rstrip() for line in text.splitlines())
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
     return f"{text}\n"
+
+
+def _in_logic(text: str, array: str) -> str:
+    """Tell synthesis to make a memory of MLABs."""
+    declaration = rf"^(reg (?:signed )?(?:\[[^\]]*\]\s+)?{re.escape(array)} \[0:[^\]]*\];)$"
+    changed, count = re.subn(declaration, r'(* ramstyle = "MLAB" *) \1', text, flags=re.MULTILINE)
+    if count != 1:
+        raise ConversionError(f"memory {array} not found in MyHDL's text; a bug here")
+    return changed
 
 
 def _load_from_file(text: str, image: Image) -> str:
