@@ -59,7 +59,8 @@ class State(NamedTuple):
     # (unit, part, level, 4): costs of a unit with its groups' tiles; (unit, part): items that cannot be built
     cost: Any
     blocked: Any
-    # (device, level, 4) in use; (device, 2) egress and ingress; cycle → difference of hops; [sum of |differences|]
+    # (device, level, 4) in use; (device, 4) egress, ingress, M20K and ALMs of the network port
+    # cycle → difference of hops; [sum of |differences|]
     load: Any
     net: Any
     skew: Any
@@ -103,18 +104,20 @@ def exchange_level(load: Floats, memory: float) -> tuple[int, float]:
 
 @njit(cache=True, nogil=True)
 def _device_energy(problem: Problem, state: State, d: int) -> float:
-    load, capacity = state.load[d], problem.capacity[d]
-    level, share = exchange_level(load, capacity[1])
+    load, capacity, net = state.load[d], problem.capacity[d], state.net[d]
+    level, share = exchange_level(load, capacity[1] - net[2])
     share *= problem.mixes[0]
     energy = 0.0
     for r in range(4):
         use = load[level, r]
         if share > 0.0:
             use += share * (load[level + 1, r] - use)
+        if r == 1 or r == 2:
+            use += net[r + 1]
         if r != 1 or level == 0:
             energy += _over(use, capacity[r], WEIGHTS[r])
-    energy += _over(state.net[d, 0], capacity[4], WEIGHTS[4])
-    energy += _over(state.net[d, 1], capacity[5], WEIGHTS[5])
+    energy += _over(net[0], capacity[4], WEIGHTS[4])
+    energy += _over(net[1], capacity[5], WEIGHTS[5])
     return energy
 
 
@@ -127,6 +130,14 @@ def _touch(state: State, d: int) -> None:
         state.count[2] = n + 1
         state.touched[n] = d
         state.before[d] = state.energy[d]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _end(problem: Problem, state: State, d: int, link: int, side: int, sign: float) -> None:
+    """One end of a link that is cut is on this device (side 0: sends), or, with sign -1, no longer."""
+    state.net[d, side] += sign * problem.link_loads[link, side, 0]
+    state.net[d, 2] += sign * problem.link_loads[link, side, 1]
+    state.net[d, 3] += sign * problem.link_loads[link, side, 2]
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -145,16 +156,15 @@ def _shift(problem: Problem, state: State, u: int, d: int) -> None:
         sends = problem.link_a[link] == u
         other = state.device[problem.link_b[link] if sends else problem.link_a[link]]
         mine = 0 if sends else 1
-        bits = problem.link_bits[link]
         # a third device sends or receives the same as before
         if other != old:
-            state.net[old, mine] -= bits
+            _end(problem, state, old, link, mine, -1.0)
         else:
-            state.net[other, 1 - mine] += bits
+            _end(problem, state, other, link, 1 - mine, 1.0)
         if other != d:
-            state.net[d, mine] += bits
+            _end(problem, state, d, link, mine, 1.0)
         else:
-            state.net[other, 1 - mine] -= bits
+            _end(problem, state, other, link, 1 - mine, -1.0)
         if other in (old, d):
             change = 1 if other == old else -1
             for c in range(problem.cycle_start[link], problem.cycle_start[link + 1]):
@@ -322,13 +332,15 @@ def _fresh(problem: Problem, device: Ints, tile: Ints) -> State:
                 cost[u, p] += problem.costs[row]
     for u in range(units):
         load[device[u]] += cost[u, problem.part[device[u]]]
-    net = np.zeros((devices, 2))
+    net = np.zeros((devices, 4))
     skew = np.zeros(problem.cycles[0], dtype=np.int64)
     for k in range(len(problem.link_a)):
         a, b = device[problem.link_a[k]], device[problem.link_b[k]]
         if a != b:
-            net[a, 0] += problem.link_bits[k]
-            net[b, 1] += problem.link_bits[k]
+            for side, d in ((0, a), (1, b)):
+                net[d, side] += problem.link_loads[k, side, 0]
+                net[d, 2] += problem.link_loads[k, side, 1]
+                net[d, 3] += problem.link_loads[k, side, 2]
             for c in range(problem.cycle_start[k], problem.cycle_start[k + 1]):
                 skew[problem.cycle_list[c]] += problem.cycle_sign[c]
     skews = np.array([np.abs(skew).sum()])

@@ -46,10 +46,11 @@ class Problem(NamedTuple):
     slots: Any
     # unit → device it is pinned to, −1: free
     pin: Any
-    # links between units: ends, bits a frame (scaled); the links of each unit; the cycles of each link, with signs
+    # links between units: ends; (link, 2, 3): bits a frame (scaled), M20K and ALMs of the port at either end; the links
+    # of each unit; the cycles of each link, with signs
     link_a: Any
     link_b: Any
-    link_bits: Any
+    link_loads: Any
     unit_link_start: Any
     unit_link_list: Any
     cycle_start: Any
@@ -207,7 +208,7 @@ def encode(
     for i, item in enumerate(instance.items):
         if item.pinned is not None:
             pins[units[i]] = instance.device_index[item.pinned]
-    pairs, link_bits, scale = _unit_links(instance, units)
+    pairs, link_loads, scale = _unit_links(instance, units)
     at_unit: list[list[int]] = [[] for _ in pins]
     for link, (a, b) in enumerate(pairs):
         at_unit[a].append(link)
@@ -221,7 +222,7 @@ def encode(
         *_csr(_rows(units, len(pins))), *_csr(flat.members),
         np.array([len(names) for names in menu.slots], dtype=np.int64),
         np.array(pins, dtype=np.int64),
-        np.array([a for a, _ in pairs], dtype=np.int64), np.array([b for _, b in pairs], dtype=np.int64), link_bits,
+        np.array([a for a, _ in pairs], dtype=np.int64), np.array([b for _, b in pairs], dtype=np.int64), link_loads,
         *_csr(at_unit), *_cycle_arrays(hop_cycles(instance, grounded=grounded), units, pairs),
         np.array(line, dtype=np.int64), *_csr(_layers(instance, units)),
     )  # fmt: skip
@@ -246,14 +247,18 @@ def _rows(keys: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _unit_links(instance: Instance, units: Sequence[int]) -> tuple[list[tuple[int, int]], Floats, int]:
-    """Pairs of units with links from the first to the second; their bits a frame, and what these are scaled by."""
+    """Pairs of units with links from the first to the second; at either end their bits a frame and the M20K and ALMs of
+    the port; what the bits are scaled by."""
     scale = lcm(*{link.bits_per_frame.denominator for link in instance.links}) if instance.links else 1
-    bits: dict[tuple[int, int], int] = {}
+    loads: dict[tuple[int, int], list[list[int]]] = {}
     for link in instance.links:
         a, b = units[instance.item_index[link.source]], units[instance.item_index[link.target]]
         if a != b:
-            bits[a, b] = bits.get((a, b), 0) + int(link.bits_per_frame * scale)
-    return list(bits), np.array(list(bits.values()), dtype=np.float64), scale
+            sums = loads.setdefault((a, b), [[0, 0, 0], [0, 0, 0]])
+            for side, (m20k, alm) in enumerate(link.ends):
+                for k, amount in enumerate((int(link.bits_per_frame * scale), m20k, alm)):
+                    sums[side][k] += amount
+    return list(loads), np.array(list(loads.values()), dtype=np.float64).reshape(-1, 2, 3), scale
 
 
 def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:

@@ -21,9 +21,11 @@ from typing import Any
 from hdl.errors import DagtrainError
 from hdl.tensor import Kind
 
-INSTANCE_SCHEMA = 1
+INSTANCE_SCHEMA = 2
 
 RESOURCES = ("dsp", "m20k", "alm")
+# those that a network port takes
+PORT_RESOURCES = ("m20k", "alm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,16 @@ class Link:
     kind: Kind
     # bits a frame, exact; weights and gradients move once a batch, so their share of a frame may be a fraction
     bits_per_frame: Fraction
+    # blocks that the network port takes where the ends stand on different devices: on the source's, on the target's
+    sender_m20k: int = 0
+    sender_alm: int = 0
+    receiver_m20k: int = 0
+    receiver_alm: int = 0
+
+    @property
+    def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """M20K blocks and ALMs of the sender and of the receiver."""
+        return (self.sender_m20k, self.sender_alm), (self.receiver_m20k, self.receiver_alm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +243,7 @@ def _problems(instance: Instance) -> list[str]:
         ]
         if link.bits_per_frame < 0:
             problems.append(f"link {link.source!r} → {link.target!r}: {link.bits_per_frame} bits a frame")
+        problems += _negatives(f"link {link.source!r} → {link.target!r}", link)
     if problems:
         return problems
     return _group_problems(instance)
@@ -348,6 +361,10 @@ def instance_from_json(text: str) -> Instance:
                     target=link["target"],
                     kind=Kind(link["kind"]),
                     bits_per_frame=Fraction(link["bits_per_frame"]),
+                    sender_m20k=link["sender_m20k"],
+                    sender_alm=link["sender_alm"],
+                    receiver_m20k=link["receiver_m20k"],
+                    receiver_alm=link["receiver_alm"],
                 )
                 for link in record["links"]
             ),

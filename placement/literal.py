@@ -29,7 +29,7 @@ from ortools.sat.python import cp_model
 
 from hdl.errors import InfeasibleError, OutOfTimeError
 from placement.flat import check_magnitudes
-from placement.instance import RESOURCES, Instance, hop_order
+from placement.instance import PORT_RESOURCES, RESOURCES, Instance, hop_order
 from placement.model import Answer, Effort, solve
 from placement.options import OptionTable
 from placement.plan import Assignment, Bound, Plan, build_plan, least_cycles
@@ -137,16 +137,6 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
     for l in layers:
         model.add(sum(on[l, n] for n in devices) == 1)
 
-    # (2), DRAM bandwidth in bytes a frame
-    for n, device in enumerate(instance.devices):
-        limits = {name: getattr(device, name) for name in RESOURCES}
-        limits["dram_bytes_per_frame"] = device.dram_bytes_per_s * cycles // instance.clock_hz
-        for name, limit in limits.items():
-            used = sum(
-                getattr(instance.configurations(l, n)[c], name) * d[l, n, c] for l in layers for c in usable[l, n]
-            )
-            model.add(used <= limit)
-
     # d̃[l,n] · (1 − d̃[k,n]) as a variable, for every link and device, in both directions
     ends = [(instance.item_index[link.source], instance.item_index[link.target]) for link in instance.links]
     apart = {}
@@ -155,6 +145,21 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
             product = apart[l, k, n] = model.new_bool_var(f"apart[{l},{k},{n}]")
             model.add_bool_and([on[l, n], on[k, n].negated()]).only_enforce_if(product)
             model.add_bool_or([on[l, n].negated(), on[k, n], product])
+
+    # (2), network ports included; DRAM bandwidth in bytes a frame
+    for n, device in enumerate(instance.devices):
+        limits = {name: getattr(device, name) for name in RESOURCES}
+        limits["dram_bytes_per_frame"] = device.dram_bytes_per_s * cycles // instance.clock_hz
+        for name, limit in limits.items():
+            used = sum(
+                getattr(instance.configurations(l, n)[c], name) * d[l, n, c] for l in layers for c in usable[l, n]
+            )
+            port = sum(
+                getattr(link, f"sender_{name}") * apart[l, k, n] + getattr(link, f"receiver_{name}") * apart[k, l, n]
+                for link, (l, k) in zip(instance.links, ends, strict=True)
+                if name in PORT_RESOURCES
+            )
+            model.add(used + port <= limit)
 
     # (3), bits a frame scaled to integers
     scale = lcm(*{link.bits_per_frame.denominator for link in instance.links}) if instance.links else 1

@@ -5,6 +5,7 @@ Variables, in English:
     picks[i, n, k]   … and is built there with its configuration k                          (d of the poster)
     tile[g, t]       the items of tile group g share tile t
     crosses[i, j]    items i and j, joined by links i → j, stand on different devices
+    sends[i, j, n]   item i stands on device n, and item j, joined to it by links, elsewhere
     hops[i]          network hops from the input to item i along activation and error links (H of the poster)
 
 Throughput is not a variable: T is an integer constant, a rate demand of b a frame fits a capacity c a second when
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from hdl.errors import DagtrainError
-from placement.instance import Instance, hop_order
+from placement.instance import PORT_RESOURCES, Instance, hop_order
 from placement.options import Options
 from placement.plan import Assignment
 
@@ -56,6 +57,7 @@ class Model:
     picks: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     tile: dict[tuple[str, str], cp_model.IntVar] = field(default_factory=dict)
     crosses: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    sends: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
     # single constraints to be left out: a family, and the name of a device, item or group
     relaxed: frozenset[tuple[Family, str]] = frozenset()
@@ -119,9 +121,9 @@ def place_once(model: Model) -> None:
 
 def respect_blocks(model: Model, resource: str) -> None:
     """(2)  Σ_l Σ_c d[l,n,c] · R_layer[l,n,t](c) ≤ R_dev[n,t]   for every device n; `resource` t is "dsp", "m20k"
-    or "alm"."""
+    or "alm". Senders and receivers of links that cross stand on the left as well."""
     for n, device in enumerate(model.instance.devices):
-        terms = _costs(model, n, resource)
+        terms = _costs(model, n, resource) + _port_costs(model, n, resource)
         if terms and model.holds(Family[resource.upper()], device.name):
             model.solver.add(sum(cost * pick for cost, pick in terms) <= getattr(device, resource))
 
@@ -162,10 +164,7 @@ def respect_links(model: Model) -> None:
         for n in range(len(instance.devices)):
             for end, other, load in ((i, j, egress), (j, i, ingress)):
                 if (end, n) in model.on:
-                    sends = solver.new_bool_var("")
-                    elsewhere = [model.on[other, n]] if (other, n) in model.on else []
-                    solver.add_bool_or([model.on[end, n].negated(), *elsewhere, sends])
-                    load[n].append(amount * sends)
+                    load[n].append(amount * sending(model, end, other, n))
     for n, budget in enumerate(budgets):
         for load in (egress, ingress):
             if load[n] and model.holds(Family.LINKS, instance.devices[n].name):
@@ -396,6 +395,29 @@ def _costs(model: Model, n: int, cost: str) -> list[tuple[int, cp_model.IntVar]]
             if amount := getattr(offered[k], cost):
                 terms.append((amount, model.picks[i, n, k]))
     return terms
+
+
+def _port_costs(model: Model, n: int, resource: str) -> list[tuple[int, cp_model.IntVar]]:
+    """Non-zero costs of the senders and receivers that links may need on device n."""
+    terms = []
+    if resource in PORT_RESOURCES:
+        at = PORT_RESOURCES.index(resource)
+        for link in model.instance.links:
+            i, j = model.instance.item_index[link.source], model.instance.item_index[link.target]
+            for end, other, amount in ((i, j, link.ends[0][at]), (j, i, link.ends[1][at])):
+                if amount and i != j and (end, n) in model.on:
+                    terms.append((amount, sending(model, end, other, n)))
+    return terms
+
+
+def sending(model: Model, end: int, other: int, n: int) -> cp_model.IntVar:
+    """A literal that is 1 where item `end` stands on device n and `other` doesn't; nothing gains from it elsewhere."""
+    key = (end, other, n)
+    if key not in model.sends:
+        literal = model.sends[key] = model.solver.new_bool_var("")
+        elsewhere = [model.on[other, n]] if (other, n) in model.on else []
+        model.solver.add_bool_or([model.on[end, n].negated(), *elsewhere, literal])
+    return model.sends[key]
 
 
 def crossing(model: Model, i: int, j: int) -> cp_model.IntVar:

@@ -166,19 +166,23 @@ def chosen(instance: Instance, assignment: Assignment) -> list[Configuration]:
 
 @dataclass(frozen=True)
 class Loads:
-    """Rates an assignment demands of each device, a frame."""
+    """What an assignment demands of each device: rates a frame, and the blocks of its network port."""
 
     # device position → bytes a frame
     dram: tuple[int, ...]
     # device position → bits a frame, leaving and entering
     egress: tuple[Fraction, ...]
     ingress: tuple[Fraction, ...]
+    # device position → M20K blocks and ALMs of senders and receivers
+    port_m20k: tuple[int, ...]
+    port_alm: tuple[int, ...]
 
 
 def loads_of(instance: Instance, assignment: Assignment) -> Loads:
-    """DRAM and network demand of every device, exact, a frame."""
+    """DRAM and network demand of every device, exact, a frame; the blocks of its network port."""
     count = len(instance.devices)
     dram, egress, ingress = [0] * count, [Fraction(0)] * count, [Fraction(0)] * count
+    m20k, alm = [0] * count, [0] * count
     for device, configuration in zip(assignment.devices, chosen(instance, assignment), strict=True):
         dram[device] += configuration.dram_bytes_per_frame
     for link in instance.links:
@@ -187,7 +191,10 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
         if source != target:
             egress[source] += link.bits_per_frame
             ingress[target] += link.bits_per_frame
-    return Loads(tuple(dram), tuple(egress), tuple(ingress))
+            for device, (end_m20k, end_alm) in zip((source, target), link.ends, strict=True):
+                m20k[device] += end_m20k
+                alm[device] += end_alm
+    return Loads(tuple(dram), tuple(egress), tuple(ingress), tuple(m20k), tuple(alm))
 
 
 def cycles_needed(demand: Fraction | int, capacity_per_s: int, clock_hz: int) -> int | None:
@@ -349,9 +356,9 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
                 items=len(here),
                 dsp=sum(c.dsp for c in here),
                 dsp_capacity=device.dsp,
-                m20k=sum(c.m20k for c in here),
+                m20k=sum(c.m20k for c in here) + loads.port_m20k[n],
                 m20k_capacity=device.m20k,
-                alm=sum(c.alm for c in here),
+                alm=sum(c.alm for c in here) + loads.port_alm[n],
                 alm_capacity=device.alm,
                 dram_bytes_per_frame=loads.dram[n],
                 dram_bytes_per_s=a_second(loads.dram[n]),

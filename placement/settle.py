@@ -7,6 +7,8 @@ most DRAM for an M20K first, as long as M20K are left; if that rounds badly, CP-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from ortools.sat.python import cp_model
 
@@ -29,10 +31,9 @@ def settle(encoded: Encoded, instance: Instance, state: Start, seed: int = 0) ->
     tile_of = np.where(problem.group >= 0, state.tile[problem.group], 0) if len(state.tile) else 0 * problem.group
     rows = problem.row_of[np.arange(len(problem.unit)), problem.part[device_of], tile_of]
     chosen = np.full(len(problem.unit), -1, dtype=np.int64)
-    for d, device in enumerate(instance.devices):
+    room = _room(instance, [int(d) for d in device_of], encoded.cycles_per_frame)
+    for d, limits in enumerate(room):
         items = np.flatnonzero(device_of == d)
-        dram = device.dram_bytes_per_s * encoded.cycles_per_frame // instance.clock_hz
-        limits = np.array([*device.capacities, min(dram, 2**53)], dtype=np.int64)
         picks = _round(encoded, rows[items], limits)
         if picks is None:
             picks = _decide(encoded, rows[items], items, int(problem.part[d]), limits, seed)
@@ -40,6 +41,22 @@ def settle(encoded: Encoded, instance: Instance, state: Start, seed: int = 0) ->
             return None
         chosen[items] = encoded.flat.position[picks]
     return Assignment(tuple(int(d) for d in device_of), tuple(int(k) for k in chosen))
+
+
+def _room(instance: Instance, places: Sequence[int], cycles: int) -> list[Ints]:
+    """DSP, M20K, ALM and DRAM bytes a frame at T that every device has for items, its network port taken off."""
+    room = [
+        np.array(
+            [*device.capacities, min(2**53, device.dram_bytes_per_s * cycles // instance.clock_hz)], dtype=np.int64
+        )
+        for device in instance.devices
+    ]
+    for link in instance.links:
+        ends = [places[instance.item_index[name]] for name in (link.source, link.target)]
+        if ends[0] != ends[1]:
+            for d, blocks in zip(ends, link.ends, strict=True):
+                room[d][1:3] -= blocks
+    return room
 
 
 def _round(encoded: Encoded, rows: Ints, limits: Ints) -> Ints | None:
@@ -103,13 +120,11 @@ def cheapest_on_devices(instance: Instance, flat: Flat, assignment: Assignment, 
     """The same devices and tiles with the configurations that take the smallest sum of shares of each device's DSP,
     M20K, ALM and DRAM at T, device by device; as they were where CP-SAT finds none better."""
     chosen = list(assignment.configurations)
-    for d, device in enumerate(instance.devices):
+    for d, limits in enumerate(_room(instance, assignment.devices, cycles)):
         items = [i for i, place in enumerate(assignment.devices) if place == d]
         if not items:
             continue
-        dram = min(2**53, device.dram_bytes_per_s * cycles // instance.clock_hz)
-        limits = np.array([*device.capacities, dram], dtype=np.int64)
-        part = flat.parts.index(device.part)
+        part = flat.parts.index(instance.devices[d].part)
         for i, k in _cheapest_here(instance, flat, assignment, items, part, limits, cycles, seed).items():
             chosen[i] = k
     return Assignment(assignment.devices, tuple(chosen))

@@ -74,6 +74,8 @@ class _Facts:
         self.dram: dict[str, int] = dict.fromkeys(parts, 0)
         self.egress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         self.ingress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
+        # (device, resource) → blocks of senders and receivers
+        self.port: Counter[tuple[str, str]] = Counter()
         for item in instance.items:
             entry = placed[item.name]
             offered = {c.label: c for c in item.configurations[parts[entry.device]]}
@@ -85,11 +87,16 @@ class _Facts:
             if source != target:
                 self.egress[source] += link.bits_per_frame
                 self.ingress[target] += link.bits_per_frame
+                self.port[source, "m20k"] += link.sender_m20k
+                self.port[source, "alm"] += link.sender_alm
+                self.port[target, "m20k"] += link.receiver_m20k
+                self.port[target, "alm"] += link.receiver_alm
 
     def used(self, device: str, resource: str) -> int:
-        return sum(
-            getattr(self.configuration[item], resource) for item, place in self.device.items() if place == device
+        items = (
+            int(getattr(self.configuration[item], resource)) for item, place in self.device.items() if place == device
         )
+        return self.port[device, resource] + sum(items)
 
     def hops(self) -> tuple[dict[str, int], list[Violation]]:
         """Hops of every item by walking the links from the input, and each link that disagrees."""

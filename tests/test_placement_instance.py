@@ -132,7 +132,7 @@ def test_instance_survives_its_file_to_the_byte() -> None:
     ("spoil", "message"),
     [
         (lambda r: r.pop("items"), "cannot be read: KeyError: 'items'"),
-        (lambda r: r.update(schema=99), "has schema 99, this version reads 1"),
+        (lambda r: r.update(schema=99), "has schema 99, this version reads 2"),
         (lambda r: r["items"][0].update(colour="red"), "unexpected keyword argument 'colour'"),
         (lambda r: r["links"][0].update(kind="wire"), "'wire' is not a valid Kind"),
         (lambda r: r["links"][0].update(bits_per_frame="many"), "Invalid literal for Fraction"),

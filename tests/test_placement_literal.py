@@ -60,7 +60,8 @@ def small_instance(seed: int) -> Instance:
     kinds = (Kind.ACTIVATION, Kind.ERROR, Kind.STASH, Kind.WEIGHT)
     links = [
         Link(source=f"i{i}", target=f"i{j}", kind=kinds[int(rng.integers(4))],
-             bits_per_frame=Fraction(int(rng.integers(0, 50)), int(rng.integers(1, 4))))
+             bits_per_frame=Fraction(int(rng.integers(0, 50)), int(rng.integers(1, 4))),
+             sender_m20k=int(rng.integers(2)), receiver_alm=int(rng.integers(3)))
         for i, j in itertools.combinations(range(count), 2)
         if j == i + 1 or rng.random() < 0.3
     ]  # fmt: skip

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,6 +49,25 @@ def solved(problem: Instance, *constraints: Callable[[m.Model], None], cycles: i
     for constraint in constraints:
         constraint(model)
     return m.decide(model, EFFORT)[0]
+
+
+@pytest.mark.parametrize("end", ["sender_alm", "sender_m20k", "receiver_alm", "receiver_m20k"])
+def test_the_network_port_takes_blocks_of_the_device_it_is_on(end: str) -> None:
+    resource, at = end.split("_")[1], int(end.startswith("receiver"))
+    blocks = partial(m.respect_blocks, resource=resource)
+    cost = {"alm": 5, "m20k": 2}[resource]
+
+    def with_room(capacity: int) -> Instance:
+        problem = instance([item("a"), item("b")], (replace(link("a", "b"), **{end: 3}),))  # type: ignore[arg-type]
+        devices = list(problem.devices)
+        devices[at] = replace(devices[at], **{resource: capacity})  # type: ignore[arg-type]
+        return replace(problem, devices=tuple(devices))
+
+    apart = (on("a", 0), on("b", 1), blocks)
+    assert solved(with_room(cost + 3), *apart) is m.Answer.FEASIBLE
+    assert solved(with_room(cost + 2), *apart) is m.Answer.INFEASIBLE
+    # together there is no port
+    assert solved(with_room(2 * cost), on("a", at), on("b", at), blocks) is m.Answer.FEASIBLE
 
 
 def on(name: str, device: int) -> Callable[[m.Model], None]:

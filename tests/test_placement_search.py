@@ -70,7 +70,10 @@ def random_instance(seed: int) -> Instance:
         kind = (Kind.ACTIVATION, Kind.ERROR, Kind.STASH, Kind.GRADIENT)[int(rng.integers(4))]
         if j == i + 1 or rng.random() < 0.25:
             bits = Fraction(int(rng.integers(0, 60)), int(rng.integers(1, 4)))
-            links.append(Link(source=f"i{i}", target=f"i{j}", kind=kind, bits_per_frame=bits))
+            ends = {
+                name: int(rng.integers(0, 2)) for name in ("sender_m20k", "sender_alm", "receiver_m20k", "receiver_alm")
+            }
+            links.append(Link(source=f"i{i}", target=f"i{j}", kind=kind, bits_per_frame=bits, **ends))
     return Instance(name=f"random {seed}", clock_hz=CLOCK, items=tuple(items), links=tuple(links), devices=machines)
 
 
@@ -94,8 +97,14 @@ def brute_force(instance: Instance) -> int | None:
         if not equal:
             continue
         rates: list[tuple[Fraction, int]] = []
+        cut = [link for link in instance.links if where[link.source] != where[link.target]]
+        ports = [[0, 0] for _ in instance.devices]
+        for link in cut:
+            ports[where[link.source]][0] += link.sender_m20k
+            ports[where[link.source]][1] += link.sender_alm
+            ports[where[link.target]][0] += link.receiver_m20k
+            ports[where[link.target]][1] += link.receiver_alm
         for n, device in enumerate(instance.devices):
-            cut = [link for link in instance.links if where[link.source] != where[link.target]]
             out = sum((link.bits_per_frame for link in cut if where[link.source] == n), Fraction(0))
             into_device = sum((link.bits_per_frame for link in cut if where[link.target] == n), Fraction(0))
             rates += [(out, device.link_bits_per_s), (into_device, device.link_bits_per_s)]
@@ -107,8 +116,12 @@ def brute_force(instance: Instance) -> int | None:
             fits = True
             for n, device in enumerate(instance.devices):
                 here = [pick for pick, place in zip(picks, places, strict=True) if place == n]
-                fits = fits and sum(c.dsp for c in here) <= device.dsp and sum(c.m20k for c in here) <= device.m20k
-                fits = fits and sum(c.alm for c in here) <= device.alm
+                fits = (
+                    fits
+                    and sum(c.dsp for c in here) <= device.dsp
+                    and sum(c.m20k for c in here) + ports[n][0] <= device.m20k
+                )
+                fits = fits and sum(c.alm for c in here) + ports[n][1] <= device.alm
                 demands.append((Fraction(sum(c.dram_bytes_per_frame for c in here)), device.dram_bytes_per_s))
             if not fits or any(demand and not capacity for demand, capacity in demands):
                 continue

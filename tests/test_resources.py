@@ -169,7 +169,9 @@ def test_a_memory_is_as_wide_as_what_is_read_from_it() -> None:
     assert fit(found, ARRIA).registers == 0
 
 
-@pytest.mark.parametrize(("depth", "width", "is_block"), [(64, 40, False), (65, 40, True), (512, 8, True), (512, 2, True), (100, 4, False)])
+@pytest.mark.parametrize(
+    ("depth", "width", "is_block"), [(64, 40, False), (65, 40, True), (512, 8, True), (512, 2, True), (100, 4, False)]
+)
 def test_small_memories_go_to_mlabs(depth: int, width: int, is_block: bool) -> None:
     assert in_block_memory(depth, width, ARRIA) == is_block
 

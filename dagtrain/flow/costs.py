@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, link_words, receiver_beats
+from dagtrain.emission.links import (
+    LEAST_LINK_WORDS,
+    NETWORK_CYCLES,
+    Crossing,
+    crossings_of,
+    link_format,
+    link_words,
+    receiver_beats,
+)
 from dagtrain.emission.memory import DramUse
 from dagtrain.flow.choices import Choice
 from dagtrain.ir import Graph, Node
@@ -32,6 +40,8 @@ from hdl.streams import queue
 from hdl.tensor import Port
 from hdl.unit import Unit
 
+# streams over the network that the header of words has room for where it isn't known how many there are
+MANY_STREAMS = 1024
 # block memories that a FIFO or a layer's memory must take on chip before DRAM is worth its queues and adapters
 LEAST_DRAM_BLOCKS = 8
 
@@ -81,6 +91,45 @@ class LinkCosts:
             depth=words,
         )
         return ingress, Split(format=self.form), Merge(format=self.form)
+
+
+@dataclass
+class PortCosts:
+    """What either end of a stream takes of the network port, before a placement says which streams cross.
+
+    Senders and receivers are alike but for their counters and the depth of the receiver's FIFO, which takes the place
+    of the FIFO on chip.  So what they cost is read off those for a power of two of beats."""
+
+    form: LinkFormat
+    parts: Sequence[Part]
+    estimator: Estimator
+
+    @classmethod
+    def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Estimator) -> PortCosts:
+        """Of a cluster."""
+        return cls(LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices), parts, estimator)
+
+    def sender(self, source: Port, sink: Port) -> Usage:
+        """Of a stream that leaves; the most on any part."""
+        fields = self._fields(source.lanes, source, sink)
+        return self._usage(Egress(format=self.form, credits=LEAST_LINK_WORDS, **fields))
+
+    def receiver(self, source: Port, sink: Port) -> Usage:
+        """Of a stream that arrives; the most on any part."""
+        fields = self._fields(sink.lanes, source, sink)
+        return self._usage(Ingress(format=self.form, depth=LEAST_LINK_WORDS, **fields))
+
+    def _fields(self, lanes: int, source: Port, sink: Port) -> dict[str, int]:
+        step = math.lcm(source.lanes, sink.lanes)
+        beats = -(-source.tensor.elements // step)
+        elements = step << (beats - 1).bit_length()
+        return {"element_bits": source.tensor.fixed.width, "lanes": lanes, "elements": elements}
+
+    def _usage(self, end: Unit) -> Usage:
+        units = (end, Split(format=self.form), Merge(format=self.form))
+        contents = [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
+        usages = [sum((fit(resources, part) for resources in contents), Usage()) for part in self.parts]
+        return Usage(m20k=max(usage.m20k for usage in usages), alm=max(usage.alm for usage in usages))
 
 
 @dataclass(frozen=True)

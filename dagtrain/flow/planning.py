@@ -2,8 +2,9 @@
 
 The cost of a node at T cycles a frame (`dagtrain.flow.costs`) depends on what only a placement tells: which edges cross
 the network, and, through the depths of FIFOs, which layers keep their memory in DRAM.  So planning goes in two steps:
-search at a ladder of T as if nothing crossed and all lay on chip, then price the placement found with its links and
-homes until these stay what they are, and let the validator judge that.
+search at a ladder of T with about what senders and receivers cost, as if streams took no time and all memories lay on
+chip; then price the placement found with its links and homes until these stay what they are, and let the validator
+judge that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from dagtrain.emission.memory import DramUse
 from dagtrain.flow.choices import dram_format, memory_homes, plan_choices
-from dagtrain.flow.costs import LevelCosts, Offer
+from dagtrain.flow.costs import LevelCosts, Offer, PortCosts
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.progress import Progress
@@ -195,7 +196,8 @@ class Planner:
         ``homes``: nodes whose memory lies in DRAM at first; the plan may say otherwise."""
         for free in [True] * HOME_ROUNDS + [False]:
             level = self._priced(cycles, homes, assignment, free)
-            instance = self._instance([level])
+            # network ports are in the prices of their nodes
+            instance = self._instance([level], self._links())
             plan = plan_from_assignment(instance, assignment, self.search)
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:
@@ -232,7 +234,7 @@ class Planner:
                 if not priced and cycles == wanted[-1]:
                     raise
         self.progress.end()
-        return self._instance(priced)
+        return self._instance(priced, self._links_with_ports(max(wanted)))
 
     def _priced(
         self, cycles: int, homes: frozenset[str], assignment: Mapping[str, str] | None, free: bool = True
@@ -274,7 +276,7 @@ class Planner:
         self._known[key] = PricedLevel(offers, frozenset(level.tiles), sizes)
         return self._known[key]
 
-    def _instance(self, levels: Sequence[PricedLevel]) -> Instance:
+    def _instance(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
         items = []
         for node in self._by_layer():
             offers = {
@@ -286,7 +288,7 @@ class Planner:
             name=f"{self.graph.name} on {self.cluster.name}",
             clock_hz=self.cluster.clock_hz,
             items=tuple(items),
-            links=tuple(self._links()),
+            links=tuple(links),
             devices=self.cluster.placement_devices(),
         )
         return instance.with_pins(self.pins) if self.pins else instance
@@ -323,6 +325,17 @@ class Planner:
     def _groups(self) -> dict[str, str]:
         """Node -> the first node of its weight group."""
         return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
+
+    def _links_with_ports(self, cycles: int) -> Iterable[Link]:
+        """Links with what their ends take of a network port, folded for these cycles."""
+        costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self._parts, self.estimator)
+        edges = fold_graph(self.graph, cycles).edges
+        for link, (_edge, _producer, source, _consumer, sink) in zip(self._links(), edges, strict=True):
+            sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
+            yield replace(
+                link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
+                receiver_alm=receiver.alm,
+            )  # fmt: skip
 
     def _links(self) -> Iterable[Link]:
         word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
