@@ -33,8 +33,10 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="a 
 Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
 Clock = Annotated[Number, Field(ge=Decimal("0.001"), le=2000, description="the clock in MHz, 0.001 to 2000")]
 DEFAULT_SHARE = Decimal("0.85")
-# widths of an AXI4 data bus that serve a memory
-DRAM_WORD_BITS = (64, 128, 256, 512, 1024)
+# widths of an AXI4 data bus that serve a memory and are chosen where the file says none, and the widest of them: the
+# port of a memory controller for one channel of 64-bit DDR4
+DRAM_WORD_BITS = (64, 128, 256, 512)
+CHANNEL_WORD_BITS = DRAM_WORD_BITS[-1]
 
 
 class _Table(BaseModel):
@@ -341,11 +343,12 @@ def _word_bits(board: BoardTable, clock_hz: int) -> int:
 
 
 def _dram_word_bits(tables: FileTables) -> int:
-    """As given, or the narrowest AXI4 port that carries the fastest board's usable bandwidth, both directions busy."""
+    """As given, or the narrowest AXI4 port that carries the fastest board's usable bandwidth, both directions busy; no
+    wider than the port of a 64-bit DDR4 channel, for every stream to DRAM has queues of that width."""
     if tables.cluster.dram_word_bits is not None:
         return tables.cluster.dram_word_bits
     bits = max(_dram_bits_per_s(table) / _clock_hz(tables, table) for table in tables.board)
-    return next((word for word in DRAM_WORD_BITS if 2 * word >= bits), DRAM_WORD_BITS[-1])
+    return next((word for word in DRAM_WORD_BITS if 2 * word >= bits), CHANNEL_WORD_BITS)
 
 
 def _dram_bits_per_s(board: BoardTable) -> int:

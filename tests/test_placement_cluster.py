@@ -58,9 +58,11 @@ def test_good_file_is_read_exactly() -> None:
     assert [device.name for device in cluster.devices] == ["head", "worker-0", "worker-1"]
     head, worker, _ = cluster.placement_devices()
     assert (head.part, head.dsp, head.m20k, head.alm) == ("AGFB014", 4059, 6043, 414_120)
-    # the widest memory port carries 2 × 25.6 GB/s, less than 76.8 GB/s × 0.7
-    assert cluster.dram_word_bits == 1024
-    assert head.dram_bytes_per_s == 51_200_000_000
+    # the port of a memory channel carries 2 × 12.8 GB/s, less than 76.8 GB/s × 0.7
+    assert cluster.dram_word_bits == 512
+    assert head.dram_bytes_per_s == 25_600_000_000
+    wide = parse_cluster(GOOD.replace("clock_mhz = 200", "clock_mhz = 200\ndram_word_bits = 1024", 1))
+    assert wide.placement_devices()[0].dram_bytes_per_s == 51_200_000_000
     assert head.link_bits_per_s == 100_000_000_000
     assert (worker.part, worker.dsp, worker.dram_bytes_per_s) == ("10AX115", 1290, 0)
     # the narrowest power of two that carries 100 Gbit/s at 200 MHz
