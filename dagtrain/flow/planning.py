@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -30,9 +30,10 @@ from hdl.link import wire_words
 from hdl.parts import Part
 from placement.cluster import Cluster
 from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
-from placement.plan import Plan
+from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan
 from placement.search import Progress as SearchProgress
 from placement.search import SearchOptions, find_plan, plan_from_assignment
+from placement.validate import violations
 
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
 SLOW_RATIO = 2.5
@@ -47,6 +48,8 @@ PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
 # rounds in which levels are put between the proven bound and the plan found, if they differ by more than the ratio
 REFINEMENT_ROUNDS = 2
 LEAST_RATIO = 1.005
+# one part in so many of the search's moves is what searches before the last one get
+QUICK = 6
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports
@@ -88,6 +91,8 @@ class Planner:
     search: SearchOptions
     pins: Mapping[str, str]
     progress: Progress
+    # links with their ports, priced with the first levels
+    _ported: tuple[Link, ...] | None = field(default=None, init=False)
 
     def run(self) -> Planned:
         """Search from a slow level to the fastest that may fit, refine, price with links.
@@ -105,6 +110,8 @@ class Planner:
                 break
             levels = sorted({*levels, *finer})
             best = self._better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
+        if best.gap > self.search.gap:
+            best = self._better(best, levels, self.search)
         return self._with_links(best, levels)
 
     # ---- levels
@@ -130,7 +137,7 @@ class Planner:
         growths = 0
         while True:
             try:
-                return self._find([cycles]), cycles
+                return self._find([cycles], self._quick), cycles
             except FoldingError:
                 # not monotonic: a little slower may do
                 if cycles > SLOWEST:
@@ -153,16 +160,24 @@ class Planner:
             shares.append(least / max(1, there))
         return math.ceil(slow * min(1.0, max(shares)))
 
-    def _better(self, best: Plan, levels: Sequence[int]) -> Plan:
+    def _better(self, best: Plan, levels: Sequence[int], search: SearchOptions | None = None) -> Plan:
         try:
-            found = self._find(levels)
+            found = self._find(levels, search or self._quick, best)
         except OutOfTimeError:
             return best
         return found if found.cycles_per_frame <= best.cycles_per_frame else best
 
-    def _find(self, levels: Sequence[int]) -> Plan:
+    @property
+    def _quick(self) -> SearchOptions:
+        """For searches that only tell where to look."""
+        return replace(self.search, anneal_budget=self.search.anneal_budget // QUICK)
+
+    def _find(self, levels: Sequence[int], search: SearchOptions, best: Plan | None = None) -> Plan:
+        """The plan of a search over these levels that goes on from the devices of ``best``."""
         instance = self.instance(levels)
         self.progress.begin("search")
+        if best is not None:
+            search = replace(search, start=_carried_over(best, instance))
 
         def report(state: SearchProgress) -> None:
             cycles = state.cycles_per_frame
@@ -170,7 +185,7 @@ class Planner:
             gap = f", gap {state.gap:.2%}" if state.gap is not None else ""
             self.progress.advance(note=f"{state.stage}: {fps}{gap}")
 
-        plan = find_plan(instance, self.search, report)
+        plan = find_plan(instance, search, report)
         self.progress.end(note=f"{plan.throughput_fps:,.1f} fps, gap {plan.gap:.2%}")
         return plan
 
@@ -234,7 +249,10 @@ class Planner:
                 if not priced and cycles == wanted[-1]:
                     raise
         self.progress.end()
-        return self._instance(priced, self._links_with_ports(max(wanted)))
+        if self._ported is None:
+            # once: a plan found at other levels is to hold with the same ports
+            self._ported = tuple(self._links_with_ports(max(wanted)))
+        return self._instance(priced, self._ported)
 
     def _priced(
         self, cycles: int, homes: frozenset[str], assignment: Mapping[str, str] | None, free: bool = True
@@ -344,6 +362,31 @@ class Planner:
             words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
             bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
+
+
+def _carried_over(plan: Plan, instance: Instance) -> Plan | None:
+    """The plan of another instance of the same items in this one: everything where it stands, with configurations
+    that cost no more; None if some item has none, or if the whole does not fit."""
+    menus = {item.name: item.configurations for item in instance.items}
+    devices, configurations = [], []
+    for placed in sorted(plan.items, key=lambda placed: instance.item_index[placed.item]):
+        device = instance.device_index[placed.device]
+        menu = menus[placed.item].get(instance.devices[device].part, ())
+        found = next((position for position, c in enumerate(menu) if _costs_no_more(c, placed)), None)
+        if found is None:
+            return None
+        devices.append(device)
+        configurations.append(found)
+    bound = Bound(1, "nothing runs in less than one cycle")
+    made = build_plan(instance, Assignment(tuple(devices), tuple(configurations)), bound, seed=0, binding=())
+    return None if violations(instance, made) else made
+
+
+def _costs_no_more(c: Configuration, placed: PlacedItem) -> bool:
+    """Whether a configuration can stand in for the one of a plan."""
+    costs = (placed.cycles_per_frame, placed.dsp, placed.m20k, placed.alm, placed.dram_bytes_per_frame)
+    now = (c.cycles_per_frame, *c.costs)
+    return c.tile == placed.tile and all(new <= old for new, old in zip(now, costs, strict=True))
 
 
 def _configuration(offer: Offer, part: Part) -> Configuration:

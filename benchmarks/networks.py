@@ -1,0 +1,112 @@
+"""Real networks from ONNX to Verilog: what the plan gives, how long each step takes, how much memory.
+
+python benchmarks/networks.py                       # all cases, in order
+python benchmarks/networks.py resnet18 --out build/networks
+
+Weights are drawn from a seed (`examples/models/fill.py`); shapes and graph are those of PyTorch's exporter.  A step is
+the command that a user types, in a process of its own.  Verilog is generated and linted twice: with an empty cache of
+modules, then from the cache.  A case without a plan shows the planner's message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+# case -> model under examples/models, cluster under examples/clusters
+CASES = {
+    "resnet18": ("resnet18-dynamo-eval-norm", "resnet18-poster"),
+    "mobilenetv2-agilex": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-poster"),
+    "mobilenetv2-arria": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster"),
+    "resnet50": ("resnet50-dynamo-eval-norm", "resnet18-poster"),
+    "resnet50-32": ("resnet50-dynamo-eval-norm", "agilex-32"),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a command went."""
+
+    seconds: float
+    # peak resident memory of the process or any of its children, GiB
+    memory: float
+    # what --json printed; empty if it failed
+    result: dict[str, Any]
+    error: str
+
+
+def main() -> None:
+    """Run the cases and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
+    parser.add_argument("--out", type=Path, default=Path("build/networks"), help="where the results stay")
+    options = parser.parse_args()
+    unknown = [case for case in options.cases if case not in CASES]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; cases are {', '.join(CASES)}")
+    for case in options.cases or CASES:
+        for line in run(case, options.out / case):
+            print(line, flush=True)
+
+
+def run(case: str, out: Path) -> list[str]:
+    """All steps of a case; the lines of its table."""
+    model, cluster = CASES[case]
+    path = ROOT / "build" / "models" / f"{model}.onnx"
+    if not path.exists():
+        subprocess.run([sys.executable, "examples/models/fill.py", model], cwd=ROOT, check=True)
+    imported = dagtrain("import", path, "--out", out)
+    placed = dagtrain("place", "--devices", ROOT / "examples" / "clusters" / f"{cluster}.toml", "--out", out)
+    lines = [f"{case}: {model} on {cluster}", f"  import {imported.seconds:.0f} s, {imported.memory:.1f} GiB"]
+    if placed.error:
+        return [*lines, f"  place {placed.seconds:.0f} s: {placed.error}"]
+    plan = placed.result["place"]
+    used = {
+        resource: sum(use[resource] for use in plan["devices"])
+        / sum(use[f"{resource}_capacity"] for use in plan["devices"])
+        for resource in ("dsp", "m20k", "alm")
+    }
+    lines += [
+        f"  place {placed.seconds:.0f} s, {placed.memory:.1f} GiB: {plan['throughput_fps']:,.1f} frames/s, proven "
+        f"bound {plan['bound_fps']:,.1f}, gap {plan['gap']:.1%}; {len(plan['crossings'])} streams between FPGAs",
+        "  in use: " + ", ".join(f"{share:.0%} {resource.upper()}" for resource, share in used.items()),
+    ]
+    with tempfile.TemporaryDirectory() as cache:
+        for label in ("cold", "from cache"):
+            shutil.rmtree(out / "emit", ignore_errors=True)
+            step = dagtrain("emit", "--out", out, cache=cache)
+            what = step.error or "every FPGA clean under verilator --lint-only -Wall"
+            lines.append(f"  emit {label} {step.seconds:.0f} s, {step.memory:.1f} GiB: {what}")
+    return lines
+
+
+def dagtrain(command: str, *words: object, cache: str | None = None) -> Step:
+    """Run a command with --json."""
+    environment = dict(os.environ) | ({"DAGTRAIN_CACHE": cache} if cache else {})
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        arguments = [Path(sys.executable).with_name("dagtrain"), command, *map(str, words), "--json"]
+        child = subprocess.Popen(arguments, cwd=ROOT, stdout=output, stderr=errors, env=environment)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        errors.seek(0)
+        text, error = output.read(), errors.read().strip()
+    seconds, memory = time.perf_counter() - start, usage.ru_maxrss / 2**20
+    if child.returncode:
+        return Step(seconds, memory, {}, error or f"exit code {child.returncode}")
+    return Step(seconds, memory, {command: json.loads(text)}, "")
+
+
+if __name__ == "__main__":
+    main()
