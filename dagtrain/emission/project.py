@@ -39,16 +39,16 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
     write_text(folder / "manifest.json", json.dumps(_manifest(design, sources, part, clock_mhz), indent=1) + "\n")
 
 
-def lint_device(folder: Path, design: DeviceDesign, known: Path) -> None:
-    """Check the Verilog that `write_device` left in ``folder``; what was clean once is not checked again.
+def lint_device(folder: Path, top: str, known: Path) -> None:
+    """Check the Verilog with the top module ``top`` that `write_device` left; what was clean once is not checked again.
 
     ``known`` is a folder that remembers clean sources.  Raises `ToolError` with everything that Verilator found."""
     sources = [folder / line for line in (folder / "files.f").read_text().split()]
     verilator = " ".join([run_tool(["verilator", "--version"]), *LINT])
-    texts = [verilator.encode(), *(source.read_bytes() for source in sources)]
+    texts = [verilator.encode(), top.encode(), *(source.read_bytes() for source in sources)]
     mark = known / hashlib.sha256(b"\0".join(texts)).hexdigest()
     if not mark.exists():
-        lint_verilog(sources, design.top.name)
+        lint_verilog(sources, top)
         write_text(mark, "")
 
 

@@ -85,7 +85,7 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     if options.lint:
         known = cache_folder() / "lint"
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            linted = pool.map(lambda device: lint_device(folder / device.name, device, known), design.devices)
+            linted = pool.map(lambda device: lint_device(folder / device.name, device.top.name, known), design.devices)
             for device, _ in zip(design.devices, linted, strict=True):
                 progress.advance(note=f"{device.name} is clean")
     summaries = [
