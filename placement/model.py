@@ -356,14 +356,18 @@ def solve(model: cp_model.CpModel, effort: Effort) -> tuple[cp_model.CpSolver, c
 
     The solver works in a thread of its own, so that Ctrl-C stops it at once and is passed on: left to itself, CP-SAT
     would catch the signal and call the interrupted search UNKNOWN.
+
+    A model with a hint is searched by one worker: with several, OR-tools 9.15 aborts the process where a worker finds
+    out while it loads the model that there is nothing to search ("heuristics.fixed_search != nullptr").
     """
+    workers = 1 if model.proto.solution_hint.vars else effort.workers
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = effort.seed
     solver.parameters.max_deterministic_time = effort.deterministic_seconds
     if effort.wall_seconds is not None:
         solver.parameters.max_time_in_seconds = effort.wall_seconds
-    solver.parameters.num_workers = effort.workers
-    solver.parameters.interleave_search = True
+    solver.parameters.num_workers = workers
+    solver.parameters.interleave_search = workers > 1
     solver.parameters.catch_sigint_signal = False
     with ThreadPoolExecutor(max_workers=1) as pool:
         future = pool.submit(solver.solve, model)

@@ -393,3 +393,49 @@ def test_streams_carry_weights_tile_by_tile() -> None:
     weights = np.arange(8).reshape(1, 2, 2, 1, 2)
     assert np.array_equal(from_beats(layer, "w", to_beats(layer, "w", weights)), weights)
     assert math.prod(layer.weight_shape) == layer.weight_count
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("seed", range(6))
+def test_one_version_of_weights_on_chip_gives_the_same_bits(engine: type[Layer], seed: int) -> None:
+    layer = dataclasses.replace(random_engine(engine, 300 + seed), weights=Home.PARKED)
+    assert layer.memories()[0].depth == layer.words
+    simulate(layer, 4, seed, 0.0 if seed % 2 else 0.4)
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_engine_rests_no_longer_than_declared_while_it_takes_the_next_version(
+    engine: type[Layer], seed: int
+) -> None:
+    batch = 12
+    layer = dataclasses.replace(random_engine(engine, 320 + seed), weights=Home.PARKED, recipe=Recipe(batch=batch))
+    run = simulate(layer, 3, seed, 0.0, Backend.VERILATOR)
+    at = ends(layer, run, layer.sources[0].name)
+    pauses = [at[start] - at[start - 1] - layer.cycles_per_frame for start in (batch, 2 * batch)]
+    # words of the next version that wait in front of the memory
+    waiting = 2 * layer.tile.size // layer.w_lanes
+    # pixels of an error that no tap reaches need none
+    busy = engine is Conv and layer.walk.cycles == layer.cycles_per_frame
+    least = layer.weight_count // layer.w_lanes - waiting if busy else 0
+    assert all(least <= pause <= layer.load_cycles for pause in pauses), (layer, pauses)
+    # the rest of it is not taken while the one before is in use
+    beats = layer.port("w").beats
+    if beats > waiting:
+        assert run.fire_cycles["w"][waiting] > at[batch - 1] - layer.pipeline_cycles, layer
+
+
+@pytest.mark.parametrize("engine", [Conv, ConvError])
+def test_lanes_of_parked_weights_let_the_fifo_of_the_map_bridge_the_rest(engine: type[Layer]) -> None:
+    fields: dict[str, Any] = {"height": 14, "width": 14, "channels": 64, "filters": 64, "kernel": (3, 3)}
+    layer: Any = engine(**fields, padding=(1, 1, 1, 1), weights=Home.PARKED, recipe=Recipe(batch=16))
+    cycles = 500_000
+    folded = layer.fold(cycles)
+    assert folded.load_cycles <= cycles / (2 * 14)
+    assert folded.cycles_per_frame + folded.load_cycles / 16 <= cycles
+    assert dataclasses.replace(folded, w_lanes=folded.w_lanes // 2).load_cycles > cycles / (2 * 14)
+    two = dataclasses.replace(folded, weights=Home.ON_CHIP)
+    assert 2 * folded.memories()[0].depth == two.memories()[0].depth
+    with pytest.raises(FoldingError):
+        # no slack is left to load in
+        folded.fold(folded.cycles_per_frame, folded.tile)

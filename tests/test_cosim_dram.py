@@ -18,10 +18,11 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_device
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
-from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
+from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
 from hdl.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError
+from hdl.layers.base import Home
 from hdl.simulate.design import cache_folder
 from hdl.tensor import Kind
 from hdl.verilog import check_yosys, lint_verilog
@@ -115,6 +116,24 @@ def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
     run = train(design, tmp_path)
     assert run.mismatches == ()
     assert len(run.losses) == 4 * BATCH
+
+
+@pytest.mark.parametrize(("staleness", "kind"), [(0, "one"), (2, "branches apart"), (BATCH, "one")])
+def test_weights_that_wait_in_dram_for_the_ones_in_use_change_no_bit(staleness: int, kind: str, tmp_path: Path) -> None:
+    graph = residual_net(staleness)
+    engines = {
+        node.name: Home.PARKED for node in graph.nodes if node.layer.macs and node.layer.at(Home.PARKED) is not None
+    }
+    design = designed(move_memories(graph, engines), kind, use())
+    assert stored(design) == {graph.by_name[name].inputs["w"] for name in engines}
+    assert len(engines) == 2 * len(CONVOLUTIONS) + 1
+    two = designed(graph, kind, use())
+    words = [
+        sum(len(i.words) for d in made.devices for i in d.images if i.image == "weights" and i.node in engines)
+        for made in (design, two)
+    ]
+    assert 2 * words[0] == words[1]
+    assert train(design, tmp_path).mismatches == ()
 
 
 def test_another_first_momentum_in_dram_is_seen_as_a_mismatch(tmp_path: Path) -> None:

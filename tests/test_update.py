@@ -263,7 +263,7 @@ def test_state_outside_goes_a_beat_a_cycle_however_short_the_tensor(layer: Updat
 
 def test_only_state_on_chip_waits_until_what_it_reads_is_written() -> None:
     short = Update(shape=(3,))
-    outside = short.in_dram()
+    outside = short.at(Home.DRAM)
     assert outside is not None
     assert (short.cycles_per_batch, outside.cycles_per_batch) == (PIPELINE, 3)
     assert (len(short.memories()), outside.memories()) == (2, ())
@@ -277,10 +277,10 @@ def test_an_element_of_state_outside_has_the_master_below_the_momentum() -> None
 
 
 def test_state_too_wide_for_one_code_stays_on_chip() -> None:
-    widest = Update(shape=(2,), momentum_width=30).in_dram()
+    widest = Update(shape=(2,), momentum_width=30).at(Home.DRAM)
     assert widest is not None
     assert widest.rings[0].back.payload_bits == 62
-    assert Update(shape=(2,), momentum_width=31).in_dram() is None
+    assert Update(shape=(2,), momentum_width=31).at(Home.DRAM) is None
 
 
 @pytest.mark.parametrize("layer", OUTSIDE, ids=name_of)

@@ -145,8 +145,8 @@ def ring_net(node: str, port: Port) -> str:
 
 def stored_edges(graph: Graph, use: DramUse) -> frozenset[str]:
     """Edges whose data go through DRAM."""
-    replayed = {node.inputs[port] for node in graph.nodes for port in node.layer.replayed}
-    return use.edges | replayed
+    outside = {node.inputs[port] for node in graph.nodes for port in (*node.layer.replayed, *node.layer.parked)}
+    return use.edges | outside
 
 
 def instance_name(node: str) -> str:
@@ -255,6 +255,8 @@ def _add_stored_channel(
     if sink.name in node.layer.replayed:
         version0 = first_images(graph, node)[sink.name]
         memory.add_weights(edge, lanes, sink, graph.recipe, version0, nets)
+    elif sink.name in node.layer.parked:
+        memory.add_parked(edge, lanes, sink, node.layer.parked[sink.name], nets)
     else:
         memory.add_fifo(edge, lanes, sink, depth_beats, nets)
 

@@ -3,6 +3,7 @@
 Structure (units of `hdl.dram` and `hdl.axi`)::
 
     producer ─▶ DramFifo ─▶ consumer        a stash, or a shortcut that waits for the long way
+    update ─▶ DramFifo ─▶ conv              the next version of weights, until the one in use is out (`Layer.parked`)
     update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out (`Layer.replayed`)
     layer ─▶ DramFifo ─▶ the same layer     sums of gradients under way, optimiser state (`Layer.rings`)
         every unit ─▶ tree of AxiMerge ─▶ AXI4 port `m_axi_…` of the device
@@ -69,6 +70,12 @@ class DramUse:
         """Two versions of a replayed sink's tensor."""
         fields = self._fields(sink, source_lanes, sink.lanes, Fraction(1))
         return DramReplay(**fields, batch=recipe.batch, staleness=recipe.staleness)
+
+    def parked(self, source_lanes: int, sink: Port, load_cycles: int) -> DramFifo:
+        """The FIFO in which a tensor waits until a layer takes all of it within ``load_cycles``."""
+        frames = Fraction(max(1, self.cycles_per_frame), max(1, load_cycles))
+        # as in every FIFO of tensors, one more
+        return DramFifo(**self._fields(sink, source_lanes, sink.lanes, frames), capacity=2)
 
     def ring(self, ring: Ring) -> DramFifo:
         """The FIFO between the two ports of a ring."""
@@ -172,6 +179,10 @@ class MemoryPort:
         """Two versions of a replayed tensor, read once a frame; ``version0`` are beats of the sink."""
         unit = self.use.replay(source_lanes, sink, recipe)
         self._add(edge, unit, nets, unit.image([version0], sink.lanes))
+
+    def add_parked(self, edge: str, source_lanes: int, sink: Port, load_cycles: int, nets: tuple[str, str]) -> None:
+        """What a layer takes all at once."""
+        self._add(edge, self.use.parked(source_lanes, sink, load_cycles), nets, ())
 
     def add_ring(self, node: str, ring: Ring, preloaded: Sequence[int], nets: tuple[str, str]) -> None:
         """What a layer keeps outside; ``preloaded`` are the beats that stand in it at the start."""

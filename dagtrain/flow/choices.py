@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dagtrain.emission.memory import DramUse
 from dagtrain.ir import Graph
-from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.memory_home import move_memories
 from hdl.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.base import Home
@@ -33,7 +33,8 @@ class Choice:
     @property
     def label(self) -> str:
         """Short and unique among the choices of a node."""
-        outside = [*(["memory"] if self.memory is Home.DRAM else []), *self.fifos]
+        memory = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory]
+        outside = [*memory, *self.fifos]
         return f"T{self.cycles}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
     def to_payload(self) -> str:
@@ -67,14 +68,14 @@ def fold_cycles(plan: Plan) -> int:
     return found[0]
 
 
-def memory_homes(choices: Mapping[str, Choice]) -> frozenset[str]:
-    """Nodes whose own memory lies in DRAM."""
-    return frozenset(name for name, choice in choices.items() if choice.memory is Home.DRAM)
+def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:
+    """Where the memories lie of nodes that do not have all of them on chip."""
+    return {name: choice.memory for name, choice in choices.items() if choice.memory is not Home.ON_CHIP}
 
 
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     """The training graph with the memories of layers where the choices put them."""
-    return keep_in_dram(graph, memory_homes(choices))
+    return move_memories(graph, memory_homes(choices))
 
 
 def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:

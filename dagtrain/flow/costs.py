@@ -26,7 +26,7 @@ from dagtrain.flow.choices import Choice
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.buffers import REGISTER_BEATS, fifo_beats
 from dagtrain.passes.fold import fold_graph, weight_tiles
-from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.schedule import schedule
 from hdl.axi import AxiMerge
 from hdl.dram import DramUnit
@@ -156,11 +156,11 @@ class Offer:
 
 @dataclass
 class LevelCosts:
-    """All offers at one number of cycles a frame, depths and links as they are when ``homes`` keep memories in DRAM."""
+    """All offers at one number of cycles a frame, depths and links as they are when memories live in ``homes``."""
 
     graph: Graph
     cycles: int
-    homes: frozenset[str]
+    homes: Mapping[str, Home]
     dram: DramUse
     parts: Sequence[Part]
     estimator: Estimator
@@ -172,7 +172,7 @@ class LevelCosts:
 
     def __post_init__(self) -> None:
         """Raises `FoldingError` when the level is too fast for a layer."""
-        chosen = keep_in_dram(self.graph, self.homes)
+        chosen = move_memories(self.graph, self.homes)
         self.folded = fold_graph(chosen, self.cycles)
         self.tiles = weight_tiles(chosen, self.cycles)
         self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
@@ -193,18 +193,19 @@ class LevelCosts:
 
     def _layers(self, node: Node) -> Iterator[tuple[Home, Layer]]:
         original = self.graph.by_name[node.name].layer
-        outside = original.in_dram()
-        here = Home.DRAM if node.name in self.homes else Home.ON_CHIP
+        here = self.homes.get(node.name, Home.ON_CHIP)
         yield here, node.layer
         bits = max(map(_memory_bits, (*original.sinks, *original.sources)), default=0)
         least = LEAST_DRAM_BLOCKS * min(part.m20k_bits for part in self.parts)
-        if outside is None or not self.free or bits < least:
+        if not self.free or bits < least:
             return
-        other, variant = (Home.ON_CHIP, original) if here is Home.DRAM else (Home.DRAM, outside)
-        try:
-            yield other, variant.fold(self.cycles, self.tiles.get(node.name))
-        except FoldingError:
-            return
+        for home in Home:
+            variant = original.at(home) if home is not here else None
+            if variant is not None:
+                try:
+                    yield home, variant.fold(self.cycles, self.tiles.get(node.name))
+                except FoldingError:
+                    continue
 
     def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
         """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes."""
@@ -223,7 +224,7 @@ class LevelCosts:
         for port in layer.sinks:
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
-            stored = port in fifos or port.name in layer.replayed
+            stored = port in fifos or port.name in layer.replayed or port.name in layer.parked
             if crosses:
                 beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
                 contents += self._units(self.links.receiving(edge, beats))
@@ -234,6 +235,9 @@ class LevelCosts:
                 contents += self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
                 if port in fifos:
                     units.append((self.dram.fifo(lanes, port, self.depths[edge]), Fraction(1)))
+                elif port.name in layer.parked:
+                    unit = self.dram.parked(lanes, port, layer.parked[port.name])
+                    units.append((unit, Fraction(1, self.graph.recipe.batch)))
                 else:
                     units.append((self.dram.replay(lanes, port, self.graph.recipe), Fraction(1)))
         for ring in layer.rings:

@@ -26,6 +26,7 @@ from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
+from hdl.layers.base import Home
 from hdl.link import wire_words
 from hdl.parts import Part
 from placement.cluster import Cluster
@@ -55,6 +56,8 @@ HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports
 LINK_STEPS = 8
 LINK_RATIO = 1.03
+# no node has its memory elsewhere
+ON_CHIP: Mapping[str, Home] = {}
 # multipliers of 16-bit operands in a DSP block of every part
 MULTIPLIERS_PER_DSP = 2
 
@@ -155,7 +158,7 @@ class Planner:
         shares: list[float] = []
         for resource in RESOURCES:
             there = sum(int(getattr(device, resource)) for device in devices)
-            offers = self._priced(slow, frozenset(), None).offers.values()
+            offers = self._priced(slow, ON_CHIP, None).offers.values()
             least = sum(min(int(getattr(c, resource)) for cs in parts.values() for c in cs) for parts in offers)
             shares.append(least / max(1, there))
         return math.ceil(slow * min(1.0, max(shares)))
@@ -204,11 +207,11 @@ class Planner:
         raise failure or InfeasibleError(f"{self.graph.name}: the placement found has no room for its network ports")
 
     def fixed(
-        self, assignment: Mapping[str, str], cycles: int, homes: frozenset[str] = frozenset(), found: Plan | None = None
+        self, assignment: Mapping[str, str], cycles: int, homes: Mapping[str, Home] = ON_CHIP, found: Plan | None = None
     ) -> Planned:
         """The plan of a given placement folded for ``cycles``, links priced in; the bound of ``found`` is kept.
 
-        ``homes``: nodes whose memory lies in DRAM at first; the plan may say otherwise."""
+        ``homes``: where memories of nodes lie at first that aren't on chip; the plan may say otherwise."""
         for free in [True] * HOME_ROUNDS + [False]:
             level = self._priced(cycles, homes, assignment, free)
             # network ports are in the prices of their nodes
@@ -244,7 +247,7 @@ class Planner:
         for cycles in wanted:
             # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
             try:
-                priced.append(self._priced(cycles, frozenset(), None))
+                priced.append(self._priced(cycles, ON_CHIP, None))
             except FoldingError:
                 if not priced and cycles == wanted[-1]:
                     raise
@@ -255,10 +258,10 @@ class Planner:
         return self._instance(priced, self._ported)
 
     def _priced(
-        self, cycles: int, homes: frozenset[str], assignment: Mapping[str, str] | None, free: bool = True
+        self, cycles: int, homes: Mapping[str, Home], assignment: Mapping[str, str] | None, free: bool = True
     ) -> PricedLevel:
         """Every node's configurations by part at one level; kept, because rounds of refinement ask again."""
-        key = (cycles, homes, tuple(sorted(assignment.items())) if assignment else None, free)
+        key = (cycles, frozenset(homes.items()), tuple(sorted(assignment.items())) if assignment else None, free)
         if key in self._known:
             self.progress.advance(len(self.graph.nodes))
             return self._known[key]

@@ -1,28 +1,34 @@
-"""Where the large memories of layers live: chosen nodes keep weights, sums of gradients or optimiser state in DRAM."""
+"""Where the large memories of layers live: weights, sums of gradients, optimiser state on chip, in DRAM or in both."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import weight_groups
 from hdl.errors import DagtrainError
+from hdl.layers.base import Home
 
 
 def keep_in_dram(graph: Graph, names: Collection[str]) -> Graph:
-    """The training graph in which the nodes ``names`` keep their large memory outside (`Layer.in_dram`).
+    """The training graph in which the nodes ``names`` keep their large memory in DRAM; see `move_memories`."""
+    return move_memories(graph, dict.fromkeys(names, Home.DRAM))
+
+
+def move_memories(graph: Graph, homes: Mapping[str, Home]) -> Graph:
+    """The training graph in which the large memories of these nodes live where ``homes`` says (`Layer.at`).
 
     Raises `DagtrainError` that lists names without a node, and nodes without such a memory."""
-    problems = [f"{name}: no such node" for name in sorted(set(names) - set(graph.by_name))]
+    problems = [f"{name}: no such node" for name in sorted(set(homes) - set(graph.by_name))]
     nodes: list[Node] = []
     for node in graph.nodes:
-        if node.name in names:
-            outside = node.layer.in_dram()
-            if outside is None:
+        if node.name in homes:
+            moved = node.layer.at(homes[node.name])
+            if moved is None:
                 problems.append(f"{node.name}: has no memory that could lie in DRAM; leave it on chip")
             else:
-                node = replace(node, layer=outside)
+                node = replace(node, layer=moved)
         nodes.append(node)
     if problems:
         raise DagtrainError(f"graph {graph.name}: " + "; ".join(problems))
@@ -36,5 +42,5 @@ def sharing_weights(graph: Graph, names: Collection[str]) -> frozenset[str]:
         for group in weight_groups(graph)
         if any(node.name in names for node in group)
         for node in group
-        if node.layer.in_dram() is not None
+        if node.layer.at(Home.DRAM) is not None
     )

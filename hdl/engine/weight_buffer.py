@@ -33,13 +33,13 @@ def weight_buffer(
     streamed: bool = False,
     slots: int = 2,
 ) -> Any:
-    """A memory of ``2 * words`` words with the image "weights"; version 0 is its first half at power-up.
+    """A memory of ``slots * words`` words with the image "weights"; version 0 is its first place at power-up.
 
     Frame ``t`` (0, 1, …) reads version ``recipe.version(t)``.  Version 1, 2, … arrive on ``w``, ``words`` words each,
-    into the half that is not in use, and wait there.  Costs the memory and a few counters.
+    into a place that is not in use, and wait there.  Of a single place the next version takes possession after the
+    last read of the one before; until all of it is there no frame starts.  Costs the memory and a few counters.
 
-    With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``, and there
-    are ``slots`` instead of two places for versions.
+    With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``.
 
     Args:
         claim: in, the next frame (in order) may start; only while ``claimable``.
@@ -53,7 +53,7 @@ def weight_buffer(
     batch = 1 if streamed else recipe.batch
     first_claims = 0 if streamed else recipe.batch + recipe.staleness
     first_reads = max(batch, first_claims)
-    first_write = 0 if streamed else words
+    first_write = 0 if streamed or slots == 1 else words
     first_ahead = -1 if streamed else 0
     last_word = words - 1
     final, last_base = slots * words - 1, (slots - 1) * words

@@ -48,6 +48,8 @@ class Home(Enum):
     """Where a layer's large memory lives: weights, sums of gradients, optimiser state."""
 
     ON_CHIP = "on_chip"
+    # what is in use on chip, what comes next waits outside (`Layer.parked`)
+    PARKED = "parked"
     DRAM = "dram"
 
 
@@ -203,9 +205,10 @@ class Layer(ABC):
         tensor and ``cycles``, so both ends of an edge agree; lanes of per-batch ports are `weight_lanes`.
         Raises `FoldingError` when even the widest variant is slower."""
 
-    def in_dram(self) -> Self | None:
-        """This layer with its large memory outside (`rings`, `replayed`); None where it has none that could be."""
-        return None
+    def at(self, home: Home) -> Self | None:
+        """This layer with its large memory there; None where it has none that could be.  ON_CHIP gives the layer as it
+        is in the training graph."""
+        return self if home is Home.ON_CHIP else None
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -216,6 +219,12 @@ class Layer(ABC):
     def replayed(self) -> tuple[str, ...]:
         """Per-batch sinks that want the version of each frame once a frame (see `hdl.dram.DramReplay`)."""
         return ()
+
+    @property
+    def parked(self) -> Mapping[str, int]:
+        """Per-batch sinks whose next tensor waits outside until the layer takes all of it at once, and the cycles in
+        which it wants to have taken it: it rests for so long once a batch."""
+        return {}
 
     # ---- order of streams -------------------------------------------------------------------------------
 

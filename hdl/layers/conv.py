@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from myhdl import block
@@ -61,8 +61,8 @@ class _ConvEngine(Layer):
     # elements a beat of weights or gradients
     w_lanes: int = 1
     tile: Tile = field(default_factory=Tile)
-    # of weights (two versions), or of the sums of their gradients; from DRAM, ``w`` brings each frame's version once a
-    # frame, in the same stream order
+    # of weights (two versions), or of the sums of their gradients; PARKED: one version is here, and the next one comes
+    # when it is out of use; from DRAM, ``w`` brings each frame's version once a frame, in the same stream order
     weights: Home = Home.ON_CHIP
 
     def __post_init__(self) -> None:
@@ -134,12 +134,23 @@ class _ConvEngine(Layer):
         """Whether weights come once a frame."""
         return self.weights is Home.DRAM
 
-    def in_dram(self) -> Self | None:
-        """Weights, or sums of gradients, outside; None if no tile leaves a pass over the map long enough."""
+    def at(self, home: Home) -> Self | None:
+        """Weights, or sums of gradients, there; DRAM needs a tile that leaves a pass over the map long enough."""
         try:
-            return dataclasses.replace(self, weights=Home.DRAM)
+            return dataclasses.replace(self, weights=home)
         except FoldingError:
             return None
+
+    @property
+    def versions(self) -> int:
+        """Versions of the weights on chip, unless they come once a frame."""
+        return 1 if self.weights is Home.PARKED else 2
+
+    @property
+    def load_cycles(self) -> int:
+        """Cycles for which the engine rests once a batch while it takes the next version in place of the one before, if
+        ``w`` doesn't stall."""
+        return LOAD_LATENCY + self.weight_count // self.w_lanes if self.weights is Home.PARKED else 0
 
     @property
     def pass_words(self) -> int:
@@ -149,7 +160,7 @@ class _ConvEngine(Layer):
     def _slots(self) -> int:
         """Passes for which the weight buffer must have room so that weights never wait for one another."""
         if not self.streamed:
-            return 2
+            return self.versions
         # in frames times passes, so that nothing is rounded
         passes = self.filters // self.tile.po
         arrive = self.weight_count // self.w_lanes
@@ -219,8 +230,15 @@ class _ConvEngine(Layer):
         }
         # streamed weights of a pass must be there a few cycles before it, and its gradients leave a few cycles later
         slack = 2 * SHORTEST_PASS * (self.filters // tile.po) if self.streamed else 0
-        lanes["w_lanes"] = weight_lanes(self.weight_count, tile.size, cycles - slack)
+        wanted = self._loading_cycles(cycles) if self.weights is Home.PARKED else cycles - slack
+        lanes["w_lanes"] = weight_lanes(self.weight_count, tile.size, wanted)
         return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
+
+    def _loading_cycles(self, cycles: int) -> int:
+        """Cycles in which a version should be taken at that pace: the FIFO of the map holds two rows, and half of one
+        is for what comes meanwhile."""
+        frame = self._frame_ports()[0].tensor.shape
+        return max(1, cycles // (2 * frame[0]) - LOAD_LATENCY)
 
     def _memory_blocks(self, tile: Tile) -> int:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
@@ -232,7 +250,7 @@ class _ConvEngine(Layer):
             tile = next(iter(self.tiles(cycles)), None)
         if tile is not None:
             folded = self._with(tile, cycles)
-            if folded.cycles_per_frame <= cycles:
+            if folded.cycles_per_frame + -(-folded.load_cycles // self.recipe.batch) <= cycles:
                 return folded
         raise FoldingError(
             f"{type(self).__name__} {self.input_shape} -> {self.output_shape}, kernel {self.kernel}: "
@@ -246,7 +264,18 @@ class _ConvEngine(Layer):
         codes = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)]
         if self.streamed:
             return {"w": pack(codes, fixed.width, self.w_lanes)}
-        return {"weights": pack(codes, fixed.width, self.tile.size) + [0] * self.words}
+        return {"weights": pack(codes, fixed.width, self.tile.size) + [0] * (self.versions - 1) * self.words}
+
+    def _weight_memories(self, fixed: Fixed) -> tuple[Memory, ...]:
+        """The versions of the weights, if they live here."""
+        if self.streamed:
+            return ()
+        return (Memory("weights", self.versions * self.words, self.tile.size * fixed.width),)
+
+    @property
+    def parked(self) -> Mapping[str, int]:
+        """w, if one version lives here."""
+        return {"w": self.load_cycles} if self.weights is Home.PARKED else {}
 
 
 def memory_blocks(depth: int, width: int) -> int:
@@ -342,10 +371,8 @@ class Conv(_ConvEngine):
         return ("w",) if self.streamed else ()
 
     def memories(self) -> tuple[Memory, ...]:
-        """Two versions of the weights, if they live here."""
-        if self.streamed:
-            return ()
-        return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
+        """The versions of the weights, if they live here."""
+        return self._weight_memories(self.w_fixed)
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0: in the first half of the memory, or for ``w``."""
@@ -377,7 +404,8 @@ class Conv(_ConvEngine):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Kernels, strides, paddings, tiles and versions of weights."""
-        return tuple(cls(**example, x_lanes=x, y_lanes=y) for example, x, y in example_fields())
+        found = [cls(**example, x_lanes=x, y_lanes=y) for example, x, y in example_fields()]
+        return (*found, *_parked_too(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,10 +495,8 @@ class ConvError(_ConvEngine):
         return ("w",) if self.streamed else ()
 
     def memories(self) -> tuple[Memory, ...]:
-        """Two versions of the weights, if they live here."""
-        if self.streamed:
-            return ()
-        return (Memory("weights", 2 * self.words, self.tile.size * self.w_fixed.width),)
+        """The versions of the weights, if they live here."""
+        return self._weight_memories(self.w_fixed)
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0: in the first half of the memory, or for ``w``."""
@@ -506,7 +532,7 @@ class ConvError(_ConvEngine):
                 example["tile"] = Tile(tile.po, tile.pi, 1)
                 example["w_lanes"] = 1
             found.append(cls(**example, e_lanes=y, dx_lanes=x))
-        return tuple(found)
+        return (*found, *_parked_too(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -542,6 +568,10 @@ class ConvGradient(_ConvEngine):
         """Pixel, filter group, channel group, taps: the forward engine's."""
         rows, columns = forward_axes(self, tile)
         return Walk(rows, columns, self.channels // tile.pi, self.filters // tile.po, outer_repeat=self.streamed)
+
+    def at(self, home: Home) -> Self | None:
+        """There is one version of sums: none could wait outside."""
+        return None if home is Home.PARKED else super().at(home)
 
     def _buildable(self, tile: Tile) -> bool:
         if not super()._buildable(tile):
@@ -652,10 +682,15 @@ class ConvGradient(_ConvEngine):
         return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in example_fields())
 
 
+Engine = TypeVar("Engine", bound=_ConvEngine)
 # tensors of sums in a ring: the one under way, and one for what waits around it
 SUMS_CAPACITY = 2
 # fields that mean the same in all engines of a convolution
 SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "padding", "recipe", "tile", "w_lanes")
+# examples that are there with one version of weights as well: staleness none, some, a batch
+PARKED_EXAMPLES = (2, 3, 8)
+# cycles from the last use of a version to the first use of the next one, beside those in which it comes, at most
+LOAD_LATENCY = 16
 # cycles, beyond work and arrival, for which the weights of a pass hold their place, at most
 PASS_LATENCY = 12
 # upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
@@ -745,6 +780,11 @@ def conv_gradient_passes(
 ) -> Any:
     """The gradient circuit whose sums live outside."""
     return gradient_passes(clk, rst, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
+
+
+def _parked_too(found: Sequence[Engine]) -> list[Engine]:
+    """Some of the examples with one version of their weights on chip, for all kinds of staleness."""
+    return [dataclasses.replace(found[index], weights=Home.PARKED) for index in PARKED_EXAMPLES]
 
 
 def example_fields() -> list[tuple[dict[str, Any], int, int]]:

@@ -178,9 +178,11 @@ class Update(Layer):
         del port
         return None if len(self.shape) == 1 else self.tile.order(self.shape)
 
-    def in_dram(self) -> Self | None:
-        """Master and momentum outside; None if they are too wide for one code."""
-        return dataclasses.replace(self, state=Home.DRAM) if self.state_fixed.width <= WIDEST else None
+    def at(self, home: Home) -> Self | None:
+        """Master and momentum there; in DRAM unless they are too wide for one code."""
+        if home is Home.PARKED or (home is Home.DRAM and self.state_fixed.width > WIDEST):
+            return None
+        return dataclasses.replace(self, state=home)
 
     @property
     def rings(self) -> tuple[Ring, ...]:
