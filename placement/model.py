@@ -61,6 +61,8 @@ class Model:
     hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
     # single constraints to be left out: a family, and the name of a device, item or group
     relaxed: frozenset[tuple[Family, str]] = frozenset()
+    # whether the solver starts at an assignment
+    hinted: bool = False
 
     def holds(self, family: Family, name: str) -> bool:
         """Whether the constraint of a family for a device, item or group is to be kept."""
@@ -263,6 +265,7 @@ def order_equal_devices(model: Model) -> None:
 
 def add_hint(model: Model, assignment: Assignment) -> None:
     """Start the solver at an assignment; what is not usable at this T is left open."""
+    model.hinted = True
     for (i, n), variable in model.on.items():
         model.solver.add_hint(variable, int(assignment.devices[i] == n))
     for (i, n, k), variable in model.picks.items():
@@ -302,7 +305,7 @@ def decide(
     Raises:
         DagtrainError: numbers too large for the solver's 64-bit sums.
     """
-    solver, status = solve(model.solver, effort)
+    solver, status = solve(model.solver, effort, hinted=model.hinted)
     spent(solver.response_proto.deterministic_time)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Answer.FEASIBLE, _read(model, solver)
@@ -351,16 +354,18 @@ def fewest_crossings(instance: Instance, options: Options, assignment: Assignmen
     return found if answer is Answer.FEASIBLE and found is not None else assignment
 
 
-def solve(model: cp_model.CpModel, effort: Effort) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
+def solve(
+    model: cp_model.CpModel, effort: Effort, *, hinted: bool = False
+) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
     """Run CP-SAT reproducibly within the effort: (the solver, with its values; its status).
 
     The solver works in a thread of its own, so that Ctrl-C stops it at once and is passed on: left to itself, CP-SAT
     would catch the signal and call the interrupted search UNKNOWN.
 
-    A model with a hint is searched by one worker: with several, OR-tools 9.15 aborts the process where a worker finds
-    out while it loads the model that there is nothing to search ("heuristics.fixed_search != nullptr").
+    A model with a hint (`hinted`) is searched by one worker: with several, OR-tools 9.15 aborts the process where a
+    worker finds out while it loads the model that there is nothing to search ("heuristics.fixed_search != nullptr").
     """
-    workers = 1 if model.proto.solution_hint.vars else effort.workers
+    workers = 1 if hinted else effort.workers
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = effort.seed
     solver.parameters.max_deterministic_time = effort.deterministic_seconds

@@ -162,7 +162,7 @@ def _cheapest_here(
     for r in range(4):
         model.add(sum(cost * pick for cost, pick in use[r]) <= int(limits[r]))
     model.minimize(sum(terms))
-    solver, status = solve(model, Effort(deterministic_seconds=SETTLE_SECONDS, seed=seed, workers=1))
+    solver, status = solve(model, Effort(deterministic_seconds=SETTLE_SECONDS, seed=seed, workers=1), hinted=True)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return {}
     return {i: k for i, k, pick in picks if solver.value(pick)}

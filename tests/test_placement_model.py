@@ -346,3 +346,14 @@ def test_cheapest_configurations_take_the_smallest_share_of_their_devices() -> N
     scarce = instance([item(name, *menu) for name in "abc"], dsp=1000, m20k=20)
     options = OptionTable(scarce).at(10)
     assert m.cheapest_configurations(scarce, options, wasteful, EFFORT).configurations == (0, 0, 0)
+
+
+def test_a_hinted_model_without_a_solution_is_answered_and_does_not_end_the_process() -> None:
+    # OR-tools 9.15 aborts here where a model with a hint has several workers
+    for cycles in range(10, 30):
+        problem = instance(
+            [item("a"), item("b"), item("c")], (link("a", "b"), link("b", "c")), dsp=5, link_bits_per_s=1
+        )
+        model = m.build_model(problem, OptionTable(problem).at(cycles))
+        m.add_hint(model, m.Assignment((0, 1, 0), (0, 0, 0)))
+        assert m.decide(model, m.Effort(deterministic_seconds=1.0, workers=2))[0] is m.Answer.INFEASIBLE
