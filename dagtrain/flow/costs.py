@@ -203,9 +203,12 @@ class LevelCosts:
             variant = original.at(home) if home is not here else None
             if variant is not None:
                 try:
-                    yield home, variant.fold(self.cycles, self.tiles.get(node.name))
+                    folded = variant.fold(self.cycles, self.tiles.get(node.name))
                 except FoldingError:
                     continue
+                # a word a cycle is all that DRAM delivers
+                if all(folded.port(name).payload_bits <= self.dram.format.data_bits for name in folded.parked):
+                    yield home, folded
 
     def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
         """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes."""

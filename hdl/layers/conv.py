@@ -250,7 +250,9 @@ class _ConvEngine(Layer):
             tile = next(iter(self.tiles(cycles)), None)
         if tile is not None:
             folded = self._with(tile, cycles)
-            if folded.cycles_per_frame + -(-folded.load_cycles // self.recipe.batch) <= cycles:
+            rests = -(-folded.load_cycles // self.recipe.batch)
+            bridged = folded.load_cycles <= 2 * self._loading_cycles(cycles)
+            if folded.cycles_per_frame + rests <= cycles and (bridged or not rests):
                 return folded
         raise FoldingError(
             f"{type(self).__name__} {self.input_shape} -> {self.output_shape}, kernel {self.kernel}: "
