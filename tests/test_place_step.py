@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.planning import Planner
 from dagtrain.passes.fold import fold_graph
-from hdl.errors import FoldingError
+from dagtrain.progress import Silent
+from hdl.errors import FoldingError, InfeasibleError
+from hdl.estimate import Estimator
+from placement.cluster import read_cluster
+from placement.search import SearchOptions
 from tests.flow_support import call, new_case, quick_costs
 
 
@@ -29,3 +35,21 @@ def test_a_pace_at_which_one_layer_cannot_be_folded_is_left_out(
     assert outcome.code == 0, outcome.error
     plan = json.loads((case.out / "place" / "plan.json").read_text())
     assert plan["cycles_per_frame"] <= 64
+
+
+def test_a_device_with_too_few_memories_made_of_logic_is_refused(tmp_path: Path) -> None:
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    graph, cluster = load_training_graph(case.workspace), read_cluster(case.cluster)
+    device = cluster.devices[0]
+    nodes = {node.name: device.name for node in graph.nodes}
+
+    def plan(blocks: int) -> None:
+        part = replace(device.board.part, lut_memory=replace(device.board.part.lut_memory, blocks=blocks))
+        small = replace(device, board=replace(device.board, part=part))
+        cut = replace(cluster, devices=(small, *cluster.devices[1:]))
+        Planner(graph, cut, Estimator(), SearchOptions(), {}, Silent()).fixed(nodes, 4096)
+
+    plan(device.board.part.lut_memory.blocks)
+    with pytest.raises(InfeasibleError, match=rf"{device.name} would need \d+ memories made of logic and has 3"):
+        plan(3)

@@ -29,6 +29,7 @@ from hdl.estimate import Estimator
 from hdl.layers.base import Home
 from hdl.link import wire_words
 from hdl.parts import Part
+from hdl.resources import Usage
 from placement.cluster import Cluster
 from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
 from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan
@@ -82,6 +83,8 @@ class PricedLevel:
     tiled: frozenset[str]
     # (node, label of a configuration) -> bytes that lie in DRAM
     dram_bytes: Mapping[tuple[str, str], int]
+    # (node, label of a configuration, part) -> memories made of logic
+    mlabs: Mapping[tuple[str, str, str], int]
 
 
 @dataclass
@@ -221,21 +224,30 @@ class Planner:
             if wanted == homes:
                 break
             homes = wanted
-        self._check_memory_size(plan, level)
+        self._check_memories(plan, level)
         return Planned(plan if found is None else _with_bound(plan, found), instance, cycles)
 
-    def _check_memory_size(self, plan: Plan, level: PricedLevel) -> None:
-        """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it."""
-        used: Counter[str] = Counter()
+    def _check_memories(self, plan: Plan, level: PricedLevel) -> None:
+        """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
+        dram: Counter[str] = Counter()
+        mlabs: Counter[str] = Counter()
+        parts = {device.name: device.board.part for device in self.cluster.devices}
         for item in plan.items:
-            used[item.device] += level.dram_bytes[item.item, item.configuration]
+            dram[item.device] += level.dram_bytes[item.item, item.configuration]
+            mlabs[item.device] += level.mlabs[item.item, item.configuration, parts[item.device].name]
         problems = [
-            f"{device.name} would hold {used[device.name]:,} bytes in DRAM and has {device.board.dram_bytes:,}"
+            f"{device.name} would hold {dram[device.name]:,} bytes in DRAM and has {device.board.dram_bytes:,}; raise "
+            "dram_gbyte or add devices"
             for device in self.cluster.devices
-            if used[device.name] > device.board.dram_bytes
+            if dram[device.name] > device.board.dram_bytes
+        ]
+        problems += [
+            f"{name} would need {mlabs[name]:,} memories made of logic and has {part.lut_memory.blocks:,}; add devices"
+            for name, part in parts.items()
+            if mlabs[name] > part.lut_memory.blocks
         ]
         if problems:
-            raise InfeasibleError(f"{plan.instance}: {'; '.join(problems)}; raise dram_gbyte or add devices")
+            raise InfeasibleError(f"{plan.instance}: {'; '.join(problems)}")
 
     # ---- instance
 
@@ -279,6 +291,7 @@ class Planner:
         )
         offers: dict[str, dict[str, list[Configuration]]] = {}
         sizes: dict[tuple[str, str], int] = {}
+        mlabs: dict[tuple[str, str, str], int] = {}
         circuits = 0
 
         def report(count: int) -> None:
@@ -292,9 +305,11 @@ class Planner:
             for offer in level.offers(node):
                 sizes[node.name, offer.choice.label] = offer.dram_bytes
                 for part in self._parts:
-                    offers[node.name][part.name].append(_configuration(offer, part))
+                    usage = offer.usage(part)
+                    offers[node.name][part.name].append(_configuration(offer, usage))
+                    mlabs[node.name, offer.choice.label, part.name] = usage.mlab
             self.progress.advance(note=node.name)
-        self._known[key] = PricedLevel(offers, frozenset(level.tiles), sizes)
+        self._known[key] = PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
         return self._known[key]
 
     def _instance(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
@@ -392,8 +407,8 @@ def _costs_no_more(c: Configuration, placed: PlacedItem) -> bool:
     return c.tile == placed.tile and all(new <= old for new, old in zip(now, costs, strict=True))
 
 
-def _configuration(offer: Offer, part: Part) -> Configuration:
-    usage, tile = offer.usage(part), offer.tile
+def _configuration(offer: Offer, usage: Usage) -> Configuration:
+    tile = offer.tile
     return Configuration(
         label=offer.choice.label,
         cycles_per_frame=offer.cycles_per_frame,
