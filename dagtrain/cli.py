@@ -57,6 +57,23 @@ Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluste
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result, byte for byte.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", help="layer=device; may be given several times.")]
 LeastFps = Annotated[float | None, typer.Option(help="Slowest acceptable throughput in frames a second.")]
+Gap = Annotated[
+    float,
+    typer.Option(help="Stop at a plan proven to be within this share of the best one at the levels priced, e.g. 0.01."),
+]
+TimeLimit = Annotated[
+    float | None, typer.Option(help="Seconds of searching after which the best plan so far is taken.")
+]
+SameDevice = Annotated[
+    list[str] | None,
+    typer.Option("--same-device", help="layers or nodes that stand on one device: a,b,…; may be given several times."),
+]
+Exclude = Annotated[
+    list[str] | None, typer.Option("--exclude", help="A device to leave empty; may be given several times.")
+]
+Solver = Annotated[
+    str, typer.Option(help="fast; or literal: the poster's equations by bisection to 5 %, for small problems.")
+]
 Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")]
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
@@ -175,13 +192,23 @@ def import_model(
 def place(
     devices: Devices,
     pin: Pins = None,
+    same_device: SameDevice = None,
+    exclude: Exclude = None,
     least_fps: LeastFps = None,
+    gap: Gap = 0.0,
+    time_limit: TimeLimit = None,
+    solver: Solver = "fast",
     seed: Seed = 1,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
-    """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput."""
-    options = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
+    """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput.
+
+    Ctrl-C ends the search with the best plan so far."""
+    options = place_step.PlaceOptions(
+        devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
+        least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
+    )  # fmt: skip
     _perform(out, as_json, lambda space, progress: place_step.run(space, options, progress))
 
 

@@ -32,6 +32,8 @@ __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "ju
            "slowest_cycles"]  # fmt: skip
 
 
+# the last stage that is reported when Ctrl-C ended the search
+INTERRUPTED = "interrupted"
 # chains at most before the slower bounds
 FIRST_CHAINS = 6
 # configurations of all devices are chosen together up to this many choices, else device by device
@@ -109,6 +111,7 @@ def _search(search: Descent) -> Assignment:
     except KeyboardInterrupt:
         if search.best is None:
             raise
+        search.report(INTERRUPTED)
         return search.best
     return _tidied(search)
 

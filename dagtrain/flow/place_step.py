@@ -25,7 +25,7 @@ from hdl.estimate import Estimator
 from placement.cluster import Cluster, read_cluster
 from placement.instance import instance_to_json
 from placement.plan import Plan, plan_from_json
-from placement.search import SearchOptions
+from placement.search import SearchOptions, Solver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,17 @@ class PlaceOptions:
     devices: Path
     # "layer=device"
     pins: tuple[str, ...] = ()
+    # "a,b": layers or nodes that stand on one device
+    same_device: tuple[str, ...] = ()
+    # devices to leave empty
+    exclude: tuple[str, ...] = ()
     # slowest acceptable throughput, frames a second
     least_fps: float | None = None
+    # share of the bound at which to stop
+    gap: float = 0.0
+    time_limit_seconds: float | None = None
+    # of `placement.settings.Solver`
+    solver: str = "fast"
     seed: int = 1
 
 
@@ -50,7 +59,10 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "devices": file_digest(options.devices),
         **{name: value for name, value in asdict(options).items() if name != "devices"},
     }
-    done = workspace.run("place", depends, lambda folder: _work(folder, graph, cluster, pins, options, progress))
+    search = search_options(options)
+    done = workspace.run(
+        "place", depends, lambda folder: _work(folder, graph, cluster, pins, search, options.devices, progress)
+    )
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", "dagtrain place --devices CLUSTER.toml")
@@ -66,6 +78,26 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         *meta["warnings"],
     )
     return StepResult("place", folder, done, lines, json.loads(plan.to_json()))
+
+
+def search_options(options: PlaceOptions) -> SearchOptions:
+    """The search that the user wants.  Raises `DagtrainError`."""
+    solvers = [solver.value for solver in Solver]
+    if options.solver not in solvers:
+        raise DagtrainError(f"--solver {options.solver}: no such solver; one of {', '.join(solvers)}")
+    groups = tuple(tuple(name.strip() for name in group.split(",")) for group in options.same_device)
+    alone = [group for group, names in zip(options.same_device, groups, strict=True) if len(names) < 2]
+    if alone:
+        raise DagtrainError(f"--same-device {', '.join(alone)}: name two layers at least, as a,b")
+    return SearchOptions(
+        seed=options.seed,
+        least_fps=options.least_fps,
+        gap=options.gap,
+        time_limit_seconds=options.time_limit_seconds,
+        same_device=groups,
+        exclude=options.exclude,
+        solver=Solver(options.solver),
+    )
 
 
 def load_plan(workspace: Workspace) -> Plan:
@@ -108,13 +140,18 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
 
 
 def _work(
-    folder: Path, graph: Graph, cluster: Cluster, pins: Mapping[str, str], options: PlaceOptions, progress: Progress
+    folder: Path,
+    graph: Graph,
+    cluster: Cluster,
+    pins: Mapping[str, str],
+    search: SearchOptions,
+    devices: Path,
+    progress: Progress,
 ) -> None:
-    search = SearchOptions(seed=options.seed, least_fps=options.least_fps)
     planned = Planner(graph, cluster, Estimator(), search, pins, progress).run()
     write_text(folder / "plan.json", planned.plan.to_json())
     write_text(folder / "instance.json", instance_to_json(planned.instance))
-    shutil.copyfile(options.devices, folder / "cluster.toml")
+    shutil.copyfile(devices, folder / "cluster.toml")
     staleness = _needed_staleness(graph, planned.plan, planned.fold_cycles)
     meta = {
         "schema_version": SCHEMA_VERSION,

@@ -10,6 +10,7 @@ judge that.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,8 +34,8 @@ from hdl.resources import Usage
 from placement.cluster import Cluster
 from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
 from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan
+from placement.search import INTERRUPTED, SearchOptions, find_plan, plan_from_assignment
 from placement.search import Progress as SearchProgress
-from placement.search import SearchOptions, find_plan, plan_from_assignment
 from placement.validate import violations
 
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
@@ -50,6 +51,8 @@ PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
 # rounds in which levels are put between the proven bound and the plan found, if they differ by more than the ratio
 REFINEMENT_ROUNDS = 2
 LEAST_RATIO = 1.005
+# a search that is begun goes on for so long
+LEAST_SEARCH_SECONDS = 1.0
 # one part in so many of the search's moves is what searches before the last one get
 QUICK = 6
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
@@ -99,11 +102,15 @@ class Planner:
     progress: Progress
     # links with their ports, priced with the first levels
     _ported: tuple[Link, ...] | None = field(default=None, init=False)
+    # when the search began, and whether Ctrl-C ended it
+    _began: float = field(default=0.0, init=False)
+    _interrupted: bool = field(default=False, init=False)
 
     def run(self) -> Planned:
         """Search from a slow level to the fastest that may fit, refine, price with links.
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
+        self._began = time.monotonic()
         fastest = self._least_cycles()
         best, slow = self._first_plan(round(fastest * SLOW_RATIO))
         fastest = min(slow, max(fastest, self._predicted_cycles(slow)))
@@ -151,7 +158,7 @@ class Planner:
                 cycles = math.ceil(cycles * LADDER_STEP)
             except (InfeasibleError, OutOfTimeError):
                 growths += 1
-                if growths > LADDER_GROWTHS:
+                if growths > LADDER_GROWTHS or self._seconds_left() <= 0:
                     raise
                 cycles = round(cycles * SLOW_RATIO)
 
@@ -166,7 +173,14 @@ class Planner:
             shares.append(least / max(1, there))
         return math.ceil(slow * min(1.0, max(shares)))
 
+    def _seconds_left(self) -> float:
+        limit = self.search.time_limit_seconds
+        return math.inf if limit is None else limit - (time.monotonic() - self._began)
+
     def _better(self, best: Plan, levels: Sequence[int], search: SearchOptions | None = None) -> Plan:
+        """The better one of a plan and what a search over these levels finds, while there is time."""
+        if self._interrupted or self._seconds_left() <= 0:
+            return best
         try:
             found = self._find(levels, search or self._quick, best)
         except OutOfTimeError:
@@ -184,12 +198,15 @@ class Planner:
         self.progress.begin("search")
         if best is not None:
             search = replace(search, start=_carried_over(best, instance))
+        if self.search.time_limit_seconds is not None:
+            search = replace(search, time_limit_seconds=max(LEAST_SEARCH_SECONDS, self._seconds_left()))
 
         def report(state: SearchProgress) -> None:
             cycles = state.cycles_per_frame
             fps = f"{instance.clock_hz / cycles:,.1f} fps" if cycles else "no plan yet"
             gap = f", gap {state.gap:.2%}" if state.gap is not None else ""
             self.progress.advance(note=f"{state.stage}: {fps}{gap}")
+            self._interrupted = self._interrupted or state.stage == INTERRUPTED
 
         plan = find_plan(instance, search, report)
         self.progress.end(note=f"{plan.throughput_fps:,.1f} fps, gap {plan.gap:.2%}")
@@ -219,7 +236,8 @@ class Planner:
             level = self._priced(cycles, homes, assignment, free)
             # network ports are in the prices of their nodes
             instance = self._instance([level], self._links())
-            plan = plan_from_assignment(instance, assignment, self.search)
+            # what was found is always priced to its end
+            plan = plan_from_assignment(instance, assignment, replace(self.search, time_limit_seconds=None))
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:
                 break
