@@ -27,6 +27,8 @@ from placement.window import Windows
 
 log = logging.getLogger(__name__)
 
+# (item, device, configuration) choices up to which the exact model is asked when annealing finds no first placement
+LAST_RESORT_CHOICES = 10_000
 # the first placement is looked for at these multiples of the bound, in per cent
 FIRST_STEPS = (100, 103, 110, 125, 150, 220, 400, 1000)
 # the exact model comes before annealing up to this many (item, device, configuration) choices
@@ -150,7 +152,8 @@ class Descent:
                 return answer
             if number == 0:
                 self._refute_neighbourhoods()
-        if answer is Answer.UNKNOWN:  # however large: it may still find one, or prove that there is none
+        # somewhat larger ones too: it may still find one, or prove that there is none
+        if answer is Answer.UNKNOWN and self.choices(self.ceiling) <= LAST_RESORT_CHOICES:
             answer = self.exact(self.ceiling)
         return answer
 

@@ -55,6 +55,11 @@ LEAST_RATIO = 1.005
 LEAST_SEARCH_SECONDS = 1.0
 # one part in so many of the search's moves is what searches before the last one get
 QUICK = 6
+# shares of every device that are left free for what links and homes add, where the placement found has no room for it;
+# how much slower a plan may become by them before that is tried; the step to a slower level if nothing else helps
+RESERVES = (Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
+KEPT_RATIO = 1.02
+RESERVE_STEP = 1.4
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports
@@ -195,9 +200,13 @@ class Planner:
     def _find(self, levels: Sequence[int], search: SearchOptions, best: Plan | None = None) -> Plan:
         """The plan of a search over these levels that goes on from the devices of ``best``."""
         instance = self.instance(levels)
-        self.progress.begin("search")
         if best is not None:
             search = replace(search, start=_carried_over(best, instance))
+        return self._search(instance, search)
+
+    def _search(self, instance: Instance, search: SearchOptions) -> Plan:
+        """Find a plan, with progress, within the user's time."""
+        self.progress.begin("search")
         if self.search.time_limit_seconds is not None:
             search = replace(search, time_limit_seconds=max(LEAST_SEARCH_SECONDS, self._seconds_left()))
 
@@ -212,19 +221,54 @@ class Planner:
         self.progress.end(note=f"{plan.throughput_fps:,.1f} fps, gap {plan.gap:.2%}")
         return plan
 
-    def _with_links(self, plan: Plan, levels: Sequence[int]) -> Planned:
-        """The placement found, at the least T of the ladder at which it fits with its links priced in."""
-        assignment = {item.item: item.device for item in plan.items}
-        homes = memory_homes(plan_choices(plan))
-        failure: InfeasibleError | None = None
+    def _with_links(self, found: Plan, levels: Sequence[int]) -> Planned:
+        """The placement found with its links and homes priced in, and others found with these homes and some reserve,
+        where that costs throughput; the fastest.  If none holds at its level: the last at a slower one."""
         # what is folded for this level keeps the plan's pace, but for the levels in between that links or DRAM made
-        first = min((level for level in levels if level >= plan.cycles_per_frame), default=max(levels))
+        level = min((level for level in levels if level >= found.cycles_per_frame), default=max(levels))
+        plan: Plan | None = found
+        best: Planned | None = None
+        last = found
+        for share in (*RESERVES, None):
+            if plan is not None:
+                last = plan
+                best = _faster(best, self._holds_at(plan, level, found))
+            done = best is not None and best.plan.cycles_per_frame <= found.cycles_per_frame * KEPT_RATIO
+            if share is None or done or self._interrupted or self._seconds_left() <= 0:
+                break
+            plan = self._with_reserve(last, level, share)
+            if plan is None and best is None:
+                level = math.ceil(level * RESERVE_STEP)
+                plan = self._with_reserve(last, level, share)
+        return best or self._at_slower_levels(last, level, levels, found)
+
+    def _holds_at(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
+        """The placement of a plan folded for ``cycles`` with its links and homes, if it holds."""
+        try:
+            return self.fixed(_places(plan), cycles, memory_homes(plan_choices(plan)), found)
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return None
+
+    def _at_slower_levels(self, plan: Plan, first: int, levels: Sequence[int], found: Plan) -> Planned:
+        failure: InfeasibleError | None = None
         for cycles in _slower(first, levels):
             try:
-                return self.fixed(assignment, cycles, homes, plan)
+                return self.fixed(_places(plan), cycles, memory_homes(plan_choices(plan)), found)
             except (InfeasibleError, FoldingError) as error:
                 failure = error if isinstance(error, InfeasibleError) else failure
         raise failure or InfeasibleError(f"{self.graph.name}: the placement found has no room for its network ports")
+
+    def _with_reserve(self, plan: Plan, cycles: int, share: Fraction) -> Plan | None:
+        """A placement at one level that leaves this share of every device, priced with the homes of ``plan``: engines
+        whose weights come from DRAM make FIFOs deeper elsewhere."""
+        self.progress.begin("costs", len(self.graph.nodes))
+        try:
+            priced = self._priced(cycles, memory_homes(plan_choices(plan)), None)
+            self.progress.end()
+            instance = self._instance([priced], self._ported or self._links())
+            return self._search(_reserving(instance, share), self._quick)
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return None
 
     def fixed(
         self, assignment: Mapping[str, str], cycles: int, homes: Mapping[str, Home] = ON_CHIP, found: Plan | None = None
@@ -398,6 +442,32 @@ class Planner:
             words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
             bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
+
+
+def _places(plan: Plan) -> dict[str, str]:
+    """Node -> device."""
+    return {item.item: item.device for item in plan.items}
+
+
+def _faster(best: Planned | None, other: Planned | None) -> Planned | None:
+    if best is None or other is None:
+        return best or other
+    return min(best, other, key=lambda planned: planned.plan.cycles_per_frame)
+
+
+def _reserving(instance: Instance, share: Fraction) -> Instance:
+    """The instance with a share less of the memories, ALMs and DRAM bandwidth of every device."""
+    kept = 1 - share
+    devices = tuple(
+        replace(
+            device,
+            m20k=int(device.m20k * kept),
+            alm=int(device.alm * kept),
+            dram_bytes_per_s=int(device.dram_bytes_per_s * kept),
+        )
+        for device in instance.devices
+    )
+    return replace(instance, devices=devices)
 
 
 def _carried_over(plan: Plan, instance: Instance) -> Plan | None:
