@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from dagtrain.emission import project
-from dagtrain.emission.project import lint_device
+from dagtrain.emission.project import lint_device, module_head
 from hdl.errors import ToolError
 
-CLEAN = "module inner (input wire a, output wire y);\nassign y = ~a;\nendmodule\n"
+CLEAN = "module inner (\n    a,\n    y\n);\n\ninput a;\noutput y;\nassign y = ~a;\nendmodule\n"
 TOP = "module top (input wire a, output wire y);\ninner u_inner (.a(a), .y(y));\nendmodule\n"
-DIRTY = "module inner (input wire a, output reg y);\nalways @(*) if (a) y = 1;\nendmodule\n"
+DIRTY = CLEAN.replace("output y;\nassign y = ~a;", "output y;\nreg y;\nalways @(*) if (a) y = 1;")
 
 
 def device(folder: Path, inner: str) -> Path:
@@ -34,8 +34,6 @@ def test_clean_verilog_is_linted_once(tmp_path: Path, monkeypatch: pytest.Monkey
     lint_device(device(tmp_path / "two", CLEAN), "top", known)
     with pytest.raises(AssertionError, match="linted again"):
         lint_device(device(tmp_path / "three", CLEAN.replace("~a", "a")), "top", known)
-    with pytest.raises(AssertionError, match="linted again"):
-        lint_device(tmp_path / "one", "inner", known)
 
 
 def test_dirty_verilog_is_never_taken_for_clean(tmp_path: Path) -> None:
@@ -45,3 +43,20 @@ def test_dirty_verilog_is_never_taken_for_clean(tmp_path: Path) -> None:
         with pytest.raises(ToolError, match="inner"):
             lint_device(folder, "top", known)
     assert not known.exists() or not list(known.iterdir())
+
+
+def test_a_top_that_connects_what_its_modules_do_not_have_is_dirty(tmp_path: Path) -> None:
+    folder = device(tmp_path / "one", CLEAN)
+    (folder / "rtl" / "top.v").write_text(TOP.replace(".a(a)", ".a(a), .b(a)"))
+    with pytest.raises(ToolError, match="b"):
+        lint_device(folder, "top", tmp_path / "known")
+
+
+def test_the_head_of_a_module_has_its_parameters_and_ports_alone() -> None:
+    text = (
+        'module m #(\n    parameter INIT_w = ""\n) (\n    clk,\n    y\n);\n\ninput clk;\noutput [3:0] y;\n'
+        "wire [3:0] y;\nreg [3:0] inside;\nassign y = inside;\nendmodule\n"
+    )
+    assert module_head(text) == (
+        'module m #(\n    parameter INIT_w = ""\n) (\n    clk,\n    y\n);\n\ninput clk;\noutput [3:0] y;\nendmodule\n'
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,14 +44,33 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
 def lint_device(folder: Path, top: str, known: Path) -> None:
     """Check the Verilog with the top module ``top`` that `write_device` left; what was clean once is not checked again.
 
+    Modules are flat, so each is checked alone, and the top with their heads (`module_head`): else Verilator makes a copy
+    of a module for every memory image that an instance is given, which takes many gigabytes for a large device.
+
     ``known`` is a folder that remembers clean sources.  Raises `ToolError` with everything that Verilator found."""
-    sources = [folder / line for line in (folder / "files.f").read_text().split()]
+    *modules, last = (folder / line for line in (folder / "files.f").read_text().split())
     verilator = " ".join([run_tool(["verilator", "--version"]), *LINT])
+    for module in modules:
+        _lint_once([module], module.stem, known, verilator)
+    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
+        heads = Path(name) / "heads.v"
+        heads.write_text("\n".join(module_head(module.read_text()) for module in modules))
+        _lint_once([heads, last], top, known, verilator)
+
+
+def _lint_once(sources: Sequence[Path], top: str, known: Path, verilator: str) -> None:
     texts = [verilator.encode(), top.encode(), *(source.read_bytes() for source in sources)]
     mark = known / hashlib.sha256(b"\0".join(texts)).hexdigest()
     if not mark.exists():
         lint_verilog(sources, top)
         write_text(mark, "")
+
+
+def module_head(text: str) -> str:
+    """Name, parameters and ports of a module as `hdl.verilog.convert` writes it, without what is inside."""
+    start, end = text.index("module "), text.index(");\n") + len(");\n")
+    ports = re.findall(r"^(?:input|output)\b[^;\n]*;$", text, re.MULTILINE)
+    return "\n".join([text[start:end], *ports, "endmodule", ""])
 
 
 def used_modules(top: Module, library: ModuleLibrary) -> list[VerilogModule]:
