@@ -44,8 +44,8 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
 def lint_device(folder: Path, top: str, known: Path) -> None:
     """Check the Verilog with the top module ``top`` that `write_device` left; what was clean once is not checked again.
 
-    Modules are flat, so each is checked alone, and the top with their heads (`module_head`): else Verilator makes a copy
-    of a module for every memory image that an instance is given, which takes many gigabytes for a large device.
+    Modules are flat, so each is checked alone, and the top with their heads (`module_head`): else Verilator copies a
+    module for every memory image that an instance is given, which takes many gigabytes for a large device.
 
     ``known`` is a folder that remembers clean sources.  Raises `ToolError` with everything that Verilator found."""
     *modules, last = (folder / line for line in (folder / "files.f").read_text().split())
