@@ -153,7 +153,7 @@ def test_golden_model_is_the_plain_loop_rounded_once(layer: Conv) -> None:
     assert np.array_equal(y, requantise(sums, 20, layer.y_fixed))
 
 
-@pytest.mark.parametrize("number", range(len(Conv.examples())))
+@pytest.mark.parametrize("number", range(len(ConvGradient.examples())))
 def test_error_and_gradient_are_the_derivatives_of_the_forward_layer(number: int) -> None:
     forward, error, gradient = (engine.examples()[number] for engine in ENGINES)
     rng = np.random.default_rng(number)
