@@ -675,7 +675,10 @@ def test_ctrl_c_from_outside_stops_a_running_training(case: Case) -> None:
         while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        try:
+            out, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, error
     assert "interrupted" in error
     assert "Traceback" not in error
