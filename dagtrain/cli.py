@@ -15,7 +15,17 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from dagtrain import threads as threads
-from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step, train_step
+from dagtrain.flow import (
+    cosim_step,
+    emit_step,
+    estimate_step,
+    explain_step,
+    import_step,
+    place_step,
+    report_step,
+    sweep_step,
+    train_step,
+)
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import load_summary
 from dagtrain.flow.workspace import Workspace
@@ -70,6 +80,29 @@ SameDevice = Annotated[
 ]
 Exclude = Annotated[
     list[str] | None, typer.Option("--exclude", help="A device to leave empty; may be given several times.")
+]
+Caps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cap",
+        help="dsp=0.9, m20k=… or alm=…: the share of the blocks of every FPGA that a plan may fill, instead of the "
+        "cluster file's; may be given several times.",
+    ),
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Also say what binds, what the next faster level needs, what more of each resource and one more board of "
+        "each type would bring.",
+    ),
+]
+Sweep = Annotated[
+    bool,
+    typer.Option(
+        "--sweep",
+        help="Also plan for fewer and more devices, up to twice the cluster, and plot throughput against their number.",
+    ),
 ]
 Solver = Annotated[
     str, typer.Option(help="fast; or literal: the poster's equations by bisection to 5 %, for small problems.")
@@ -194,22 +227,30 @@ def place(
     pin: Pins = None,
     same_device: SameDevice = None,
     exclude: Exclude = None,
+    cap: Caps = None,
     least_fps: LeastFps = None,
     gap: Gap = 0.0,
     time_limit: TimeLimit = None,
     solver: Solver = "fast",
     seed: Seed = 1,
+    explain: Explain = False,
+    sweep: Sweep = False,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
     """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput.
 
-    Ctrl-C ends the search with the best plan so far."""
+    Ctrl-C ends the search with the best plan so far; the same command then goes on from it."""
     options = place_step.PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
-        least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
+        caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
     )  # fmt: skip
-    _perform(out, as_json, lambda space, progress: place_step.run(space, options, progress))
+    jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
+    if explain:
+        jobs.append(lambda space, progress: explain_step.run(space, options, progress))
+    if sweep:
+        jobs.append(lambda space, progress: sweep_step.run(space, options, progress))
+    _perform(out, as_json, *jobs)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -51,6 +51,10 @@ class UtilisationTable(_Table):
     dsp: Share = DEFAULT_SHARE
     m20k: Share = DEFAULT_SHARE
     alm: Share = DEFAULT_SHARE
+
+
+# what can be capped
+CAPPED = tuple(UtilisationTable.model_fields)
 
 
 class ClusterTable(_Table):
@@ -154,6 +158,16 @@ class Cluster:
             )
             for device in self.devices
         )
+
+
+def with_caps(cluster: Cluster, shares: Mapping[str, Decimal]) -> Cluster:
+    """The cluster with other utilisation caps on all boards: resource of `CAPPED` → share of the part's blocks."""
+
+    def capped(board: Board) -> Board:
+        blocks: dict[str, Any] = {name: int(getattr(board.part, name) * share) for name, share in shares.items()}
+        return replace(board, **blocks)
+
+    return replace(cluster, devices=tuple(replace(device, board=capped(device.board)) for device in cluster.devices))
 
 
 def read_cluster(path: Path) -> Cluster:

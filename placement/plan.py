@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from hdl.errors import DagtrainError
 from placement.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
 
@@ -128,6 +130,17 @@ class Plan:
         for key in ("binding", "items", "devices", "crossings"):
             record[key] = [vars_of(entry) for entry in record[key]]
         return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON schema of what `Plan.to_json` writes."""
+    schema: dict[str, Any] = TypeAdapter(Plan).json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["properties"]["schema"] = {"const": PLAN_SCHEMA, "title": "Schema"}
+    schema["required"] = sorted([*schema["required"], "schema"])
+    for record in (schema, *schema["$defs"].values()):
+        record["additionalProperties"] = False
+    return schema
 
 
 def plan_from_json(text: str) -> Plan:

@@ -7,6 +7,7 @@ them; `growth` and `shadow_prices` can search for it, from the plan onwards.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -19,6 +20,8 @@ from placement.instance import RESOURCES, Device, Instance
 from placement.options import OptionTable
 from placement.plan import Assignment, Plan, assignment_of, least_cycles
 from placement.settings import SearchOptions
+
+OnAnswer = Callable[[str], None]
 
 # field of a device → what it is called
 CAPACITIES = {
@@ -94,13 +97,15 @@ def next_level(instance: Instance, plan: Plan) -> NextLevel | None:
 
 
 def shadow_prices(
-    instance: Instance, plan: Plan, *, more: float = 0.1, moves: int = 0, seed: int = 0
-) -> tuple[ShadowPrice, ...]:
+    instance: Instance, plan: Plan, *, more: float = 0.1, moves: int = 0, seed: int = 0,
+    on_answer: OnAnswer = lambda _: None,
+) -> tuple[ShadowPrice, ...]:  # fmt: skip
     """What `more` of every resource of every device is worth, the most valuable first.
 
     Args:
         more: share by which a capacity grows.
         moves: annealing moves to search for the gain of each (of equal devices only the first is tried); 0: none.
+        on_answer: called with a word on every answer, for a progress bar.
     """
     assignment = assignment_of(instance, plan)
     bound = quick_bound(instance)
@@ -115,6 +120,7 @@ def shadow_prices(
                 searched = _searched(grown, assignment, moves, seed) if moves else None
                 gain = None if searched is None else plan.cycles_per_frame / searched - 1
                 known[key] = (bound / quick_bound(grown) - 1, gain)
+            on_answer(f"{CAPACITIES[resource]} of {device.name}")
             sure = least_cycles(grown, assignment) or plan.cycles_per_frame
             prices.append(
                 ShadowPrice(
@@ -126,7 +132,9 @@ def shadow_prices(
     return tuple(sorted(prices, key=lambda p: (-(p.searched_gain or 0), -p.sure_gain, -p.possible_gain)))
 
 
-def growth(instance: Instance, plan: Plan, *, moves: int = 1_000_000, seed: int = 0) -> tuple[Growth, ...]:
+def growth(
+    instance: Instance, plan: Plan, *, moves: int = 1_000_000, seed: int = 0, on_answer: OnAnswer = lambda _: None
+) -> tuple[Growth, ...]:
     """What one more board of each sort would bring: searched from the plan for `moves` moves, and the bound."""
     assignment = assignment_of(instance, plan)
     found = []
@@ -138,6 +146,7 @@ def growth(instance: Instance, plan: Plan, *, moves: int = 1_000_000, seed: int 
         extra = replace(device, name=_free_name(instance, device))
         grown = replace(instance, devices=(*instance.devices, extra))
         cycles = _searched(grown, assignment, moves, seed)
+        on_answer(f"one more {device.part}")
         found.append(
             Growth(
                 like=device.name, part=device.part, throughput_fps=instance.clock_hz / cycles,

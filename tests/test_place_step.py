@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from dagtrain.flow import planning, sweep_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.planning import Planner
 from dagtrain.passes.fold import fold_graph
@@ -16,8 +18,11 @@ from dagtrain.progress import Silent
 from hdl.errors import FoldingError, InfeasibleError
 from hdl.estimate import Estimator
 from placement.cluster import read_cluster
+from placement.instance import instance_from_json
+from placement.plan import plan_from_json, plan_schema
 from placement.search import SearchOptions
-from tests.flow_support import Case, call, new_case, quick_costs
+from placement.validate import violations
+from tests.flow_support import Case, QuickEstimator, call, new_case, quick_costs
 
 
 def test_a_pace_at_which_one_layer_cannot_be_folded_is_left_out(
@@ -92,6 +97,10 @@ def test_place_does_what_its_options_say(tmp_path: Path, monkeypatch: pytest.Mon
         (("--exclude", "moon"), "no device named 'moon' to exclude"),
         (("--gap", "1.5"), "gap is 1.5, must be at least 0 and below 1"),
         (("--time-limit", "-1"), "time limit is -1.0 s, must be positive"),
+        (("--cap", "dsp=1.5", "--cap", "lut=1"), "--cap dsp=1.5: '1.5' is no share above 0 and at most 1"),
+        (("--cap", "dsp=1.5", "--cap", "lut=1"), "--cap lut=1: no resource 'lut'; one of dsp, m20k, alm"),
+        (("--cap", "alm"), "--cap alm: '' is no share"),
+        (("--cap", "dsp=0.5", "--cap", "dsp=0.6"), "dsp is already capped at 0.5"),
     ],
 )
 def test_place_refuses(options: tuple[str, ...], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,3 +111,150 @@ def test_place_refuses(options: tuple[str, ...], wanted: str, tmp_path: Path, mo
     assert outcome.code != 0
     assert wanted in outcome.error
     assert not (case.out / "place").exists()
+
+
+def test_caps_of_the_command_line_stand_in_for_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    free, capped = _plan(case), _plan(case, "--cap", "dsp=0.001", "--cap", "m20k=0.5")
+    part = read_cluster(case.cluster).devices[0].board.part
+    for use in capped["devices"]:
+        assert (use["dsp_capacity"], use["m20k_capacity"]) == (int(part.dsp * 0.001), int(part.m20k * 0.5))
+    assert [use["alm_capacity"] for use in capped["devices"]] == [use["alm_capacity"] for use in free["devices"]]
+    assert capped["throughput_fps"] < free["throughput_fps"]
+
+
+def test_explain_says_what_binds_and_what_would_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    # four blocks a device: multipliers bind
+    outcome = case.step("place", "--cap", "dsp=0.001", "--explain")
+    assert outcome.code == 0, outcome.error
+    found = json.loads((case.out / "explain" / "explain.json").read_text())
+    level = found["next_level"]
+    need, have = level["demand"]["dsp"]
+    assert level["refuted"]
+    assert need > have
+    assert f"needs at least {need} of {have} DSP blocks" in outcome.out
+    assert "scarce on AGFB014: DSP blocks 100%" in outcome.out
+    assert found["growth"][0]["throughput_fps"] > found["throughput_fps"]
+    assert "one more AGFB014: " in outcome.out
+    assert {price["resource"] for price in found["shadow_prices"]} >= {"dsp", "m20k", "alm", "link_bits_per_s"}
+    assert "unchanged" in case.step("place", "--cap", "dsp=0.001", "--explain").out
+
+
+def test_sweep_plans_every_size_and_goes_on_where_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    monkeypatch.setattr(sweep_step, "Estimator", QuickEstimator)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    options = ("--cap", "dsp=0.001", "--sweep")
+    planned: list[int] = []
+    plan_size = sweep_step._point
+
+    def point(graph: Any, cluster: Any, *further: Any) -> dict[str, Any]:
+        planned.append(len(cluster.devices))
+        if len(planned) == 3:
+            raise KeyboardInterrupt
+        return plan_size(graph, cluster, *further)
+
+    monkeypatch.setattr(sweep_step, "_point", point)
+    assert case.step("place", *options).code == 130
+    assert not (case.out / "sweep" / "sweep.json").exists()
+    outcome = case.step("place", *options)
+    assert outcome.code == 0, outcome.error
+    assert planned == [1, 2, 3, 3, 4]
+    points = json.loads((case.out / "sweep" / "sweep.json").read_text())["points"]
+    assert [entry["devices"] for entry in points] == [1, 2, 3, 4]
+    # one device has too few blocks for any plan, and says so
+    assert points[0]["throughput_fps"] is None
+    assert "dsp" in points[0]["why"]
+    rates = [entry["throughput_fps"] for entry in points[1:]]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1]
+    assert "<svg" in (case.out / "sweep" / "sweep.svg").read_text()
+    assert "sweep: unchanged" in case.step("place", *options).out
+
+
+@pytest.mark.parametrize(
+    ("devices", "sizes"), [(1, [1, 2]), (3, [1, 2, 3, 4, 6]), (11, [1, 2, 3, 4, 6, 8, 11, 12, 16, 22])]
+)
+def test_sweep_sizes_hold_the_cluster_and_twice_it(devices: int, sizes: list[int]) -> None:
+    assert sweep_step.sweep_sizes(devices) == sizes
+
+
+def test_a_larger_cluster_goes_through_its_devices_again(tmp_path: Path) -> None:
+    cluster = read_cluster(new_case(tmp_path / "case").cluster)
+    grown = sweep_step.resized(cluster, 5)
+    assert [device.name for device in grown.devices] == ["head", "worker", "head-2", "worker-2", "head-3"]
+    assert sweep_step.resized(cluster, 1).devices == cluster.devices[:1]
+
+
+def test_a_search_that_was_ended_early_goes_on_from_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    starts: list[Any] = []
+    resumed = Planner._resumed
+
+    def watched(planner: Planner) -> Any:
+        starts.append(resumed(planner))
+        return starts[-1]
+
+    monkeypatch.setattr(Planner, "_resumed", watched)
+    # the first search is over before its limit is looked at again
+    monkeypatch.setattr(planning, "LEAST_SEARCH_SECONDS", 0.05)
+    options = ("--cap", "dsp=0.001", "--time-limit")
+    outcome = case.step("place", *options, "0.001")
+    assert outcome.code == 0, outcome.error
+    assert "goes on from this plan" in outcome.out
+    early = json.loads((case.out / "place" / "plan.json").read_text())
+    assert starts == [None]
+    later = _plan(case, *options, "60")
+    assert starts[1] is not None, "the same problem with another limit goes on"
+    assert later["throughput_fps"] >= early["throughput_fps"]
+    assert "unchanged" in case.step("place", *options, "60").out
+    assert "goes on" not in case.step("place", *options, "60").out
+    # another problem begins anew
+    _plan(case, "--cap", "dsp=0.002", "--time-limit", "0.001")
+    assert starts[2] is None
+    # as does one whose files are damaged
+    (case.out / "place" / "searched-plan.json").write_text("{")
+    _plan(case, "--cap", "dsp=0.002", "--time-limit", "60")
+    assert starts[3] is None
+
+
+def test_the_plan_file_is_as_its_schema_in_docs_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parent.parent / "docs" / "plan.schema.json"
+    schema = json.loads(path.read_text())
+    assert schema == plan_schema(), "write plan_schema() of placement/plan.py into docs/plan.schema.json"
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    plan = _plan(case)
+    jsonschema.validate(plan, schema)
+    for broken in ({**plan, "speed": 3}, {**plan, "items": [{}]}, {key: plan[key] for key in plan if key != "gap"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, schema)
+    printed = json.loads(case.step("place", "--json").out)
+    assert printed["seconds"] >= 0
+    assert printed["throughput_fps"] == plan["throughput_fps"]
+
+
+def test_the_search_behind_a_plan_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    _plan(case)
+    folder = case.out / "place"
+    instance = instance_from_json((folder / "searched-instance.json").read_text())
+    assert violations(instance, plan_from_json((folder / "searched-plan.json").read_text())) == []
+    levels = json.loads((folder / "place.json").read_text())["levels"]
+    assert levels == sorted(set(levels))
+    assert len(levels) >= 2

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_graph, plan_choices
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.planning import Planner
+from dagtrain.flow.planning import Planned, Planner, Searched, Start
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.schedule import needed_staleness, schedule
@@ -22,10 +25,16 @@ from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import DagtrainError
 from hdl.estimate import Estimator
-from placement.cluster import Cluster, read_cluster
-from placement.instance import instance_to_json
+from placement.cluster import CAPPED, Cluster, read_cluster, with_caps
+from placement.instance import instance_from_json, instance_to_json
 from placement.plan import Plan, plan_from_json
 from placement.search import SearchOptions, Solver
+
+COMMAND = "dagtrain place --devices CLUSTER.toml"
+# files of the search that found the plan
+SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json"
+# options that say how long to search and not what for: an unfinished search goes on under others
+EFFORT = ("gap", "time_limit_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +48,8 @@ class PlaceOptions:
     same_device: tuple[str, ...] = ()
     # devices to leave empty
     exclude: tuple[str, ...] = ()
+    # "dsp=0.9": the share of a resource that a plan may fill on every board, instead of the cluster file's
+    caps: tuple[str, ...] = ()
     # slowest acceptable throughput, frames a second
     least_fps: float | None = None
     # share of the bound at which to stop
@@ -52,20 +63,27 @@ class PlaceOptions:
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
     """Plan unless nothing changed."""
     graph = load_training_graph(workspace)
-    cluster = read_cluster(options.devices)
-    pins = parse_pins(options.pins, graph, cluster)
-    depends = {
+    cluster = read_options_cluster(options)
+    planner = Planner(
+        graph, cluster, Estimator(), search_options(options), parse_pins(options.pins, graph, cluster), progress
+    )
+    problem = {
         "import": workspace.fingerprint("import"),
         "devices": file_digest(options.devices),
-        **{name: value for name, value in asdict(options).items() if name != "devices"},
+        **{name: value for name, value in asdict(options).items() if name not in ("devices", *EFFORT)},
     }
-    search = search_options(options)
-    done = workspace.run(
-        "place", depends, lambda folder: _work(folder, graph, cluster, pins, search, options.devices, progress)
-    )
+    earlier = _earlier(workspace, digest(problem))
+    if earlier is not None and not earlier["finished"]:
+        # the unfinished search is an input of the one that goes on from it
+        begun_from, planner.start = workspace.fingerprint("place"), _start(workspace)
+    else:
+        begun_from = earlier["begun_from"] if earlier is not None else ""
+    depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
+    notes = {"problem": digest(problem), "begun_from": begun_from}
+    done = workspace.run("place", depends, lambda folder: _work(folder, planner, options.devices, notes))
     folder = workspace.folder("place")
     plan = load_plan(workspace)
-    meta = read_json(folder / "place.json", "dagtrain place --devices CLUSTER.toml")
+    meta = read_json(folder / "place.json", COMMAND)
     lines = (
         f"{plan.throughput_fps:,.1f} frames/s at {plan.cycles_per_frame:,} cycles a frame; proven bound "
         f"{plan.bound_fps:,.1f}, gap {plan.gap:.2%} ({plan.status})",
@@ -76,8 +94,53 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
             for use in plan.devices
         ),
         *meta["warnings"],
+        *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
-    return StepResult("place", folder, done, lines, json.loads(plan.to_json()))
+    # beside the plan, whose bytes depend on its inputs alone
+    measured = {"seconds": meta["seconds"], "finished": meta["finished"]}
+    return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
+
+
+def _earlier(workspace: Workspace, problem: str) -> Mapping[str, Any] | None:
+    """What the last `place` noted of itself, if it was asked the same problem."""
+    if not workspace.fingerprint("place"):
+        return None
+    try:
+        meta: Mapping[str, Any] = read_json(workspace.folder("place") / "place.json", COMMAND)
+        return meta if meta["problem"] == problem else None
+    except MissingStep:
+        return None
+
+
+def _start(workspace: Workspace) -> Start | None:
+    """The unfinished search on disk; None if it cannot be read."""
+    folder = workspace.folder("place")
+    try:
+        levels = read_json(folder / "place.json", COMMAND)["levels"]
+        return Start(plan_from_json((folder / SEARCHED_PLAN).read_text()), tuple(levels))
+    except (OSError, UnicodeDecodeError, DagtrainError):
+        return None
+
+
+def read_options_cluster(options: PlaceOptions) -> Cluster:
+    """The cluster with the caps of the command line.  Raises `DagtrainError` naming all that is wrong."""
+    problems: list[str] = []
+    shares: dict[str, Decimal] = {}
+    for cap in options.caps:
+        resource, _, text = cap.partition("=")
+        try:
+            share = Decimal(text)
+        except InvalidOperation:
+            share = Decimal("NaN")
+        if resource not in CAPPED:
+            problems.append(f"--cap {cap}: no resource {resource!r}; one of {', '.join(CAPPED)}")
+        elif not (share.is_finite() and 0 < share <= 1):
+            problems.append(f"--cap {cap}: {text!r} is no share above 0 and at most 1; write e.g. {resource}=0.9")
+        elif shares.setdefault(resource, share) != share:
+            problems.append(f"--cap {cap}: {resource} is already capped at {shares[resource]}; give it once")
+    if problems:
+        raise DagtrainError("; ".join(problems))
+    return with_caps(read_cluster(options.devices), shares)
 
 
 def search_options(options: PlaceOptions) -> SearchOptions:
@@ -102,19 +165,32 @@ def search_options(options: PlaceOptions) -> SearchOptions:
 
 def load_plan(workspace: Workspace) -> Plan:
     """The plan that `place` left."""
-    command = "dagtrain place --devices CLUSTER.toml"
-    path = workspace.require("place", command) / "plan.json"
+    path = workspace.require("place", COMMAND) / "plan.json"
     try:
         return plan_from_json(path.read_text())
     except OSError as error:
-        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{command}` again") from error
+        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
     except (DagtrainError, UnicodeDecodeError) as error:
-        raise MissingStep(f"{path} is damaged ({error}); run `{command}` again") from error
+        raise MissingStep(f"{path} is damaged ({error}); run `{COMMAND}` again") from error
+
+
+def load_searched(workspace: Workspace) -> Searched:
+    """The search that found the plan: many levels, ports and memories as estimates."""
+    folder = workspace.require("place", COMMAND)
+    meta = read_json(folder / "place.json", COMMAND)
+    try:
+        plan = plan_from_json((folder / SEARCHED_PLAN).read_text())
+        instance = instance_from_json((folder / SEARCHED_INSTANCE).read_text())
+    except OSError as error:
+        raise MissingStep(f"{error.filename} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
+    except (DagtrainError, UnicodeDecodeError) as error:
+        raise MissingStep(f"{folder} is damaged ({error}); run `{COMMAND}` again") from error
+    return Searched(plan, instance, tuple(meta["levels"]), meta["finished"])
 
 
 def load_plan_cluster(workspace: Workspace) -> Cluster:
     """The cluster that the plan is for."""
-    return read_cluster(workspace.require("place", "dagtrain place --devices CLUSTER.toml") / "cluster.toml")
+    return read_cluster(workspace.require("place", COMMAND) / "cluster.toml")
 
 
 def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[str, str]:
@@ -139,27 +215,31 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     return found
 
 
-def _work(
-    folder: Path,
-    graph: Graph,
-    cluster: Cluster,
-    pins: Mapping[str, str],
-    search: SearchOptions,
-    devices: Path,
-    progress: Progress,
-) -> None:
-    planned = Planner(graph, cluster, Estimator(), search, pins, progress).run()
+def _work(folder: Path, planner: Planner, devices: Path, notes: Mapping[str, str]) -> None:
+    began = time.monotonic()
+    planned = planner.run()
+    seconds = round(time.monotonic() - began, 1)
+    searched = planned.searched
+    assert searched is not None
     write_text(folder / "plan.json", planned.plan.to_json())
     write_text(folder / "instance.json", instance_to_json(planned.instance))
+    write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
+    write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
+    meta = {**_meta(planner.graph, planned, searched), "seconds": seconds, **notes}
+    write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
+
+
+def _meta(graph: Graph, planned: Planned, searched: Searched) -> dict[str, object]:
     staleness = _needed_staleness(graph, planned.plan, planned.fold_cycles)
-    meta = {
+    return {
         "schema_version": SCHEMA_VERSION,
         "fold_cycles": planned.fold_cycles,
         "needed_staleness": staleness,
         "warnings": _warnings(graph, planned.plan, staleness),
+        "levels": list(searched.levels),
+        "finished": searched.finished,
     }
-    write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 
 def _needed_staleness(graph: Graph, plan: Plan, cycles: int) -> int:

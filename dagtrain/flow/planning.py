@@ -33,7 +33,7 @@ from hdl.parts import Part
 from hdl.resources import Usage
 from placement.cluster import Cluster
 from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
-from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan
+from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan, instance_digest
 from placement.search import INTERRUPTED, SearchOptions, find_plan, plan_from_assignment
 from placement.search import Progress as SearchProgress
 from placement.validate import violations
@@ -72,6 +72,21 @@ MULTIPLIERS_PER_DSP = 2
 
 
 @dataclass(frozen=True)
+class Searched:
+    """Where a search over many levels ended: what a later one goes on from, and what what-if questions are asked of.
+
+    Network ports are priced as estimates in it, memories of other nodes as if they lay on chip."""
+
+    # of `instance`
+    plan: Plan
+    instance: Instance
+    # cycles a frame that were priced
+    levels: tuple[int, ...]
+    # False if Ctrl-C or the time limit ended it before its goal
+    finished: bool = True
+
+
+@dataclass(frozen=True)
 class Planned:
     """A plan and the instance that it speaks of (what its validator needs)."""
 
@@ -79,6 +94,16 @@ class Planned:
     instance: Instance
     # every node is folded for this many cycles a frame
     fold_cycles: int
+    # the search that found the placement; None for a given placement
+    searched: Searched | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """An unfinished search to go on from."""
+
+    plan: Plan
+    levels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -105,6 +130,8 @@ class Planner:
     search: SearchOptions
     pins: Mapping[str, str]
     progress: Progress
+    # gone on from if it is of the same problem, else not looked at
+    start: Start | None = None
     # links with their ports, priced with the first levels
     _ported: tuple[Link, ...] | None = field(default=None, init=False)
     # when the search began, and whether Ctrl-C ended it
@@ -116,11 +143,12 @@ class Planner:
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
         self._began = time.monotonic()
-        fastest = self._least_cycles()
-        best, slow = self._first_plan(round(fastest * SLOW_RATIO))
-        fastest = min(slow, max(fastest, self._predicted_cycles(slow)))
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(self.graph.nodes)))
-        levels = sorted({*_between(fastest, slow, steps), fastest, slow})
+        fastest = self._least_cycles()
+        best, priced = self._resumed() or self._first_plan(round(fastest * SLOW_RATIO))
+        slow = max(priced)
+        fastest = min(slow, max(fastest, self._predicted_cycles(slow)))
+        levels = sorted({*_between(fastest, slow, steps), fastest, *priced})
         best = self._better(best, levels)
         for _ in range(REFINEMENT_ROUNDS):
             finer = _between(best.bound_cycles_per_frame, best.cycles_per_frame, steps // 2, levels)
@@ -130,7 +158,26 @@ class Planner:
             best = self._better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
         if best.gap > self.search.gap:
             best = self._better(best, levels, self.search)
-        return self._with_links(best, levels)
+        finished = not self._interrupted and self._seconds_left() > 0
+        planned = self._with_links(best, levels)
+        return replace(planned, searched=self._searched(best, levels, finished))
+
+    def _resumed(self) -> tuple[Plan, tuple[int, ...]] | None:
+        """Where an earlier search of the same problem ended, and the levels priced; None if there is none."""
+        if self.start is None:
+            return None
+        instance = self.instance(self.start.levels)
+        if instance_digest(instance) != self.start.plan.instance_digest or violations(instance, self.start.plan):
+            return None
+        return self.start.plan, self.start.levels
+
+    def _searched(self, best: Plan, levels: Iterable[int], finished: bool) -> Searched:
+        """The best plan of the search as one of the instance with all levels that were priced."""
+        priced = tuple(level for level in levels if _level_key(level) in self._known)
+        instance = self.instance(priced)
+        whole = _carried_over(best, instance)
+        assert whole is not None, "a plan fits where more configurations are offered"
+        return Searched(_with_bound(whole, best), instance, priced, finished)
 
     # ---- levels
 
@@ -150,12 +197,12 @@ class Planner:
                 return cycles
             cycles = math.ceil(cycles * LADDER_STEP)
 
-    def _first_plan(self, cycles: int) -> tuple[Plan, int]:
-        """A plan at a slow level, or at slower ones, and the level."""
+    def _first_plan(self, cycles: int) -> tuple[Plan, tuple[int, ...]]:
+        """A plan at a slow level, or at a slower one, and that level."""
         growths = 0
         while True:
             try:
-                return self._find([cycles], self._quick), cycles
+                return self._find([cycles], self._quick), (cycles,)
             except FoldingError:
                 # not monotonic: a little slower may do
                 if cycles > SLOWEST:
@@ -335,7 +382,7 @@ class Planner:
         self, cycles: int, homes: Mapping[str, Home], assignment: Mapping[str, str] | None, free: bool = True
     ) -> PricedLevel:
         """Every node's configurations by part at one level; kept, because rounds of refinement ask again."""
-        key = (cycles, frozenset(homes.items()), tuple(sorted(assignment.items())) if assignment else None, free)
+        key = _level_key(cycles, homes, assignment, free)
         if key in self._known:
             self.progress.advance(len(self.graph.nodes))
             return self._known[key]
@@ -442,6 +489,13 @@ class Planner:
             words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
             bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
+
+
+def _level_key(
+    cycles: int, homes: Mapping[str, Home] = ON_CHIP, assignment: Mapping[str, str] | None = None, free: bool = True
+) -> tuple[Any, ...]:
+    """What the prices of a level depend on."""
+    return cycles, frozenset(homes.items()), tuple(sorted(assignment.items())) if assignment else None, free
 
 
 def _places(plan: Plan) -> dict[str, str]:

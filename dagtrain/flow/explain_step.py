@@ -1,0 +1,135 @@
+"""`dagtrain place --explain`: what keeps the plan from being faster, and what would help.
+
+The questions are asked of the search that found the plan: all levels that were priced, network ports and memories as
+estimates.  Two numbers stand side by side: what the placement gains as it stands or was found to gain, and by how much
+the proven bound moves; the truth lies between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dagtrain.files import write_text
+from dagtrain.flow.place_step import COMMAND, PlaceOptions, load_searched, search_options
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.progress import Progress
+from placement.instance import Instance
+from placement.plan import Plan
+from placement.restrict import restrict
+from placement.search import SearchOptions
+from placement.whatif import CAPACITIES, Growth, NextLevel, ShadowPrice, growth, next_level, scarcity, shadow_prices
+
+# annealing moves for each question that is searched
+MOVES = 400_000
+# how much more of a resource is asked about
+MORE = 0.1
+# answers printed; the file has all
+PRINTED = 8
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All answers about one plan."""
+
+    plan: Plan
+    next_level: NextLevel | None
+    prices: tuple[ShadowPrice, ...]
+    growth: tuple[Growth, ...]
+    # part → resource → share of what binds
+    scarcity: Mapping[str, Mapping[str, float]]
+
+
+def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
+    """Explain unless nothing changed."""
+    search = search_options(options)
+    depends = {"place": workspace.fingerprint("place")}
+    done = workspace.run("explain", depends, lambda folder: _work(folder, workspace, search, progress))
+    folder = workspace.folder("explain")
+    data = read_json(folder / "explain.json", f"{COMMAND} --explain")
+    return StepResult("explain", folder, done, tuple(data["lines"]), data)
+
+
+def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: Progress) -> None:
+    searched = load_searched(workspace)
+    problem = restrict(searched.instance, search.same_device, search.exclude).instance
+    found = explain(problem, searched.plan, search.seed, progress)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "throughput_fps": searched.plan.throughput_fps,
+        "bound_fps": searched.plan.bound_fps,
+        "levels": list(searched.levels),
+        "next_level": asdict(found.next_level) if found.next_level else None,
+        "shadow_prices": [asdict(price) for price in found.prices],
+        "growth": [asdict(grown) for grown in found.growth],
+        "scarcity": found.scarcity,
+        "lines": list(lines(found)),
+    }
+    write_text(folder / "explain.json", json.dumps(document, indent=1) + "\n")
+
+
+def explain(problem: Instance, plan: Plan, seed: int, progress: Progress) -> Explanation:
+    """Ask all questions; each search is one step of the progress bar."""
+    progress.begin("what if")
+
+    def answered(note: str) -> None:
+        progress.advance(note=note)
+
+    found = Explanation(
+        plan=plan,
+        next_level=next_level(problem, plan),
+        prices=shadow_prices(problem, plan, more=MORE, moves=MOVES, seed=seed, on_answer=answered),
+        growth=growth(problem, plan, moves=MOVES, seed=seed, on_answer=answered),
+        scarcity=scarcity(problem, plan),
+    )
+    progress.end()
+    return found
+
+
+def lines(found: Explanation) -> Iterator[str]:
+    """The answers in words."""
+    plan = found.plan
+    yield (
+        f"the search found {plan.throughput_fps:,.1f} frames/s, proven bound {plan.bound_fps:,.1f}; ports and memories "
+        "as estimates"
+    )
+    yield from (f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding)
+    yield from _next_level(found.next_level)
+    if found.next_level is not None and not found.next_level.missing:
+        yield from (
+            f"scarce on {part}: " + ", ".join(f"{CAPACITIES[name]} {share:.0%}" for name, share in _largest(shares))
+            for part, shares in found.scarcity.items()
+            if _largest(shares)
+        )
+    gaining = [price for price in found.prices if max(_gains(price)) > 0]
+    yield from map(str, gaining[:PRINTED])
+    if not gaining:
+        yield f"{MORE:+.0%} of any one resource of any one device gains nothing, and moves no bound"
+    yield from (
+        f"one more {grown.part}: {grown.throughput_fps:,.1f} frames/s found, bound {grown.bound_fps:,.1f}"
+        for grown in found.growth
+    )
+
+
+def _gains(price: ShadowPrice) -> tuple[float, float, float]:
+    return price.sure_gain, price.possible_gain, price.searched_gain or 0.0
+
+
+def _largest(shares: Mapping[str, float]) -> Sequence[tuple[str, float]]:
+    return sorted(((name, share) for name, share in shares.items() if share >= 0.005), key=lambda pair: -pair[1])
+
+
+def _next_level(level: NextLevel | None) -> Iterator[str]:
+    if level is None:
+        yield "next level: none; every configuration priced is at its fastest"
+        return
+    needs = ", ".join(f"{need:,} of {have:,} {CAPACITIES[name]}" for name, (need, have) in level.demand.items())
+    verdict = "proven impossible on this cluster" if level.refuted else "not excluded by a bound"
+    missing = f"; no configuration that fast for {', '.join(level.missing[:4])}" if level.missing else ""
+    yield (
+        f"next level: {level.throughput_fps:,.1f} frames/s at {level.cycles_per_frame:,} cycles a frame needs at least "
+        f"{needs}: {verdict}{missing}"
+    )

@@ -1,0 +1,123 @@
+"""`dagtrain place --sweep`: throughput against the number of devices, a real plan for each size.
+
+Sizes up to the cluster's own take its first devices; larger ones go through its devices again.  Every size is a result
+of its own, so an interrupted sweep goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dagtrain.files import write_text
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import COMMAND, PlaceOptions, parse_pins, read_options_cluster, search_options
+from dagtrain.flow.planning import Planner
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
+from dagtrain.ir import Graph
+from dagtrain.progress import Progress, Silent
+from dagtrain.report.chart import line_chart
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from hdl.estimate import Estimator
+from placement.cluster import Cluster, ClusterDevice
+from placement.search import SearchOptions
+
+# sizes up to this one are all planned; larger ones grow by half
+EVERY_SIZE = 4
+# the sweep goes to so many times the cluster
+LARGEST = 2
+# a plan this close to its bound is good enough for a curve
+GAP = 0.02
+
+
+def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
+    """Plan every size that is not known yet, and draw the curve."""
+    graph = load_training_graph(workspace)
+    cluster = read_options_cluster(options)
+    search = search_options(options)
+    search = replace(search, gap=max(search.gap, GAP))
+    depends = {
+        "import": workspace.fingerprint("import"),
+        "devices": file_digest(options.devices),
+        **{name: value for name, value in asdict(options).items() if name != "devices"},
+    }
+    points, done = [], False
+    sizes = sweep_sizes(len(cluster.devices))
+    progress.begin("sweep", len(sizes))
+    for size in sizes:
+        part = resized(cluster, size)
+        step = f"sweep/{size}-devices"
+
+        def work(folder: Path, part: Cluster = part) -> None:
+            point = _point(graph, part, options, search)
+            write_text(folder / "point.json", json.dumps(point, indent=1) + "\n")
+
+        done |= workspace.run(step, depends, work)
+        points.append(dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep")))
+        progress.advance(note=_line(points[-1]))
+    progress.end()
+    folder = workspace.folder("sweep")
+    write_text(folder / "sweep.json", json.dumps({"schema_version": SCHEMA_VERSION, "points": points}, indent=1) + "\n")
+    write_text(folder / "sweep.svg", _chart(graph, cluster, points))
+    return StepResult("sweep", folder, done, tuple(map(_line, points)), {"points": points})
+
+
+def sweep_sizes(devices: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16 … up to `LARGEST` times the cluster, the cluster's own size among them."""
+    most = LARGEST * devices
+    steps = [*range(1, EVERY_SIZE + 1), *(size << shift for shift in range(most.bit_length()) for size in (6, 8))]
+    return sorted({size for size in steps if size <= most} | {devices, most})
+
+
+def resized(cluster: Cluster, size: int) -> Cluster:
+    """The cluster with its first ``size`` devices, or with further ones like its devices in order."""
+    devices = list(cluster.devices[:size])
+    names = {device.name for device in cluster.devices}
+    for index in range(len(devices), size):
+        like = cluster.devices[index % len(cluster.devices)]
+        name = next(name for k in range(2, size + 2) if (name := f"{like.name}-{k}") not in names)
+        names.add(name)
+        devices.append(ClusterDevice(name=name, board=like.board))
+    return replace(cluster, devices=tuple(devices))
+
+
+def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: SearchOptions) -> dict[str, Any]:
+    """The plan of one size; without a plan, why."""
+    names = {device.name for device in cluster.devices}
+    there = tuple(pin for pin in options.pins if pin.partition("=")[2] in names)
+    search = replace(search, exclude=tuple(name for name in search.exclude if name in names))
+    base = {"schema_version": SCHEMA_VERSION, "devices": len(cluster.devices)}
+    try:
+        planner = Planner(graph, cluster, Estimator(), search, parse_pins(there, graph, cluster), Silent())
+        plan = planner.run().plan
+    except (InfeasibleError, OutOfTimeError, FoldingError) as error:
+        return {**base, "throughput_fps": None, "bound_fps": None, "dsp_share": None, "why": str(error)}
+    used, there_are = (sum(getattr(use, name) for use in plan.devices) for name in ("dsp", "dsp_capacity"))
+    return {
+        **base,
+        "throughput_fps": plan.throughput_fps,
+        "bound_fps": plan.bound_fps,
+        "dsp_share": used / max(1, there_are),
+        "why": "; ".join(f"{binding.kind}: {binding.reason}" for binding in plan.binding),
+    }
+
+
+def _line(point: dict[str, Any]) -> str:
+    if point["throughput_fps"] is None:
+        return f"{point['devices']} devices: no plan: {point['why']}"
+    return (
+        f"{point['devices']} devices: {point['throughput_fps']:,.1f} frames/s, bound {point['bound_fps']:,.1f}, "
+        f"{point['dsp_share']:.0%} of the DSP blocks"
+    )
+
+
+def _chart(graph: Graph, cluster: Cluster, points: list[dict[str, Any]]) -> str:
+    planned = [point for point in points if point["throughput_fps"] is not None]
+    series = {
+        "plan": [(point["devices"], point["throughput_fps"]) for point in planned],
+        "proven bound": [(point["devices"], point["bound_fps"]) for point in planned],
+    }
+    return line_chart(f"{graph.name} on {cluster.name}, more or fewer of it", "devices", "frames/s", series)
