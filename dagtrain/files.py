@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically; parent folders are made.
 
     Raises `OutputError` for a full disk, a read-only folder and the like; nothing half-written stays."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(data)

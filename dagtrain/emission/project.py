@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +43,30 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
     write_text(folder / "manifest.json", json.dumps(_manifest(design, sources, part, clock_mhz), indent=1) + "\n")
 
 
-def lint_device(folder: Path, top: str, known: Path) -> None:
-    """Check the Verilog with the top module ``top`` that `write_device` left; what was clean once is not checked again.
+def lint_devices(tops: Mapping[Path, str], known: Path, on_clean: Callable[[str], None] = lambda _: None) -> None:
+    """Check the Verilog that `write_device` left in folders with these top modules; what was clean once is not checked
+    again, and what several devices have is checked once.
 
     Modules are flat, so each is checked alone, and the top with their heads (`module_head`): else Verilator copies a
     module for every memory image that an instance is given, which takes many gigabytes for a large device.
 
-    ``known`` is a folder that remembers clean sources.  Raises `ToolError` with everything that Verilator found."""
-    *modules, last = (folder / line for line in (folder / "files.f").read_text().split())
+    ``known`` is a folder that remembers clean sources; ``on_clean`` is told each device.  Raises `ToolError` with
+    everything that Verilator found in a module."""
     verilator = " ".join([run_tool(["verilator", "--version"]), *LINT])
-    for module in modules:
-        _lint_once([module], module.stem, known, verilator)
+    sources = {folder: [folder / line for line in (folder / "files.f").read_text().split()] for folder in tops}
+    modules = {path.read_bytes(): path for paths in sources.values() for path in paths[:-1]}
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
+        list(pool.map(lambda module: _lint_once([module], module.stem, known, verilator), modules.values()))
+        checked = pool.map(lambda folder: _lint_top(sources[folder], tops[folder], known, verilator), tops)
+        for folder, _ in zip(tops, checked, strict=True):
+            on_clean(folder.name)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _lint_top(sources: Sequence[Path], top: str, known: Path, verilator: str) -> None:
+    *modules, last = sources
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         heads = Path(name) / "heads.v"
         heads.write_text("\n".join(module_head(module.read_text()) for module in modules))

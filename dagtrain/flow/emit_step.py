@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.emission.project import lint_device, used_modules, write_device
+from dagtrain.emission.project import lint_devices, used_modules, write_device
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, fold_cycles, plan_choices
 from dagtrain.flow.import_step import load_training_graph
@@ -83,11 +81,8 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     for device in design.devices:
         write_device(folder / device.name, device, modules, parts[device.name], plan.clock_hz / 1e6)
     if options.lint:
-        known = cache_folder() / "lint"
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            linted = pool.map(lambda device: lint_device(folder / device.name, device.top.name, known), design.devices)
-            for device, _ in zip(design.devices, linted, strict=True):
-                progress.advance(note=f"{device.name} is clean")
+        tops = {folder / device.name: device.top.name for device in design.devices}
+        lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))
     summaries = [
         _summary(device.name, len(device.nodes), len(used_modules(device.top, modules)), device)
         for device in design.devices
