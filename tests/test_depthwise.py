@@ -40,7 +40,7 @@ def random_engine(kind: type[Layer], seed: int) -> Any:
         except ShapeError:
             continue
         cycles = int(rng.integers(1, 60)) * max(port.tensor.elements // fields["channels"] for port in layer.sinks)
-        tiles = layer.tiles(cycles)
+        tiles = tuple(layer.tiles(cycles))
         if tiles:
             return layer.fold(cycles, tiles[int(rng.integers(len(tiles)))])
 

@@ -214,7 +214,7 @@ def test_the_tile_suits_every_engine_of_the_group() -> None:
     tiles = weight_tiles(graph, 300)
     for group in weight_groups(graph):
         for node in group:
-            offered = node.layer.tiles(300)
+            offered = tuple(node.layer.tiles(300))
             assert not offered or tiles[node.name] in offered
 
 

@@ -41,7 +41,7 @@ from placement.validate import violations
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
 SLOW_RATIO = 2.5
 # steps in which the T is looked for at which multipliers alone would fit
-LADDER_STEP = 1.03
+LADDER_STEP = 1.1
 # cycles a frame that no network needs
 SLOWEST = 1 << 40
 # how often the first level may grow when it has no plan
@@ -62,9 +62,9 @@ KEPT_RATIO = 1.02
 RESERVE_STEP = 1.4
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
-# steps by which a placement may slow down to make room for its network ports
+# steps by which a placement may slow down to make room for its network ports, or a level to be one that all layers keep
 LINK_STEPS = 8
-LINK_RATIO = 1.03
+SLOWER_RATIO = 1.03
 # no node has its memory elsewhere
 ON_CHIP: Mapping[str, Home] = {}
 # multipliers of 16-bit operands in a DSP block of every part
@@ -156,8 +156,8 @@ class Planner:
                 break
             levels = sorted({*levels, *finer})
             best = self._better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
-        if best.gap > self.search.gap:
-            best = self._better(best, levels, self.search)
+        # at its goal already, it is tidied at least
+        best = self._better(best, levels, self.search)
         finished = not self._interrupted and self._seconds_left() > 0
         planned = self._with_links(best, levels)
         return replace(planned, searched=self._searched(best, levels, finished))
@@ -207,7 +207,7 @@ class Planner:
                 # not monotonic: a little slower may do
                 if cycles > SLOWEST:
                     raise
-                cycles = math.ceil(cycles * LADDER_STEP)
+                cycles = math.ceil(cycles * SLOWER_RATIO)
             except (InfeasibleError, OutOfTimeError):
                 growths += 1
                 if growths > LADDER_GROWTHS or self._seconds_left() <= 0:
@@ -242,7 +242,7 @@ class Planner:
     @property
     def _quick(self) -> SearchOptions:
         """For searches that only tell where to look."""
-        return replace(self.search, anneal_budget=self.search.anneal_budget // QUICK)
+        return replace(self.search, anneal_budget=self.search.anneal_budget // QUICK, tidy_seconds=0.0)
 
     def _find(self, levels: Sequence[int], search: SearchOptions, best: Plan | None = None) -> Plan:
         """The plan of a search over these levels that goes on from the devices of ``best``."""
@@ -313,7 +313,8 @@ class Planner:
             priced = self._priced(cycles, memory_homes(plan_choices(plan)), None)
             self.progress.end()
             instance = self._instance([priced], self._ported or self._links())
-            return self._search(_reserving(instance, share), self._quick)
+            search = replace(self._quick, tidy_seconds=self.search.tidy_seconds)
+            return self._search(_reserving(instance, share), search)
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return None
 
@@ -570,7 +571,7 @@ def _multipliers(graph: Graph) -> int:
 
 def _slower(cycles: int, levels: Sequence[int]) -> list[int]:
     """``cycles``, the slower ones among ``levels``, and small steps."""
-    steps = [math.ceil(cycles * LINK_RATIO**step) for step in range(LINK_STEPS)]
+    steps = [math.ceil(cycles * SLOWER_RATIO**step) for step in range(LINK_STEPS)]
     return sorted({*steps, *(level for level in levels if level > cycles)})
 
 

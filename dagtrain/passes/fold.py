@@ -55,12 +55,13 @@ def weight_tiles(graph: Graph, cycles: int) -> dict[str, Tile]:
     Members whose weights are vectors have no tile."""
     chosen: dict[str, Tile] = {}
     for group in weight_groups(graph):
-        offers = [(node, tiles) for node in group if (tiles := node.layer.tiles(cycles))]
-        if not offers:
+        tiled = [node for node in group if next(node.layer.tiles(cycles), None) is not None]
+        if not tiled:
             continue
-        tile = next((tile for tile in offers[0][1] if all(tile in tiles for _, tiles in offers)), None)
+        offered = tiled[0].layer.tiles(cycles)
+        tile = next((tile for tile in offered if all(node.layer.suits(tile, cycles) for node in tiled[1:])), None)
         if tile is None:
-            names = ", ".join(node.name for node, _ in offers)
+            names = ", ".join(node.name for node in tiled)
             raise FoldingError(f"no weight tile suits all of {names} at {cycles} cycles a frame; allow more cycles")
         chosen.update((node.name, tile) for node in group)
     return chosen

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -189,13 +189,17 @@ class Layer(ABC):
         """Multiplications a frame that the algorithm needs (padding counted, as is usual)."""
         return 0
 
-    def tiles(self, cycles: int) -> tuple[Tile, ...]:
+    def tiles(self, cycles: int) -> Iterator[Tile]:
         """Weight tiles with which this layer needs at most ``cycles`` a frame, fewest multipliers first.
 
         All engines that share a weight tensor (forward, error, gradient, update) share one tile, because the
         tile fixes the order in which weights and gradients stream.  Layers without such a tensor have none."""
         del cycles
-        return ()
+        return iter(())
+
+    def suits(self, tile: Tile, cycles: int) -> bool:
+        """Whether a tile is one of `tiles`."""
+        return tile in self.tiles(cycles)
 
     @abstractmethod
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -205,12 +206,22 @@ class _ConvEngine(Layer):
         found = self.port(port)
         return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
-    def tiles(self, cycles: int) -> tuple[Tile, ...]:
+    def tiles(self, cycles: int) -> Iterator[Tile]:
         """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths, then
         the least lanes of maps (each engine stores and reads one of them ``po`` or ``pi`` lanes wide)."""
-        for port in self._frame_ports():
-            if port.tensor.elements // port.tensor.shape[-1] > cycles:
-                return ()
+        return (tile for tile in self._paces if self.suits(tile, cycles))
+
+    def suits(self, tile: Tile, cycles: int) -> bool:
+        """Whether a tile is one of `tiles`: neither it nor any port is slower."""
+        if self._paces.get(tile, math.inf) > cycles:
+            return False
+        if any(port.tensor.elements // port.tensor.shape[-1] > cycles for port in self._frame_ports()):
+            return False
+        return self._with(tile, cycles).cycles_per_frame <= cycles
+
+    @cached_property
+    def _paces(self) -> dict[Tile, int]:
+        """Every tile that can be built -> cycles a frame with it if no port is slower, in the order of `tiles`."""
         found = []
         for po in divisors(self.filters):
             for pi in divisors(self.channels):
@@ -218,9 +229,9 @@ class _ConvEngine(Layer):
                     tile = Tile(po, pi, pk)
                     if self._buildable(tile):
                         walk = self.walk_of(tile)
-                        if max(walk.cycles, walk.words) <= cycles >= self._with(tile, cycles).cycles_per_frame:
-                            found.append((tile.size, self._memory_blocks(tile), po + pi, tile))
-        return tuple(tile for *_, tile in sorted(found))
+                        pace = max(walk.cycles, walk.words)
+                        found.append((tile.size, self._memory_blocks(tile), po + pi, tile, pace))
+        return {tile: pace for *_, tile, pace in sorted(found)}
 
     def _with(self, tile: Tile, cycles: int) -> Self:
         """This engine with that tile and the lanes for ``cycles``."""
@@ -247,7 +258,7 @@ class _ConvEngine(Layer):
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
         if tile is None:
-            tile = next(iter(self.tiles(cycles)), None)
+            tile = next(self.tiles(cycles), None)
         if tile is not None:
             folded = self._with(tile, cycles)
             rests = -(-folded.load_cycles // self.recipe.batch)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -121,18 +122,25 @@ class _DepthwiseEngine(_Windowed):
         found = self.port(port)
         return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
-    def tiles(self, cycles: int) -> tuple[Tile, ...]:
+    def tiles(self, cycles: int) -> Iterator[Tile]:
         """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory."""
-        if max(port.tensor.elements // self.channels for port in self._frame_ports()) > cycles:
-            return ()
+        return (tile for tile in self._paces if self.suits(tile, cycles))
+
+    def suits(self, tile: Tile, cycles: int) -> bool:
+        """Whether a tile is one of `tiles`: neither it nor any port is slower."""
+        slowest_port = max(port.tensor.elements // self.channels for port in self._frame_ports())
+        return max(slowest_port, self._paces.get(tile, math.inf)) <= cycles
+
+    @cached_property
+    def _paces(self) -> dict[Tile, int]:
+        """Every tile -> cycles a frame with it if no port is slower, in the order of `tiles`."""
         found = []
         for po in divisors(self.channels):
             for pk in self._tap_groups():
                 tile = Tile(po, 1, pk)
                 walk = self.walk_of(tile)
-                if max(walk.cycles, walk.words) <= cycles:
-                    found.append((tile.size, self._memory_blocks(tile, walk), tile))
-        return tuple(tile for _, _, tile in sorted(found))
+                found.append((tile.size, self._memory_blocks(tile, walk), tile, max(walk.cycles, walk.words)))
+        return {tile: pace for *_, tile, pace in sorted(found)}
 
     def _memory_blocks(self, tile: Tile, walk: Walk) -> int:
         """Memory blocks of the weights and of the ring, which every parallel tap reads a copy of."""
@@ -142,7 +150,7 @@ class _DepthwiseEngine(_Windowed):
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
         if tile is None:
-            tile = next(iter(self.tiles(cycles)), None)
+            tile = next(self.tiles(cycles), None)
         lanes = {
             f"{port.name}_lanes": lanes_for(port.tensor.elements, self.channels, cycles) for port in self._frame_ports()
         }
