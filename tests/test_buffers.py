@@ -16,7 +16,7 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.buffers import REGISTER_BEATS, deadlock_beats, fifo_beats
+from dagtrain.passes.buffers import REGISTER_BEATS, burst_elements, deadlock_beats, fifo_beats
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
@@ -133,3 +133,14 @@ def test_a_beat_below_the_bound_deadlocks(edge: str, tmp_path: Path) -> None:
     graph = net()
     with pytest.raises(StuckError, match="deadlocked"):
         train(graph, tmp_path, {edge: bounds(graph)[edge] - 1})
+
+
+def test_what_a_host_is_early_with_needs_no_fifo() -> None:
+    graph = chain()
+    folded = fold_graph(graph, 4 * TIGHT)
+    depths = fifo_beats(folded, schedule(folded, 4 * TIGHT))
+    (first,) = (node for node in folded.nodes if node.name == "conv1")
+    sink, edge = first.layer.port("x"), first.inputs["x"]
+    # it could send the frame in an eighth of the time that the engine takes
+    assert first.layer.cycles_per_frame > 8 * sink.beats
+    assert depths[edge] <= burst_elements(sink.tensor.shape) + 2 * REGISTER_BEATS < sink.beats / 2

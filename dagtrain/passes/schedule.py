@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dagtrain.ir import Graph, Node, is_delayed
+from hdl.tensor import Port
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def schedule(graph: Graph, cycles: int, crossing_cycles: Mapping[str, int] | Non
             if port in arrivals:
                 taken[edge] = _taken(node, port, arrivals)
         for port, edge in node.outputs.items():
-            offered[edge] = _offered(node, port, arrivals)
+            offered[edge] = _offered(node, port, arrivals) if arrivals else _from_host(node.layer.port(port), cycles)
     return Schedule(cycles, offered, taken)
 
 
@@ -128,11 +129,14 @@ def _taken(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
     return Flow(first, last)
 
 
+def _from_host(source: Port, cycles: int) -> Flow:
+    """A frame comes evenly within the interval: a host that is faster waits, and what waits there needs no FIFO."""
+    return Flow(0, cycles * (source.beats - 1) // source.beats)
+
+
 def _offered(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
     layer = node.layer
     source = layer.port(port)
-    if not arrivals:
-        return Flow(0, source.beats - 1)
     pipeline = layer.pipeline_cycles
     if _works_per_batch(node):
         first = max(flow.first for flow in arrivals.values()) + pipeline
