@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dagtrain.emission.memory import DramUse
 from dagtrain.ir import Graph
+from dagtrain.passes.insert_relays import insert_relays, relayed_edges
 from dagtrain.passes.memory_home import move_memories
 from hdl.axi import AxiFormat
 from hdl.errors import DagtrainError
@@ -74,12 +75,12 @@ def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:
 
 
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
-    """The training graph with the memories of layers where the choices put them."""
-    return move_memories(graph, memory_homes(choices))
+    """The training graph with the relays that the choices know of, and the memories of layers where they put them."""
+    return move_memories(insert_relays(graph, relayed_edges(graph, choices)), memory_homes(choices))
 
 
 def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:
-    """The edges that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
+    """The edges of the chosen graph that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
     edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.fifos)
     return DramUse(edges=frozenset(edges), format=form, cycles_per_frame=cycles)
 

@@ -59,8 +59,9 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
     choices = plan_choices(plan)
+    graph = chosen_graph(graph, choices)
     return design_cluster(
-        chosen_graph(graph, choices),
+        graph,
         placed,
         devices,
         fold_cycles(plan),

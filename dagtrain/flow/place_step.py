@@ -20,6 +20,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
@@ -93,12 +94,19 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
             f"{use.m20k}/{use.m20k_capacity} M20K, {use.alm}/{use.alm_capacity} ALM"
             for use in plan.devices
         ),
+        *_relays(graph, plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
     measured = {"seconds": meta["seconds"], "finished": meta["finished"]}
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
+
+
+def _relays(graph: Graph, plan: Plan) -> list[str]:
+    """What a user should know of relays."""
+    edges = relayed_edges(graph, (item.item for item in plan.items))
+    return [f"relays: so that hops are equal, {', '.join(edges)} go by way of another device"] if edges else []
 
 
 def _earlier(workspace: Workspace, problem: str) -> Mapping[str, Any] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,6 +23,7 @@ from dagtrain.flow.choices import dram_format, memory_homes, plan_choices
 from dagtrain.flow.costs import LevelCosts, Offer, PortCosts
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
+from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
@@ -31,10 +32,11 @@ from hdl.layers.base import Home
 from hdl.link import wire_words
 from hdl.parts import Part
 from hdl.resources import Usage
+from hdl.tensor import Kind
 from placement.cluster import Cluster
 from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
 from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan, instance_digest
-from placement.search import INTERRUPTED, SearchOptions, find_plan, plan_from_assignment
+from placement.search import INTERRUPTED, SearchOptions, Solver, find_plan, plan_from_assignment
 from placement.search import Progress as SearchProgress
 from placement.validate import violations
 
@@ -51,6 +53,8 @@ PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
 # rounds in which levels are put between the proven bound and the plan found, if they differ by more than the ratio
 REFINEMENT_ROUNDS = 2
 LEAST_RATIO = 1.005
+# a relay stands on neither end's device
+LEAST_RELAY_DEVICES = 3
 # a search that is begun goes on for so long
 LEAST_SEARCH_SECONDS = 1.0
 # one part in so many of the search's moves is what searches before the last one get
@@ -160,9 +164,10 @@ class Planner:
             best = self._better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
         # at its goal already, it is tidied at least
         best = self._better(best, levels, self.search)
+        planner, best = self._with_relays(best, levels) or (self, best)
         finished = not self._interrupted and self._seconds_left() > 0
-        planned = self._with_links(best, levels)
-        return replace(planned, searched=self._searched(best, levels, finished))
+        planned = planner._with_links(best, levels)
+        return replace(planned, searched=planner._searched(best, levels, finished))
 
     def _resumed(self) -> tuple[Plan, tuple[int, ...]] | None:
         """Where an earlier search of the same problem ended, and the levels priced; None if there is none."""
@@ -180,6 +185,56 @@ class Planner:
         whole = _carried_over(best, instance)
         assert whole is not None, "a plan fits where more configurations are offered"
         return Searched(_with_bound(whole, best), instance, priced, finished)
+
+    # ---- relays
+
+    def _with_relays(self, best: Plan, levels: Sequence[int]) -> tuple[Planner, Plan] | None:
+        """A planner of the graph with relays on shortcuts, and its plan, where that is faster; else None.
+
+        Relays cost ports and the time to price them, so they are tried only where free hops would help.  Bounds of
+        ``best`` don't speak of them, so it doesn't matter how close it is to its own."""
+        edges = shortcuts(self.graph)
+        over = self._interrupted or self._seconds_left() <= 0
+        if over or not edges or len(self.cluster.devices) < LEAST_RELAY_DEVICES or self.search.solver is Solver.LITERAL:
+            return None
+        if not self._hops_bind(best, levels, edges):
+            return None
+        places = _places(best)
+        beside = {relay_of(edge): places[self.graph.consumers[edge][0][0].name] for edge in edges}
+        planner, plan = self._relayed(edges), best
+        try:
+            plan = planner._find(levels, self._quick, best, beside)
+            # a relay on a device of either end adds no hop
+            places = _places(plan)
+            ends = {edge: (producer.name, consumer.name) for edge, producer, _, consumer, _ in self.graph.edges}
+            useful = [edge for edge in edges if places[relay_of(edge)] not in [places[end] for end in ends[edge]]]
+            planner = self._relayed(useful)
+            plan = planner._find(levels, self._quick, plan)
+        except OutOfTimeError:
+            return None
+        finally:
+            self._interrupted = self._interrupted or planner._interrupted
+        return (planner, plan) if plan.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame else None
+
+    def _relayed(self, edges: Collection[str]) -> Planner:
+        """The planner of the graph with relays on these edges."""
+        planner = replace(self, graph=insert_relays(self.graph, edges), start=None)
+        planner._began = self._began
+        return planner
+
+    def _hops_bind(self, best: Plan, levels: Sequence[int], edges: Collection[str]) -> bool:
+        """Whether a quick search finds a faster placement if shortcuts may cross as often as they like."""
+        instance = self.instance(levels)
+        links = tuple(
+            replace(link, kind=Kind.STASH) if edge in edges else link
+            for link, (edge, *_) in zip(instance.links, self.graph.edges, strict=True)
+        )
+        relaxed = replace(instance, links=links)
+        try:
+            found = self._search(relaxed, replace(self._quick, start=_carried_over(best, relaxed)))
+        except OutOfTimeError:
+            return False
+        return found.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame
 
     # ---- levels
 
@@ -246,11 +301,18 @@ class Planner:
         """For searches that only tell where to look."""
         return replace(self.search, anneal_budget=self.search.anneal_budget // QUICK, tidy_seconds=0.0)
 
-    def _find(self, levels: Sequence[int], search: SearchOptions, best: Plan | None = None) -> Plan:
-        """The plan of a search over these levels that goes on from the devices of ``best``."""
+    def _find(
+        self,
+        levels: Sequence[int],
+        search: SearchOptions,
+        best: Plan | None = None,
+        beside: Mapping[str, str] | None = None,
+    ) -> Plan:
+        """The plan of a search over these levels that goes on from the devices of ``best``, and from those of
+        ``beside`` for items that it doesn't have."""
         instance = self.instance(levels)
         if best is not None:
-            search = replace(search, start=_carried_over(best, instance))
+            search = replace(search, start=_carried_over(best, instance, beside or {}))
         return self._search(instance, search)
 
     def _search(self, instance: Instance, search: SearchOptions) -> Plan:
@@ -529,15 +591,17 @@ def _reserving(instance: Instance, share: Fraction) -> Instance:
     return replace(instance, devices=devices)
 
 
-def _carried_over(plan: Plan, instance: Instance) -> Plan | None:
-    """The plan of another instance of the same items in this one: everything where it stands, with configurations
-    that cost no more; None if some item has none, or if the whole does not fit."""
-    menus = {item.name: item.configurations for item in instance.items}
+def _carried_over(plan: Plan, instance: Instance, beside: Mapping[str, str] | None = None) -> Plan | None:
+    """The plan of another instance in this one: every item where it stands, with a configuration that costs no more,
+    or, if the plan has none of it, on its device of ``beside`` with one that is fast enough; None if some item has
+    none, or if the whole does not fit."""
+    places = {**(beside or {}), **_places(plan)}
+    before = {placed.item: placed for placed in plan.items}
     devices, configurations = [], []
-    for placed in sorted(plan.items, key=lambda placed: instance.item_index[placed.item]):
-        device = instance.device_index[placed.device]
-        menu = menus[placed.item].get(instance.devices[device].part, ())
-        found = next((position for position, c in enumerate(menu) if _costs_no_more(c, placed)), None)
+    for item in instance.items:
+        device = instance.device_index[places[item.name]]
+        menu = item.configurations.get(instance.devices[device].part, ())
+        found = _stand_in(menu, before.get(item.name), plan.cycles_per_frame)
         if found is None:
             return None
         devices.append(device)
@@ -545,6 +609,15 @@ def _carried_over(plan: Plan, instance: Instance) -> Plan | None:
     bound = Bound(1, "nothing runs in less than one cycle")
     made = build_plan(instance, Assignment(tuple(devices), tuple(configurations)), bound, seed=0, binding=())
     return None if violations(instance, made) else made
+
+
+def _stand_in(menu: Sequence[Configuration], placed: PlacedItem | None, cycles: int) -> int | None:
+    """The position of a configuration for what a plan placed; for what it doesn't have, of the cheapest that is fast
+    enough."""
+    if placed is not None:
+        return next((position for position, c in enumerate(menu) if _costs_no_more(c, placed)), None)
+    fast = [position for position, c in enumerate(menu) if c.cycles_per_frame <= cycles]
+    return min(fast, key=lambda position: menu[position].costs, default=None)
 
 
 def _costs_no_more(c: Configuration, placed: PlacedItem) -> bool:

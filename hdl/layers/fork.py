@@ -1,4 +1,4 @@
-"""One stream to several users.  Backwards, the errors of the users are summed (see add.py)."""
+"""One stream to several users, or to one by way of another device (a relay).  Backwards, the errors of the users are summed (see add.py)."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ class Fork(Layer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Two and three users, activations and errors."""
+        """Two and three users, activations and errors; a relay."""
         return (
             cls(shape=(2, 2, 4), kinds=(Kind.ACTIVATION, Kind.STASH), lanes=2),
             cls(shape=(1, 3, 2), kinds=(Kind.ERROR, Kind.ERROR, Kind.ERROR)),
+            cls(shape=(2, 2, 4), kinds=(Kind.ERROR,), lanes=2),
         )

@@ -1,0 +1,67 @@
+"""Relays: a shortcut may go by way of a device that none of its ends is on, so that branches meet after equal hops.
+
+Activations and errors that join must have crossed the network equally often.  A shortcut beside a long branch has no
+layer of its own that could stand in between, so it crosses once at most, and so does the branch beside it.  A relay is
+a layer that hands on every beat; placed elsewhere, the shortcut crosses twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+import networkx as nx
+
+from dagtrain.ir import Graph, Node, Stage, verify
+from hdl.layers.fork import Fork
+
+SUFFIX = ".relay"
+
+
+def shortcuts(graph: Graph) -> tuple[str, ...]:
+    """Edges of a streaming graph beside which a longer way leads from their producer to their consumer, along streams
+    whose hops must match."""
+    order = nx.DiGraph()
+    for _edge, producer, _source, consumer, sink in graph.edges:
+        if sink.tensor.kind.hops_must_match:
+            order.add_edge(producer.name, consumer.name)
+    found = []
+    for edge, producer, _source, consumer, sink in graph.edges:
+        if not sink.tensor.kind.hops_must_match or order.in_degree(consumer.name) < 2:
+            continue
+        others = (node for node in order.predecessors(consumer.name) if node != producer.name)
+        if any(nx.has_path(order, producer.name, other) for other in others):
+            found.append(edge)
+    return tuple(found)
+
+
+def insert_relays(graph: Graph, edges: Collection[str]) -> Graph:
+    """The streaming graph with a relay `relay_of(edge)` on each of these edges."""
+    if not edges:
+        return graph
+    relays = {edge: _relay(graph, edge) for edge in edges}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = {sink: relays[edge].outputs["y0"] if edge in relays else edge for sink, edge in node.inputs.items()}
+        nodes.append(replace(node, inputs=inputs))
+        nodes.extend(relays[edge] for edge in node.outputs.values() if edge in relays)
+    return verify(graph.with_nodes(tuple(nodes)), Stage.STREAMING)
+
+
+def relay_of(edge: str) -> str:
+    """The name of the relay on an edge."""
+    return edge + SUFFIX
+
+
+def relayed_edges(graph: Graph, nodes: Iterable[str]) -> tuple[str, ...]:
+    """Of names of nodes, the edges of the graph whose relays they are."""
+    edges = (name.removesuffix(SUFFIX) for name in nodes if name.endswith(SUFFIX))
+    return tuple(edge for edge in edges if edge in graph.producers)
+
+
+def _relay(graph: Graph, edge: str) -> Node:
+    ((_consumer, sink),) = graph.consumers[edge]
+    tensor = sink.tensor
+    name = relay_of(edge)
+    layer = Fork(shape=tensor.shape, x_fixed=tensor.fixed, kinds=(tensor.kind,))
+    return Node(name, layer, {"x": edge}, {"y0": f"{name}.y0"})

@@ -1,0 +1,128 @@
+"""Relays on shortcuts: where they go, that they change no bit, that the planner takes them where they pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagtrain.builder import GraphBuilder
+from dagtrain.cosim.cluster import simulate_cluster
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.executor import Executor
+from dagtrain.feeds import synthetic_feeds
+from dagtrain.flow.choices import chosen_graph, plan_choices
+from dagtrain.flow.planning import Planned, Planner
+from dagtrain.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.insert_relays import SUFFIX, insert_relays, relay_of, relayed_edges, shortcuts
+from dagtrain.progress import Silent
+from dagtrain.summary import base_layer
+from hdl.recipe import Recipe
+from hdl.simulate.design import cache_folder
+from placement.cluster import Cluster, parse_cluster
+from placement.search import SearchOptions
+from placement.validate import violations
+from tests.flow_support import CLUSTER, QuickEstimator
+
+CHANNELS = 16
+
+
+def residual(length: int) -> Graph:
+    """A stem, and a shortcut beside so many convolutions."""
+    build = GraphBuilder("residual", Recipe(batch=2, staleness=2), seed=3)
+    x = build.relu(build.conv(build.input(6, 6, 1), CHANNELS, 1))
+    y = x
+    for _ in range(length):
+        y = build.relu(build.conv(y, CHANNELS, 3, padding=1))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(build.add(y, x)), 3)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, 2, seed) for seed in range(2)]))
+
+
+def small_cluster(devices: int, dsp: int) -> Cluster:
+    """Devices with so many multipliers' blocks each, and room for everything else."""
+    cluster = parse_cluster(CLUSTER)
+    board = replace(cluster.devices[0].board, dsp=dsp)
+    return replace(
+        cluster, devices=tuple(replace(cluster.devices[0], name=f"d{n}", board=board) for n in range(devices))
+    )
+
+
+def plan(graph: Graph, devices: int, dsp: int) -> Planned:
+    estimator: Any = QuickEstimator()
+    return Planner(graph, small_cluster(devices, dsp), estimator, SearchOptions(seed=1), {}, Silent()).run()
+
+
+def test_shortcuts_are_the_edges_beside_a_longer_way() -> None:
+    graph = residual(2)
+    found = {(graph.producers[edge][0].name, graph.consumers[edge][0][0].name) for edge in shortcuts(graph)}
+    # the activation past the convolutions, the error past them on the way back; no stash
+    assert found == {("relu1.y.fork", "add1"), ("average1.error.dx.fork", "relu1.y.sum0")}
+    chain = GraphBuilder("chain", Recipe(batch=2), seed=3)
+    head = chain.classify(chain.gemm(chain.global_average_pool(chain.relu(chain.conv(chain.input(6, 6, 1), 4, 1))), 3))
+    training = differentiate(head)
+    assert shortcuts(insert_forks(calibrate(training, [synthetic_feeds(training, 2, 1)]))) == ()
+
+
+def test_relays_change_no_bit() -> None:
+    graph = residual(2)
+    relayed = insert_relays(graph, shortcuts(graph))
+    assert len(relayed.nodes) == len(graph.nodes) + 2
+    assert relayed_edges(graph, relayed.by_name) == shortcuts(graph)
+    assert insert_relays(graph, ()) is graph
+    plain, other = Executor(graph), Executor(relayed)
+    for seed in range(3):
+        feeds = synthetic_feeds(graph, 2, seed)
+        np.testing.assert_equal(plain.step(feeds), other.step(feeds))
+    np.testing.assert_equal(plain.parameters(), other.parameters())
+
+
+def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = residual(3)
+    # at the fast level a convolution fills a device, so its branch crosses twice
+    planned = plan(graph, 14, 8)
+    relays = [item.item for item in planned.plan.items if item.item.endswith(SUFFIX)]
+    assert relays == [relay_of(edge) for edge in shortcuts(graph)]
+    assert violations(planned.instance, planned.plan) == []
+    where = {item.item: item.device for item in planned.plan.items}
+    chosen = chosen_graph(graph, plan_choices(planned.plan))
+    assert set(chosen.by_name) == set(where)
+    for edge in shortcuts(graph):
+        ends = {where[graph.producers[edge][0].name], where[graph.consumers[edge][0][0].name]}
+        assert where[relay_of(edge)] not in ends
+    monkeypatch.setattr(Planner, "_with_relays", lambda *_: None)
+    assert plan(graph, 14, 8).plan.cycles_per_frame >= 2 * planned.plan.cycles_per_frame
+
+
+def test_where_free_hops_would_not_help_there_are_no_relays() -> None:
+    assert not any(item.item.endswith(SUFFIX) for item in plan(residual(3), 4, 40).plan.items)
+
+
+def test_a_shortcut_by_way_of_a_third_device_trains_to_the_same_bits(tmp_path: Path) -> None:
+    graph = residual(2)
+    edges = shortcuts(graph)
+    relayed = insert_relays(graph, edges)
+    # the branch crosses at each of its convolutions, the shortcut by way of a device that is otherwise empty
+    devices = ("one", "two", "three", "four")
+    moved = {"conv2": "two", "relu2": "two", "conv3": "three", "relu3": "three", "add1": "three"}
+    where = {node.name: moved.get(base_layer(node.name), "one") for node in relayed.nodes}
+    where |= dict.fromkeys(map(relay_of, edges), "four")
+    library = ModuleLibrary(cache_folder() / "modules")
+    made = design_cluster(relayed, where, devices, 9000, library, word_bits=64)
+    assert [device.name for device in made.devices] == list(devices)
+    assert len(made.devices[3].nodes) == len(edges)
+    feeds = [synthetic_feeds(graph, 2, 50 + index) for index in range(2)]
+    network = NetworkModel(latency_cycles=30, stall_256=30, seed=4)
+    run = simulate_cluster(
+        made, library, feeds, tmp_path, Simulator.VERILATOR, network, 40, 9, Silent(), optimise=False
+    )
+    assert run.mismatches == ()
+    assert run.compared_words > 5_000
