@@ -1,4 +1,6 @@
-"""One stream to several users, or to one by way of another device (a relay).  Backwards, the errors of the users are summed (see add.py)."""
+"""One stream to several users, or to one by way of another device (a relay).
+
+Backwards, the errors of the users are summed (see add.py)."""
 
 from __future__ import annotations
 
