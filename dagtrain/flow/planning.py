@@ -53,6 +53,8 @@ PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
 # rounds in which levels are put between the proven bound and the plan found, if they differ by more than the ratio
 REFINEMENT_ROUNDS = 2
 LEAST_RATIO = 1.005
+# steps to faster levels than predicted
+FASTER_RATIO = 1.25
 # a relay stands on neither end's device
 LEAST_RELAY_DEVICES = 3
 # a search that is begun goes on for so long
@@ -150,12 +152,13 @@ class Planner:
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
         self._began = time.monotonic()
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(self.graph.nodes)))
-        fastest = self._least_cycles()
-        best, priced = self._resumed() or self._first_plan(round(fastest * SLOW_RATIO))
+        least = self._least_cycles()
+        best, priced = self._resumed() or self._first_plan(round(least * SLOW_RATIO))
         slow = max(priced)
-        fastest = min(slow, max(fastest, self._predicted_cycles(slow)))
+        fastest = min(slow, max(least, self._predicted_cycles(slow)))
         levels = sorted({*_between(fastest, slow, steps), fastest, *priced})
         best = self._better(best, levels)
+        best, levels = self._faster(best, levels, least)
         for _ in range(REFINEMENT_ROUNDS):
             finer = _between(best.bound_cycles_per_frame, best.cycles_per_frame, steps // 2, levels)
             if not finer:
@@ -168,6 +171,19 @@ class Planner:
         finished = not self._interrupted and self._seconds_left() > 0
         planned = planner._with_links(best, levels)
         return replace(planned, searched=planner._searched(best, levels, finished))
+
+    def _faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
+        """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.
+
+        Memories hardly grow with the pace, so the prediction can be far too slow where they bind."""
+        levels = list(levels)
+        while best.bound_cycles_per_frame == best.cycles_per_frame:
+            faster = max(least, round(best.cycles_per_frame / FASTER_RATIO))
+            if faster >= levels[0] or self._interrupted or self._seconds_left() <= 0:
+                break
+            levels = [faster, *levels]
+            best = self._better(best, levels)
+        return best, levels
 
     def _resumed(self) -> tuple[Plan, tuple[int, ...]] | None:
         """Where an earlier search of the same problem ended, and the levels priced; None if there is none."""
