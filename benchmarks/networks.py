@@ -3,9 +3,10 @@
 python benchmarks/networks.py                       # all cases, in order
 python benchmarks/networks.py resnet18 --out build/networks
 
-Weights are drawn from a seed (`examples/models/fill.py`); shapes and graph are those of PyTorch's exporter.  A step is
-the command that a user types, in a process of its own.  Verilog is generated and linted twice: with an empty cache of
-modules, then from the cache.  A case without a plan shows the planner's message.
+Weights are drawn from a seed (`examples/models/fill.py`, `poster_nets.py`); shapes and graph of ResNets and MobileNetV2
+are those of PyTorch's exporter.  A step is the command that a user types, in a process of its own.  Verilog is
+generated and linted twice: with an empty cache of modules, then from the cache.  A case without a plan shows the
+planner's message.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 # case -> model under examples/models, cluster under examples/clusters, further options of `dagtrain place`
 CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "vggmini": ("vggmini", "vggmini-poster", ()),
+    "demo": ("demo", "demo-poster", ()),
     "resnet18": ("resnet18-dynamo-eval-norm", "resnet18-poster", ()),
     "mobilenetv2-agilex": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-poster", ()),
     "mobilenetv2-arria": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster", ()),
@@ -66,7 +69,9 @@ def run(case: str, out: Path) -> list[str]:
     model, cluster, further = CASES[case]
     path = ROOT / "build" / "models" / f"{model}.onnx"
     if not path.exists():
-        subprocess.run([sys.executable, "examples/models/fill.py", model], cwd=ROOT, check=True)
+        skeleton = ROOT / "examples" / "models" / f"{model}.skeleton.gz"
+        script = "fill.py" if skeleton.exists() else "poster_nets.py"
+        subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True)
     imported = dagtrain("import", path, "--out", out)
     devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
     placed = dagtrain("place", "--devices", devices, *further, "--out", out)

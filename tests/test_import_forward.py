@@ -69,6 +69,20 @@ def test_fill_writes_a_model_that_imports(tmp_path: Path) -> None:
     assert len(import_model(tmp_path / "mobilenetv2-torchscript-eval.onnx").nodes) > 100
 
 
+@pytest.mark.parametrize(("name", "size", "weights"), [("vggmini", 64, 29_152), ("demo", 32, 674_912)])
+def test_the_small_networks_of_the_poster_equal_the_reference_evaluator(
+    name: str, size: int, weights: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, str(MODELS / "poster_nets.py"), name, "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    path = tmp_path / f"{name}.onnx"
+    graph = import_model(path, norm=NormMode.NONE)
+    image = np.random.default_rng(15).standard_normal((2, 3, size, size))
+    assert_close(forward(graph, image), evaluate(onnx.load(path), image))
+    kernels = [value.size for key, value in graph.parameters.items() if value.ndim > 1]
+    assert sum(kernels) == weights
+
+
 @pytest.mark.slow
 def test_light_resnet50_equals_the_reference_evaluator() -> None:
     image = np.random.default_rng(14).standard_normal((1, 3, 224, 224))
