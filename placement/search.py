@@ -118,19 +118,22 @@ def _search(search: Descent) -> Assignment:
 
 def _check_bound(search: Descent) -> None:
     if search.bound.cycles_per_frame > search.ceiling:
-        effort = search.effort(search.options.refutation_seconds)
-        raise InfeasibleError(
-            explain_infeasible(search.instance, search.table, search.ceiling, effort, search.bound.basis)
-        )
+        raise _infeasible(search)
+
+
+def _infeasible(search: Descent) -> InfeasibleError:
+    if not search.options.explain:
+        return InfeasibleError(f"no placement of {search.instance.name!r}: {search.bound.basis}")
+    effort = search.effort(search.options.refutation_seconds)
+    return InfeasibleError(
+        explain_infeasible(search.instance, search.table, search.ceiling, effort, search.bound.basis)
+    )
 
 
 def _first(search: Descent) -> None:
     answer = search.first_placement()
     if answer is Answer.INFEASIBLE:
-        effort = search.effort(search.options.refutation_seconds)
-        raise InfeasibleError(
-            explain_infeasible(search.instance, search.table, search.ceiling, effort, search.bound.basis)
-        )
+        raise _infeasible(search)
     if answer is Answer.UNKNOWN:
         raise out_of_time(search.instance, search.ceiling)
 

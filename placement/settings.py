@@ -38,6 +38,8 @@ class SearchOptions:
     same_device: tuple[tuple[str, ...], ...] = ()
     # names of devices to leave empty
     exclude: tuple[str, ...] = ()
+    # where there is no placement, find the smallest set of constraints at fault, which may take longer than the proof
+    explain: bool = True
     # CP-SAT's deterministic seconds for one decision about the exact model
     decision_seconds: float = 20.0
     # … for one refutation of the bound

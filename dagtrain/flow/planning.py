@@ -226,7 +226,7 @@ class Planner:
             useful = [edge for edge in edges if places[relay_of(edge)] not in [places[end] for end in ends[edge]]]
             planner = self._relayed(useful)
             plan = planner._find(levels, self._quick, plan)
-        except OutOfTimeError:
+        except (InfeasibleError, OutOfTimeError):
             return None
         finally:
             self._interrupted = self._interrupted or planner._interrupted
@@ -248,7 +248,7 @@ class Planner:
         relaxed = replace(instance, links=links)
         try:
             found = self._search(relaxed, replace(self._quick, start=_carried_over(best, relaxed)))
-        except OutOfTimeError:
+        except (InfeasibleError, OutOfTimeError):
             return False
         return found.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame
 
@@ -284,7 +284,7 @@ class Planner:
             except (InfeasibleError, OutOfTimeError):
                 growths += 1
                 if growths > LADDER_GROWTHS or self._seconds_left() <= 0:
-                    raise
+                    return self._find([cycles], replace(self._quick, explain=True)), (cycles,)
                 cycles = round(cycles * SLOW_RATIO)
 
     def _predicted_cycles(self, slow: int) -> int:
@@ -315,7 +315,8 @@ class Planner:
     @property
     def _quick(self) -> SearchOptions:
         """For searches that only tell where to look."""
-        return replace(self.search, anneal_budget=self.search.anneal_budget // QUICK, tidy_seconds=0.0)
+        budget = self.search.anneal_budget // QUICK
+        return replace(self.search, anneal_budget=budget, tidy_seconds=0.0, explain=False)
 
     def _find(
         self,
@@ -372,18 +373,23 @@ class Planner:
     def _holds_at(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
         """The placement of a plan folded for ``cycles`` with its links and homes, if it holds."""
         try:
-            return self.fixed(_places(plan), cycles, memory_homes(plan_choices(plan)), found)
+            return self.fixed(_places(plan), cycles, memory_homes(plan_choices(plan)), found, explain=False)
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return None
 
     def _at_slower_levels(self, plan: Plan, first: int, levels: Sequence[int], found: Plan) -> Planned:
-        failure: InfeasibleError | None = None
+        places, homes = _places(plan), memory_homes(plan_choices(plan))
+        last: int | None = None
         for cycles in _slower(first, levels):
             try:
-                return self.fixed(_places(plan), cycles, memory_homes(plan_choices(plan)), found)
-            except (InfeasibleError, FoldingError) as error:
-                failure = error if isinstance(error, InfeasibleError) else failure
-        raise failure or InfeasibleError(f"{self.graph.name}: the placement found has no room for its network ports")
+                return self.fixed(places, cycles, homes, found, explain=False)
+            except InfeasibleError:
+                last = cycles
+            except FoldingError:
+                continue
+        if last is not None:
+            return self.fixed(places, last, homes, found)
+        raise InfeasibleError(f"{self.graph.name}: the placement found has no room for its network ports")
 
     def _with_reserve(self, plan: Plan, cycles: int, share: Fraction) -> Plan | None:
         """A placement at one level that leaves this share of every device, priced with the homes of ``plan``: engines
@@ -401,17 +407,24 @@ class Planner:
             return None
 
     def fixed(
-        self, assignment: Mapping[str, str], cycles: int, homes: Mapping[str, Home] = ON_CHIP, found: Plan | None = None
+        self,
+        assignment: Mapping[str, str],
+        cycles: int,
+        homes: Mapping[str, Home] = ON_CHIP,
+        found: Plan | None = None,
+        explain: bool = True,
     ) -> Planned:
         """The plan of a given placement folded for ``cycles``, links priced in; the bound of ``found`` is kept.
 
-        ``homes``: where memories of nodes lie at first that aren't on chip; the plan may say otherwise."""
+        ``homes``: where memories of nodes lie at first that aren't on chip; the plan may say otherwise.
+        ``explain``: whether an `InfeasibleError` is to name the constraints at fault."""
+        search = replace(self.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
             level = self._priced(cycles, homes, assignment, free)
             # network ports are in the prices of their nodes
             instance = self._instance([level], self._links())
             # what was found is always priced to its end
-            plan = plan_from_assignment(instance, assignment, replace(self.search, time_limit_seconds=None))
+            plan = plan_from_assignment(instance, assignment, search)
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:
                 break
