@@ -65,6 +65,8 @@ QUICK = 6
 # how much slower a plan may become by them before that is tried; the step to a slower level if nothing else helps
 RESERVES = (Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
 KEPT_RATIO = 1.02
+# levels tried between that of the search and that of the best placement that holds, and what is left free there
+BETWEEN_ROUNDS, BETWEEN_RESERVE = 3, Fraction(6, 100)
 RESERVE_STEP = 1.4
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
@@ -368,7 +370,25 @@ class Planner:
             if plan is None and best is None:
                 level = math.ceil(level * RESERVE_STEP)
                 plan = self._with_reserve(last, level, share)
-        return best or self._at_slower_levels(last, level, levels, found)
+        if best is None:
+            return self._at_slower_levels(last, level, levels, found)
+        return self._between_levels(best, found)
+
+    def _between_levels(self, best: Planned, found: Plan) -> Planned:
+        """A faster placement that holds at a level between that of the search and that of the best that holds."""
+        low = found.cycles_per_frame
+        for _ in range(BETWEEN_ROUNDS):
+            high = best.plan.cycles_per_frame
+            if high <= low * KEPT_RATIO or self._interrupted or self._seconds_left() <= 0:
+                break
+            middle = math.isqrt(low * high)
+            plan = self._with_reserve(best.plan, middle, BETWEEN_RESERVE)
+            held = self._holds_at(plan, middle, found) if plan is not None else None
+            if held is not None and held.plan.cycles_per_frame < high:
+                best = held
+            else:
+                low = middle
+        return best
 
     def _holds_at(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
         """The placement of a plan folded for ``cycles`` with its links and homes, if it holds."""
