@@ -258,3 +258,29 @@ def test_the_search_behind_a_plan_is_kept_whole(tmp_path: Path, monkeypatch: pyt
     levels = json.loads((folder / "place.json").read_text())["levels"]
     assert levels == sorted(set(levels))
     assert len(levels) >= 2
+
+
+def test_levels_between_the_search_and_what_holds_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    estimator: Any = QuickEstimator()
+    graph, cluster = load_training_graph(case.workspace), read_cluster(case.cluster)
+    planner = Planner(graph, cluster, estimator, SearchOptions(), {}, Silent())
+    planned = planner.run()
+    tried: list[int] = []
+
+    def at(cycles: int) -> Any:
+        return replace(planned, plan=replace(planned.plan, cycles_per_frame=cycles))
+
+    def holds(_planner: Planner, _plan: Any, cycles: int, _found: Any) -> Any:
+        tried.append(cycles)
+        return at(cycles) if cycles >= 130 else None
+
+    monkeypatch.setattr(Planner, "_with_reserve", lambda *_: planned.plan)
+    monkeypatch.setattr(Planner, "_holds_at", holds)
+    best = planner._between_levels(at(200), at(100).plan)
+    assert best.plan.cycles_per_frame == 141
+    assert tried == [141, 118, 128]
+    # close enough to the search's own: nothing is tried
+    assert planner._between_levels(at(101), at(100).plan).plan.cycles_per_frame == 101
+    assert tried == [141, 118, 128]
