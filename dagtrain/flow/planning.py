@@ -70,6 +70,7 @@ BETWEEN_ROUNDS, BETWEEN_RESERVE = 3, Fraction(6, 100)
 RESERVE_STEP = 1.4
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
+RESERVE_GAP = 0.5
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports, or a level to be one that all layers keep
@@ -419,8 +420,12 @@ class Planner:
             priced = self._priced(cycles, memory_homes(plan_choices(plan)), None)
             self.progress.end()
             instance = self._instance([priced], self._ported or self._links())
+            # the level is given: the first placement found at it will do
             search = replace(
-                self._quick, tidy_seconds=self.search.tidy_seconds, decision_seconds=RESERVE_DECISION_SECONDS
+                self._quick,
+                tidy_seconds=self.search.tidy_seconds,
+                decision_seconds=RESERVE_DECISION_SECONDS,
+                gap=RESERVE_GAP,
             )
             return self._search(_reserving(instance, share), search)
         except (InfeasibleError, OutOfTimeError, FoldingError):
