@@ -36,8 +36,6 @@ __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "ju
 INTERRUPTED = "interrupted"
 # chains at most before the slower bounds
 FIRST_CHAINS = 6
-# configurations of all devices are chosen together up to this many choices, else device by device
-JOINT_CHOICES = 600
 
 
 def find_plan(instance: Instance, options: SearchOptions | None = None, on_progress: OnProgress | None = None) -> Plan:
@@ -148,7 +146,7 @@ def _tidied(search: Descent) -> Assignment:
     effort = search.effort(options.tidy_seconds)
     if options.tidy_seconds > 0:
         best = fewest_crossings(instance, table, best, effort)
-    if search.choices(search.best_cycles) > JOINT_CHOICES:
+    if search.choices(search.best_cycles) > options.joint_choices:
         return cheapest_on_devices(instance, search.flat, best, search.best_cycles, seed=options.seed)
     return cheapest_configurations(instance, table, best, search.effort(options.refutation_seconds))
 

@@ -48,6 +48,8 @@ class SearchOptions:
     window_seconds: float = 20.0
     # … for finding fewer crossings at the T reached
     tidy_seconds: float = 0.5
+    # configurations of all devices are chosen together up to this many choices, else device by device
+    joint_choices: int = 600
     # the exact model is asked only up to this many (item, device, configuration) choices
     exact_choices: int = 2_500
     # moves of the first annealing chains at one T for every 1000 items; later ones are up to 16 times as long

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
-from dagtrain.cosim.simulator import Simulator, StuckError
+from dagtrain.cosim.simulator import Simulator, StuckError, build, execute
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
@@ -84,3 +84,16 @@ def test_a_stash_without_room_deadlocks_and_is_reported(tmp_path: Path) -> None:
         simulate_cluster(
             made, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
         )
+
+
+def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(tmp_path: Path) -> None:
+    bench = tmp_path / "bench.v"
+    bench.write_text(
+        "module bench(input clk, input rst, output finished, output [31:0] progress, activity, output network_error);\n"
+        "reg [31:0] counts [0:99]; integer i;\n"
+        "always @(posedge clk) for (i = 0; i < 100; i = i + 1) counts[i] <= counts[i] + 1;\n"
+        "assign progress = counts[99], activity = counts[99], finished = counts[99] >= 10, network_error = 0;\n"
+        "endmodule\n"
+    )
+    program = build(tmp_path / "sim", [bench], Simulator.VERILATOR)
+    assert execute(program, tmp_path, lambda _: None).frame_cycles == tuple(range(1, 11))

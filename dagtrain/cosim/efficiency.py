@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import numpy as np
@@ -74,30 +75,58 @@ def is_engine(layer: Layer) -> bool:
     return bool(hasattr(layer, "tile") and layer.macs and layer.multipliers) and not (layer.rings or layer.replayed)
 
 
-def measure_graph(
-    graph: Graph, library: ModuleLibrary, progress: Progress, cache: Path | None = None
-) -> tuple[Measurement, ...]:
-    """Measure every engine of a folded graph, each distinct configuration once.
+class EngineMeasurements:
+    """Measurements of every engine of a folded graph, each distinct configuration once, in the background.
+
+    All cores but one are used until somebody waits for the `results`, then all.  Use it in a ``with`` statement:
+    what was not begun at its end never is.
 
     Gradient engines rest between batches, so they are measured inside one; those whose batch is too short to
     reach a steady state are left out.  ``cache`` is a folder, by default one in the cache of circuits."""
-    folder = cache or cache_folder() / "efficiency"
-    nodes = [node for node in graph.nodes if is_engine(node.layer) and _frames(node.layer) >= _least_frames(node.layer)]
-    layers = {repr(node.layer): node.layer for node in nodes}
-    progress.begin("MAC engines", len(layers))
-    known = {key: found for key in layers if (found := _load(folder, key)) is not None}
-    progress.advance(len(known))
-    missing = [key for key in layers if key not in known]
-    # conversion is not safe in threads; builds and simulations are processes of their own
-    modules = [library.layer(layers[key]) for key in missing]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        jobs = [pool.submit(measure, layers[key], module) for key, module in zip(missing, modules, strict=True)]
-        for key, job in zip(missing, jobs, strict=True):
-            known[key] = job.result()
-            _store(folder, key, known[key])
+
+    def __init__(self, graph: Graph, library: ModuleLibrary, cache: Path | None = None) -> None:
+        engines = [node for node in graph.nodes if is_engine(node.layer)]
+        self._nodes = [node for node in engines if _frames(node.layer) >= _least_frames(node.layer)]
+        self._folder = cache or cache_folder() / "efficiency"
+        layers = {repr(node.layer): node.layer for node in self._nodes}
+        self._known = {key: found for key in layers if (found := _load(self._folder, key)) is not None}
+        # conversion is not safe in threads; builds and simulations are processes of their own
+        missing = [(key, layer, library.layer(layer)) for key, layer in layers.items() if key not in self._known]
+        cores = len(os.sched_getaffinity(0))
+        self._free_cores = Semaphore(max(1, cores - 1))
+        self._pool = ThreadPoolExecutor(cores)
+        self._jobs = {key: self._pool.submit(self._measure, layer, module) for key, layer, module in missing}
+
+    def __enter__(self) -> EngineMeasurements:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def results(self, progress: Progress) -> tuple[Measurement, ...]:
+        """Wait for all measurements, with progress."""
+        self._free_cores.release()
+        progress.begin("MAC engines", len(self._known) + len(self._jobs))
+        progress.advance(len(self._known))
+        for key, job in self._jobs.items():
+            self._known[key] = job.result()
+            _store(self._folder, key, self._known[key])
             progress.advance()
-    progress.end()
-    return tuple(_measurement(node.name, node.layer, known[repr(node.layer)]) for node in nodes)
+        self._jobs = {}
+        progress.end()
+        return tuple(_measurement(node.name, node.layer, self._known[repr(node.layer)]) for node in self._nodes)
+
+    def _measure(self, layer: Layer, module: StreamModule) -> float:
+        with self._free_cores:
+            return measure(layer, module)
+
+
+def measure_graph(
+    graph: Graph, library: ModuleLibrary, progress: Progress, cache: Path | None = None
+) -> tuple[Measurement, ...]:
+    """See `EngineMeasurements`; nothing else runs meanwhile."""
+    with EngineMeasurements(graph, library, cache) as measurements:
+        return measurements.results(progress)
 
 
 def write_efficiency(path: Path, measurements: Sequence[Measurement]) -> None:

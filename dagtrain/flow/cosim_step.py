@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
-from dagtrain.cosim.efficiency import WELL_USED, Measurement, measure_graph, write_efficiency
+from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.data import load_dataset
@@ -98,18 +99,21 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
     bench = folder / "bench"
-    if options.simulator == "myhdl":
-        progress.begin("MyHDL testbench")
-        outcome = simulate_under_myhdl(design, modules, feeds, bench, network, memory, options.stall, options.seed)
-        progress.end()
-    else:
-        simulator = Simulator(options.simulator)
-        outcome = simulate_cluster(
-            design, modules, feeds, bench, simulator, network, stall_256, options.seed, progress, memory=memory
-        )
+    with ExitStack() as stack:
+        # the simulation of the cluster keeps one core busy, mostly
+        engines = stack.enter_context(EngineMeasurements(design.graph, modules)) if options.efficiency else None
+        if options.simulator == "myhdl":
+            progress.begin("MyHDL testbench")
+            outcome = simulate_under_myhdl(design, modules, feeds, bench, network, memory, options.stall, options.seed)
+            progress.end()
+        else:
+            simulator = Simulator(options.simulator)
+            outcome = simulate_cluster(
+                design, modules, feeds, bench, simulator, network, stall_256, options.seed, progress, memory=memory
+            )
+        measured = engines.results(progress) if engines else None
     meta = _meta(outcome, options, batch, design.devices, plan)
-    if options.efficiency:
-        measured = measure_graph(design.graph, modules, progress)
+    if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
         meta["mac_efficiency"] = _efficiency_line(measured)
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")

@@ -319,7 +319,7 @@ class Planner:
     def _quick(self) -> SearchOptions:
         """For searches that only tell where to look."""
         budget = self.search.anneal_budget // QUICK
-        return replace(self.search, anneal_budget=budget, tidy_seconds=0.0, explain=False)
+        return replace(self.search, anneal_budget=budget, tidy_seconds=0.0, joint_choices=0, explain=False)
 
     def _find(
         self,
