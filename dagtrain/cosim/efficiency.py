@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Semaphore
 from typing import Any
 
 import numpy as np
@@ -45,6 +44,8 @@ STEADY_FRAMES = 4
 FILL_FRAMES, FILL_CYCLES = 2, 64
 # cycles beyond which a run is called stuck: several times what is declared, and the pipeline
 STUCK_FACTOR, STUCK_CYCLES = 4, 100_000
+# niceness of measurements beside other work
+LOW_PRIORITY = 10
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def is_engine(layer: Layer) -> bool:
 class EngineMeasurements:
     """Measurements of every engine of a folded graph, each distinct configuration once, in the background.
 
-    All cores but one are used until somebody waits for the `results`, then all.  Use it in a ``with`` statement:
-    what was not begun at its end never is.
+    They take the time of the cores that other work leaves.  Use it in a ``with`` statement: what was not begun at its
+    end never is.
 
     Gradient engines rest between batches, so they are measured inside one; those whose batch is too short to
     reach a steady state are left out.  ``cache`` is a folder, by default one in the cache of circuits."""
@@ -92,10 +93,8 @@ class EngineMeasurements:
         self._known = {key: found for key in layers if (found := _load(self._folder, key)) is not None}
         # conversion is not safe in threads; builds and simulations are processes of their own
         missing = [(key, layer, library.layer(layer)) for key, layer in layers.items() if key not in self._known]
-        cores = len(os.sched_getaffinity(0))
-        self._free_cores = Semaphore(max(1, cores - 1))
-        self._pool = ThreadPoolExecutor(cores)
-        self._jobs = {key: self._pool.submit(self._measure, layer, module) for key, layer, module in missing}
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=_give_way)
+        self._jobs = {key: self._pool.submit(measure, layer, module) for key, layer, module in missing}
 
     def __enter__(self) -> EngineMeasurements:
         return self
@@ -105,7 +104,6 @@ class EngineMeasurements:
 
     def results(self, progress: Progress) -> tuple[Measurement, ...]:
         """Wait for all measurements, with progress."""
-        self._free_cores.release()
         progress.begin("MAC engines", len(self._known) + len(self._jobs))
         progress.advance(len(self._known))
         for key, job in self._jobs.items():
@@ -116,9 +114,10 @@ class EngineMeasurements:
         progress.end()
         return tuple(_measurement(node.name, node.layer, self._known[repr(node.layer)]) for node in self._nodes)
 
-    def _measure(self, layer: Layer, module: StreamModule) -> float:
-        with self._free_cores:
-            return measure(layer, module)
+
+def _give_way() -> None:
+    """Lower the priority of this thread, on Linux, and of the processes that it starts."""
+    os.setpriority(os.PRIO_PROCESS, 0, LOW_PRIORITY)
 
 
 def measure_graph(

@@ -100,7 +100,6 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
     bench = folder / "bench"
     with ExitStack() as stack:
-        # the simulation of the cluster keeps one core busy, mostly
         engines = stack.enter_context(EngineMeasurements(design.graph, modules)) if options.efficiency else None
         if options.simulator == "myhdl":
             progress.begin("MyHDL testbench")
