@@ -13,6 +13,9 @@ from hdl.verilog import VERILATOR_UNROLL, run_tool
 
 # seconds a build may take
 BUILD_TIMEOUT_S = 1800.0
+# statements a file, so that two cores share the work without reading the large header too often, and a function: the
+# compiler's time grows faster than a function
+SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
 # Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
 # which few designs need, it takes a third longer
 NOT_UNROLLED = "BLKLOOPINIT"
@@ -82,7 +85,7 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
         return program
     fast = "-O1" if optimise else "-O0"
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
-    options += ["--output-split", "20000", "-Wno-fatal", "-Wno-lint"]
+    options += [*SPLIT, "-Wno-fatal", "-Wno-lint"]
     options += ["-MAKEFLAGS", f"OPT_FAST={fast} OPT_GLOBAL={fast} OPT_SLOW=-O0"]
     command: list[str | Path] = [
         "verilator",

@@ -1,5 +1,5 @@
 // Drives a Verilated circuit: seeded random sources and sinks, the stream contract, beats in and out of files.
-// The generated part before this text defines Dut, STREAMS and the accessors in `struct Port`.
+// Compiled once: what belongs to one circuit is declared in harness.h and generated for it.
 //
 // usage: sim seed stall max_cycles drain        (stall: probability times 2^32)
 // reads  in_<stream>.bin   payloads, each padded to whole little-endian 32-bit words
@@ -7,13 +7,14 @@
 // writes out_<stream>.bin  the same for outputs; fires_<stream>.bin: 64-bit cycle numbers
 //        result.txt        "ok <cycles>" | "deadlock <message>" | "violation <message>"
 
+#include "harness.h"
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -136,7 +137,7 @@ int main(int argc, char** argv) {
     if (argc != 5) return 2;
     const uint64_t seed = std::strtoull(argv[1], nullptr, 10), stall = std::strtoull(argv[2], nullptr, 10);
     const uint64_t max_cycles = std::strtoull(argv[3], nullptr, 10), drain = std::strtoull(argv[4], nullptr, 10);
-    auto dut = std::make_unique<Dut>();
+    Dut& dut = make_dut();
     std::map<std::string, long> expected;
     {
         std::ifstream file("expected.txt");
@@ -146,7 +147,8 @@ int main(int argc, char** argv) {
     }
     std::vector<Stream> sources, sinks;
     uint64_t number = 0;
-    for (auto& port : STREAMS) {
+    for (int i = 0; i < STREAM_COUNT; ++i) {
+        const Port& port = STREAMS[i];
         Stream stream(port, seed * 1000003ull + ++number, stall);
         if (port.input) {
             stream.data = read_file<uint32_t>(std::string("in_") + port.name + ".bin");
@@ -157,34 +159,31 @@ int main(int argc, char** argv) {
             sinks.push_back(std::move(stream));
         }
     }
-    set_constants(*dut);
     auto edge = [&](auto sample) {
-        dut->clk = 0;
-        dut->eval();
+        set_clock(dut, false);
         sample();
-        dut->clk = 1;
-        dut->eval();
+        set_clock(dut, true);
     };
-    dut->rst = 1;
-    for (auto& s : sources) s.port.set_valid(*dut, false);
-    for (auto& s : sinks) s.port.set_ready(*dut, false);
+    set_reset(dut, true);
+    for (auto& s : sources) s.port.set_valid(dut, false);
+    for (auto& s : sinks) s.port.set_ready(dut, false);
     for (int i = 0; i < kResetCycles; ++i) edge([] {});
-    dut->rst = 0;
-    for (auto& s : sources) s.offer(*dut);
+    set_reset(dut, false);
+    for (auto& s : sources) s.offer(dut);
     for (auto& s : sinks) {
         s.ready = !stall;
-        s.port.set_ready(*dut, s.ready);
+        s.port.set_ready(dut, s.ready);
     }
     bool done = false;
     uint64_t done_at = 0;
     for (uint64_t cycle = 0;;) {
         edge([&] {
-            for (auto& s : sources) s.step_source(*dut, cycle);
-            for (auto& s : sinks) s.step_sink(*dut, cycle);
+            for (auto& s : sources) s.step_source(dut, cycle);
+            for (auto& s : sinks) s.step_sink(dut, cycle);
         });
         ++cycle;
-        for (auto& s : sources) s.offer(*dut);
-        for (auto& s : sinks) s.choose_ready(*dut);
+        for (auto& s : sources) s.offer(dut);
+        for (auto& s : sinks) s.choose_ready(dut);
         if (!done) {
             done = true;
             for (auto& s : sinks) done = done && s.done();
@@ -198,6 +197,6 @@ int main(int argc, char** argv) {
         write_file(std::string("fires_") + s.port.name + ".bin", s.fires);
         write_file(std::string("out_") + s.port.name + ".bin", s.data);
     }
-    dut->final();
+    finish_dut(dut);
     finish("ok " + std::to_string(done_at));
 }
