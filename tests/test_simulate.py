@@ -1,6 +1,9 @@
 """One harness over three simulators: same beats, same errors, honest cycle counts, no hidden X."""
 
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from hdl.simulate import Backend, Design, Direction, StreamPort, check_no_x, run
 from hdl.simulate import verilator as verilator_module
 from hdl.simulate.verilator import build, pack, unpack
 from hdl.stream import Stream
+from hdl.verilog import VerilogModule
 
 IN, OUT = Direction.IN, Direction.OUT
 
@@ -240,3 +244,19 @@ def test_the_x_check_passes_a_clean_circuit_and_reports_a_deadlock() -> None:
     check_no_x(adder_design(8), {"a": beats, "b": beats}, {"y": 20}, seed=1)
     with pytest.raises(DeadlockError, match="y: 20 of 21 beats"):
         check_no_x(adder_design(8), {"a": beats, "b": beats}, {"y": 21}, seed=1, max_cycles=500)
+
+
+def test_threads_that_build_at_the_same_time_don_t_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGTRAIN_CACHE", str(tmp_path))
+    designs = [adder_design(width) for width in (3, 5, 7, 9)]
+    modules = [design.convert() for design in designs]
+    together = threading.Barrier(len(designs))
+
+    def work(design: Design, module: VerilogModule) -> bool:
+        together.wait()
+        return build(design, module).exists()
+
+    with ThreadPoolExecutor(len(designs)) as pool:
+        assert all(pool.map(work, designs, modules))

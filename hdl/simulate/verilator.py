@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -138,9 +139,9 @@ def _kept(name: str, *content: str) -> Path:
 
 
 def _keep(made: Path, kept: Path) -> None:
-    """Move into the cache in one step, so that a second process never sees half a file."""
+    """Move into the cache in one step, so that a second process or thread never sees half a file."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    scratch = kept.with_name(f"{kept.name}.{os.getpid()}")
+    scratch = kept.with_name(f"{kept.name}.{os.getpid()}.{threading.get_ident()}")
     shutil.copy2(made, scratch)
     scratch.replace(kept)
 
