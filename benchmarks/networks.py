@@ -2,11 +2,15 @@
 
 python benchmarks/networks.py                       # all cases, in order
 python benchmarks/networks.py resnet18 --out build/networks
+python benchmarks/networks.py --poster              # plans for the poster's five rows beside its own
 
 Weights are drawn from a seed (`examples/models/fill.py`, `poster_nets.py`); shapes and graph of ResNets and MobileNetV2
 are those of PyTorch's exporter.  A step is the command that a user types, in a process of its own.  Verilog is
 generated and linted twice: with an empty cache of modules, then from the cache.  A case without a plan shows the
 planner's message.
+
+The poster ("dag-training-fpga-clusters") counts one multiplication a DSP block and cycle; a block of ours multiplies
+twice.  So its rows are planned with half of the blocks that the cluster files allow.
 """
 
 from __future__ import annotations
@@ -36,6 +40,16 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "resnet50": ("resnet50-dynamo-eval-norm", "resnet18-poster", ()),
     "resnet50-32": ("resnet50-dynamo-eval-norm", "agilex-32", ()),
 }
+# case -> frames/s and share of DSP blocks in the poster's table
+POSTER: dict[str, tuple[float, float]] = {
+    "vggmini": (600, 0.385),
+    "demo": (558, 0.722),
+    "mobilenetv2-agilex": (516, 0.378),
+    "mobilenetv2-arria-95": (696, 0.812),
+    "resnet18": (800, 0.881),
+}
+# share of the DSP blocks that the cluster files allow, and what one multiplication a block leaves of it
+DSP_CAP, MACS_A_BLOCK = 0.85, 2
 
 
 @dataclass(frozen=True)
@@ -55,10 +69,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("build/networks"), help="where the results stay")
+    parser.add_argument("--poster", action="store_true", help="only plan, at one multiplication a DSP block")
     options = parser.parse_args()
-    unknown = [case for case in options.cases if case not in CASES]
+    known = POSTER if options.poster else CASES
+    unknown = [case for case in options.cases if case not in known]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; cases are {', '.join(CASES)}")
+        parser.error(f"unknown: {', '.join(unknown)}; cases are {', '.join(known)}")
+    if options.poster:
+        print("| case | poster fps | poster DSP | fps | proven bound | DSP | place s |\n|" + " --- |" * 7, flush=True)
+        for case in options.cases or POSTER:
+            print(poster_row(case, options.out / f"{case}-poster"), flush=True)
+        return
     for case in options.cases or CASES:
         for line in run(case, options.out / case):
             print(line, flush=True)
@@ -67,14 +88,7 @@ def main() -> None:
 def run(case: str, out: Path) -> list[str]:
     """All steps of a case; the lines of its table."""
     model, cluster, further = CASES[case]
-    path = ROOT / "build" / "models" / f"{model}.onnx"
-    if not path.exists():
-        skeleton = ROOT / "examples" / "models" / f"{model}.skeleton.gz"
-        script = "fill.py" if skeleton.exists() else "poster_nets.py"
-        subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True)
-    imported = dagtrain("import", path, "--out", out)
-    devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
-    placed = dagtrain("place", "--devices", devices, *further, "--out", out)
+    imported, placed = planned(case, further, out)
     lines = [
         " ".join([f"{case}: {model} on {cluster}", *further]),
         f"  import {imported.seconds:.0f} s, {imported.memory:.1f} GiB",
@@ -99,6 +113,33 @@ def run(case: str, out: Path) -> list[str]:
             what = step.error or "every FPGA clean under verilator --lint-only -Wall"
             lines.append(f"  emit {label} {step.seconds:.0f} s, {step.memory:.1f} GiB: {what}")
     return lines
+
+
+def planned(case: str, further: tuple[str, ...], out: Path) -> tuple[Step, Step]:
+    """Import and place a case, whose model is made if it is not there."""
+    model, cluster, _ = CASES[case]
+    path = ROOT / "build" / "models" / f"{model}.onnx"
+    if not path.exists():
+        skeleton = ROOT / "examples" / "models" / f"{model}.skeleton.gz"
+        script = "fill.py" if skeleton.exists() else "poster_nets.py"
+        subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True)
+    devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
+    return dagtrain("import", path, "--out", out), dagtrain("place", "--devices", devices, *further, "--out", out)
+
+
+def poster_row(case: str, out: Path) -> str:
+    """A row of the poster's table beside our plan, with the share of all blocks if each multiplied once."""
+    fps, share = POSTER[case]
+    further = (*CASES[case][2], "--cap", f"dsp={DSP_CAP / MACS_A_BLOCK}")
+    _, placed = planned(case, further, out)
+    if placed.error:
+        return f"| {case} | {fps:,.0f} | {share:.1%} | {placed.error} | | | {placed.seconds:.0f} |"
+    plan = placed.result["place"]
+    used, capacity = (sum(use[key] for use in plan["devices"]) for key in ("dsp", "dsp_capacity"))
+    return (
+        f"| {case} | {fps:,.0f} | {share:.1%} | {plan['throughput_fps']:,.0f} | {plan['bound_fps']:,.0f} | "
+        f"{used / capacity * DSP_CAP:.1%} | {placed.seconds:.0f} |"
+    )
 
 
 def dagtrain(command: str, *words: object, cache: str | None = None) -> Step:
