@@ -2,6 +2,7 @@
 
     python -m benchmarks.placement                                   # everything, five seeds: an hour
     python -m benchmarks.placement --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
+    python -m benchmarks.placement --scaling build/scaling.svg       # time against layers, devices; 15 min
 
 Instances are training graphs with the stated cost model of `placement.synthetic` at 200 MHz, devices filled to at most
 85 % of their blocks and 70 % of their DRAM bandwidth. Every run is a process of its own (so its memory can be told),
@@ -13,13 +14,17 @@ equations (1)–(6), bisection to 5 %; its gap is against our bound of the same 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
+from dagtrain.files import write_text
+from dagtrain.report.chart import line_chart
 from hdl.errors import DagtrainError
 from placement.instance import Instance
 from placement.plan import Plan
@@ -54,6 +59,18 @@ INSTANCES: dict[str, tuple[Network, tuple[tuple[int, str], ...], float]] = {
     "resnet152-100": (resnet152, ((100, "AGFB014"),), 300),
 }
 GOALS = (0.05, 0.01, 0.0)
+# networks of more and more layers on eight devices, and ResNet-152 on more and more devices
+GROWING: tuple[Network, ...] = (vgg_mini, demo, mobilenet_v2, resnet18, resnet50, resnet152)
+FIXED_DEVICES, DEVICE_COUNTS, SCALING_SECONDS = 8, (2, 4, 8, 16, 32, 64, 100), 60.0
+SCALING = {
+    f"{network.__name__} {count}": (network, ((count, "AGFB014"),), SCALING_SECONDS)
+    for network, count in (
+        *((network, FIXED_DEVICES) for network in GROWING),
+        *((resnet152, count) for count in DEVICE_COUNTS),
+    )
+}
+HEADS = ("instance", "layers", "devices", "solver", "first s", "5 % s", "1 % s", "proof s", "total s", "fps",
+         "bound fps", "gap", "DSP", "MB")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,7 +92,7 @@ class Run:
 
 def build(name: str) -> Instance:
     """An instance of the table by name."""
-    network, cluster, _ = INSTANCES[name]
+    network, cluster, _ = (INSTANCES | SCALING)[name]
     return instance_of(name, network, devices(*cluster))
 
 
@@ -140,6 +157,27 @@ def row(name: str, solver: Solver, runs: list[Run], bound_fps: float) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def scaling(path: Path, seed: int) -> None:
+    """Print how long instances of growing size take, and write the log-log plots: against layers, and devices."""
+    runs = {}
+    print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
+    for name, (_, _, seconds) in SCALING.items():
+        runs[name] = in_child(name, seed, seconds, Solver.FAST)
+        print(row(name, Solver.FAST, [runs[name]], runs[name].bound_fps), flush=True)
+    growing = [runs[f"{network.__name__} {FIXED_DEVICES}"] for network in GROWING]
+    spreading = [runs[f"{resnet152.__name__} {count}"] for count in DEVICE_COUNTS]
+    for label, chosen, size in (
+        (f"layers, on {FIXED_DEVICES} devices", growing, lambda run: run.layers),
+        (f"devices, for {spreading[0].layers} layers", spreading, lambda run: run.devices),
+    ):
+        series = {"first plan": [(size(run), run.first or math.nan) for run in chosen]}
+        for k, goal in enumerate(GOALS[:-1]):
+            series[f"within {goal:.0%}"] = [(size(run), run.within[k] or math.nan) for run in chosen]
+        what = label.partition(",")[0]
+        chart = line_chart("Planning time", label, "seconds", series, logarithmic=True)
+        write_text(path.with_name(f"{path.stem}-{what}{path.suffix}"), chart)
+
+
 def main() -> None:
     """Print the table, a line as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -147,11 +185,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="seeds for each instance; the worst is shown")
     parser.add_argument("--seconds", type=float, help="time limit of one run (default: as the table of instances says)")
     parser.add_argument("--literal-seconds", type=float, default=300.0, help="time limit of the literal model; 0: skip")
+    parser.add_argument("--scaling", type=Path, help="measure growing instances instead; plots go beside this SVG file")
     arguments = parser.parse_args()
-    heads = ("instance", "layers", "devices", "solver", "first s", "5 % s", "1 % s", "proof s", "total s", "fps",
-             "bound fps", "gap", "DSP", "MB")  # fmt: skip
-    print("| " + " | ".join(heads) + " |")
-    print("|" + " --- |" * len(heads), flush=True)
+    if arguments.scaling:
+        scaling(arguments.scaling, seed=0)
+        return
+    print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
     for name in arguments.only:
         seconds = arguments.seconds or INSTANCES[name][2]
         runs = [in_child(name, seed, seconds, Solver.FAST) for seed in range(arguments.seeds)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -16,7 +17,7 @@ import pytest
 from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.report_step import gather
 from dagtrain.passes.fold import fold_graph
-from dagtrain.report.chart import axis, line_chart
+from dagtrain.report.chart import axis, line_chart, logarithmic_axis
 from dagtrain.report.contents import Bar, Engine, engines, layer_uses
 from dagtrain.report.page import picture, render
 from tests.flow_support import Case, new_case, quick_costs
@@ -288,6 +289,22 @@ def test_axes_enclose_their_values_with_few_round_ticks(low: float, high: float)
     assert 2 <= len(found.ticks) <= 9
     steps = {round((b - a) / (found.ticks[1] - found.ticks[0]), 6) for a, b in pairwise(found.ticks)}
     assert steps == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (36, 2400, (20, 50, 100, 200, 500, 1000, 2000, 5000)),
+        (1, 1, (1, 2)),
+        (0.01, 1e5, (0.01, 0.1, 1, 10, 100, 1e3, 1e4, 1e5)),
+    ],
+)
+def test_logarithmic_axes_enclose_their_values(low: float, high: float, ticks: tuple[float, ...]) -> None:
+    found = logarithmic_axis(low, high)
+    assert found.ticks == pytest.approx(ticks)
+    assert found.share(found.low) == 0
+    assert found.share(found.high) == 1
+    assert found.share(math.sqrt(found.low * found.high)) == pytest.approx(0.5)
 
 
 def test_a_chart_leaves_out_what_is_not_finite_and_breaks_the_line_there() -> None:

@@ -15,6 +15,8 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 16, 34, 42
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
 # lines that a chart with more points than this draws without markers
 MOST_MARKERS = 40
+# decades of a logarithmic axis with ticks between the powers of ten
+MOST_FINE_DECADES = 4
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Axis:
     """A range with round tick values that cover it."""
 
     ticks: tuple[float, ...]
+    # whether equal steps are equal factors
+    logarithmic: bool = False
 
     @property
     def low(self) -> float:
@@ -35,6 +39,8 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Place of a value, 0 at the start and 1 at the end."""
+        if self.logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 
@@ -50,8 +56,21 @@ def axis(low: float, high: float, most_ticks: int = 7) -> Axis:
     return Axis(tuple(step * index for index in range(first, last + 1)))
 
 
-def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Points]) -> str:
-    """The SVG text of a chart.  Points that are not finite interrupt their line; a chart without any says so."""
+def logarithmic_axis(low: float, high: float) -> Axis:
+    """Ticks at 1, 2 and 5 times powers of ten that enclose [low, high], which is positive; over many decades only at
+    the powers."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1, 2, 5) if last - first <= MOST_FINE_DECADES else (1,)
+    fine = [factor * 10.0**power for power in range(first, max(last, first + 1) + 1) for factor in factors]
+    start = max(tick for tick in fine if tick <= low * (1 + 1e-9))
+    end = min(tick for tick in fine if tick >= high * (1 - 1e-9) and tick > start)
+    return Axis(tuple(tick for tick in fine if start <= tick <= end), logarithmic=True)
+
+
+def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Points], logarithmic: bool = False) -> str:
+    """The SVG text of a chart.  Points that are not finite interrupt their line; a chart without any says so.
+
+    ``logarithmic``: both axes, for positive values."""
     finite = [point for points in series.values() for point in points if all(map(math.isfinite, point))]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
@@ -60,8 +79,9 @@ def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Poin
         f'<text x="{LEFT}" y="14" font-weight="bold">{escape(title)}</text>',
     ]
     if finite:
-        across = axis(min(x for x, _ in finite), max(x for x, _ in finite))
-        upwards = axis(min(y for _, y in finite), max(y for _, y in finite))
+        scale = logarithmic_axis if logarithmic else axis
+        across = scale(min(x for x, _ in finite), max(x for x, _ in finite))
+        upwards = scale(min(y for _, y in finite), max(y for _, y in finite))
         parts += [*_grid(across, upwards, x_label, y_label), *_lines(series, across, upwards), *_legend(series)]
     else:
         parts.append(f'<text x="{WIDTH / 2:.0f}" y="{HEIGHT / 2:.0f}" text-anchor="middle">no finite values</text>')
