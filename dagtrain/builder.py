@@ -17,6 +17,7 @@ from hdl.fixed import FloatArray
 from hdl.layers.add import Add
 from hdl.layers.base import Layer
 from hdl.layers.bias import Bias
+from hdl.layers.concat import Concat
 from hdl.layers.conv import Conv
 from hdl.layers.depthwise import DepthwiseConv
 from hdl.layers.global_average_pool import GlobalAveragePool
@@ -130,6 +131,12 @@ class GraphBuilder:
         """a + b."""
         height, width, channels = self.shapes[a]
         return self._add("add", Add(height=height, width=width, channels=channels), {"a": a, "b": b})
+
+    def concat(self, a: str, b: str) -> str:
+        """The channels of a, then those of b."""
+        height, width, a_channels = self.shapes[a]
+        layer = Concat(height=height, width=width, a_channels=a_channels, b_channels=self.shapes[b][2])
+        return self._add("concat", layer, {"a": a, "b": b})
 
     def classify(self, logits: str) -> Graph:
         """The finished, verified graph, with softmax and cross-entropy as its loss."""

@@ -26,6 +26,16 @@ def residual_net(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
+def inception_net(staleness: int) -> Graph:
+    """A streaming graph whose branches meet side by side, in equal and unequal numbers of channels."""
+    builder = GraphBuilder("inception", Recipe(batch=BATCH, staleness=staleness), seed=9)
+    x = builder.relu(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1))
+    y = builder.concat(builder.relu(builder.conv(x, 3, 3, padding=1)), builder.conv(x, 4, 1))
+    y = builder.concat(y, x)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
 def placement(graph: Graph, kind: str) -> dict[str, str]:
     """Node -> device: everything on one; the branches of the block apart; layers dealt out in turn."""
     layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))

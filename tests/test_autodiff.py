@@ -175,6 +175,15 @@ def shared_net(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(total, 3))
 
 
+def inception_net(recipe: Recipe) -> Graph:
+    """Branches side by side, one of them from the image, which nobody learns from."""
+    net = GraphBuilder("inception", recipe, seed=6)
+    image = net.input(5, 4, 2)
+    x = net.concat(image, net.relu(net.conv(image, 4, kernel=3, padding=1)))
+    x = net.concat(net.conv(x, 3, kernel=1), net.concat(net.conv(x, 2, kernel=3, padding=1), x))
+    return net.classify(net.gemm(net.global_average_pool(x), 3))
+
+
 def random_net(seed: int, recipe: Recipe) -> Graph:
     """A seeded chain of random layers with random shortcuts."""
     rng = np.random.default_rng(seed)
@@ -202,7 +211,7 @@ def random_net(seed: int, recipe: Recipe) -> Graph:
     return net.classify(net.gemm(x, 3))
 
 
-NETS = [plain_net, residual_net, inverted_residual_net, shared_net]
+NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net]
 
 
 def batch(graph: Graph, seed: int, frames: int) -> dict[str, FloatArray]:

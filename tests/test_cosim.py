@@ -16,7 +16,7 @@ from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.progress import Silent
 from hdl.simulate.design import cache_folder
-from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, residual_net
+from tests.cosim_support import BATCH, CYCLES, DEVICES, inception_net, placement, residual_net
 
 
 def design(graph: Graph, kind: str) -> tuple[ClusterDesign, ModuleLibrary]:
@@ -47,6 +47,13 @@ def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
 @pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
+
+
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
+def test_branches_side_by_side_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
+    run = train(inception_net(1), kind, tmp_path, seed=3)
+    assert run.mismatches == ()
+    assert run.compared_words > 100
 
 
 @pytest.mark.slow

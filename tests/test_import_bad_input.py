@@ -349,6 +349,28 @@ def _broadcast() -> ModelProto:
     return model([node("GlobalAveragePool", "x", "g"), node("Add", "x g", "m"), *HEAD], {"w": W})
 
 
+@case("concat of rows", r"node m_node \(Concat\): joins tensors along axis 2; only axis 1, the channels, is supported")
+def _rows() -> ModelProto:
+    return model([node("Concat", "x x", "m", axis=2), *HEAD], {"w": np.ones((3, 144))})
+
+
+@case(
+    "concat of unequal maps",
+    r"node m_node \(Concat\): joins tensors of shapes \[2, 2, 6, 6\] and \[2, 2, 1, 1\]; all but the channels must .*",
+)
+def _unequal() -> ModelProto:
+    return model([node("GlobalAveragePool", "x", "g"), node("Concat", "x g", "m", axis=1), *HEAD], {"w": W})
+
+
+@case(
+    "concat of flattened maps",
+    r"node m_node \(Concat\): joins flattened maps of shapes \[2, 72\] and \[2, 72\]; join the maps before .*",
+)
+def _flat() -> ModelProto:
+    nodes = [node("Flatten", "x", "f"), node("Concat", "f f", "m", axis=1), node("Gemm", "m w", "y", transB=1)]
+    return model(nodes, {"w": np.ones((3, 144))})
+
+
 @case(
     "reshape of the batch",
     r"node flat_node \(Reshape\): reshapes \[2, 2, 6, 6\] \(batch 2\) to \[1, 144\]; .*leave the batch.*",

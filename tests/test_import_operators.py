@@ -12,6 +12,7 @@ import pytest
 from onnx import NodeProto, external_data_helper, helper, numpy_helper
 
 from hdl.layers.bias import Bias
+from hdl.layers.concat import Concat
 from hdl.layers.conv import Conv
 from hdl.layers.depthwise import DepthwiseConv
 from hdl.layers.dropout import Dropout
@@ -239,6 +240,22 @@ def test_sums_of_one_two_and_three_maps(tmp_path: Path) -> None:
         node("Add", "three three", "m"),
     ]
     agrees(tmp_path, nodes, classes=3)
+
+
+@pytest.mark.parametrize("axis", [1, -3])
+def test_maps_side_by_side(axis: int, tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "a"),
+        node("Concat", "a x a", "three", axis=axis),
+        node("Concat", "three", "one", axis=1),
+        node("Concat", "one x", "m", axis=1),
+    ]
+    layers = agrees(tmp_path, nodes, {"w": weights(3, 2, 1, 1)}, classes=3)
+    assert [(layer.a_channels, layer.b_channels) for layer in layers if isinstance(layer, Concat)] == [
+        (3, 2),
+        (5, 3),
+        (8, 2),
+    ]
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1, 1), (1,), ()], ids=str)
