@@ -63,6 +63,14 @@ Data = Annotated[
         "Used to choose binary points; without it, random frames are."
     ),
 ]
+Splits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--split",
+        help="layer=parts: make a convolution that is too large for one FPGA of several, each with some of its output "
+        "channels; may be given several times.",
+    ),
+]
 Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result, byte for byte.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", help="layer=device; may be given several times.")]
@@ -213,11 +221,12 @@ def import_model(
     norm: Norm = "online",
     recipe: Recipe = None,
     data: Data = None,
+    split: Splits = None,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
-    options = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data)
+    options = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data, splits=tuple(split or ()))
     _perform(out, as_json, lambda space, progress: import_step.run(space, options, progress))
 
 
@@ -319,6 +328,7 @@ def run(
     norm: Norm = "online",
     recipe: Recipe = None,
     data: Data = None,
+    split: Splits = None,
     pin: Pins = None,
     least_fps: LeastFps = None,
     batches: Batches = 4,
@@ -330,7 +340,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """All steps: import, place, emit, cosim, train, report."""
-    importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data)
+    importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data, splits=tuple(split or ()))
     placing = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
     simulating = cosim_step.CosimOptions(batches=batches, stall=stall, latency_cycles=latency, seed=seed)
     training = train_step.TrainOptions(epochs=epochs, seed=seed)

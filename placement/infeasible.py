@@ -38,7 +38,9 @@ def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effo
     where = f"no placement of {instance.name!r} at {cycles} cycles a frame ({instance.clock_hz / cycles:.6g} frames/s)"
     too_large = _items_too_large(instance, cycles)
     if too_large:
-        return f"{where}: " + "; ".join(too_large)
+        return (
+            f"{where}: " + "; ".join(too_large) + "; use larger devices, or split the layer (dagtrain import --split)"
+        )
     demand = demand_at(instance, table, cycles)
     short = [
         f"{resource} of at least {need} needed, all devices together have {have}; {CURES[Family[resource.upper()]]}"

@@ -21,6 +21,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.split_layers import split_layers
 from dagtrain.progress import Progress
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import summarise
@@ -47,6 +48,8 @@ class ImportOptions:
     norm: str = "online"
     recipe: Path | None = None
     data: str | None = None
+    # layer=parts
+    splits: tuple[str, ...] = ()
 
 
 def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> StepResult:
@@ -55,14 +58,16 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         raise DagtrainError(f"{options.model} does not exist; give the path of an ONNX file")
     recipe = load_recipe(options.recipe)
     norm = _norm(options.norm)
+    splits = parse_splits(options.splits)
     depends = {
         "model": file_digest(options.model),
         "name": options.model.stem,
         "norm": norm.value,
         "recipe": asdict(recipe),
         "data": data_digest(options.data),
+        "splits": splits,
     }
-    done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, progress))
+    done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, splits, progress))
     folder = workspace.folder("import")
     meta = read_json(folder / "import.json", f"dagtrain import {options.model}")
     lines = (
@@ -108,6 +113,23 @@ def _norm(text: str) -> NormMode:
         raise DagtrainError(f"--norm {text} is unknown; choose one of {choices}") from None
 
 
+def parse_splits(texts: tuple[str, ...]) -> dict[str, int]:
+    """Layer -> parts of ``layer=parts`` options."""
+    found: dict[str, int] = {}
+    problems = []
+    for text in texts:
+        layer, _, parts = text.partition("=")
+        if not layer or not parts.isdecimal():
+            problems.append(f"--split {text!r} is not LAYER=PARTS with a whole number of parts")
+        elif layer in found:
+            problems.append(f"--split names {layer} twice")
+        else:
+            found[layer] = int(parts)
+    if problems:
+        raise DagtrainError("; ".join(problems))
+    return found
+
+
 def data_digest(source: str | None) -> str:
     """What identifies a data set: its name, or the bytes of its file."""
     if source is None or not Path(source).is_file():
@@ -115,9 +137,11 @@ def data_digest(source: str | None) -> str:
     return file_digest(Path(source))
 
 
-def _work(folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, progress: Progress) -> None:
+def _work(
+    folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, splits: Mapping[str, int], progress: Progress
+) -> None:
     progress.begin("import", 4)
-    forward = import_model(options.model, norm=norm, recipe=recipe)
+    forward = split_layers(import_model(options.model, norm=norm, recipe=recipe), splits)
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")

@@ -175,6 +175,13 @@ class Layer(ABC):
         chosen = {f"{port}_fixed": fixed for port, fixed in formats.items() if f"{port}_fixed" in names}
         return dataclasses.replace(self, **chosen)  # type: ignore[type-var]
 
+    def narrowed(self, filters: int) -> Self | None:
+        """This layer with so many channels of its source ``y``, before folding; None where it can't be split.
+
+        Its parameters are slices of this layer's along their first axis, and its channels those of that slice."""
+        del filters
+        return None
+
     # ---- cycles and folding -----------------------------------------------------------------------------
 
     @property

@@ -326,6 +326,10 @@ class Conv(_ConvEngine):
         """y."""
         return (Port("y", Tensor(self.output_shape, self.y_fixed, Kind.ACTIVATION), self.y_lanes),)
 
+    def narrowed(self, filters: int) -> Self:
+        """A convolution of fewer filters."""
+        return dataclasses.replace(self, filters=filters)
+
     def walk_of(self, tile: Tile) -> Walk:
         """Pixel, filter group, channel group, taps; filter group outermost when weights come once a frame."""
         rows, columns = forward_axes(self, tile)
