@@ -335,6 +335,7 @@ def run(
     stall: Stall = 0.25,
     latency: Latency = 200,
     epochs: Epochs = 8,
+    efficiency: Efficiency = True,
     seed: Seed = 1,
     out: Out = Path("build"),
     as_json: AsJson = False,
@@ -342,7 +343,9 @@ def run(
     """All steps: import, place, emit, cosim, train, report."""
     importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data, splits=tuple(split or ()))
     placing = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
-    simulating = cosim_step.CosimOptions(batches=batches, stall=stall, latency_cycles=latency, seed=seed)
+    simulating = cosim_step.CosimOptions(
+        batches=batches, stall=stall, latency_cycles=latency, seed=seed, efficiency=efficiency
+    )
     training = train_step.TrainOptions(epochs=epochs, seed=seed)
     _perform(
         out,

@@ -312,3 +312,10 @@ def test_tied_weights_are_rejected() -> None:
     )
     with pytest.raises(GraphError, match=r"parameter conv1\.w is used by conv1 and gemm1; tied weights"):
         differentiate(Graph(graph.name, nodes, RECIPE, graph.parameters))
+
+
+def test_what_stands_before_all_that_learns_is_named_with_a_cure() -> None:
+    net = GraphBuilder("early", Recipe(batch=2), seed=1)
+    x = net.relu(net.max_pool(net.input(4, 4, 2), kernel=2, stride=2))
+    with pytest.raises(GraphError, match=r"max_pool1 \(MaxPool\), relu1 \(Relu\): no layer before .* leave it out"):
+        differentiate(net.classify(net.gemm(x, 3)))

@@ -64,6 +64,7 @@ class _Differentiation:
             if _is_loss(node) or any(edge in self.errors for edge in node.outputs.values()):
                 self.forward[node.name].layer.backward(_NodeTape(self, node.name))
         nodes = (*self.forward.values(), *self.backward.values())
+        self._check_stashes(nodes)
         return verify(propagate_formats(self.graph.with_nodes(nodes)), Stage.TRAINING)
 
     def error(self, edge: str) -> str:
@@ -88,6 +89,20 @@ class _Differentiation:
         parameters = {port: self.weights[edge] for port, edge in inputs.items() if edge in self.weights}
         self.backward[name] = Node(name, layer, dict(inputs), outputs, parameters)
         return outputs
+
+    def _check_stashes(self, nodes: tuple[Node, ...]) -> None:
+        """What a forward layer keeps for the way back is used."""
+        used = {edge for node in nodes for edge in node.inputs.values()}
+        idle = [
+            f"{node.name} ({type(node.layer).__name__})"
+            for node in self.forward.values()
+            if any(edge not in self.learns and edge not in used for edge in node.outputs.values())
+        ]
+        if idle:
+            raise GraphError(
+                f"{', '.join(idle)}: no layer before learns, so there is no way back to keep anything for; leave it out "
+                "of the model and apply it to the data"
+            )
 
     def _check_parameters(self) -> None:
         """Every weight sink names a parameter of its own."""
