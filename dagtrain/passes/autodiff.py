@@ -100,8 +100,8 @@ class _Differentiation:
         ]
         if idle:
             raise GraphError(
-                f"{', '.join(idle)}: no layer before learns, so there is no way back to keep anything for; leave it out "
-                "of the model and apply it to the data"
+                f"{', '.join(idle)}: no layer before learns, so there is no way back to keep anything for; leave it "
+                "out of the model and apply it to the data"
             )
 
     def _check_parameters(self) -> None:
