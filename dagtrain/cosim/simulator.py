@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ BUILD_TIMEOUT_S = 1800.0
 # statements a file, so that two cores share the work without reading the large header too often, and a function: the
 # compiler's time grows faster than a function
 SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
+# threads of a simulation that runs long: two are three times as fast as one on two cores that have nothing else to do, as
+# fast beside work of low priority, and a third slower beside one busy process
+THREADS = 2
 # Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
 # which few designs need, it takes a third longer
 NOT_UNROLLED = "BLKLOOPINIT"
@@ -75,6 +79,7 @@ class RunLog:
 def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise: bool = True) -> Path:
     """Build the simulation of module `bench` into ``folder``; returns the program.
 
+    ``optimise``: for a long run, which then takes two cores.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     if simulator is Simulator.ICARUS:
@@ -86,6 +91,8 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
     fast = "-O1" if optimise else "-O0"
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
     options += [*SPLIT, "-Wno-fatal", "-Wno-lint"]
+    if optimise and len(os.sched_getaffinity(0)) >= THREADS:
+        options += ["--threads", str(THREADS)]
     options += ["-MAKEFLAGS", f"OPT_FAST={fast} OPT_GLOBAL={fast} OPT_SLOW=-O0"]
     command: list[str | Path] = [
         "verilator",
