@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def build(design: Design, module: VerilogModule) -> Path:
         *(f"-Wno-{code}" for code in WAIVERS), "--top-module", module.name, "--prefix", "Vdut",
         *(f'-G{module.images[name].parameter}="image_{name}.hex"' for name in design.images),
     ]  # fmt: skip
-    version = run_tool(["verilator", "--version"])
+    version = _verilator(shutil.which("verilator"), "--version")
     kept = _kept(module.name, version, module.text, source, _harness_text(), *flags, *_COMPILE)
     if kept.exists():
         return kept
@@ -103,10 +104,17 @@ def build(design: Design, module: VerilogModule) -> Path:
     return kept
 
 
+@cache
+def _verilator(program: str | None, *words: str) -> str:
+    """What Verilator says of itself, asked once for each program."""
+    del program
+    return run_tool(["verilator", *words])
+
+
 def _runtime(version: str) -> tuple[list[Path], list[str]]:
     """Object files of Verilator's own runtime and of the harness, compiled once, and the options to find headers, of
     which Verilator's is precompiled: else the compiler spends most of its time on it."""
-    root = Path(run_tool(["verilator", "--getenv", "VERILATOR_ROOT"]).strip() or "/usr/share/verilator")
+    root = Path(_verilator(shutil.which("verilator"), "--getenv", "VERILATOR_ROOT").strip() or "/usr/share/verilator")
     include = [f"-I{root / 'include'}", f"-I{root / 'include' / 'vltstd'}", f"-I{_HARNESS.parent}"]
     objects = []
     for source in (root / "include" / "verilated.cpp", root / "include" / "verilated_threads.cpp", _HARNESS):
