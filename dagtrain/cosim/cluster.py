@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,13 @@ def simulate_cluster(
     progress: Progress,
     optimise: bool = True,
     memory: MemoryModel | None = None,
+    before_run: Callable[[], None] = lambda: None,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the Verilog of all devices, and compare with the golden models.
 
     ``optimise`` False builds fast and runs slowly: right for few frames.
     ``memory`` describes the DRAM of devices that use any.
+    ``before_run`` is called once the simulation is built: what else is going on should end before it runs.
     Everything the simulation reads and writes stays in ``folder``."""
     frames = len(feeds) * design.graph.recipe.batch
     options = BenchOptions(
@@ -81,6 +83,7 @@ def simulate_cluster(
     golden = Executor(design.graph, Mode.GOLDEN)
     expected = emulate(golden, feeds)
     _write_inputs(design, bench, feeds, folder)
+    before_run()
     progress.begin("co-simulation", frames)
     seen = 0
 

@@ -99,18 +99,25 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
     bench = folder / "bench"
+    measured: tuple[Measurement, ...] | None = None
     with ExitStack() as stack:
         engines = stack.enter_context(EngineMeasurements(design.graph, modules)) if options.efficiency else None
+
+        def finish_engines() -> None:
+            nonlocal measured
+            measured = engines.results(progress) if engines else None
+
         if options.simulator == "myhdl":
+            finish_engines()
             progress.begin("MyHDL testbench")
             outcome = simulate_under_myhdl(design, modules, feeds, bench, network, memory, options.stall, options.seed)
             progress.end()
         else:
             simulator = Simulator(options.simulator)
             outcome = simulate_cluster(
-                design, modules, feeds, bench, simulator, network, stall_256, options.seed, progress, memory=memory
-            )
-        measured = engines.results(progress) if engines else None
+                design, modules, feeds, bench, simulator, network, stall_256, options.seed, progress, memory=memory,
+                before_run=finish_engines,
+            )  # fmt: skip
     meta = _meta(outcome, options, batch, design.devices, plan)
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
