@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import onnx
 import pytest
 
+from dagtrain.ir import Graph
 from hdl.layers.conv import Conv
 from hdl.layers.depthwise import DepthwiseConv
 from hdl.layers.dropout import Dropout
@@ -88,6 +91,21 @@ def test_light_resnet50_equals_the_reference_evaluator() -> None:
     image = np.random.default_rng(14).standard_normal((1, 3, 224, 224))
     graph = import_model(LIGHT, norm=NormMode.NONE)
     assert_close(forward(graph, image), evaluate(onnx.load(LIGHT), image))
+
+
+def test_light_resnet50_is_the_exported_resnet50_but_for_epsilon(tmp_path: Path) -> None:
+    # so costs, plans and Verilog of the one are those of the other
+    light, exported = import_model(LIGHT), import_model(save(example("resnet50-dynamo-eval-norm"), tmp_path))
+    assert nx.is_isomorphic(_labelled(light), _labelled(exported), node_match=lambda a, b: bool(a == b))
+
+
+def _labelled(graph: Graph) -> nx.DiGraph:
+    """The nodes with their layers, less numbers for random bits, and epsilon, which ends in a constant."""
+    found = nx.DiGraph()
+    for node in graph.nodes:
+        found.add_node(node.name, layer=re.sub(r"(epsilon|tensor_id)=[^,)]*", "", repr(node.layer)))
+    found.add_edges_from((producer.name, consumer.name) for _, producer, _, consumer, _ in graph.edges)
+    return found
 
 
 @pytest.mark.parametrize("name", ["resnet18-torchscript-eval", "mobilenetv2-dynamo-eval"])
