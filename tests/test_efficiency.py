@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,8 +112,12 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
     monkeypatch.setenv("DAGTRAIN_CACHE", str(tmp_path / "cache"))
     case = new_case(tmp_path / "case").must("import", "place").pretend_emit()
     # the cluster in simulation is not what is tested here; engines take a cycle a frame more than declared
-    ran = ClusterRun(1000, 40.0, 10, (), (1.0,))
-    monkeypatch.setattr(cosim_step, "simulate_cluster", lambda *_arguments, **_options: ran)
+
+    def simulated(*_arguments: Any, before_run: Callable[[], None], **_options: Any) -> ClusterRun:
+        before_run()
+        return ClusterRun(1000, 40.0, 10, (), (1.0,))
+
+    monkeypatch.setattr(cosim_step, "simulate_cluster", simulated)
     monkeypatch.setattr(efficiency, "measure", lambda layer, _module: layer.cycles_per_frame + 1)
     outcome = case.step("cosim")
     assert outcome.code == 0, outcome.error
