@@ -122,7 +122,7 @@ def planned(case: str, further: tuple[str, ...], out: Path) -> tuple[Step, Step]
     if not path.exists():
         skeleton = ROOT / "examples" / "models" / f"{model}.skeleton.gz"
         script = "fill.py" if skeleton.exists() else "poster_nets.py"
-        subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True, stdout=sys.stderr)
     devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
     return dagtrain("import", path, "--out", out), dagtrain("place", "--devices", devices, *further, "--out", out)
 
