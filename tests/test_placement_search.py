@@ -258,7 +258,8 @@ def _chain(*, dsp: int, link: int = 10_000, m20k: int = 10) -> Instance:
 def test_an_item_too_large_for_every_device_is_named_with_its_numbers() -> None:
     message = (
         r"^no placement of 'chain' at \d+ cycles a frame \(.* frames/s\): item 'a' fits no device: "
-        r"on d0 'fast' needs 2 m20k of 1, on d1 'fast' needs 2 m20k of 1; item 'b' fits no device: .*$"
+        r"on d0 'fast' needs 2 m20k of 1, on d1 'fast' needs 2 m20k of 1; item 'b' fits no device: .*; "
+        r"use larger devices, or split the layer \(dagtrain import --split\)$"
     )
     with pytest.raises(InfeasibleError, match=message):
         find_plan(_chain(dsp=4, m20k=1))

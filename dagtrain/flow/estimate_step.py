@@ -26,6 +26,8 @@ from hdl.synthesis import FABRIC, compare, longest_path, synthesise
 
 # cycles a frame where neither the user nor a plan says how to fold
 DEFAULT_CYCLES = 4096
+# error beside synthesis that is called close
+CLOSE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,4 +120,17 @@ def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
                 for item in row["check"]
             ]
             lines.append(f"    longest path between registers: {row['longest_path_cells']} word-level cells")
+    if check:
+        lines += _agreement([item for row in meta["layers"] for item in row["check"]])
     return tuple(lines)
+
+
+def _agreement(items: list[Mapping[str, Any]]) -> list[str]:
+    """How often each quantity of all layers agrees with synthesis."""
+    lines = []
+    for quantity in dict.fromkeys(item["quantity"] for item in items):
+        errors = [abs(item["error"]) for item in items if item["quantity"] == quantity]
+        exact, close = sum(error == 0 for error in errors), sum(error <= CLOSE for error in errors)
+        share = f"exact in {exact} of {len(errors)}, within {CLOSE:.0%} in {close}"
+        lines.append(f"{quantity}: {share}, at most {max(errors):.1%} off")
+    return lines

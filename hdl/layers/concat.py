@@ -177,6 +177,8 @@ class Concat(_SideBySide):
             cls(height=2, width=2, a_channels=12, b_channels=12, a_lanes=4, b_lanes=6, lanes=6),
             cls(height=2, width=2, a_channels=32, b_channels=16, lanes=1),
             cls(height=2, width=2, a_channels=2, b_channels=2, a_lanes=2, b_lanes=2, lanes=4),
+            # the queues must hold more than the rates ask for
+            cls(height=2, width=2, a_channels=64, b_channels=64, a_lanes=2, b_lanes=2, lanes=4),
             cls(height=1, width=1, a_channels=1, b_channels=1, y_fixed=Fixed(16, 5)),
         )
 
