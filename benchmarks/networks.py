@@ -9,8 +9,9 @@ are those of PyTorch's exporter.  A step is the command that a user types, in a 
 generated and linted twice: with an empty cache of modules, then from the cache.  A case without a plan shows the
 planner's message.
 
-The poster (Kreowsky, Knapheide, Stabernack: training CNNs on network-attached FPGA clusters) counts one multiplication a
-DSP block and cycle; a block of ours multiplies twice.  So its rows are planned with half of the blocks that the cluster files allow.
+The poster (Kreowsky, Knapheide, Stabernack: training CNNs on network-attached FPGA clusters) counts one multiplication
+a DSP block and cycle; a block of ours multiplies twice.  So its rows are planned with half of the blocks that the
+cluster files allow.
 """
 
 from __future__ import annotations
