@@ -1,19 +1,23 @@
 """Which bits of a circuit matter: a graph of its data flow, walked backwards from the outputs.
 
 Synthesis drops a register bit that no output depends on, such as what lies below a rounding, and one that never
-changes, such as the zeros below an alignment.  `Node.demand` marks the bits that matter; `Node.zeros` counts the low
-bits that are always zero.  Both err on the side of keeping a bit.
+changes, such as the zeros below an alignment.  `Node.demand` marks the bits that matter; `Node.zeros` has the bits
+that are always zero.  Both err on the side of keeping a bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, auto
+from functools import reduce
+from operator import and_
 
-# more trailing zeros than any signal has bits: always zero
-ALWAYS_ZERO = 1 << 20
 # every bit, however wide
 EVERY_BIT = -1
+# all bits of what is always zero
+ALWAYS_ZERO = EVERY_BIT
+# more bits than any signal has
+MOST_BITS = 1 << 20
 
 
 class Op(Enum):
@@ -33,10 +37,18 @@ class Op(Enum):
     MULTIPLY = auto()
     # bit by bit: & | ^ ~
     BITWISE = auto()
+    # inputs side by side, none where another is
+    JOIN = auto()
+    # input 0 chooses an entry of `table`
+    TABLE = auto()
     # input 0 decides which of the others
     CHOOSE = auto()
     # any bit depends on every bit: comparisons, varying shifts and indices
     MIX = auto()
+
+
+def _trailing_ones(mask: int) -> int:
+    return (~mask & (mask + 1)).bit_length() - 1 if mask != ALWAYS_ZERO else MOST_BITS
 
 
 def _ones(count: int) -> int:
@@ -46,34 +58,47 @@ def _ones(count: int) -> int:
 class Node:
     """A value of the circuit."""
 
-    __slots__ = ("amount", "flows", "inputs", "live", "op", "zeros")
+    __slots__ = ("amount", "flows", "inputs", "live", "of_three", "op", "start", "table", "zeros")
 
-    def __init__(self, op: Op, inputs: Iterable[Node] = (), amount: int = 0) -> None:
-        self.op, self.amount = op, amount
+    def __init__(self, op: Op, inputs: Iterable[Node] = (), amount: int = 0, table: tuple[int, ...] = ()) -> None:
+        self.op, self.amount, self.table = op, amount, table
         self.inputs: tuple[Node, ...] = tuple(inputs)
         # (value, lowest bit written, bits written, conditions): for STORE
         self.flows: list[tuple[Node, int, int, tuple[Node, ...]]] = []
+        # first value of a register; None for a wire and for what is no STORE
+        self.start: int | None = None
+        # a sum that is an operand of another sum, or has one
+        self.of_three = False
         # bits that matter
         self.live = 0
-        # low bits that are always zero, found by `settle_zeros`; until then none is known to be
+        # bits that are always zero, found by `settle_zeros`; until then none is known to be
         self.zeros = 0
 
-    def trailing_zeros(self) -> int:
-        """Low bits that are always zero if those of the inputs (of a store: of its flows) are."""
+    def always_zero(self) -> int:
+        """Bits that are always zero if those of the inputs (of a store: of its flows) are."""
         if self.op is Op.CONSTANT:
-            return (self.amount & -self.amount).bit_length() - 1 if self.amount else ALWAYS_ZERO
+            return ~self.amount
         if self.op is Op.STORE:
-            return min((low + value.zeros for value, low, _, _ in self.flows), default=self.zeros)
+            found = ALWAYS_ZERO if self.flows else 0
+            for value, low, width, _ in self.flows:
+                found &= ~((~value.zeros & _ones(width)) << low)
+            return found
         known = [node.zeros for node in self.inputs]
         if self.op is Op.SHIFT:
-            return max(0, known[0] + self.amount) if known[0] < ALWAYS_ZERO else ALWAYS_ZERO
-        if self.op in (Op.CUT, Op.EXTEND):
-            return ALWAYS_ZERO if known[0] >= self.amount else known[0]
+            return known[0] >> -self.amount if self.amount < 0 else known[0] << self.amount | _ones(self.amount)
+        if self.op is Op.CUT:
+            return known[0] | ~_ones(self.amount)
+        if self.op is Op.EXTEND:
+            return known[0] & _ones(self.amount) | (~_ones(self.amount) if known[0] >> (self.amount - 1) & 1 else 0)
         if self.op in (Op.ADD, Op.SUBTRACT):
-            return min(known)
+            return _ones(min(_trailing_ones(mask) for mask in known))
         if self.op is Op.MULTIPLY:
-            return min(ALWAYS_ZERO, sum(known))
-        return min(known[1:]) if self.op is Op.CHOOSE else 0
+            return _ones(min(MOST_BITS, sum(_trailing_ones(mask) for mask in known)))
+        if self.op is Op.TABLE:
+            return reduce(and_, (~entry for entry in self.table))
+        if self.op is Op.JOIN or self.op is Op.CHOOSE:
+            return reduce(and_, known[self.op is Op.CHOOSE :], ALWAYS_ZERO)
+        return 0
 
     def demand(self, bits: int) -> None:
         """Mark ``bits`` of this node, and all that they depend on."""
@@ -99,11 +124,12 @@ class Node:
         if self.op is Op.EXTEND:
             sign = 1 << (self.amount - 1) if new >> self.amount else 0
             return [(self.inputs[0], new & _ones(self.amount) | sign)]
-        if self.op in (Op.ADD, Op.SUBTRACT):
+        if self.op in (Op.ADD, Op.SUBTRACT) and self.of_three:
             return self._sum_needs(new)
-        if self.op is Op.MULTIPLY:
+        if self.op in (Op.ADD, Op.SUBTRACT, Op.MULTIPLY):
+            # a chain of carries keeps its low end, even where one operand is 0 there; sums of three aren't chains
             return [(node, _up_to(new)) for node in self.inputs]
-        if self.op is Op.BITWISE:
+        if self.op in (Op.BITWISE, Op.JOIN):
             return [(node, new) for node in self.inputs]
         if self.op is Op.CHOOSE:
             return [(self.inputs[0], EVERY_BIT), *((node, new) for node in self.inputs[1:])]
@@ -121,13 +147,33 @@ class Node:
     def _sum_needs(self, new: int) -> list[tuple[Node, int]]:
         """Below the trailing zeros of one operand the other's bits pass unchanged, without a carry."""
         left, right = self.inputs
-        right_zeros = right.zeros
-        left_zeros = left.zeros if self.op is Op.ADD else 0
-        zeros = min(max(left_zeros, right_zeros), ALWAYS_ZERO)
-        passed, summed = new & _ones(zeros), _up_to(new & ~_ones(zeros)) & ~_ones(zeros)
+        right_zeros = _trailing_ones(right.zeros)
+        left_zeros = _trailing_ones(left.zeros) if self.op is Op.ADD else 0
+        low = _ones(max(left_zeros, right_zeros))
+        passed, summed = new & low, _up_to(new & ~low) & ~low
         if right_zeros >= left_zeros:
             return [(left, passed | summed), (right, summed)]
         return [(left, summed), (right, passed | summed)]
+
+    def whole(self) -> Node:
+        """The node that this one has the bits of, through wires, shifts and extensions."""
+        node = self
+        while True:
+            if node.op in (Op.SHIFT, Op.CUT, Op.EXTEND):
+                node = node.inputs[0]
+            elif node.op is Op.STORE and node.start is None and len(node.flows) == 1 and not node.flows[0][3]:
+                node = node.flows[0][0]
+            else:
+                return node
+
+
+def _find_sums_of_three(nodes: Iterable[Node]) -> None:
+    for node in nodes:
+        if node.op in (Op.ADD, Op.SUBTRACT):
+            for source in node.inputs:
+                inner = source.whole()
+                if inner.op in (Op.ADD, Op.SUBTRACT):
+                    inner.of_three = node.of_three = True
 
 
 def _up_to(bits: int) -> int:
@@ -136,24 +182,27 @@ def _up_to(bits: int) -> int:
 
 
 def settle_zeros(stores: Iterable[Node]) -> None:
-    """Find the trailing zeros of all nodes from which ``stores`` flow: the most that they and their inputs agree on.
+    """Find the zeros of all nodes from which ``stores`` flow, as synthesis does: from constants forwards.
 
-    A store's `zeros` must be what its first value allows (`ALWAYS_ZERO` if anything does); they only become fewer."""
+    A store's `zeros` must be what its first value allows.  What is zero only because it was zero before, such as the
+    low bits of a counter of eights, isn't found."""
     users = _users(stores)
+    allowed = {store: store.zeros for store in users if store.op is Op.STORE}
+    for store in allowed:
+        store.zeros = 0
+    # what is read first stands last
     waiting = list(users)
-    for node in waiting:
-        if node.op is not Op.STORE:
-            node.zeros = ALWAYS_ZERO
     queued = set(waiting)
     while waiting:
         node = waiting.pop()
         queued.discard(node)
-        zeros = node.trailing_zeros()
-        if zeros < node.zeros:
-            node.zeros = zeros
+        zeros = node.always_zero() & allowed.get(node, ALWAYS_ZERO)
+        if zeros & ~node.zeros:
+            node.zeros |= zeros
             fresh = [user for user in users[node] if user not in queued]
             waiting += fresh
             queued.update(fresh)
+    _find_sums_of_three(users)
 
 
 def _users(stores: Iterable[Node]) -> dict[Node, list[Node]]:

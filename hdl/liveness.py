@@ -1,4 +1,4 @@
-"""The data flow of an elaborated block: `trace` reports its operations to a visitor and finds the bits that matter."""
+"""The data flow of an elaborated block: `trace` reports its operations, and finds bits that matter and that agree."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from myhdl._ShadowSignal import _ShadowSignal, _SliceSignal
 from myhdl._Signal import _Signal
 
 from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Node, Op, settle_zeros
+from hdl.equal_bits import EqualBits
 from hdl.expressions import Visitor
 from hdl.intervals import GeneratorAnalysis, generators
 from hdl.ranges import Interval, combine
@@ -26,6 +27,7 @@ class Liveness:
         self._stores: dict[int, Node] = {}
         # element of a memory -> the memory
         self._arrays: dict[int, Node] = {}
+        self._equal = EqualBits()
         # signals must live as long as their ids are keys
         self._kept: list[Any] = []
 
@@ -37,10 +39,12 @@ class Liveness:
         """Mask of the bits of a memory's words that matter and aren't always zero."""
         return self._bits(self._arrays.get(id(array[0])))
 
+    def bit_number(self, signal: Any, bit: int) -> int:
+        """The same number for bits that always hold the same, one of `CONSTANTS` for a bit that never changes."""
+        return self._equal.number(self.store(signal), bit)
+
     def _bits(self, node: Node | None) -> int:
-        if node is None or node.zeros >= ALWAYS_ZERO:
-            return 0
-        return node.live >> node.zeros << node.zeros
+        return node.live & ~node.zeros if node is not None else 0
 
     def store(self, signal: Any) -> Node:
         """The node of a signal; a shadow of other signals depends on them."""
@@ -90,7 +94,7 @@ class Liveness:
             if isinstance(signal, _Signal) and signal._init:
                 start = int(signal._init)
                 node = self._stores[id(signal)]
-                node.zeros = min(node.zeros, (start & -start).bit_length() - 1)
+                node.zeros &= ~start
         # contents of memories aren't known here: their bits may be anything
         settle_zeros(list(self._stores.values()))
         for signal in outputs:
@@ -196,6 +200,8 @@ class _Tracer(GeneratorAnalysis):
             signal = self.object(base)
             store = self.liveness.store(signal)
         whole = _width(signal)
+        if self.clocked:
+            store.start = int(signal._init)
         store.flows.append((value, low, whole if width is None else width, (*self._conditions, *extra)))
 
     # ---- expressions
@@ -279,7 +285,7 @@ class _Tracer(GeneratorAnalysis):
             store = self._signal_node(members[0], self.liveness.array(members))
             return Node(Op.CHOOSE, [self.graph(node.slice), store])
         if isinstance(members, tuple):
-            return Node(Op.MIX, self._index_nodes(node.slice))
+            return Node(Op.TABLE, self._index_nodes(node.slice), table=tuple(int(entry) for entry in members))
         vector, bounds = self.graph(node.value), self._bounds(node)
         if bounds is not None:
             return Node(Op.CUT, [Node(Op.SHIFT, [vector], -bounds[0])], bounds[1])
@@ -310,7 +316,7 @@ class _Tracer(GeneratorAnalysis):
             bits = value.bits or value.interval.width
             return Node(Op.EXTEND, [self.graph(node.func.value)], bits)
         function = self.object(node.func)
-        if function in (intbv, modbv):
+        if function in (intbv, modbv, int):
             return self.graph(node.args[0]) if node.args else Node(Op.CONSTANT)
         if function is concat:
             return self._concat(node)
@@ -320,7 +326,10 @@ class _Tracer(GeneratorAnalysis):
         parts, low = [], 0
         for argument in reversed(node.args):
             width = self.quiet(argument).bits or 1
-            if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-                parts.append(Node(Op.SHIFT, [Node(Op.CUT, [self.graph(argument)], width)], low))
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                part = Node(Op.CONSTANT, amount=int(argument.value, 2))
+            else:
+                part = Node(Op.CUT, [self.graph(argument)], width)
+            parts.append(Node(Op.SHIFT, [part], low))
             low += width
-        return Node(Op.BITWISE, parts)
+        return Node(Op.JOIN, parts)

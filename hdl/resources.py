@@ -10,6 +10,7 @@ What counts as what:
   a ROM.  The register that takes a word straight from a memory is the block's own output register;
 * every bit that a clocked process writes is a register, once, if an output depends on it and it isn't always zero
   (`hdl.liveness`), and if it isn't a copy of the sign of narrower values.  Likewise for the width of memories.
+  Registers that always hold the same, such as two delays of one signal, are one (`hdl.equal_bits`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hdl.dataflow import EVERY_BIT
+from hdl.equal_bits import CONSTANTS
 from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.liveness import Liveness, trace
 from hdl.memory import LOGIC_MEMORY_WORDS
@@ -247,7 +249,7 @@ class _Counter(Visitor):
             for signal in self.outputs.get(key, {}).values():
                 if id(signal) not in output_signals:
                     output_signals.add(id(signal))
-                    outputs[shape] += self._register_bits(signal, live)
+                    outputs[shape] += len(self._register_bits(signal, live))
         work = _Work()
         for target, event in self.operations:
             bits = _live_bits(target, live)
@@ -262,16 +264,17 @@ class _Counter(Visitor):
                     work.logic_bits += (len(array) - 1) * (array[0]._nrbits or 1)
                 else:
                     roms[len(array), array[0]._nrbits or 1] += 1
-        registers = sum(
-            self._register_bits(signal, live)
+        registers = {
+            live.bit_number(signal, bit)
             for key, (signal, _) in self.written.items()
             if key not in members and key not in output_signals
-        )
+            for bit in self._register_bits(signal, live)
+        }
         return Resources(
             dict(sorted(work.multipliers.items())),
             dict(sorted(memories.items())),
             dict(sorted(roms.items())),
-            registers,
+            len(registers.difference(CONSTANTS)),
             dict(sorted(outputs.items())),
             dict(sorted(work.constant_multipliers.items())),
             work.constant_adder_bits,
@@ -280,7 +283,7 @@ class _Counter(Visitor):
             work.logic_bits,
         )
 
-    def _register_bits(self, signal: Any, live: Liveness) -> int:
+    def _register_bits(self, signal: Any, live: Liveness) -> list[int]:
         """Written bits that matter; bits above the values ever written repeat the sign and cost nothing."""
         bits, written = live.signal_bits(signal), self.written[id(signal)][1]
         written_range = self.ranges.get(id(signal))
@@ -288,7 +291,7 @@ class _Counter(Visitor):
         kept = {bit for bit in written if bits >> bit & 1}
         if written_range and written_range.signed and any(bit >= width for bit in kept):
             kept.add(width - 1)
-        return sum(bit < width for bit in kept)
+        return [bit for bit in kept if bit < width]
 
 
 def _live_bits(target: Any, live: Liveness) -> int:

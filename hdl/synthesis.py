@@ -3,7 +3,7 @@
 Cyclone 10 GX has the fabric of Arria 10: ALMs, MLABs and M20Ks.  Yosys counts multipliers, not DSP blocks, and builds a
 memory in the logic of an MLAB as one cell a bit of width and 32 words.  Products narrower than 4 bits it makes of
 logic, and one wider than 27 bits of several multipliers.  It takes multipliers for products with constants, where
-`hdl.resources` counts adders; `compare` follows Yosys there.
+`hdl.resources` counts adders, and chooses the shape of block memories by other rules; `compare` follows Yosys there.
 
 Contents of memories change no count; they are taken out of the text, because Yosys 0.23 can't map an M20K with
 contents (its techmap lacks the parameter INIT) nor an MLAB (its rule says so).
@@ -32,6 +32,11 @@ FABRIC = "10AX115"
 MLAB_CELL_WORDS = 32
 # operand bits of Yosys' multipliers, and the least for which it takes one
 WIDEST_FACTOR, NARROWEST_FACTOR = 27, 4
+# words and bits a block memory can have
+M20K_SHAPES = (
+    *((16384, 1), (8192, 2), (4096, 4), (4096, 5), (2048, 8)),
+    *((2048, 10), (1024, 16), (1024, 20), (512, 32), (512, 40)),
+)
 _ADDER = "MISTRAL_ALUT_ARITH"
 
 
@@ -99,7 +104,7 @@ def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...
     usage = fit(dataclasses.replace(resources, constant_adder_bits=0), target)
     return (
         Comparison("multipliers", expected_multipliers(resources), synthesis.multipliers),
-        Comparison("m20k", usage.m20k, synthesis.m20k),
+        Comparison("m20k", expected_m20k(resources, target), synthesis.m20k),
         Comparison("mlab_cells", expected_mlab_cells(resources, target), synthesis.mlab_cells),
         Comparison("registers", usage.registers, synthesis.registers),
         Comparison("alm", usage.alm, synthesis.alm),
@@ -120,6 +125,29 @@ def _pieces(width: int) -> int:
     """Multipliers side by side for a factor of ``width`` bits; a short rest is made of logic."""
     whole, rest = divmod(width, WIDEST_FACTOR)
     return whole + (rest >= NARROWEST_FACTOR)
+
+
+def expected_m20k(resources: Resources, target: Part) -> int:
+    """Block memories that Yosys should use."""
+    return sum(
+        number * _blocks_of_best_fill(depth, width)
+        for (depth, width), number in resources.memories.items()
+        if in_block_memory(depth, width, target)
+    )
+
+
+def _blocks_of_best_fill(depth: int, width: int) -> int:
+    """Yosys takes the shape whose own bits a memory fills best, of the fewest blocks among equals.
+
+    Shapes without parity bits have fewer, so this may be one of 512 × 32 where 512 × 40 takes fewer blocks."""
+
+    def blocks(words: int, bits: int) -> int:
+        return -(-depth // words) * -(-width // bits)
+
+    return min(
+        (-(100 * depth * width // (blocks(words, bits) * words * bits)), blocks(words, bits))
+        for words, bits in M20K_SHAPES
+    )[1]
 
 
 def expected_mlab_cells(resources: Resources, target: Part) -> int:

@@ -19,7 +19,15 @@ from hdl.parts import part
 from hdl.resources import Resources, count, fit, in_block_memory, signed_digits
 from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
-from hdl.synthesis import Comparison, Synthesis, compare, longest_path, synthesise, without_contents
+from hdl.synthesis import (
+    Comparison,
+    Synthesis,
+    compare,
+    expected_m20k,
+    longest_path,
+    synthesise,
+    without_contents,
+)
 from hdl.unit import Unit
 from hdl.verilog import convert
 
@@ -106,6 +114,83 @@ def aligned(clk: Any, a: Any, y: Any) -> Any:
 
 def test_register_bits_that_are_always_zero_or_repeat_the_sign_do_not_count() -> None:
     assert count(build(aligned, bits(10, True), bits(32, True))).registers == 10
+
+
+@block
+def delayed_twice(clk: Any, a: Any, enable: Any, y: Any) -> Any:
+    """Two delays of one input, of which the second is a cycle longer; behind it a register that stays as it is."""
+    first, second, third, still = bits(9), bits(9), bits(9), bits(9)
+
+    @always(clk.posedge)
+    def step() -> None:
+        first.next = a
+        second.next = a
+        third.next = second
+        if enable:
+            still.next = 0
+
+    @always_comb
+    def out() -> None:
+        y.next = first ^ third ^ still
+
+    return step, out
+
+
+def test_registers_that_always_hold_the_same_count_once() -> None:
+    assert count(build(delayed_twice, bits(9), Signal(bool(0)), bits(9))).registers == 18
+
+
+@block
+def rounded_input(clk: Any, a: Any, y: Any) -> Any:
+    """A chain of carries: its low end stays, although half an output unit has no bits there."""
+    held, total = bits(20), bits(21)
+
+    @always(clk.posedge)
+    def step() -> None:
+        held.next = a
+        total.next = held + 128
+        y.next = total[21:8]
+
+    return step
+
+
+@block
+def rounded_sum(clk: Any, a: Any, b: Any, y: Any) -> Any:
+    """A sum of three is no chain: what lies below the alignment and the rounding goes."""
+    left, right = bits(12), bits(16)
+
+    @always(clk.posedge)
+    def hold() -> None:
+        left.next = a
+        right.next = b
+
+    @always_comb
+    def add() -> None:
+        total = intbv(0)[19:]
+        total[:] = (left << 4) + right + 8
+        y.next = total[18:4]
+
+    return hold, add
+
+
+def test_low_bits_below_a_rounding_stay_in_a_chain_of_carries_alone() -> None:
+    assert count(build(rounded_input, bits(20), bits(13))).registers == 20 + 13 + 13
+    assert count(build(rounded_sum, bits(12), bits(16), bits(14))).registers == 12 + 13
+
+
+@block
+def table_of_sixteens(clk: Any, a: Any, y: Any) -> Any:
+    table = (0, 16, 48, 32)
+
+    @always(clk.posedge)
+    def read() -> None:
+        y.next = table[int(a)]
+
+    return read
+
+
+def test_columns_of_a_table_that_never_change_are_no_registers() -> None:
+    assert count(build(table_of_sixteens, bits(2), bits(6))).registers == 2
 
 
 @block
@@ -224,6 +309,30 @@ def test_counts_agree_with_synthesis(name: str) -> None:
     registers = rows["registers"]
     assert abs(registers.estimate - registers.synthesis) <= max(2, 0.02 * registers.synthesis), registers
     assert 0.5 <= rows["alm"].estimate / rows["alm"].synthesis <= 2, rows["alm"]
+
+
+@pytest.mark.parametrize(
+    ("function", "ports"),
+    [
+        (rounded, (19, 12)), (delayed_twice, (9, 1, 9)), (rounded_input, (20, 13)), (rounded_sum, (12, 16, 14)),
+        (table_of_sixteens, (2, 6)),
+    ],
+)  # fmt: skip
+def test_registers_agree_with_synthesis(function: Callable[..., Any], ports: tuple[int, ...]) -> None:
+    def make() -> Any:
+        return build(function, *(bits(width) for width in ports))
+
+    assert count(make()).registers == synthesise(convert(make(), "circuit")).registers
+
+
+@pytest.mark.parametrize(("depth", "width"), [(384, 192), (512, 160), (300, 41), (2049, 9)])
+def test_block_memories_agree_with_synthesis(depth: int, width: int) -> None:
+    """Of 384 × 192 it makes six of 512 × 32, although five of 512 × 40 would do."""
+
+    def make() -> Any:
+        return build(stored, Signal(bool(0)), bits((depth - 1).bit_length()), bits(width), bits(width), depth, width)
+
+    assert expected_m20k(count(make()), ARRIA) == synthesise(convert(make(), "circuit")).m20k
 
 
 @pytest.mark.parametrize(
