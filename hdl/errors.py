@@ -23,6 +23,14 @@ class InfeasibleError(DagtrainError):
     """No solution exists; the message says which constraint to relax."""
 
 
+class TooLargeError(InfeasibleError):
+    """Items of a placement that fit no device, by name in ``items``."""
+
+    def __init__(self, message: str, items: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.items = items
+
+
 class OutOfTimeError(DagtrainError):
     """The time or cycle limit was hit before the work was done."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from hdl.errors import TooLargeError
 from placement.bound import demand_at
 from placement.instance import RESOURCES, Instance
 from placement.model import Answer, Effort, Family, build_model, decide
@@ -32,15 +33,20 @@ MOST_SINGLE = 40
 Constraint = tuple[Family, str]
 
 
+def too_large(instance: Instance, cycles: int) -> TooLargeError | None:
+    """What names the items that fit no device at T = `cycles`; None if there are none."""
+    found = _items_too_large(instance, cycles)
+    if not found:
+        return None
+    reasons = "; ".join(found.values())
+    cure = "use larger devices, or split the layer (dagtrain import --split)"
+    return TooLargeError(f"{_where(instance, cycles)}: {reasons}; {cure}", tuple(found))
+
+
 def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effort: Effort, basis: str = "") -> str:
-    """Why there is no placement at T = `cycles`, and what to relax. It is already proven that there is none, by what
-    `basis` says."""
-    where = f"no placement of {instance.name!r} at {cycles} cycles a frame ({instance.clock_hz / cycles:.6g} frames/s)"
-    too_large = _items_too_large(instance, cycles)
-    if too_large:
-        return (
-            f"{where}: " + "; ".join(too_large) + "; use larger devices, or split the layer (dagtrain import --split)"
-        )
+    """Why there is no placement at T = `cycles`, and what to relax, where every item fits some device. It is already
+    proven that there is none, by what `basis` says."""
+    where = _where(instance, cycles)
     demand = demand_at(instance, table, cycles)
     short = [
         f"{resource} of at least {need} needed, all devices together have {have}; {CURES[Family[resource.upper()]]}"
@@ -63,6 +69,10 @@ def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effo
         reason += "no single constraint is to blame; add devices or accept a lower throughput"
     fault = smallest_fault(instance, table, cycles, effort)
     return reason + (f"; at fault together: {_listed(fault)}" if fault else "")
+
+
+def _where(instance: Instance, cycles: int) -> str:
+    return f"no placement of {instance.name!r} at {cycles} cycles a frame ({instance.clock_hz / cycles:.6g} frames/s)"
 
 
 def smallest_fault(instance: Instance, table: OptionTable, cycles: int, effort: Effort) -> list[Constraint]:
@@ -127,9 +137,9 @@ def _listed(constraints: list[Constraint]) -> str:
     )
 
 
-def _items_too_large(instance: Instance, cycles: int) -> list[str]:
+def _items_too_large(instance: Instance, cycles: int) -> dict[str, str]:
     """For every item that fits no device it may stand on: its closest configuration, and what is missing where."""
-    found = []
+    found: dict[str, str] = {}
     for i, item in enumerate(instance.items):
         shortages: list[str] = []
         for n, device in enumerate(instance.devices):
@@ -145,7 +155,7 @@ def _items_too_large(instance: Instance, cycles: int) -> list[str]:
                 shortages.append(f"on {device.name} it has no configuration")
         if shortages:
             pin = f", pinned to {item.pinned!r}," if item.pinned else ""
-            found.append(f"item {item.name!r}{pin} fits no device: " + ", ".join(dict.fromkeys(shortages)))
+            found[item.name] = f"item {item.name!r}{pin} fits no device: " + ", ".join(dict.fromkeys(shortages))
     return found
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from hdl.errors import DagtrainError, InfeasibleError
 from placement.descent import Descent, Stopped, out_of_time
 from placement.explain import binding_of
-from placement.infeasible import explain_infeasible
+from placement.infeasible import explain_infeasible, too_large
 from placement.instance import Instance
 from placement.literal import literal_plan
 from placement.model import Answer, cheapest_configurations, fewest_crossings
@@ -120,6 +120,9 @@ def _check_bound(search: Descent) -> None:
 
 
 def _infeasible(search: Descent) -> InfeasibleError:
+    large = too_large(search.instance, search.ceiling)
+    if large is not None:
+        return large
     if not search.options.explain:
         return InfeasibleError(f"no placement of {search.instance.name!r}: {search.bound.basis}")
     effort = search.effort(search.options.refutation_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,10 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.executor import Executor, Mode
 from dagtrain.feeds import synthetic_feeds
+from dagtrain.flow import place_step
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import load_placed_graph, load_plan
+from dagtrain.flow.planning import Planner
 from dagtrain.ir import Graph, GraphError
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -23,10 +28,12 @@ from dagtrain.passes.split_layers import split_layers
 from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.fixed import FloatArray
+from hdl.layers.base import Layer
 from hdl.layers.conv import Conv
 from hdl.recipe import Recipe
+from hdl.resources import Resources
 from hdl.simulate.design import cache_folder
-from tests.flow_support import new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, QuickEstimator, new_case, quick_costs
 
 BATCH = 4
 
@@ -116,3 +123,88 @@ def test_the_command_splits_and_the_parts_can_be_pinned_apart(tmp_path: Path, mo
     assert "'k' is not LAYER=PARTS" in bad.error
     assert "names c_node twice" in bad.error
     assert "no layer q; choose of c_node, y_node" in case.step("import", "--split", "q=2").error
+
+
+TWO_SMALL = CLUSTER.replace("AGFB014", "10AX115")
+
+
+class HungryEstimator(QuickEstimator):
+    """Convolutions, but for matrix products, take block memories by the filter, and multipliers by the hundred."""
+
+    def layer(self, layer: Layer) -> Resources:
+        """As above."""
+        if not isinstance(layer, Conv) or layer.port("y").tensor.shape[0] == 1:
+            return super().layer(layer)
+        blocks = {(512, 40): BLOCKS_PER_FILTER * layer.filters}
+        return Resources(multipliers={(16, 16): HUNGER * int(layer.multipliers)}, memories=blocks)
+
+
+BLOCKS_PER_FILTER, HUNGER = 0, 1
+
+
+def hungry_case(root: Path, monkeypatch: pytest.MonkeyPatch, blocks_per_filter: int, hunger: int) -> Case:
+    monkeypatch.setattr(place_step, "Estimator", HungryEstimator)
+    monkeypatch.setattr(sys.modules[__name__], "BLOCKS_PER_FILTER", blocks_per_filter)
+    monkeypatch.setattr(sys.modules[__name__], "HUNGER", hunger)
+    case = new_case(root)
+    case.write("cluster.toml", TWO_SMALL)
+    return case.must("import")
+
+
+def test_a_layer_that_fits_no_device_is_split_by_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=800, hunger=1)
+    refused = case.step("place", "--no-split")
+    assert refused.code == 1
+    assert "'c_node' fits no device" in refused.error
+    outcome = case.step("place")
+    assert outcome.code == 0, outcome.error
+    assert "in parts: c_node=2 (as" in outcome.out
+    parts = {item.item: item.device for item in load_plan(case.workspace).items}
+    assert parts["c_node_part0"] != parts["c_node_part1"]
+    assert case.step("place").out.startswith("place: unchanged")
+    placed = load_placed_graph(case.workspace)
+    assert case.step("import", "--split", "c_node=2").code == 0
+    chosen = load_training_graph(case.workspace)
+    assert placed.nodes == chosen.nodes
+    for key, values in chosen.parameters.items():
+        np.testing.assert_array_equal(placed.parameters[key], values)
+
+
+def test_a_large_engine_is_split_where_that_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
+    assert case.step("place", "--no-split").code == 0
+    whole = load_plan(case.workspace).throughput_fps
+    assert case.step("place").code == 0
+    split = load_plan(case.workspace)
+    assert "c_node_part1" in {item.item for item in split.items}
+    assert split.throughput_fps > 1.5 * whole
+    kept = case.step("place", "--pin", "c_node=head")
+    assert kept.code == 0
+    assert "in parts" not in kept.out
+
+
+def test_a_model_that_is_gone_is_asked_for_when_it_is_to_be_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=800, hunger=1)
+    case.model.write_bytes(case.model.read_bytes() + b"\n")
+    assert "has changed since it was imported" in case.step("place").error
+    case.model.unlink()
+    assert "cannot be read" in case.step("place").error
+
+
+def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
+
+    def interrupted(planner: Planner, *_: object) -> bool:
+        planner._interrupted = True
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "promises_more", interrupted)
+        outcome = case.step("place")
+    assert outcome.code == 0
+    assert "the same command goes on from this plan" in outcome.out
+    assert "in parts: c_node=" in case.step("place").out

@@ -17,8 +17,7 @@ from dagtrain.emission.memory import MemoryModel
 from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library, planned_design
-from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_plan, load_plan_cluster
+from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
@@ -82,7 +81,7 @@ def _problems(options: CosimOptions) -> list[str]:
 
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
     require_tools(*SIMULATORS[options.simulator], *(SIMULATORS["verilator"] if options.efficiency else ()))
-    graph = load_training_graph(workspace)
+    graph = load_placed_graph(workspace)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
     source = options.data or imported["data"]

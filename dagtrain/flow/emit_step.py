@@ -13,8 +13,7 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, used_modules, write_device
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, fold_cycles, plan_choices
-from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_plan, load_plan_cluster
+from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
@@ -35,7 +34,7 @@ class EmitOptions:
 
 def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepResult:
     """Emit unless nothing changed."""
-    graph = load_training_graph(workspace)
+    graph = load_placed_graph(workspace)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
     depends = {"import": workspace.fingerprint("import"), "place": workspace.fingerprint("place"), "lint": options.lint}
     done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))

@@ -11,8 +11,7 @@ from typing import Any
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_graph, plan_choices
 from dagtrain.flow.emit_step import library
-from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph, Node
@@ -44,12 +43,12 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
     """Estimate unless nothing changed."""
     if options.cycles is not None and options.cycles < 1:
         raise DagtrainError(f"--cycles must be at least 1, not {options.cycles}")
-    graph = load_training_graph(workspace)
+    graph = load_current_graph(workspace)
     cycles = options.cycles or _planned_cycles(workspace)
     if options.cycles is None and workspace.holds("place"):
         graph = chosen_graph(graph, plan_choices(load_plan(workspace)))
     nodes = _chosen(fold_graph(graph, cycles), options.layers)
-    depends = {"import": workspace.fingerprint("import"), **asdict(options), "cycles": cycles}
+    depends = {**graph_of(workspace), **asdict(options), "cycles": cycles}
     done = workspace.run("estimate", depends, lambda folder: _work(folder, nodes, cycles, options, progress))
     folder = workspace.folder("estimate")
     meta = read_json(folder / "estimate.json", "dagtrain estimate")

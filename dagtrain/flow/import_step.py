@@ -16,7 +16,7 @@ from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -29,6 +29,7 @@ from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 
+IMPORT_COMMAND = "dagtrain import MODEL.onnx"
 # batches of the float reference from which binary points are chosen
 CALIBRATION_BATCHES = 16
 # frames a calibration batch may have without data: large models cost seconds a frame
@@ -81,7 +82,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
 
 def load_training_graph(workspace: Workspace) -> Graph:
     """The training graph that `import` left."""
-    return load_graph(workspace.require("import", "dagtrain import MODEL.onnx") / "graph.json")
+    return load_graph(workspace.require("import", IMPORT_COMMAND) / "graph.json")
 
 
 def load_recipe(path: Path | None) -> Recipe:
@@ -145,8 +146,7 @@ def _work(
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    frames = _frames(training, options.data, recipe)
-    graph = insert_forks(calibrate(training, frames))
+    graph = _with_formats(training, options.data)
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
     summary = summarise(graph)
@@ -154,6 +154,8 @@ def _work(
     meta = {
         "schema_version": SCHEMA_VERSION,
         "model": options.model.name,
+        "source": _source(options.model, options.data),
+        "splits": splits,
         "name": graph.name,
         "norm": norm.value,
         "data": options.data,
@@ -167,6 +169,33 @@ def _work(
     }
     write_text(folder / "import.json", json.dumps(meta, indent=1) + "\n")
     progress.end(note=f"{len(graph.nodes)} nodes")
+
+
+def _source(model: Path, data: str | None) -> dict[str, str]:
+    """Where a graph came from."""
+    return {"path": str(model.resolve()), "model": file_digest(model), "data": data_digest(data)}
+
+
+def import_again(workspace: Workspace, splits: Mapping[str, int]) -> Graph:
+    """The training graph of the model that was imported, with these layers split instead of those split then.
+
+    Raises `MissingStep` when the model or the data isn't there any more or has changed."""
+    meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND)
+    model = Path(meta["source"]["path"])
+    try:
+        unchanged = dict(meta["source"]) == _source(model, meta["data"])
+    except OSError as error:
+        raise MissingStep(f"{model} cannot be read: {error.strerror}; run `{IMPORT_COMMAND}` again") from error
+    if not unchanged:
+        raise MissingStep(f"{model}, or its data, has changed since it was imported; run `{IMPORT_COMMAND}` again")
+    recipe = load_training_graph(workspace).recipe
+    forward = split_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), splits)
+    return _with_formats(differentiate(forward), meta["data"])
+
+
+def _with_formats(training: Graph, data: str | None) -> Graph:
+    """The streaming graph with the number formats that data, or synthetic frames, ask for."""
+    return insert_forks(calibrate(training, _frames(training, data, training.recipe)))
 
 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -14,15 +14,17 @@ from typing import Any
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_graph, plan_choices
-from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.import_step import IMPORT_COMMAND, import_again, load_training_graph
 from dagtrain.flow.planning import Planned, Planner, Searched, Start
 from dagtrain.flow.result import StepResult
+from dagtrain.flow.splitting import Split, Splitter
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.progress import Progress
+from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer
 from hdl.errors import DagtrainError
 from hdl.estimate import Estimator
@@ -32,6 +34,8 @@ from placement.plan import Plan, plan_from_json
 from placement.search import SearchOptions, Solver
 
 COMMAND = "dagtrain place --devices CLUSTER.toml"
+# the graph with layers in parts
+GRAPH = "graph.json"
 # files of the search that found the plan
 SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json"
 # options that say how long to search and not what for: an unfinished search goes on under others
@@ -59,29 +63,47 @@ class PlaceOptions:
     # of `placement.settings.Solver`
     solver: str = "fast"
     seed: int = 1
+    # whether layers may be made in parts
+    split: bool = True
 
 
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
     """Plan unless nothing changed."""
     graph = load_training_graph(workspace)
-    cluster = read_options_cluster(options)
-    planner = Planner(
-        graph, cluster, Estimator(), search_options(options), parse_pins(options.pins, graph, cluster), progress
-    )
+    cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
+
+    def planner_of(graph: Graph) -> Planner:
+        return Planner(graph, cluster, estimator, search, parse_pins(options.pins, graph, cluster), progress)
+
+    # wrong pins are told before anything is done
+    whole = planner_of(graph)
     problem = {
         "import": workspace.fingerprint("import"),
         "devices": file_digest(options.devices),
         **{name: value for name, value in asdict(options).items() if name not in ("devices", *EFFORT)},
     }
     earlier = _earlier(workspace, digest(problem))
+    unfinished = None
     if earlier is not None and not earlier["finished"]:
         # the unfinished search is an input of the one that goes on from it
-        begun_from, planner.start = workspace.fingerprint("place"), _start(workspace)
+        begun_from, unfinished = workspace.fingerprint("place"), _start(workspace)
     else:
         begun_from = earlier["begun_from"] if earlier is not None else ""
     depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
     notes = {"problem": digest(problem), "begun_from": begun_from}
-    done = workspace.run("place", depends, lambda folder: _work(folder, planner, options.devices, notes))
+
+    def work(folder: Path) -> None:
+        began = time.monotonic()
+        if not options.split or search.solver is Solver.LITERAL:
+            whole.start = unfinished
+            found = Split(whole.run(), whole, _imported_splits(workspace))
+        else:
+            found = _split(workspace, whole, planner_of, options, unfinished)
+        if found.planner is not whole:
+            save_graph(found.planner.graph, folder / GRAPH)
+        _write(folder, found, options.devices, {**notes, "seconds": round(time.monotonic() - began, 1)})
+
+    done = workspace.run("place", depends, work)
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND)
@@ -94,13 +116,66 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
             f"{use.m20k}/{use.m20k_capacity} M20K, {use.alm}/{use.alm_capacity} ALM"
             for use in plan.devices
         ),
-        *_relays(graph, plan),
+        *_splits(meta["splits"]),
+        *_relays(load_placed_graph(workspace), plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
     measured = {"seconds": meta["seconds"], "finished": meta["finished"]}
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
+
+
+def _split(
+    workspace: Workspace,
+    whole: Planner,
+    planner_of: Callable[[Graph], Planner],
+    options: PlaceOptions,
+    unfinished: Start | None,
+) -> Split:
+    """A plan with layers in parts where that pays, on top of those split by `import`."""
+    imported = _imported_splits(workspace)
+    named = {name.partition("=")[0] for name in options.pins} | {
+        name.strip() for group in options.same_device for name in group.split(",")
+    }
+    splitter = Splitter(
+        planner=lambda parts: planner_of(import_again(workspace, {**imported, **parts})),
+        untouched={base_layer(name) for name in named},
+    )
+    planner, parts = whole, imported
+    if unfinished is not None:
+        parts = dict(unfinished.parts)
+        planner = planner_of(load_placed_graph(workspace))
+        planner.start = unfinished
+    return splitter.run(parts, planner)
+
+
+def _imported_splits(workspace: Workspace) -> dict[str, int]:
+    return dict(read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND)["splits"])
+
+
+def load_placed_graph(workspace: Workspace) -> Graph:
+    """The training graph that the plan is for: the imported one, or one with layers in parts that `place` left."""
+    own = workspace.require("place", COMMAND) / GRAPH
+    return load_graph(own) if own.is_file() else load_training_graph(workspace)
+
+
+def load_current_graph(workspace: Workspace) -> Graph:
+    """The training graph of the plan if there is one that holds, else the imported one."""
+    return load_placed_graph(workspace) if workspace.holds("place") else load_training_graph(workspace)
+
+
+def graph_of(workspace: Workspace) -> dict[str, str]:
+    """The steps that `load_current_graph` rests on, with their fingerprints."""
+    own = workspace.holds("place") and (workspace.folder("place") / GRAPH).is_file()
+    return {step: workspace.fingerprint(step) for step in (("import", "place") if own else ("import",))}
+
+
+def _splits(parts: Mapping[str, int]) -> list[str]:
+    """What a user should know of layers in parts."""
+    if not parts:
+        return []
+    return [f"in parts: {', '.join(f'{layer}={count}' for layer, count in parts.items())} (as `import --split` does)"]
 
 
 def _relays(graph: Graph, plan: Plan) -> list[str]:
@@ -124,8 +199,9 @@ def _start(workspace: Workspace) -> Start | None:
     """The unfinished search on disk; None if it cannot be read."""
     folder = workspace.folder("place")
     try:
-        levels = read_json(folder / "place.json", COMMAND)["levels"]
-        return Start(plan_from_json((folder / SEARCHED_PLAN).read_text()), tuple(levels))
+        meta = read_json(folder / "place.json", COMMAND)
+        plan = plan_from_json((folder / SEARCHED_PLAN).read_text())
+        return Start(plan, tuple(meta["levels"]), dict(meta["splits"]))
     except (OSError, UnicodeDecodeError, DagtrainError):
         return None
 
@@ -223,18 +299,15 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     return found
 
 
-def _work(folder: Path, planner: Planner, devices: Path, notes: Mapping[str, str]) -> None:
-    began = time.monotonic()
-    planned = planner.run()
-    seconds = round(time.monotonic() - began, 1)
-    searched = planned.searched
+def _write(folder: Path, found: Split, devices: Path, notes: Mapping[str, Any]) -> None:
+    planned, searched = found.planned, found.planned.searched
     assert searched is not None
     write_text(folder / "plan.json", planned.plan.to_json())
     write_text(folder / "instance.json", instance_to_json(planned.instance))
     write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
-    meta = {**_meta(planner.graph, planned, searched), "seconds": seconds, **notes}
+    meta = {**_meta(found.planner.graph, planned, searched), "splits": found.parts, **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 

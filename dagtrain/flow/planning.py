@@ -115,6 +115,8 @@ class Start:
 
     plan: Plan
     levels: tuple[int, ...]
+    # layers of its graph that are in so many parts
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Planner:
         """Search from a slow level to the fastest that may fit, refine, price with links.
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
-        self._began = time.monotonic()
+        self._begin()
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(self.graph.nodes)))
         least = self._least_cycles()
         best, priced = self._resumed() or self._first_plan(round(least * SLOW_RATIO))
@@ -182,7 +184,7 @@ class Planner:
         levels = list(levels)
         while best.bound_cycles_per_frame == best.cycles_per_frame:
             faster = max(least, round(best.cycles_per_frame / FASTER_RATIO))
-            if faster >= levels[0] or self._interrupted or self._seconds_left() <= 0:
+            if faster >= levels[0] or self.out_of_time:
                 break
             levels = [faster, *levels]
             best = self._better(best, levels)
@@ -213,7 +215,7 @@ class Planner:
         Relays cost ports and the time to price them, so they are tried only where free hops would help.  Bounds of
         ``best`` don't speak of them, so it doesn't matter how close it is to its own."""
         edges = shortcuts(self.graph)
-        over = self._interrupted or self._seconds_left() <= 0
+        over = self.out_of_time
         if over or not edges or len(self.cluster.devices) < LEAST_RELAY_DEVICES or self.search.solver is Solver.LITERAL:
             return None
         if not self._hops_bind(best, levels, edges):
@@ -237,9 +239,7 @@ class Planner:
 
     def _relayed(self, edges: Collection[str]) -> Planner:
         """The planner of the graph with relays on these edges."""
-        planner = replace(self, graph=insert_relays(self.graph, edges), start=None)
-        planner._began = self._began
-        return planner
+        return replace(self, graph=insert_relays(self.graph, edges), start=None).after(self)
 
     def _hops_bind(self, best: Plan, levels: Sequence[int], edges: Collection[str]) -> bool:
         """Whether a quick search finds a faster placement if shortcuts may cross as often as they like."""
@@ -254,6 +254,33 @@ class Planner:
         except (InfeasibleError, OutOfTimeError):
             return False
         return found.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame
+
+    # ---- another graph of the same network
+
+    def promises_more(self, than: Searched, beside: Mapping[str, str]) -> bool:
+        """Whether a quick search finds a faster placement of this planner's graph than that of another graph of the
+        same network, at the levels priced there.
+
+        ``beside``: devices to begin with of the nodes that the other graph doesn't have."""
+        self._begin()
+        try:
+            found = self._find(than.levels, self._quick, than.plan, beside)
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return False
+        return found.cycles_per_frame * LEAST_RATIO <= than.plan.cycles_per_frame
+
+    def after(self, other: Planner) -> Planner:
+        """This planner, whose time began with the other's."""
+        self._began = other._began
+        return self
+
+    def _begin(self) -> None:
+        self._began = self._began or time.monotonic()
+
+    @property
+    def out_of_time(self) -> bool:
+        """Ctrl-C or the time limit ended the search."""
+        return self._interrupted or self._seconds_left() <= 0
 
     # ---- levels
 
@@ -307,7 +334,7 @@ class Planner:
 
     def _better(self, best: Plan, levels: Sequence[int], search: SearchOptions | None = None) -> Plan:
         """The better one of a plan and what a search over these levels finds, while there is time."""
-        if self._interrupted or self._seconds_left() <= 0:
+        if self.out_of_time:
             return best
         try:
             found = self._find(levels, search or self._quick, best)
@@ -365,7 +392,7 @@ class Planner:
                 last = plan
                 best = _faster(best, self._holds_at(plan, level, found))
             done = best is not None and best.plan.cycles_per_frame <= found.cycles_per_frame * KEPT_RATIO
-            if share is None or done or self._interrupted or self._seconds_left() <= 0:
+            if share is None or done or self.out_of_time:
                 break
             plan = self._with_reserve(last, level, share)
             if plan is None and best is None:
@@ -380,7 +407,7 @@ class Planner:
         low = found.cycles_per_frame
         for _ in range(BETWEEN_ROUNDS):
             high = best.plan.cycles_per_frame
-            if high <= low * KEPT_RATIO or self._interrupted or self._seconds_left() <= 0:
+            if high <= low * KEPT_RATIO or self.out_of_time:
                 break
             middle = math.isqrt(low * high)
             plan = self._with_reserve(best.plan, middle, BETWEEN_RESERVE)

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.show import load_summary
 from dagtrain.flow.workspace import Workspace, read_json
 from dagtrain.progress import Progress
 from dagtrain.report.contents import Contents
 from dagtrain.report.page import picture, render
+from dagtrain.summary import summarise
 
 PAGE = "report.html"
 PICTURE = "graph.svg"
@@ -39,14 +38,14 @@ def run(workspace: Workspace, progress: Progress) -> StepResult:
 
 def gather(workspace: Workspace) -> Contents:
     """What the steps left; raises `MissingStep` where one that a report needs is missing."""
-    graph = load_training_graph(workspace)
+    graph = load_placed_graph(workspace)
     place = workspace.require("place", "dagtrain place --devices CLUSTER.toml")
     emit = workspace.require("emit", "dagtrain emit")
     cosim, cosim_note = _optional(workspace, "cosim")
     train, train_note = _optional(workspace, "train")
     return Contents(
         graph=graph,
-        summary=load_summary(workspace),
+        summary=summarise(graph),
         imported=read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx"),
         plan=load_plan(workspace),
         placing=read_json(place / "place.json", "dagtrain place --devices CLUSTER.toml"),

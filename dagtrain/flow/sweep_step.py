@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import COMMAND, PlaceOptions, parse_pins, read_options_cluster, search_options
+from dagtrain.flow.place_step import (
+    COMMAND,
+    PlaceOptions,
+    load_placed_graph,
+    parse_pins,
+    read_options_cluster,
+    search_options,
+)
 from dagtrain.flow.planning import Planner
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
@@ -34,13 +40,14 @@ GAP = 0.02
 
 
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
-    """Plan every size that is not known yet, and draw the curve."""
-    graph = load_training_graph(workspace)
+    """Plan every size that is not known yet, and draw the curve; with the parts of layers that `place` chose."""
+    graph = load_placed_graph(workspace)
     cluster = read_options_cluster(options)
     search = search_options(options)
     search = replace(search, gap=max(search.gap, GAP))
     depends = {
         "import": workspace.fingerprint("import"),
+        "splits": read_json(workspace.folder("place") / "place.json", COMMAND)["splits"],
         "devices": file_digest(options.devices),
         **{name: value for name, value in asdict(options).items() if name != "devices"},
     }

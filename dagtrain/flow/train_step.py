@@ -12,7 +12,8 @@ from dagtrain.data import Dataset, load_dataset
 from dagtrain.emulator import Emulator, Metrics
 from dagtrain.feeds import check_dataset
 from dagtrain.files import write_text
-from dagtrain.flow.import_step import data_digest, load_training_graph
+from dagtrain.flow.import_step import data_digest
+from dagtrain.flow.place_step import graph_of, load_current_graph
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph
@@ -43,7 +44,7 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     source = options.data or imported["data"]
     if source is None:
         raise DagtrainError("train needs data: give --data FILE.npz (images, labels), here or to `dagtrain import`")
-    depends = {**asdict(options), "data": data_digest(source), "import": workspace.fingerprint("import")}
+    depends = {**asdict(options), "data": data_digest(source), **graph_of(workspace)}
     done = workspace.run("train", depends, lambda folder: _work(folder, workspace, source, options, depends, progress))
     folder = workspace.folder("train")
     meta = read_json(folder / "train.json", "dagtrain train")
@@ -63,7 +64,7 @@ def _work(
     depends: Mapping[str, Any],
     progress: Progress,
 ) -> None:
-    graph = load_training_graph(workspace)
+    graph = load_current_graph(workspace)
     data, held_out = check_dataset(graph, load_dataset(source), source).split(HELD_OUT, options.seed)
     emulator = Emulator(graph)
     checkpoint = workspace.root / ".train-checkpoint"

@@ -9,7 +9,7 @@ not bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -47,6 +47,15 @@ def split_layers(graph: Graph, parts: Mapping[str, int]) -> Graph:
         replace(node, inputs={sink: renamed.get(edge, edge) for sink, edge in node.inputs.items()}) for node in made
     )
     return verify(replace(graph, parameters=parameters).with_nodes(nodes_made), Stage.FORWARD)
+
+
+def whole_layer(name: str, split: Collection[str]) -> str:
+    """The layer, among these that were split, of which ``name`` is a part or a join; any other name itself."""
+    for mark in (PART, JOIN):
+        whole, found, index = name.rpartition(mark)
+        if found and index.isdecimal() and whole in split:
+            return whole
+    return name
 
 
 def _problem(nodes: Mapping[str, Node], name: str, count: int) -> str:

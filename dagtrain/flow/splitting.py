@@ -1,0 +1,138 @@
+"""Layers in parts, chosen by the planner: those that fit no FPGA, and large ones where parts make a faster plan.
+
+An engine that takes much of an FPGA leaves gaps beside it that nothing fills.  Split by output channels
+(`dagtrain.passes.split_layers`) it becomes several that may stand apart; it costs a copy of the layer's input for each,
+and sums of what they send back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dagtrain.flow.planning import Planned, Planner, Searched
+from dagtrain.ir import Graph
+from dagtrain.passes.split_layers import whole_layer
+from dagtrain.summary import base_layer
+from hdl.errors import TooLargeError
+from placement.instance import RESOURCES
+
+# share of its device above which parts of an engine may pack better
+LARGE = Fraction(1, 3)
+# how often large engines of a plan are split further
+ROUNDS = 2
+# parts beyond which a layer that fits no device is given up
+MOST_PARTS = 64
+
+
+@dataclass(frozen=True)
+class Split:
+    """A plan, the planner of the graph that it is for, and the parts of layers in that graph."""
+
+    planned: Planned
+    planner: Planner
+    parts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Plans a network with some of its layers in parts."""
+
+    # the planner of the imported graph with so many parts of these layers
+    planner: Callable[[Mapping[str, int]], Planner]
+    # layers that the user speaks of by name: they stay as they are
+    untouched: Collection[str] = ()
+
+    def run(self, parts: Mapping[str, int], start: Planner | None = None) -> Split:
+        """The best plan found; ``parts`` to begin with, and their planner if there is one.
+
+        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
+        found = self._feasible(dict(parts), start)
+        for _ in range(ROUNDS):
+            better, ended = self._better(found)
+            if ended and better is None:
+                # what parts bring is not known: the same command finds out
+                return replace(found, planned=_unfinished(found.planned))
+            if better is None:
+                break
+            found = better
+        return found
+
+    def _feasible(self, parts: Mapping[str, int], start: Planner | None) -> Split:
+        """The plan with as many parts as it takes for every engine to fit some device."""
+        planner = start or self.planner(parts)
+        while True:
+            try:
+                return Split(planner.run(), planner, parts)
+            except TooLargeError as error:
+                layers = {base_layer(name) for name in error.items}
+                further = self._more_parts(planner.graph, parts, layers)
+                if not further.keys() >= {whole_layer(name, parts) for name in layers} or planner.out_of_time:
+                    raise
+                parts = {**parts, **further}
+                planner = self.planner(parts).after(planner)
+
+    def _better(self, found: Split) -> tuple[Split | None, bool]:
+        """The plan with its large engines in parts, None where that is not faster, and whether the search was ended."""
+        searched = found.planned.searched
+        if found.planner.out_of_time or searched is None:
+            return None, False
+        further = self._more_parts(found.planner.graph, found.parts, _large(searched))
+        if not further:
+            return None, False
+        parts = {**found.parts, **further}
+        planner = self.planner(parts).after(found.planner)
+        if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
+            planned = planner.run()
+            if planned.plan.cycles_per_frame < found.planned.plan.cycles_per_frame:
+                return Split(planned, planner, parts), planner.out_of_time
+        return None, planner.out_of_time
+
+    def _more_parts(self, graph: Graph, parts: Mapping[str, int], layers: Collection[str]) -> dict[str, int]:
+        """Twice the parts of those of these layers that can have more."""
+        found: dict[str, int] = {}
+        for whole in sorted({whole_layer(name, parts) for name in layers} - set(self.untouched)):
+            engines = [
+                node.layer
+                for node in graph.nodes
+                if base_layer(node.name) == node.name
+                and whole_layer(node.name, parts) == whole
+                and node.layer.narrowed(1) is not None
+            ]
+            channels = sum(layer.port("y").tensor.shape[-1] for layer in engines)
+            count = min(2 * parts.get(whole, 1), channels, MOST_PARTS)
+            if count > parts.get(whole, 1):
+                found[whole] = count
+        return found
+
+
+def _unfinished(planned: Planned) -> Planned:
+    assert planned.searched is not None
+    return replace(planned, searched=replace(planned.searched, finished=False))
+
+
+def _large(searched: Searched) -> set[str]:
+    """Layers one of whose nodes takes more than its share of the device that it stands on."""
+    instance = searched.instance
+    found = set()
+    for item in searched.plan.items:
+        device = instance.devices[instance.device_index[item.device]]
+        shares = (Fraction(getattr(item, resource), max(1, getattr(device, resource))) for resource in RESOURCES)
+        if max(shares) > LARGE:
+            found.add(base_layer(item.item))
+    return found
+
+
+def _beside(graph: Graph, parts: Mapping[str, int], searched: Searched) -> dict[str, str]:
+    """Devices to begin with of all nodes of a graph with these parts: those of the whole layer's in another plan."""
+    placed = {item.item: item.device for item in searched.plan.items}
+    layers: dict[str, str] = {}
+    for name, device in placed.items():
+        layers.setdefault(whole_layer(base_layer(name), parts), device)
+    found: dict[str, str] = {}
+    for node in graph.nodes:
+        layer = base_layer(node.name)
+        whole = whole_layer(layer, parts)
+        found[node.name] = placed.get(whole + node.name.removeprefix(layer), layers[whole])
+    return found
