@@ -106,6 +106,7 @@ def run(case: str, out: Path) -> list[str]:
         f"  place {placed.seconds:.0f} s, {placed.memory:.1f} GiB: {plan['throughput_fps']:,.1f} frames/s, proven "
         f"bound {plan['bound_fps']:,.1f}, gap {plan['gap']:.1%}; {len(plan['crossings'])} streams between FPGAs",
         "  in use: " + ", ".join(f"{share:.0%} {resource.upper()}" for resource, share in used.items()),
+        *(f"  {layer} in {parts} parts" for layer, parts in plan["splits"].items()),
     ]
     with tempfile.TemporaryDirectory() as cache:
         for label in ("cold", "from cache"):

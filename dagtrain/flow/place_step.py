@@ -122,7 +122,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
-    measured = {"seconds": meta["seconds"], "finished": meta["finished"]}
+    measured = {name: meta[name] for name in ("seconds", "finished", "splits")}
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
 
