@@ -24,7 +24,7 @@ from dagtrain.ir import Graph, GraphError
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.split_layers import split_layers
+from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.fixed import FloatArray
@@ -60,8 +60,20 @@ def gradients(graph: Graph) -> tuple[dict[str, FloatArray], float]:
     return found, float(sum(np.sum(array) for array in metrics.values()))
 
 
-@pytest.mark.parametrize("parts", [{"conv1": 2}, {"conv1": 5, "conv2": 3}, {"gemm1": 3, "conv2": 2}], ids=str)
-def test_a_split_layer_has_the_outputs_and_the_gradients_of_the_whole(parts: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"conv1": "2"},
+        {"conv1": "5", "conv2": "3"},
+        {"gemm1": "3", "conv2": "2"},
+        {"conv2": "3:inputs"},
+        {"conv1": "2:inputs", "conv2": "5:inputs", "gemm1": "4:inputs"},
+        {"conv1": "3", "conv2": "2:inputs"},
+    ],
+    ids=str,
+)
+def test_a_split_layer_has_the_outputs_and_the_gradients_of_the_whole(texts: dict[str, str]) -> None:
+    parts = {layer: Parts.parse(text) for layer, text in texts.items()}
     whole, whole_loss = gradients(differentiate(net()))
     graph = split_layers(net(), parts)
     split, split_loss = gradients(differentiate(graph))
@@ -70,29 +82,33 @@ def test_a_split_layer_has_the_outputs_and_the_gradients_of_the_whole(parts: dic
         if "w" not in node.parameters:
             continue
         key = node.parameters["w"]
-        count = parts.get(node.name)
-        found = np.concatenate([split[f"{key}.part{index}"] for index in range(count)]) if count else split[key]
+        how = parts.get(node.name)
+        pieces = [split[f"{key}.part{index}"] for index in range(how.count)] if how else [split[key]]
+        found = np.concatenate(pieces, axis=int(how is not None and how.by_inputs))
         np.testing.assert_allclose(found, whole[key], rtol=1e-9, atol=1e-12)
 
 
 def test_parts_are_as_equal_as_can_be() -> None:
-    layers = {node.name: node.layer for node in split_layers(net(), {"conv1": 3}).nodes}
+    layers = {node.name: node.layer for node in split_layers(net(), {"conv1": Parts(3)}).nodes}
     parts = [layer.filters for name, layer in layers.items() if isinstance(layer, Conv) and name.startswith("conv1_")]
     assert parts == [1, 2, 2]
 
 
 def test_whatever_is_wrong_is_said_at_once() -> None:
+    wrong = {"relu1": Parts(2), "conv9": Parts(2), "conv1": Parts(1), "conv2": Parts(5), "gemm1": Parts(5, True)}
     with pytest.raises(GraphError) as caught:
-        split_layers(net(), {"relu1": 2, "conv9": 2, "conv1": 1, "conv2": 5})
+        split_layers(net(), wrong)
     message = str(caught.value)
     assert "relu1 (Relu) can't be split; choose of conv1, conv2, gemm1" in message
     assert "no layer conv9; choose of conv1, conv2, gemm1" in message
     assert "conv1 has 5 output channels; 1 parts are impossible" in message
     assert "conv2 has 4 output channels; 5 parts are impossible" in message
+    assert "gemm1 has 4 input channels; 5 parts are impossible" in message
 
 
-def test_parts_on_fpgas_of_their_own_train_to_the_bits_of_the_emulator(tmp_path: Path) -> None:
-    training = differentiate(split_layers(net(), {"conv2": 2}))
+@pytest.mark.parametrize("how", [Parts(2), Parts(2, by_inputs=True)], ids=str)
+def test_parts_on_fpgas_of_their_own_train_to_the_bits_of_the_emulator(tmp_path: Path, how: Parts) -> None:
+    training = differentiate(split_layers(net(), {"conv2": how}))
     graph = insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
     devices = ("alpha", "beta", "gamma")
     where = {"conv2_part0": "beta", "conv2_part1": "gamma"}
@@ -118,9 +134,11 @@ def test_the_command_splits_and_the_parts_can_be_pinned_apart(tmp_path: Path, mo
     assert outcome.code == 0, outcome.error
     assert case.step("place", "--pin", "c_node_part0=head", "--pin", "c_node_part1=worker").code == 0
     assert case.step("import", "--split", "c_node=2").out.startswith("import: unchanged")
-    bad = case.step("import", "--split", "k", "--split", "c_node=2", "--split", "c_node=3")
+    assert case.step("import", "--split", "c_node=2:inputs").code == 0
+    bad = case.step("import", "--split", "k", "--split", "y_node=2:rows", "--split", "c_node=2", "--split", "c_node=3")
     assert bad.code == 1
     assert "'k' is not LAYER=PARTS" in bad.error
+    assert "'2:rows' is no whole number of parts, nor N:inputs" in bad.error
     assert "names c_node twice" in bad.error
     assert "no layer q; choose of c_node, y_node" in case.step("import", "--split", "q=2").error
 
@@ -208,3 +226,22 @@ def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
     assert outcome.code == 0
     assert "the same command goes on from this plan" in outcome.out
     assert "in parts: c_node=" in case.step("place").out
+
+
+def test_a_layer_is_split_in_the_way_that_copies_the_smaller_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matrix product of 144 inputs and 3 outputs that fits no device, beside a convolution that stays whole."""
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=1)
+    monkeypatch.setattr(place_step, "Estimator", DeepEstimator)
+    assert "in parts: y_node=2:inputs (as" in case.step("place").out
+
+
+class DeepEstimator(QuickEstimator):
+    """Matrix products take block memories by the input channel."""
+
+    def layer(self, layer: Layer) -> Resources:
+        """As above."""
+        if not isinstance(layer, Conv) or layer.port("y").tensor.shape[0] > 1:
+            return super().layer(layer)
+        return Resources(multipliers={(16, 16): int(layer.multipliers)}, memories={(512, 40): 800 * layer.channels})

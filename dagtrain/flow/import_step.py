@@ -21,7 +21,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.split_layers import split_layers
+from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.progress import Progress
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import summarise
@@ -49,7 +49,7 @@ class ImportOptions:
     norm: str = "online"
     recipe: Path | None = None
     data: str | None = None
-    # layer=parts
+    # "layer=parts", "layer=parts:inputs"
     splits: tuple[str, ...] = ()
 
 
@@ -66,7 +66,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         "norm": norm.value,
         "recipe": asdict(recipe),
         "data": data_digest(options.data),
-        "splits": splits,
+        "splits": parts_to_json(splits),
     }
     done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, splits, progress))
     folder = workspace.folder("import")
@@ -114,21 +114,32 @@ def _norm(text: str) -> NormMode:
         raise DagtrainError(f"--norm {text} is unknown; choose one of {choices}") from None
 
 
-def parse_splits(texts: tuple[str, ...]) -> dict[str, int]:
+def parse_splits(texts: tuple[str, ...]) -> dict[str, Parts]:
     """Layer -> parts of ``layer=parts`` options."""
-    found: dict[str, int] = {}
+    found: dict[str, Parts] = {}
     problems = []
     for text in texts:
         layer, _, parts = text.partition("=")
-        if not layer or not parts.isdecimal():
-            problems.append(f"--split {text!r} is not LAYER=PARTS with a whole number of parts")
-        elif layer in found:
+        if layer in found:
             problems.append(f"--split names {layer} twice")
-        else:
-            found[layer] = int(parts)
+            continue
+        try:
+            found[layer] = Parts.parse(parts)
+        except DagtrainError as error:
+            problems.append(f"--split {text!r} is not LAYER=PARTS: {error}")
     if problems:
         raise DagtrainError("; ".join(problems))
     return found
+
+
+def parts_to_json(parts: Mapping[str, Parts]) -> dict[str, str]:
+    """As `Parts.parse` reads them."""
+    return {layer: str(how) for layer, how in parts.items()}
+
+
+def parts_from_json(record: Mapping[str, str]) -> dict[str, Parts]:
+    """The inverse of `parts_to_json`."""
+    return {layer: Parts.parse(text) for layer, text in record.items()}
 
 
 def data_digest(source: str | None) -> str:
@@ -139,7 +150,12 @@ def data_digest(source: str | None) -> str:
 
 
 def _work(
-    folder: Path, options: ImportOptions, recipe: Recipe, norm: NormMode, splits: Mapping[str, int], progress: Progress
+    folder: Path,
+    options: ImportOptions,
+    recipe: Recipe,
+    norm: NormMode,
+    splits: Mapping[str, Parts],
+    progress: Progress,
 ) -> None:
     progress.begin("import", 4)
     forward = split_layers(import_model(options.model, norm=norm, recipe=recipe), splits)
@@ -155,7 +171,7 @@ def _work(
         "schema_version": SCHEMA_VERSION,
         "model": options.model.name,
         "source": _source(options.model, options.data),
-        "splits": splits,
+        "splits": parts_to_json(splits),
         "name": graph.name,
         "norm": norm.value,
         "data": options.data,
@@ -176,7 +192,7 @@ def _source(model: Path, data: str | None) -> dict[str, str]:
     return {"path": str(model.resolve()), "model": file_digest(model), "data": data_digest(data)}
 
 
-def import_again(workspace: Workspace, splits: Mapping[str, int]) -> Graph:
+def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
     """The training graph of the model that was imported, with these layers split instead of those split then.
 
     Raises `MissingStep` when the model or the data isn't there any more or has changed."""

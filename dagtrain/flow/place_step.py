@@ -14,7 +14,13 @@ from typing import Any
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.choices import chosen_graph, plan_choices
-from dagtrain.flow.import_step import IMPORT_COMMAND, import_again, load_training_graph
+from dagtrain.flow.import_step import (
+    IMPORT_COMMAND,
+    import_again,
+    load_training_graph,
+    parts_from_json,
+    parts_to_json,
+)
 from dagtrain.flow.planning import Planned, Planner, Searched, Start
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.splitting import Split, Splitter
@@ -23,6 +29,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
+from dagtrain.passes.split_layers import Parts
 from dagtrain.progress import Progress
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer
@@ -150,8 +157,8 @@ def _split(
     return splitter.run(parts, planner)
 
 
-def _imported_splits(workspace: Workspace) -> dict[str, int]:
-    return dict(read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND)["splits"])
+def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
+    return parts_from_json(read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND)["splits"])
 
 
 def load_placed_graph(workspace: Workspace) -> Graph:
@@ -171,7 +178,7 @@ def graph_of(workspace: Workspace) -> dict[str, str]:
     return {step: workspace.fingerprint(step) for step in (("import", "place") if own else ("import",))}
 
 
-def _splits(parts: Mapping[str, int]) -> list[str]:
+def _splits(parts: Mapping[str, str]) -> list[str]:
     """What a user should know of layers in parts."""
     if not parts:
         return []
@@ -201,7 +208,7 @@ def _start(workspace: Workspace) -> Start | None:
     try:
         meta = read_json(folder / "place.json", COMMAND)
         plan = plan_from_json((folder / SEARCHED_PLAN).read_text())
-        return Start(plan, tuple(meta["levels"]), dict(meta["splits"]))
+        return Start(plan, tuple(meta["levels"]), parts_from_json(meta["splits"]))
     except (OSError, UnicodeDecodeError, DagtrainError):
         return None
 
@@ -307,7 +314,7 @@ def _write(folder: Path, found: Split, devices: Path, notes: Mapping[str, Any]) 
     write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
-    meta = {**_meta(found.planner.graph, planned, searched), "splits": found.parts, **notes}
+    meta = {**_meta(found.planner.graph, planned, searched), "splits": parts_to_json(found.parts), **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 

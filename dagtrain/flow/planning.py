@@ -24,6 +24,7 @@ from dagtrain.flow.costs import LevelCosts, Offer, PortCosts
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
+from dagtrain.passes.split_layers import Parts
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
@@ -116,7 +117,7 @@ class Start:
     plan: Plan
     levels: tuple[int, ...]
     # layers of its graph that are in so many parts
-    parts: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, Parts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,16 @@ and sums of what they send back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.flow.planning import Planned, Planner, Searched
 from dagtrain.ir import Graph
-from dagtrain.passes.split_layers import whole_layer
+from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.summary import base_layer
 from hdl.errors import TooLargeError
+from hdl.layers.base import Layer
 from placement.instance import RESOURCES
 
 # share of its device above which parts of an engine may pack better
@@ -32,7 +33,7 @@ class Split:
 
     planned: Planned
     planner: Planner
-    parts: Mapping[str, int]
+    parts: Mapping[str, Parts]
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class Splitter:
     """Plans a network with some of its layers in parts."""
 
     # the planner of the imported graph with so many parts of these layers
-    planner: Callable[[Mapping[str, int]], Planner]
+    planner: Callable[[Mapping[str, Parts]], Planner]
     # layers that the user speaks of by name: they stay as they are
     untouched: Collection[str] = ()
 
-    def run(self, parts: Mapping[str, int], start: Planner | None = None) -> Split:
+    def run(self, parts: Mapping[str, Parts], start: Planner | None = None) -> Split:
         """The best plan found; ``parts`` to begin with, and their planner if there is one.
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
@@ -59,7 +60,7 @@ class Splitter:
             found = better
         return found
 
-    def _feasible(self, parts: Mapping[str, int], start: Planner | None) -> Split:
+    def _feasible(self, parts: Mapping[str, Parts], start: Planner | None) -> Split:
         """The plan with as many parts as it takes for every engine to fit some device."""
         planner = start or self.planner(parts)
         while True:
@@ -89,22 +90,37 @@ class Splitter:
                 return Split(planned, planner, parts), planner.out_of_time
         return None, planner.out_of_time
 
-    def _more_parts(self, graph: Graph, parts: Mapping[str, int], layers: Collection[str]) -> dict[str, int]:
+    def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], layers: Collection[str]) -> dict[str, Parts]:
         """Twice the parts of those of these layers that can have more."""
-        found: dict[str, int] = {}
+        found: dict[str, Parts] = {}
         for whole in sorted({whole_layer(name, parts) for name in layers} - set(self.untouched)):
             engines = [
                 node.layer
                 for node in graph.nodes
-                if base_layer(node.name) == node.name
-                and whole_layer(node.name, parts) == whole
-                and node.layer.narrowed(1) is not None
+                if base_layer(node.name) == node.name and whole_layer(node.name, parts) == whole
             ]
-            channels = sum(layer.port("y").tensor.shape[-1] for layer in engines)
-            count = min(2 * parts.get(whole, 1), channels, MOST_PARTS)
-            if count > parts.get(whole, 1):
-                found[whole] = count
+            more = _twice(engines, parts.get(whole))
+            if more is not None:
+                found[whole] = more
         return found
+
+
+def _twice(engines: Sequence[Layer], now: Parts | None) -> Parts | None:
+    """Twice as many parts of a layer, all of whose nodes these are; None if it can't have more.
+
+    A layer is split first in the way that copies the smaller one of its maps."""
+    ways = [now.by_inputs] if now is not None else [True, False]
+    count = now.count if now is not None else 1
+    options = []
+    for by_inputs in ways:
+        how = Parts(2 * count, by_inputs)
+        splittable = [layer for layer in engines if how.of(layer, 1) is not None]
+        channels = sum(how.channels(layer) for layer in splittable)
+        copied = sum(layer.port("y" if by_inputs else "x").tensor.elements for layer in splittable)
+        more = min(how.count, channels, MOST_PARTS)
+        if more > count:
+            options.append((copied, by_inputs, Parts(more, by_inputs)))
+    return min(options)[-1] if options else None
 
 
 def _unfinished(planned: Planned) -> Planned:
@@ -124,7 +140,7 @@ def _large(searched: Searched) -> set[str]:
     return found
 
 
-def _beside(graph: Graph, parts: Mapping[str, int], searched: Searched) -> dict[str, str]:
+def _beside(graph: Graph, parts: Mapping[str, Parts], searched: Searched) -> dict[str, str]:
     """Devices to begin with of all nodes of a graph with these parts: those of the whole layer's in another plan."""
     placed = {item.item: item.device for item in searched.plan.items}
     layers: dict[str, str] = {}

@@ -1,99 +1,162 @@
-"""Layers split by their output channels: each part is an engine of its own, which may stand on an FPGA of its own.
+"""Layers in parts: each part is an engine of its own, which may stand on an FPGA of its own.
 
-    y = f(x; w)    becomes    y = (f(x; w[:n]), f(x; w[n:m]), …)
+By output channels, each part sees the whole input; by input channels, the parts' outputs are summed:
 
-A part computes what the layer computed for its channels.  Backwards, differentiation deals the error out to the parts
-and sums what they send back, each rounded to the error's format; so a split network learns as the whole one does, but
-not bit for bit.
+    y = f(x; w)    becomes    y = (f(x; w[:n]), f(x; w[n:]))    or    y = f(x[:n]; w[:, :n]) + f(x[n:]; w[:, n:])
+
+By outputs a part computes what the layer computed for its channels, and what the parts send back is summed, each
+rounded to the error's format; by inputs that holds the other way round.  So a split network learns as the whole one
+does, but not bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dagtrain.ir import Graph, GraphError, Node, Stage, verify
+from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
+from hdl.layers.add import Add
 from hdl.layers.base import Layer
-from hdl.layers.concat import Concat
+from hdl.layers.concat import Concat, Split
 
-PART, JOIN = "_part", "_join"
+PART, JOIN, CUT, SUM = "_part", "_join", "_cut", "_sum"
+INPUTS = "inputs"
 
 
-def split_layers(graph: Graph, parts: Mapping[str, int]) -> Graph:
+@dataclass(frozen=True)
+class Parts:
+    """How a layer is split."""
+
+    count: int
+    # by input channels, else by output channels
+    by_inputs: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.count}:{INPUTS}" if self.by_inputs else str(self.count)
+
+    @classmethod
+    def parse(cls, text: str) -> Parts:
+        """The inverse of `str`.  Raises `DagtrainError`."""
+        count, colon, what = text.partition(":")
+        if not count.isdecimal() or (colon and what != INPUTS):
+            raise DagtrainError(f"{text!r} is no whole number of parts, nor N:{INPUTS}")
+        return cls(int(count), bool(colon))
+
+    def of(self, layer: Layer, channels: int) -> Layer | None:
+        """A part of so many channels; None where the layer can't be split so."""
+        return layer.summand(channels) if self.by_inputs else layer.narrowed(channels)
+
+    def channels(self, layer: Layer) -> int:
+        """The channels that are dealt out."""
+        port = "x" if self.by_inputs else "y"
+        return layer.port(port).tensor.shape[-1]
+
+
+def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
     """The forward graph with these layers in so many parts, as equal as can be.
 
     Raises `GraphError` with all that is wrong: unknown layers, layers that can't be split, too many parts."""
     nodes = {node.name: node for node in graph.nodes}
-    problems = [problem for name, count in parts.items() if (problem := _problem(nodes, name, count))]
+    problems = [problem for name, how in parts.items() if (problem := _problem(nodes, name, how))]
     if problems:
         raise GraphError("split: " + "; ".join(problems))
-    # edge of a layer -> edge of its parts' join
+    # edge of a layer -> edge of what joins its parts
     renamed: dict[str, str] = {}
     made: list[Node] = []
     parameters: dict[str, FloatArray] = dict(graph.parameters)
     for node in graph.nodes:
+        node = replace(node, inputs={sink: renamed.get(edge, edge) for sink, edge in node.inputs.items()})
         if node.name not in parts:
             made.append(node)
             continue
-        pieces, weights = _parts(node, parts[node.name], graph.parameters)
+        pieces, weights = _pieces(node, parts[node.name], graph.parameters)
         made += pieces
         for key in node.parameters.values():
             del parameters[key]
         parameters |= weights
         renamed[node.outputs["y"]] = pieces[-1].outputs["y"]
-    nodes_made = tuple(
-        replace(node, inputs={sink: renamed.get(edge, edge) for sink, edge in node.inputs.items()}) for node in made
-    )
-    return verify(replace(graph, parameters=parameters).with_nodes(nodes_made), Stage.FORWARD)
+    return verify(replace(graph, parameters=parameters).with_nodes(tuple(made)), Stage.FORWARD)
 
 
 def whole_layer(name: str, split: Collection[str]) -> str:
-    """The layer, among these that were split, of which ``name`` is a part or a join; any other name itself."""
-    for mark in (PART, JOIN):
+    """The layer, among these that were split, to whose parts ``name`` belongs; any other name itself."""
+    for mark in (PART, JOIN, CUT, SUM):
         whole, found, index = name.rpartition(mark)
         if found and index.isdecimal() and whole in split:
             return whole
     return name
 
 
-def _problem(nodes: Mapping[str, Node], name: str, count: int) -> str:
+def _problem(nodes: Mapping[str, Node], name: str, how: Parts) -> str:
     """Why a layer can't be split; "" if it can."""
-    if name not in nodes or nodes[name].layer.narrowed(1) is None:
-        splittable = ", ".join(other for other, node in nodes.items() if node.layer.narrowed(1) is not None)
+    if name not in nodes or how.of(nodes[name].layer, 1) is None:
+        splittable = ", ".join(other for other, node in nodes.items() if how.of(node.layer, 1) is not None)
         what = f"{name} ({type(nodes[name].layer).__name__}) can't be split" if name in nodes else f"no layer {name}"
         return f"{what}; choose of {splittable}"
-    layer = nodes[name].layer
-    if not 2 <= count <= _channels(layer):
-        return f"{name} has {_channels(layer)} output channels; {count} parts are impossible, choose 2 to that many"
+    channels = how.channels(nodes[name].layer)
+    if not 2 <= how.count <= channels:
+        kind = "input" if how.by_inputs else "output"
+        return f"{name} has {channels} {kind} channels; {how.count} parts are impossible, choose 2 to that many"
     return ""
 
 
-def _parts(node: Node, count: int, parameters: Mapping[str, FloatArray]) -> tuple[list[Node], dict[str, FloatArray]]:
+def _pieces(node: Node, how: Parts, parameters: Mapping[str, FloatArray]) -> tuple[list[Node], dict[str, FloatArray]]:
     """The nodes in place of one, the last of which has the whole output, and their parameters."""
-    channels = _channels(node.layer)
-    bounds = [channels * index // count for index in range(count + 1)]
-    pieces: list[Node] = []
+    channels = how.channels(node.layer)
+    bounds = [channels * index // how.count for index in range(how.count + 1)]
+    cuts = _cuts(node, bounds) if how.by_inputs else []
+    inputs = [cut.outputs["a"] for cut in cuts] + [cuts[-1].outputs["b"]] if cuts else [node.inputs["x"]] * how.count
+    engines: list[Node] = []
     weights: dict[str, FloatArray] = {}
     for index, (first, end) in enumerate(pairwise(bounds)):
-        layer = node.layer.narrowed(end - first)
+        layer = how.of(node.layer, end - first)
         assert layer is not None
         keys = {sink: f"{key}.part{index}" for sink, key in node.parameters.items()}
-        weights |= {keys[sink]: parameters[key][first:end] for sink, key in node.parameters.items()}
+        part = (slice(None), slice(first, end)) if how.by_inputs else slice(first, end)
+        weights |= {keys[sink]: parameters[key][part] for sink, key in node.parameters.items()}
         name = f"{node.name}{PART}{index}"
-        pieces.append(Node(name, layer, dict(node.inputs), {"y": f"{name}.y"}, keys))
+        engines.append(Node(name, layer, {**node.inputs, "x": inputs[index]}, {"y": f"{name}.y"}, keys))
+    joins = _sums(node, engines) if how.by_inputs else _joins(node, engines, bounds)
+    return [*cuts, *engines, *joins], weights
+
+
+def _cuts(node: Node, bounds: list[int]) -> list[Node]:
+    """The input's channels dealt out to the parts, one part after the other."""
+    rest, (height, width, channels) = node.inputs["x"], node.layer.port("x").tensor.shape
+    cuts: list[Node] = []
+    for index, (first, end) in enumerate(pairwise(bounds[:-1])):
+        layer = Split(height=height, width=width, a_channels=end - first, b_channels=channels - end)
+        name = f"{node.name}{CUT}{index}"
+        cuts.append(Node(name, layer, {"x": rest}, {"a": f"{name}.a", "b": f"{name}.b"}))
+        rest = cuts[-1].outputs["b"]
+    return cuts
+
+
+def _sums(node: Node, engines: list[Node]) -> list[Node]:
+    """The sum of the parts' outputs."""
+    height, width, channels = node.layer.port("y").tensor.shape
+    return _chain(node, engines, SUM, [Add(height=height, width=width, channels=channels)] * (len(engines) - 1))
+
+
+def _joins(node: Node, engines: list[Node], bounds: list[int]) -> list[Node]:
+    """The parts' outputs side by side."""
+    height, width, _ = node.layer.port("y").tensor.shape
+    layers = [
+        Concat(height=height, width=width, a_channels=first, b_channels=end - first)
+        for first, end in pairwise(bounds[1:])
+    ]
+    return _chain(node, engines, JOIN, layers)
+
+
+def _chain(node: Node, engines: list[Node], mark: str, layers: Sequence[Layer]) -> list[Node]:
+    """Layers of two sinks, a and b, that join one part after the other to those before."""
     joins: list[Node] = []
-    whole, height, width = pieces[0].outputs["y"], *pieces[0].layer.port("y").tensor.shape[:2]
-    for index, piece in enumerate(pieces[1:], start=1):
-        layer = Concat(
-            height=height, width=width, a_channels=bounds[index], b_channels=bounds[index + 1] - bounds[index]
-        )
-        name = f"{node.name}{JOIN}{index}"
-        joins.append(Node(name, layer, {"a": whole, "b": piece.outputs["y"]}, {"y": f"{name}.y"}))
+    whole = engines[0].outputs["y"]
+    for index, (engine, layer) in enumerate(zip(engines[1:], layers, strict=True), start=1):
+        name = f"{node.name}{mark}{index}"
+        joins.append(Node(name, layer, {"a": whole, "b": engine.outputs["y"]}, {"y": f"{name}.y"}))
         whole = joins[-1].outputs["y"]
-    return [*pieces, *joins], weights
-
-
-def _channels(layer: Layer) -> int:
-    return layer.port("y").tensor.shape[-1]
+    return joins

@@ -182,6 +182,13 @@ class Layer(ABC):
         del filters
         return None
 
+    def summand(self, channels: int) -> Self | None:
+        """One of several layers, over so many channels of sink ``x``, that sum to this one; None where it is no sum.
+
+        Its parameters are slices of this layer's along their second axis, and its channels those of that slice."""
+        del channels
+        return None
+
     # ---- cycles and folding -----------------------------------------------------------------------------
 
     @property

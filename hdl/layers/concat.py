@@ -1,8 +1,8 @@
-"""Two maps side by side: the channels of one, then those of the other; backwards, the error is dealt out again.
+"""Two maps side by side, and a map cut in two: the channels of one part, then those of the other.
 
-    y[h, v] = (a[h, v], b[h, v])        da[h, v], db[h, v] = e[h, v]
+    concat: y[h, v] = (a[h, v], b[h, v])        split: a[h, v], b[h, v] = x[h, v]
 
-Values are rounded where y has another binary point than its part.
+Each is the other's error engine.  Values are rounded where y has another binary point than its part.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class _SideBySide(Layer):
     b_lanes: int = 1
     # of the whole
     lanes: int = 1
+    kind: Kind = Kind.ACTIVATION
 
     def __post_init__(self) -> None:
         if min(self.height, self.width, self.a_channels, self.b_channels) < 1:
@@ -124,14 +125,14 @@ class Concat(_SideBySide):
     def sinks(self) -> tuple[Port, ...]:
         """a, b."""
         return (
-            Port("a", Tensor(self.shape(self.a_channels), self.a_fixed, Kind.ACTIVATION), self.a_lanes),
-            Port("b", Tensor(self.shape(self.b_channels), self.b_fixed, Kind.ACTIVATION), self.b_lanes),
+            Port("a", Tensor(self.shape(self.a_channels), self.a_fixed, self.kind), self.a_lanes),
+            Port("b", Tensor(self.shape(self.b_channels), self.b_fixed, self.kind), self.b_lanes),
         )
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape(self.channels), self.y_fixed, Kind.ACTIVATION), self.lanes),)
+        return (Port("y", Tensor(self.shape(self.channels), self.y_fixed, self.kind), self.lanes),)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Whole pixels of both."""
@@ -154,12 +155,13 @@ class Concat(_SideBySide):
         """To each part its own error."""
         kept = tuple(sink for sink in ("a", "b") if tape.needs_error(sink))
         if kept:
-            engine = ConcatError(
-                height=self.height, width=self.width, a_channels=self.a_channels, b_channels=self.b_channels, kept=kept
-            )
-            made = tape.add("error", engine, {"e": tape.error("y")})
+            engine = Split(
+                height=self.height, width=self.width, a_channels=self.a_channels, b_channels=self.b_channels,
+                kept=kept, kind=Kind.ERROR,
+            )  # fmt: skip
+            made = tape.add("error", engine, {"x": tape.error("y")})
             for sink in kept:
-                tape.give_error(sink, made[f"d{sink}"])
+                tape.give_error(sink, made[sink])
 
     def circuit(
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -179,56 +181,66 @@ class Concat(_SideBySide):
             cls(height=2, width=2, a_channels=2, b_channels=2, a_lanes=2, b_lanes=2, lanes=4),
             # the queues must hold more than the rates ask for
             cls(height=2, width=2, a_channels=64, b_channels=64, a_lanes=2, b_lanes=2, lanes=4),
-            cls(height=1, width=1, a_channels=1, b_channels=1, y_fixed=Fixed(16, 5)),
+            cls(height=1, width=1, a_channels=1, b_channels=1, y_fixed=Fixed(16, 5), kind=Kind.ERROR),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConcatError(_SideBySide):
-    """Sink ``e``; sources ``da`` and ``db``, or the one of them that somebody learns from, in the format of e."""
+class Split(_SideBySide):
+    """Sink ``x``; sources ``a`` and ``b``, or the one of them that is wanted, in the format of x."""
 
-    # of "a", "b"
+    # of "a", "b"; of errors, what nobody learns from is left out
     kept: tuple[str, ...] = ("a", "b")
-    e_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
 
     @property
     def sinks(self) -> tuple[Port, ...]:
-        """e."""
-        return (Port("e", Tensor(self.shape(self.channels), self.e_fixed, Kind.ERROR), self.lanes),)
+        """x."""
+        return (Port("x", Tensor(self.shape(self.channels), self.x_fixed, self.kind), self.lanes),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
-        """da, db."""
+        """a, b."""
         parts = {"a": (self.a_channels, self.a_lanes), "b": (self.b_channels, self.b_lanes)}
         return tuple(
-            Port(f"d{part}", Tensor(self.shape(parts[part][0]), self.e_fixed, Kind.ERROR), parts[part][1])
+            Port(part, Tensor(self.shape(parts[part][0]), self.x_fixed, self.kind), parts[part][1])
             for part in self.kept
         )
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Whole pixels."""
-        return {"e": -(-elements // self.port(source).tensor.shape[-1]) * self.channels}
+        return {"x": -(-elements // self.port(source).tensor.shape[-1]) * self.channels}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """The channels of each."""
         del state
-        return self._dealt(inputs["e"])
+        return self._parts(inputs["x"])
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The channels of each."""
         del state
-        return self._dealt(inputs["e"])
+        return self._parts(inputs["x"])
 
-    def _dealt(self, error: Any) -> dict[str, Any]:
-        parts = {"da": error[..., : self.a_channels], "db": error[..., self.a_channels :]}
+    def _parts(self, whole: Any) -> dict[str, Any]:
+        parts = {"a": whole[..., : self.a_channels], "b": whole[..., self.a_channels :]}
         return {port.name: parts[port.name] for port in self.sources}
+
+    def backward(self, tape: Tape) -> None:
+        """The errors of both side by side."""
+        if tape.needs_error("x"):
+            engine = Concat(
+                height=self.height, width=self.width, a_channels=self.a_channels, b_channels=self.b_channels,
+                kind=Kind.ERROR,
+            )  # fmt: skip
+            made = tape.add("error", engine, {part: tape.error(part) for part in ("a", "b")})
+            tape.give_error("x", made["y"])
 
     def circuit(
         self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Any:
         """A beat a cycle."""
         del images
-        return deal_out(clk, rst, streams["e"], streams.get("da"), streams.get("db"), self)
+        return split(clk, rst, streams["x"], streams.get("a"), streams.get("b"), self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -238,9 +250,18 @@ class ConcatError(_SideBySide):
             cls(height=3, width=2, a_channels=3, b_channels=5, a_lanes=3, b_lanes=1, lanes=2),
             cls(height=2, width=2, a_channels=12, b_channels=12, a_lanes=4, b_lanes=6, lanes=6),
             cls(height=2, width=2, a_channels=32, b_channels=16, lanes=1),
-            cls(height=2, width=2, a_channels=4, b_channels=2, lanes=2, kept=("a",)),
-            cls(height=2, width=2, a_channels=2, b_channels=3, lanes=1, kept=("b",), e_fixed=Fixed(12, 8)),
-            cls(height=1, width=1, a_channels=1, b_channels=1),
+            cls(height=2, width=2, a_channels=4, b_channels=2, lanes=2, kept=("a",), kind=Kind.ERROR),
+            cls(
+                height=2,
+                width=2,
+                a_channels=2,
+                b_channels=3,
+                lanes=1,
+                kept=("b",),
+                kind=Kind.ERROR,
+                x_fixed=Fixed(12, 8),
+            ),
+            cls(height=1, width=1, a_channels=1, b_channels=1, kind=Kind.ERROR),
         )
 
 
@@ -277,19 +298,19 @@ def concat(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, cfg: Concat) -> 
 
 
 @block
-def deal_out(clk: Any, rst: Any, e: Stream, da: Stream | None, db: Stream | None, cfg: ConcatError) -> Any:
-    """Beats of e dealt out in turn, and spread over the lanes of the parts; what nobody keeps is dropped."""
-    bits = cfg.e_fixed.width
+def split(clk: Any, rst: Any, x: Stream, a: Stream | None, b: Stream | None, cfg: Split) -> Any:
+    """Beats of x dealt out in turn, and spread over the lanes of the parts; what nobody wants is dropped."""
+    bits = cfg.x_fixed.width
     beats = cfg.beats
     insides = []
     dealt = [Stream((cfg.lanes if beats else channels) * bits) for channels in (cfg.a_channels, cfg.b_channels)]
     if beats:
-        insides.append(give_in_turn(clk, rst, e, dealt[0], dealt[1], beats[0], beats[1]))
+        insides.append(give_in_turn(clk, rst, x, dealt[0], dealt[1], beats[0], beats[1]))
     else:
         pixel = Stream(cfg.channels * bits)
-        insides.append(width_adapter(clk, rst, e, pixel, element_bits=bits))
+        insides.append(width_adapter(clk, rst, x, pixel, element_bits=bits))
         insides.append(cut_in_two(clk, rst, pixel, dealt[0], dealt[1]))
-    for words, part in zip(dealt, (da, db), strict=True):
+    for words, part in zip(dealt, (a, b), strict=True):
         if part is None:
             insides.append(always_on(clk, words.ready))
         elif beats:

@@ -330,6 +330,10 @@ class Conv(_ConvEngine):
         """A convolution of fewer filters."""
         return dataclasses.replace(self, filters=filters)
 
+    def summand(self, channels: int) -> Self:
+        """A convolution over fewer channels."""
+        return dataclasses.replace(self, channels=channels)
+
     def walk_of(self, tile: Tile) -> Walk:
         """Pixel, filter group, channel group, taps; filter group outermost when weights come once a frame."""
         rows, columns = forward_axes(self, tile)
