@@ -67,8 +67,8 @@ Splits = Annotated[
     list[str] | None,
     typer.Option(
         "--split",
-        help="layer=parts: make a convolution that is too large for one FPGA of several, each with some of its output "
-        "channels; may be given several times.",
+        help="layer=parts, or layer=parts:inputs: make a convolution or matrix product of several, each with some of "
+        "its output channels, or of its input channels; may be given several times.",
     ),
 ]
 Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
