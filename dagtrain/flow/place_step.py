@@ -29,7 +29,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
-from dagtrain.passes.split_layers import Parts
+from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.progress import Progress
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer
@@ -124,7 +124,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
             for use in plan.devices
         ),
         *_splits(meta["splits"]),
-        *_relays(load_placed_graph(workspace), plan),
+        *_relays(load_placed_graph(workspace) if meta["splits"] else graph, plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
@@ -147,7 +147,7 @@ def _split(
     }
     splitter = Splitter(
         planner=lambda parts: planner_of(import_again(workspace, {**imported, **parts})),
-        untouched={base_layer(name) for name in named},
+        untouched={whole_layer(base_layer(name), imported) for name in named},
     )
     planner, parts = whole, imported
     if unfinished is not None:
