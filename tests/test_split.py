@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from dagtrain.flow import place_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.planning import Planner
+from dagtrain.flow.splitting import Split, Splitter
 from dagtrain.ir import Graph, GraphError
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -225,7 +227,27 @@ def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
         outcome = case.step("place")
     assert outcome.code == 0
     assert "the same command goes on from this plan" in outcome.out
-    assert "in parts: c_node=" in case.step("place").out
+    assert not (case.workspace.folder("place") / "graph.json").exists()
+    with monkeypatch.context() as patch:
+        # parts are kept, but it is not known whether more of them would be better
+        patch.setattr(Splitter, "_better", only_once(Splitter._better))
+        second = case.step("place")
+    assert "in parts: c_node=2 (as" in second.out
+    assert "the same command goes on from this plan" in second.out
+    third = case.step("place")
+    assert "in parts: c_node=" in third.out
+    assert "goes on" not in third.out
+
+
+def only_once(better: Callable[..., tuple[Split | None, bool]]) -> Callable[..., tuple[Split | None, bool]]:
+    """A method that works when it is called first, and is interrupted then."""
+    calls = []
+
+    def method(splitter: Splitter, found: Split) -> tuple[Split | None, bool]:
+        calls.append(found)
+        return better(splitter, found) if len(calls) == 1 else (None, True)
+
+    return method
 
 
 def test_a_layer_is_split_in_the_way_that_copies_the_smaller_map(

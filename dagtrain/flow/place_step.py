@@ -151,8 +151,8 @@ def _split(
     )
     planner, parts = whole, imported
     if unfinished is not None:
-        parts = dict(unfinished.parts)
-        planner = planner_of(load_placed_graph(workspace))
+        if unfinished.parts != imported:
+            planner, parts = planner_of(load_placed_graph(workspace)), dict(unfinished.parts)
         planner.start = unfinished
     return splitter.run(parts, planner)
 
