@@ -260,14 +260,16 @@ class Planner:
 
     def promises_more(self, than: Searched, beside: Mapping[str, str]) -> bool:
         """Whether a quick search finds a faster placement of this planner's graph than that of another graph of the
-        same network, at the levels priced there.
+        same network, at the levels priced there; then `run` goes on from it.
 
         ``beside``: devices to begin with of the nodes that the other graph doesn't have."""
         self._begin()
+        levels = tuple(level for level in than.levels if level <= than.plan.cycles_per_frame) or than.levels
         try:
-            found = self._find(than.levels, self._quick, than.plan, beside)
+            found = self._find(levels, self._quick, than.plan, beside)
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return False
+        self.start = Start(found, levels)
         return found.cycles_per_frame * LEAST_RATIO <= than.plan.cycles_per_frame
 
     def after(self, other: Planner) -> Planner:
