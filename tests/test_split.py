@@ -203,6 +203,17 @@ def test_a_large_engine_is_split_where_that_is_faster(tmp_path: Path, monkeypatc
     assert "in parts" not in kept.out
 
 
+def test_training_is_that_of_the_planned_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
+    train = ("train", "--data", case.data(), "--epochs", 1)
+    assert case.step(*train).code == 0
+    assert case.step("place").code == 0
+    assert case.step(*train).out.startswith("train: done")
+    weights = np.load(case.workspace.folder("train") / "weights.npz")
+    assert any("part1" in key for key in weights)
+    assert case.step(*train).out.startswith("train: unchanged")
+
+
 def test_a_model_that_is_gone_is_asked_for_when_it_is_to_be_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
