@@ -55,6 +55,8 @@ class Descent:
         self.levels: list[int] = sorted({int(cycles) for cycles in self.flat.cycles})
         self.bound = Bound(1, "nothing runs in less than one cycle")
         self.best: Assignment | None = None
+        # where chains start while there is no best one
+        self.near: Assignment | None = None
         self.best_cycles = ceiling + 1
         # moves of a chain now, and of the longest ones
         self.slice = options.anneal_moves * (1 + len(instance.items) // 1000)
@@ -246,7 +248,7 @@ class Descent:
             timer = Timer(max(0.0, self._seconds_left()), self.annealer.end)
             timer.start()
         try:
-            found = self.annealer.attempt(cycles, self.slice, self.best)
+            found = self.annealer.attempt(cycles, self.slice, self.best or self.near)
         finally:
             if timer is not None:
                 timer.cancel()

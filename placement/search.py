@@ -55,6 +55,8 @@ def find_plan(instance: Instance, options: SearchOptions | None = None, on_progr
     search = Descent(problem.instance, options, report, slowest_cycles(problem.instance, options.least_fps))
     if options.start is not None:
         search.accept(_started(instance, problem.instance, options))
+    elif options.near is not None:
+        search.near = _near(problem.instance, options.near)
     best = _search(search)
     binding = binding_of(search.instance, search.table, best, search.bound)
     bound = Bound(search.bound.cycles_per_frame, problem.note + search.bound.basis)
@@ -88,6 +90,13 @@ def _started(instance: Instance, restricted: Instance, options: SearchOptions) -
                 f"the plan to continue from puts {item.name!r} apart from items of its group; search without it"
             )
     return assignment
+
+
+def _near(instance: Instance, near: Mapping[str, str]) -> Assignment | None:
+    """Items on these devices, with any configuration; None if some item can't be built on its device."""
+    devices = [instance.device_index.get(near[item.name], -1) for item in instance.items]
+    buildable = all(device >= 0 and instance.configurations(i, device) for i, device in enumerate(devices))
+    return Assignment(tuple(devices), (0,) * len(devices)) if buildable else None
 
 
 def _search(search: Descent) -> Assignment:

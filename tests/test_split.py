@@ -254,9 +254,9 @@ def only_once(better: Callable[..., tuple[Split | None, bool]]) -> Callable[...,
     """A method that works when it is called first, and is interrupted then."""
     calls = []
 
-    def method(splitter: Splitter, found: Split) -> tuple[Split | None, bool]:
-        calls.append(found)
-        return better(splitter, found) if len(calls) == 1 else (None, True)
+    def method(splitter: Splitter, *arguments: object) -> tuple[Split | None, bool]:
+        calls.append(arguments)
+        return better(splitter, *arguments) if len(calls) == 1 else (None, True)
 
     return method
 

@@ -266,7 +266,9 @@ class Planner:
         self._begin()
         levels = tuple(level for level in than.levels if level <= than.plan.cycles_per_frame) or than.levels
         try:
-            found = self._find(levels, self._quick, than.plan, beside)
+            instance = self.instance(levels)
+            start = _carried_over(than.plan, instance, beside)
+            found = self._search(instance, replace(self._quick, start=start, near={**beside, **_places(than.plan)}))
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return False
         self.start = Start(found, levels)

@@ -19,10 +19,8 @@ from hdl.errors import TooLargeError
 from hdl.layers.base import Layer
 from placement.instance import RESOURCES
 
-# share of its device above which parts of an engine may pack better
-LARGE = Fraction(1, 3)
-# how often large engines of a plan are split further
-ROUNDS = 2
+# shares of its device above which parts of an engine may pack better: the largest engines are tried first
+LARGE = (Fraction(2, 3), Fraction(1, 3))
 # parts beyond which a layer that fits no device is given up
 MOST_PARTS = 64
 
@@ -50,14 +48,20 @@ class Splitter:
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
         found = self._feasible(dict(parts), start)
-        for _ in range(ROUNDS):
-            better, ended = self._better(found)
+        tried: Mapping[str, Parts] = {}
+        for share in LARGE:
+            searched = found.planned.searched
+            if found.planner.out_of_time or searched is None:
+                break
+            further = self._more_parts(found.planner.graph, found.parts, _large(searched, share))
+            if not further or further == tried:
+                continue
+            tried = further
+            better, ended = self._better(found, searched, {**found.parts, **further})
             if ended and better is None:
                 # what parts bring is not known: the same command finds out
-                return replace(found, planned=_unfinished(found.planned))
-            if better is None:
-                break
-            found = better
+                return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))
+            found = better or found
         return found
 
     def _feasible(self, parts: Mapping[str, Parts], start: Planner | None) -> Split:
@@ -74,15 +78,8 @@ class Splitter:
                 parts = {**parts, **further}
                 planner = self.planner(parts).after(planner)
 
-    def _better(self, found: Split) -> tuple[Split | None, bool]:
-        """The plan with its large engines in parts, None where that is not faster, and whether the search was ended."""
-        searched = found.planned.searched
-        if found.planner.out_of_time or searched is None:
-            return None, False
-        further = self._more_parts(found.planner.graph, found.parts, _large(searched))
-        if not further:
-            return None, False
-        parts = {**found.parts, **further}
+    def _better(self, found: Split, searched: Searched, parts: Mapping[str, Parts]) -> tuple[Split | None, bool]:
+        """The plan with these parts, None where that is not faster; and whether the search was ended."""
         planner = self.planner(parts).after(found.planner)
         if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
             planned = planner.run()
@@ -123,19 +120,14 @@ def _twice(engines: Sequence[Layer], now: Parts | None) -> Parts | None:
     return min(options)[-1] if options else None
 
 
-def _unfinished(planned: Planned) -> Planned:
-    assert planned.searched is not None
-    return replace(planned, searched=replace(planned.searched, finished=False))
-
-
-def _large(searched: Searched) -> set[str]:
-    """Layers one of whose nodes takes more than its share of the device that it stands on."""
+def _large(searched: Searched, share: Fraction) -> set[str]:
+    """Layers one of whose nodes takes more than a share of the device that it stands on."""
     instance = searched.instance
     found = set()
     for item in searched.plan.items:
         device = instance.devices[instance.device_index[item.device]]
         shares = (Fraction(getattr(item, resource), max(1, getattr(device, resource))) for resource in RESOURCES)
-        if max(shares) > LARGE:
+        if max(shares) > share:
             found.add(base_layer(item.item))
     return found
 
