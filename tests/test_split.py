@@ -21,7 +21,7 @@ from dagtrain.flow import place_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.planning import Planner
-from dagtrain.flow.splitting import Split, Splitter
+from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.ir import Graph, GraphError
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -250,11 +250,11 @@ def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
     assert "goes on" not in third.out
 
 
-def only_once(better: Callable[..., tuple[Split | None, bool]]) -> Callable[..., tuple[Split | None, bool]]:
+def only_once(better: Callable[..., tuple[SplitPlan | None, bool]]) -> Callable[..., tuple[SplitPlan | None, bool]]:
     """A method that works when it is called first, and is interrupted then."""
     calls = []
 
-    def method(splitter: Splitter, *arguments: object) -> tuple[Split | None, bool]:
+    def method(splitter: Splitter, *arguments: object) -> tuple[SplitPlan | None, bool]:
         calls.append(arguments)
         return better(splitter, *arguments) if len(calls) == 1 else (None, True)
 

@@ -23,7 +23,7 @@ from dagtrain.flow.import_step import (
 )
 from dagtrain.flow.planning import Planned, Planner, Searched, Start
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.splitting import Split, Splitter
+from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
@@ -103,7 +103,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         began = time.monotonic()
         if not options.split or search.solver is Solver.LITERAL:
             whole.start = unfinished
-            found = Split(whole.run(), whole, _imported_splits(workspace))
+            found = SplitPlan(whole.run(), whole, _imported_splits(workspace))
         else:
             found = _split(workspace, whole, planner_of, options, unfinished)
         if found.planner is not whole:
@@ -139,7 +139,7 @@ def _split(
     planner_of: Callable[[Graph], Planner],
     options: PlaceOptions,
     unfinished: Start | None,
-) -> Split:
+) -> SplitPlan:
     """A plan with layers in parts where that pays, on top of those split by `import`."""
     imported = _imported_splits(workspace)
     named = {name.partition("=")[0] for name in options.pins} | {
@@ -306,7 +306,7 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     return found
 
 
-def _write(folder: Path, found: Split, devices: Path, notes: Mapping[str, Any]) -> None:
+def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, Any]) -> None:
     planned, searched = found.planned, found.planned.searched
     assert searched is not None
     write_text(folder / "plan.json", planned.plan.to_json())

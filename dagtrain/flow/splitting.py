@@ -1,8 +1,7 @@
 """Layers in parts, chosen by the planner: those that fit no FPGA, and large ones where parts make a faster plan.
 
-An engine that takes much of an FPGA leaves gaps beside it that nothing fills.  Split by output channels
-(`dagtrain.passes.split_layers`) it becomes several that may stand apart; it costs a copy of the layer's input for each,
-and sums of what they send back.
+An engine that takes much of an FPGA leaves gaps beside it that nothing fills.  Split by channels
+(`dagtrain.passes.split_layers`) it becomes several that may stand apart, at the price of copies of one of its maps.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dagtrain.flow.planning import Planned, Planner, Searched
 from dagtrain.ir import Graph
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.summary import base_layer
-from hdl.errors import TooLargeError
+from hdl.errors import InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer
 from placement.instance import RESOURCES
 
@@ -26,7 +25,7 @@ MOST_PARTS = 64
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitPlan:
     """A plan, the planner of the graph that it is for, and the parts of layers in that graph."""
 
     planned: Planned
@@ -43,7 +42,7 @@ class Splitter:
     # layers that the user speaks of by name: they stay as they are
     untouched: Collection[str] = ()
 
-    def run(self, parts: Mapping[str, Parts], start: Planner | None = None) -> Split:
+    def run(self, parts: Mapping[str, Parts], start: Planner | None = None) -> SplitPlan:
         """The best plan found; ``parts`` to begin with, and their planner if there is one.
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
@@ -64,12 +63,12 @@ class Splitter:
             found = better or found
         return found
 
-    def _feasible(self, parts: Mapping[str, Parts], start: Planner | None) -> Split:
+    def _feasible(self, parts: Mapping[str, Parts], start: Planner | None) -> SplitPlan:
         """The plan with as many parts as it takes for every engine to fit some device."""
         planner = start or self.planner(parts)
         while True:
             try:
-                return Split(planner.run(), planner, parts)
+                return SplitPlan(planner.run(), planner, parts)
             except TooLargeError as error:
                 layers = {base_layer(name) for name in error.items}
                 further = self._more_parts(planner.graph, parts, layers)
@@ -78,14 +77,21 @@ class Splitter:
                 parts = {**parts, **further}
                 planner = self.planner(parts).after(planner)
 
-    def _better(self, found: Split, searched: Searched, parts: Mapping[str, Parts]) -> tuple[Split | None, bool]:
+    def _better(
+        self, found: SplitPlan, searched: Searched, parts: Mapping[str, Parts]
+    ) -> tuple[SplitPlan | None, bool]:
         """The plan with these parts, None where that is not faster; and whether the search was ended."""
         planner = self.planner(parts).after(found.planner)
+        better = None
         if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
-            planned = planner.run()
+            try:
+                planned = planner.run()
+            except (InfeasibleError, OutOfTimeError):
+                # the placement has no room for its network ports
+                return None, planner.out_of_time
             if planned.plan.cycles_per_frame < found.planned.plan.cycles_per_frame:
-                return Split(planned, planner, parts), planner.out_of_time
-        return None, planner.out_of_time
+                better = SplitPlan(planned, planner, parts)
+        return better, planner.out_of_time
 
     def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], layers: Collection[str]) -> dict[str, Parts]:
         """Twice the parts of those of these layers that can have more."""
