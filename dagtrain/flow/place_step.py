@@ -163,6 +163,7 @@ def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
 
 def load_placed_graph(workspace: Workspace) -> Graph:
     """The training graph that the plan is for: the imported one, or one with layers in parts that `place` left."""
+    workspace.require("import", IMPORT_COMMAND)
     own = workspace.require("place", COMMAND) / GRAPH
     return load_graph(own) if own.is_file() else load_training_graph(workspace)
 
