@@ -170,6 +170,7 @@ def scaling(path: Path, seed: int) -> None:
         (f"layers, on {FIXED_DEVICES} devices", growing, lambda run: run.layers),
         (f"devices, for {spreading[0].layers} layers", spreading, lambda run: run.devices),
     ):
+        chosen = sorted(chosen, key=size)
         series = {"first plan": [(size(run), run.first or math.nan) for run in chosen]}
         for k, goal in enumerate(GOALS[:-1]):
             series[f"within {goal:.0%}"] = [(size(run), run.within[k] or math.nan) for run in chosen]
