@@ -97,11 +97,11 @@ Caps = Annotated[
         "cluster file's; may be given several times.",
     ),
 ]
-SplitAtWill = Annotated[
+NoSplit = Annotated[
     bool,
     typer.Option(
-        "--split/--no-split",
-        help="Make several engines of a layer that fits no FPGA, or of a large one where that is faster.",
+        "--no-split",
+        help="Keep layers whole. Else what fits no FPGA, or is large and faster in parts, becomes several engines.",
     ),
 ]
 Explain = Annotated[
@@ -249,7 +249,7 @@ def place(
     time_limit: TimeLimit = None,
     solver: Solver = "fast",
     seed: Seed = 1,
-    split: SplitAtWill = True,
+    no_split: NoSplit = False,
     explain: Explain = False,
     sweep: Sweep = False,
     out: Out = Path("build"),
@@ -261,7 +261,7 @@ def place(
     options = place_step.PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=split,
+        split=not no_split,
     )  # fmt: skip
     jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
     if explain:

@@ -15,6 +15,7 @@ from placement import encode
 from placement.aggregate import Aggregate
 from placement.bound import aggregate_bound, single_bound
 from placement.flat import flatten, menu_at
+from placement.heuristic import Annealer
 from placement.instance import Configuration, Device, Instance, Item, Link
 from placement.model import Effort
 from placement.neighbourhood import Neighbourhoods
@@ -454,3 +455,18 @@ def test_resnet18_is_planned_on_the_posters_eleven_devices() -> None:
     plan = find_plan(instance)
     assert violations(instance, plan) == []
     assert plan.gap <= 0.02
+
+
+def test_chains_start_near_given_devices_while_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (2, "10AX115")))
+    near = {item.name: instance.devices[i % 3].name for i, item in enumerate(instance.items)}
+    started: list[Assignment | None] = []
+
+    def attempt(_annealer: Annealer, _cycles: int, _moves: int, best: Assignment | None) -> None:
+        started.append(best)
+
+    monkeypatch.setattr(Annealer, "attempt", attempt)
+    # found by the exact model in the end
+    find_plan(instance, SearchOptions(near=near, exact_choices=0, window_seconds=0.0, anneal_budget=1_000))
+    assert started[0] is not None
+    assert started[0].devices == tuple(i % 3 for i in range(len(instance.items)))

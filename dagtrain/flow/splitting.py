@@ -26,7 +26,7 @@ MOST_PARTS = 64
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """A plan, the planner of the graph that it is for, and the parts of layers in that graph."""
+    """A plan, the planner of the graph that it is for, and the layers of that graph that are in parts."""
 
     planned: Planned
     planner: Planner
