@@ -35,7 +35,7 @@ from hdl.layers.conv import Conv
 from hdl.recipe import Recipe
 from hdl.resources import Resources
 from hdl.simulate.design import cache_folder
-from tests.flow_support import CLUSTER, Case, QuickEstimator, new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, QuickEstimator, call, new_case, quick_costs
 
 BATCH = 4
 
@@ -137,6 +137,7 @@ def test_the_command_splits_and_the_parts_can_be_pinned_apart(tmp_path: Path, mo
     assert case.step("place", "--pin", "c_node_part0=head", "--pin", "c_node_part1=worker").code == 0
     assert case.step("import", "--split", "c_node=2").out.startswith("import: unchanged")
     assert case.step("import", "--split", "c_node=2:inputs").code == 0
+    assert "no layer is named" in case.step("import", "--split", "=2").error
     bad = case.step("import", "--split", "k", "--split", "y_node=2:rows", "--split", "c_node=2", "--split", "c_node=3")
     assert bad.code == 1
     assert "'k' is not LAYER=PARTS" in bad.error
@@ -222,6 +223,20 @@ def test_a_model_that_is_gone_is_asked_for_when_it_is_to_be_split(
     assert "has changed since it was imported" in case.step("place").error
     case.model.unlink()
     assert "cannot be read" in case.step("place").error
+
+
+def test_a_plan_is_kept_if_the_model_that_could_be_split_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
+    moved = case.model.rename(tmp_path / "elsewhere.onnx")
+    outcome = case.step("place")
+    assert outcome.code == 0, outcome.error
+    assert "large layers were not tried in parts" in outcome.out
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    assert call("import", moved.rename(folder / "net.onnx"), "--norm", "as-is", "--out", case.out).code == 0
+    assert "in parts: c_node=" in case.step("place").out
 
 
 def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(

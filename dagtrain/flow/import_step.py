@@ -62,6 +62,8 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     splits = parse_splits(options.splits)
     depends = {
         "model": file_digest(options.model),
+        # from where `place` imports it again if it splits layers
+        "path": str(options.model.resolve()),
         "name": options.model.stem,
         "norm": norm.value,
         "recipe": asdict(recipe),
@@ -120,6 +122,9 @@ def parse_splits(texts: tuple[str, ...]) -> dict[str, Parts]:
     problems = []
     for text in texts:
         layer, _, parts = text.partition("=")
+        if not layer:
+            problems.append(f"--split {text!r} is not LAYER=PARTS: no layer is named")
+            continue
         if layer in found:
             problems.append(f"--split names {layer} twice")
             continue

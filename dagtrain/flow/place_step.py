@@ -315,17 +315,18 @@ def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, An
     write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
-    meta = {**_meta(found.planner.graph, planned, searched), "splits": parts_to_json(found.parts), **notes}
+    meta = {**_meta(found, planned, searched), "splits": parts_to_json(found.parts), **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 
-def _meta(graph: Graph, planned: Planned, searched: Searched) -> dict[str, object]:
+def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, object]:
+    graph = found.planner.graph
     staleness = _needed_staleness(graph, planned.plan, planned.fold_cycles)
     return {
         "schema_version": SCHEMA_VERSION,
         "fold_cycles": planned.fold_cycles,
         "needed_staleness": staleness,
-        "warnings": _warnings(graph, planned.plan, staleness),
+        "warnings": [*found.warnings, *_warnings(graph, planned.plan, staleness)],
         "levels": list(searched.levels),
         "finished": searched.finished,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.flow.planning import Planned, Planner, Searched
+from dagtrain.flow.workspace import MissingStep
 from dagtrain.ir import Graph
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.summary import base_layer
@@ -31,6 +32,8 @@ class SplitPlan:
     planned: Planned
     planner: Planner
     parts: Mapping[str, Parts]
+    # what a user should know of how it was found
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,11 @@ class Splitter:
             if not further or further == tried:
                 continue
             tried = further
-            better, ended = self._better(found, searched, {**found.parts, **further})
+            try:
+                better, ended = self._better(found, searched, {**found.parts, **further})
+            except MissingStep as error:
+                # the plan found holds all the same
+                return replace(found, warnings=(f"warning: large layers were not tried in parts: {error}",))
             if ended and better is None:
                 # what parts bring is not known: the same command finds out
                 return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))
