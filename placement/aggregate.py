@@ -1,26 +1,29 @@
 """The aggregate bound: all devices of a part melted into one, links, hops and configurations' integrality dropped.
 
-With prices λ ≥ 0 for every resource of every part, no placement at T costs less than
+Devices that are melted into one are a *pool*. With prices λ ≥ 0 for every resource of every pool, no placement at T
+costs less than
 
-    Σ_items min over (part, configuration usable at T) of λ · costs      (items of a tile group: the best common tile)
+    Σ_items min over (pool, configuration usable at T) of λ · costs      (items of a tile group: the best common tile)
 
 and none may cost more than λ · capacities. If the first exceeds the second, T is impossible: λ is the certificate, and
 it is checked in integers. Good prices come from the cutting-plane method (Kelley 1960; Dantzig and Wolfe's master,
 seen from the dual): each evaluation yields the load of the cheapest choice, a linear upper bound on the value of every
 other price. The prices are also the shadow prices of the cluster's resources.
 
-One evaluation takes milliseconds for thousands of items, so T is bisected.
+One evaluation takes milliseconds for thousands of items, so T is bisected. Where items are known, or assumed, to stand
+on certain devices (`placement.cases`), these devices are pools of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from ortools.linear_solver import pywraplp
 
-from placement.flat import Flat, Floats, Ints, part_limits
+from placement.flat import Flat, Floats, Ints
 from placement.instance import Instance
 
 # prices are rounded to multiples of 1 / SCALE of a part's whole capacity
@@ -34,7 +37,7 @@ class Certificate:
     """Proof that T is impossible: prices at which everything costs more than the cluster is worth."""
 
     cycles_per_frame: int
-    # (part, 4): price of one DSP block, M20K block, ALM, DRAM byte a frame, integers of a common unit
+    # (pool, 4): price of one DSP block, M20K block, ALM, DRAM byte a frame, integers of a common unit
     prices: Ints
     # least total cost at these prices, and the cluster's worth
     cost: int
@@ -42,24 +45,39 @@ class Certificate:
 
 
 class Aggregate:
-    """Refutes values of T for one instance; keeps its prices from one T to the next."""
+    """Refutes values of T for one instance.
 
-    def __init__(self, instance: Instance, flat: Flat) -> None:
+    Args:
+        apart: item → device (positions), for items that are taken to stand there; each of these devices is a pool.
+    """
+
+    def __init__(self, instance: Instance, flat: Flat, apart: Mapping[int, int] | None = None) -> None:
         self.instance, self.flat = instance, flat
-        pins = [item.pinned for item in instance.items]
-        parts = {device.name: flat.parts.index(device.part) for device in instance.devices}
-        # an item pinned to a device is on that device's part
-        self.only = np.array([-1 if pin is None else parts[pin] for pin in pins], dtype=np.int64)
-        self.group = flat.group
+        apart = apart or {}
+        alone = {device: len(flat.parts) + n for n, device in enumerate(sorted(set(apart.values())))}
+        # device → pool, pool → part: one pool a part, in the order of parts, then the devices apart
+        self.pool = [alone.get(n, flat.parts.index(device.part)) for n, device in enumerate(instance.devices)]
+        self.part = np.array(
+            [*range(len(flat.parts)), *(flat.parts.index(instance.devices[n].part) for n in alone)], dtype=np.int64
+        )
+        # item → the pool it must be in, −1: any
+        self.only = np.full(len(instance.items), -1, dtype=np.int64)
+        for i, item in enumerate(instance.items):
+            device = apart.get(i, None if item.pinned is None else instance.device_index[item.pinned])
+            if device is not None:
+                self.only[i] = self.pool[device]
         self.widest = max([len(names) for names in flat.tiles], default=1)
-        self._loads: Floats | None = None
 
     def capacities(self, cycles: int) -> Ints:
-        """(part, 4): DSP, M20K, ALM and DRAM bytes a frame of all devices of a part together at T."""
-        totals = np.zeros((len(self.flat.parts), 4), dtype=np.int64)
-        for device in self.instance.devices:
+        """(pool, 4): DSP, M20K, ALM and DRAM bytes a frame of all devices of a pool together at T."""
+        return self._gather(cycles, np.add)
+
+    def _gather(self, cycles: int, combine: np.ufunc) -> Ints:
+        """(pool, 4): the sum, or the maximum, of what its devices have."""
+        totals = np.zeros((len(self.part), 4), dtype=np.int64)
+        for device, pool in zip(self.instance.devices, self.pool, strict=True):
             dram = min(2**53, device.dram_bytes_per_s * cycles // self.instance.clock_hz)
-            totals[self.flat.parts.index(device.part)] += np.array([*device.capacities, dram], dtype=np.int64)
+            totals[pool] = combine(totals[pool], np.array([*device.capacities, dram], dtype=np.int64))
         return totals
 
     def refute(self, cycles: int) -> Certificate | None:
@@ -80,7 +98,7 @@ class Aggregate:
         return None
 
     def prices(self, cycles: int) -> Floats:
-        """(part, 4): the prices, as shares of the worth of the whole cluster, at which this T comes closest to
+        """(pool, 4): the prices, as shares of the worth of the whole cluster, at which this T comes closest to
         costing too much: what is scarce costs most."""
         totals = self.capacities(cycles)
         cuts: list[Floats] = []
@@ -102,11 +120,11 @@ class Aggregate:
         whole = np.floor(prices * SCALE / np.maximum(totals, 1)).astype(np.int64)
         # a resource that a part lacks may cost anything; nothing that needs it is usable there
         whole = np.where(totals == 0, 0, whole)
-        limits = part_limits(self.instance, self.flat, cycles)
+        limits = self._gather(cycles, np.maximum)
         flat = self.flat
         cost, load = _cheapest(
-            flat.cycles, flat.costs, flat.tile, flat.start, flat.group, self.only, cycles, limits, whole,
-            max(1, len(flat.tiles)), max(1, self.widest),
+            flat.cycles, flat.costs, flat.tile, flat.start, flat.group, len(flat.parts), self.part, self.only, cycles,
+            limits, whole, max(1, len(flat.tiles)), max(1, self.widest),
         )  # fmt: skip
         if cost < 0:
             return None, None
@@ -138,11 +156,11 @@ def _best_prices(cuts: list[Floats]) -> tuple[float, Floats]:
 
 @njit(cache=True, nogil=True)
 def _cheapest(
-    cycles: Ints, costs: Ints, tile: Ints, start: Ints, group: Ints, only: Ints, T: int, limits: Ints, prices: Ints,
-    groups: int, widest: int,
+    cycles: Ints, costs: Ints, tile: Ints, start: Ints, group: Ints, parts: int, part: Ints, only: Ints, T: int,
+    limits: Ints, prices: Ints, groups: int, widest: int,
 ) -> tuple[int, Floats]:  # fmt: skip
-    """(least cost of all items at integer prices, −1 if some item has no choice; (part, 4) load of that choice)."""
-    items, parts = len(group), len(limits)
+    """(least cost of all items at integer prices, −1 if some item has no choice; (pool, 4) load of that choice)."""
+    items, pools = len(group), len(limits)
     best = np.full(items, -1, dtype=np.int64)
     row_of = np.zeros(items, dtype=np.int64)
     sums = np.zeros((groups, widest), dtype=np.int64)
@@ -159,10 +177,10 @@ def _cheapest(
             if sweep == 1 and g < 0:
                 continue
             least[:] = -1
-            for p in range(parts):
+            for p in range(pools):
                 if only[i] >= 0 and only[i] != p:
                     continue
-                for row in range(start[i * parts + p], start[i * parts + p + 1]):
+                for row in range(start[i * parts + part[p]], start[i * parts + part[p] + 1]):
                     t = tile[row]
                     if cycles[row] > T or (sweep == 1 and t != tile_of[g]):
                         continue
@@ -179,7 +197,7 @@ def _cheapest(
             if g >= 0 and sweep == 0:
                 for t in range(widest):
                     sums[g, t] = -1 if least[t] < 0 or sums[g, t] < 0 else sums[g, t] + least[t]
-    load = np.zeros((parts, 4))
+    load = np.zeros((pools, 4))
     total = 0
     for i in range(items):
         if best[i] < 0:

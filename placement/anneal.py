@@ -11,7 +11,8 @@ The kernel is compiled by numba, takes a number of moves and a seed, and never l
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -44,11 +45,29 @@ def anneal(
     `stop`, an array of one, it ends at once."""
     state = start.copy()
     flag = np.zeros(1, dtype=np.int64) if stop is None else stop
-    energy = _anneal(problem, state.device, state.tile, moves, seed, hottest, coldest, flag)
+    working = _fresh(problem, state.device, state.tile)
+    energy = _anneal(problem, working, moves, seed, hottest, coldest, flag)
     return float(energy), state
 
 
 # --- the compiled kernel -----------------------------------------------------------------------------------------
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# numba's arrays count their references at every call and view, which is most of the time of code as fine-grained as
+# this; nothing here makes or drops an array, so it goes without
+OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+
+
+def kernel(function: Function) -> Function:
+    """A compiled function that makes no arrays."""
+    compiled: Function = njit(**OPTIONS)(function)
+    return compiled
+
+
+def inlined(function: Function) -> Function:
+    """The same as part of those that call it."""
+    compiled: Function = njit(forceinline=True, **OPTIONS)(function)
+    return compiled
 
 
 class State(NamedTuple):
@@ -76,14 +95,14 @@ class State(NamedTuple):
     wish: Any
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _over(use: float, capacity: float, weight: float) -> float:
     if use <= capacity:
         return 0.0
     return weight * ((use - capacity) / max(capacity, 1.0) + OVER_ENERGY)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def exchange_level(load: Floats, memory: float) -> tuple[int, float]:
     """The rate at which a device uses all its M20K: (level, share of the way to the next level).
 
@@ -91,27 +110,41 @@ def exchange_level(load: Floats, memory: float) -> tuple[int, float]:
         load: (level, 4) sums of costs; M20K grow with the level and DRAM bytes fall.
         memory: M20K blocks to be filled.
     """
-    last = len(load) - 1
-    if load[0, 1] > memory:
+    return _level(load, load, 0.0, memory)
+
+
+@inlined
+def _level(load: Floats, cost: Floats, sign: float, memory: float) -> tuple[int, float]:
+    """`exchange_level` of load + sign · cost."""
+    if load[0, 1] + sign * cost[0, 1] > memory:
         return 0, 0.0
-    level = last
-    while load[level, 1] > memory:
-        level -= 1
+    level, last = 0, len(load) - 1
+    high = last
+    while level < high:
+        middle = (level + high + 1) // 2
+        if load[middle, 1] + sign * cost[middle, 1] > memory:
+            high = middle - 1
+        else:
+            level = middle
     if level == last:
         return last, 0.0
-    return level, (memory - load[level, 1]) / (load[level + 1, 1] - load[level, 1])
+    here = load[level, 1] + sign * cost[level, 1]
+    return level, (memory - here) / (load[level + 1, 1] + sign * cost[level + 1, 1] - here)
 
 
-@njit(cache=True, nogil=True)
-def _device_energy(problem: Problem, state: State, d: int) -> float:
-    load, capacity, net = state.load[d], problem.capacity[d], state.net[d]
-    level, share = exchange_level(load, capacity[1] - net[2])
+@inlined
+def _energy(
+    problem: Problem, d: int, load: Floats, cost: Floats, sign: float, net: tuple[float, float, float, float]
+) -> float:
+    """What a device is over capacity with load + sign · cost and this network port."""
+    capacity = problem.capacity[d]
+    level, share = _level(load, cost, sign, capacity[1] - net[2])
     share *= problem.mixes[0]
     energy = 0.0
     for r in range(4):
-        use = load[level, r]
+        use = load[level, r] + sign * cost[level, r]
         if share > 0.0:
-            use += share * (load[level + 1, r] - use)
+            use += share * (load[level + 1, r] + sign * cost[level + 1, r] - use)
         if r == 1 or r == 2:
             use += net[r + 1]
         if r != 1 or level == 0:
@@ -121,7 +154,24 @@ def _device_energy(problem: Problem, state: State, d: int) -> float:
     return energy
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
+def _device_energy(problem: Problem, state: State, d: int) -> float:
+    net = state.net[d]
+    return _energy(problem, d, state.load[d], state.load[d], 0.0, (net[0], net[1], net[2], net[3]))
+
+
+@inlined
+def _port(
+    problem: Problem, net: tuple[float, float, float, float], link: int, side: int, sign: float
+) -> tuple[float, float, float, float]:
+    """A network port with one end of a link more or less."""
+    loads = problem.link_loads[link, side]
+    if side == 0:
+        return net[0] + sign * loads[0], net[1], net[2] + sign * loads[1], net[3] + sign * loads[2]
+    return net[0], net[1] + sign * loads[0], net[2] + sign * loads[1], net[3] + sign * loads[2]
+
+
+@inlined
 def _touch(state: State, d: int) -> None:
     """Remember the energy of a device before the move."""
     if state.stamp[d] != state.count[1]:
@@ -132,7 +182,7 @@ def _touch(state: State, d: int) -> None:
         state.before[d] = state.energy[d]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _end(problem: Problem, state: State, d: int, link: int, side: int, sign: float) -> None:
     """One end of a link that is cut is on this device (side 0: sends), or, with sign -1, no longer."""
     state.net[d, side] += sign * problem.link_loads[link, side, 0]
@@ -140,7 +190,7 @@ def _end(problem: Problem, state: State, d: int, link: int, side: int, sign: flo
     state.net[d, 3] += sign * problem.link_loads[link, side, 2]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _shift(problem: Problem, state: State, u: int, d: int) -> None:
     """Move a unit to a device: its costs, its links' loads, and the cycles through links that are cut or joined."""
     old = state.device[u]
@@ -166,17 +216,11 @@ def _shift(problem: Problem, state: State, u: int, d: int) -> None:
         else:
             _end(problem, state, other, link, 1 - mine, -1.0)
         if other in (old, d):
-            change = 1 if other == old else -1
-            for c in range(problem.cycle_start[link], problem.cycle_start[link + 1]):
-                cycle = problem.cycle_list[c]
-                skew = state.skew[cycle]
-                after = skew + change * problem.cycle_sign[c]
-                state.skew[cycle] = after
-                state.skews[0] += abs(after) - abs(skew)
+            _bend(problem, state, link, 1 if other == old else -1)
     state.device[u] = d
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _set_tile(problem: Problem, state: State, g: int, tile: int) -> None:
     """Give a group another tile: the costs of its items' units on every part, and of the devices they are on."""
     old = state.tile[g]
@@ -192,18 +236,26 @@ def _set_tile(problem: Problem, state: State, g: int, tile: int) -> None:
                 if row < 0:
                     state.blocked[u, p] += -1 if sign < 0 else 1
                     continue
-                state.cost[u, p] += sign * problem.costs[row]
-                if p == problem.part[d]:
-                    state.load[d] += sign * problem.costs[row]
+                for level in range(state.load.shape[1]):
+                    for r in range(4):
+                        state.cost[u, p, level, r] += sign * problem.costs[row, level, r]
+                        if p == problem.part[d]:
+                            state.load[d, level, r] += sign * problem.costs[row, level, r]
     state.tile[g] = tile
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _below(n: int) -> int:
     return int(np.random.random() * n)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
+def _within(longest: int, reach: float) -> int:
+    """The longest move while this share of the cooling is left: far ones come early."""
+    return max(1, int(longest * reach))
+
+
+@inlined
 def _wish(wish: Ints, n: int, u: int, d: int) -> int:
     """Write down a wanted move of unit u to device d; the new number of wishes."""
     if n < len(wish):
@@ -212,7 +264,7 @@ def _wish(wish: Ints, n: int, u: int, d: int) -> int:
     return n
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _neighbour(problem: Problem, device: Ints, u: int) -> int:
     """A device to move a unit to: mostly that of a unit it has a link with, else any."""
     degree = problem.unit_link_start[u + 1] - problem.unit_link_start[u]
@@ -223,7 +275,7 @@ def _neighbour(problem: Problem, device: Ints, u: int) -> int:
     return _below(len(problem.part))
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _propose_units(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
     """One or two units: to a neighbour's device, exchanged, or pulled together along a link."""
     u = _below(len(problem.pin))
@@ -245,14 +297,14 @@ def _propose_units(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
     return _wish(wish, 0, b, device[a])
 
 
-@njit(cache=True, nogil=True)
-def _propose_stretch(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
+@inlined
+def _propose_stretch(problem: Problem, device: Ints, wish: Ints, r: float, reach: float) -> int:
     """A stretch of the stream: units follow one to its device, go to another, or two devices exchange them."""
     line, n = len(problem.line), 0
     at = _below(line)
     d = device[problem.line[at]]
     if r < 0.12 / 0.25:
-        length = 1 + _below(3 if np.random.random() < 0.5 else 12)
+        length = 1 + _below(3 if np.random.random() < 0.5 else _within(12, reach))
         step = 1 if np.random.random() < 0.5 else -1
         for k in range(1, length + 1):
             if 0 <= at + step * k < line:
@@ -260,25 +312,25 @@ def _propose_stretch(problem: Problem, device: Ints, wish: Ints, r: float) -> in
         return n
     other = _neighbour(problem, device, problem.line[at])
     if r < 0.21 / 0.25:
-        for k in range(at, min(line, at + 1 + _below(4 if np.random.random() < 0.5 else 16))):
+        for k in range(at, min(line, at + 1 + _below(4 if np.random.random() < 0.5 else _within(16, reach)))):
             n = _wish(wish, n, problem.line[k], other)
         return n
-    return _propose_exchange(device, wish, problem.line, at, min(line, at + 2 + _below(20)), d, other)
+    return _propose_exchange(device, wish, problem.line, at, min(line, at + 2 + _below(_within(20, reach))), d, other)
 
 
-@njit(cache=True, nogil=True)
-def _propose_layers(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
+@inlined
+def _propose_layers(problem: Problem, device: Ints, wish: Ints, r: float, reach: float) -> int:
     """A few layers, engines of all directions, to a neighbouring layer's or any device; or an exchange of them."""
     layers, n = len(problem.layer_start) - 1, 0
     at = _below(layers)
     begin = problem.layer_start[at]
     if r < 0.12:
-        end = min(layers, at + 2 + _below(max(1, layers // 2)))
+        end = min(layers, at + 2 + _below(_within(layers // 2, reach)))
         d = device[problem.layer_list[begin]]
         return _propose_exchange(
             device, wish, problem.layer_list, begin, problem.layer_start[end], d, _below(len(problem.part))
         )
-    end = min(layers, at + 1 + _below(2 if np.random.random() < 0.6 else 8))
+    end = min(layers, at + 1 + _below(2 if np.random.random() < 0.6 else _within(8, reach)))
     d = _below(len(problem.part))
     if np.random.random() < (0.6 if len(problem.part) <= 16 else 0.85):
         near = max(0, at - 1) if np.random.random() < 0.5 else min(layers - 1, end)
@@ -289,7 +341,7 @@ def _propose_layers(problem: Problem, device: Ints, wish: Ints, r: float) -> int
     return n
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _propose_exchange(device: Ints, wish: Ints, units: Ints, begin: int, end: int, d: int, other: int) -> int:
     """Two devices exchange what they have among `units` from `begin` to `end`."""
     n = 0
@@ -302,15 +354,15 @@ def _propose_exchange(device: Ints, wish: Ints, units: Ints, begin: int, end: in
     return n
 
 
-@njit(cache=True, nogil=True)
-def _propose(problem: Problem, device: Ints, wish: Ints) -> int:
+@inlined
+def _propose(problem: Problem, device: Ints, wish: Ints, reach: float) -> int:
     """Wish for one random change: rows (unit, device) of `wish`; how many."""
     r = np.random.random()
     if r < 0.62:
         return _propose_units(problem, device, wish, r / 0.62)
     if r < 0.87:
-        return _propose_stretch(problem, device, wish, (r - 0.62) / 0.25)
-    return _propose_layers(problem, device, wish, (r - 0.87) / 0.13)
+        return _propose_stretch(problem, device, wish, (r - 0.62) / 0.25, reach)
+    return _propose_layers(problem, device, wish, (r - 0.87) / 0.13, reach)
 
 
 @njit(cache=True, nogil=True)
@@ -355,7 +407,7 @@ def _fresh(problem: Problem, device: Ints, tile: Ints) -> State:
     return state
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _rise(problem: Problem, state: State, skews: int) -> float:
     """By how much the move raised the energy; the devices' energies are brought up to date."""
     rise: float = HOP_ENERGY * (state.skews[0] - skews)
@@ -366,17 +418,19 @@ def _rise(problem: Problem, state: State, skews: int) -> float:
     return rise
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _restore(state: State) -> None:
     for k in range(state.count[2]):
         d = state.touched[k]
         state.energy[d] = state.before[d]
 
 
-@njit(cache=True, nogil=True)
-def _try_units(problem: Problem, state: State, temperature: float) -> float:
+@inlined
+def _try_units(problem: Problem, state: State, temperature: float, reach: float) -> float:
     """Move units at random; the rise in energy, 0 if the move was taken back or there was none."""
-    wishes = _propose(problem, state.device, state.wish)
+    wishes = _propose(problem, state.device, state.wish, reach)
+    if wishes == 1:
+        return _try_unit(problem, state, state.wish[0, 0], state.wish[0, 1], temperature)
     skews = state.skews[0]
     # granted wishes become (unit, where it was), so that going over them again takes them back
     granted = 0
@@ -400,7 +454,69 @@ def _try_units(problem: Problem, state: State, temperature: float) -> float:
     return 0.0
 
 
-@njit(cache=True, nogil=True)
+@inlined
+def _bend(problem: Problem, state: State, link: int, change: int) -> None:
+    """A link is cut (1) or joined (−1): the cycles through it."""
+    for c in range(problem.cycle_start[link], problem.cycle_start[link + 1]):
+        cycle = problem.cycle_list[c]
+        skew = state.skew[cycle]
+        after = skew + change * problem.cycle_sign[c]
+        state.skew[cycle] = after
+        state.skews[0] += abs(after) - abs(skew)
+
+
+@inlined
+def _try_unit(problem: Problem, state: State, u: int, d: int, temperature: float) -> float:
+    """Move one unit, judged before anything but the skews is written; the rise in energy, 0 if it was not made."""
+    pin, old = problem.pin[u], state.device[u]
+    if d == old or (pin >= 0 and pin != d) or state.blocked[u, problem.part[d]] != 0:
+        return 0.0
+    skews = state.skews[0]
+    left, here = state.net[old], state.net[d]
+    from_net, to_net = (left[0], left[1], left[2], left[3]), (here[0], here[1], here[2], here[3])
+    for k in range(problem.unit_link_start[u], problem.unit_link_start[u + 1]):
+        link = problem.unit_link_list[k]
+        sends = problem.link_a[link] == u
+        other = state.device[problem.link_b[link] if sends else problem.link_a[link]]
+        mine = 0 if sends else 1
+        if other == old:
+            from_net = _port(problem, from_net, link, 1 - mine, 1.0)
+            to_net = _port(problem, to_net, link, mine, 1.0)
+            _bend(problem, state, link, 1)
+        elif other == d:
+            from_net = _port(problem, from_net, link, mine, -1.0)
+            to_net = _port(problem, to_net, link, 1 - mine, -1.0)
+            _bend(problem, state, link, -1)
+        else:
+            from_net = _port(problem, from_net, link, mine, -1.0)
+            to_net = _port(problem, to_net, link, mine, 1.0)
+    less, more = state.cost[u, problem.part[old]], state.cost[u, problem.part[d]]
+    from_energy = _energy(problem, old, state.load[old], less, -1.0, from_net)
+    to_energy = _energy(problem, d, state.load[d], more, 1.0, to_net)
+    rise: float = HOP_ENERGY * (state.skews[0] - skews)
+    rise += from_energy - state.energy[old] + to_energy - state.energy[d]
+    if rise <= 0.0 or np.random.random() < np.exp(-rise / temperature):
+        for level in range(state.load.shape[1]):
+            for r in range(4):
+                state.load[old, level, r] -= less[level, r]
+                state.load[d, level, r] += more[level, r]
+        for k in range(4):
+            state.net[old, k], state.net[d, k] = from_net[k], to_net[k]
+        state.energy[old], state.energy[d] = from_energy, to_energy
+        state.device[u] = d
+        return rise
+    if len(problem.cycle_list) > 0:
+        for k in range(problem.unit_link_start[u], problem.unit_link_start[u + 1]):
+            link = problem.unit_link_list[k]
+            other = state.device[problem.link_b[link] if problem.link_a[link] == u else problem.link_a[link]]
+            if other == old:
+                _bend(problem, state, link, -1)
+            elif other == d:
+                _bend(problem, state, link, 1)
+    return 0.0
+
+
+@inlined
 def _try_tile(problem: Problem, state: State, temperature: float) -> float:
     """Give a random group another tile; the rise in energy, 0 if that was taken back or impossible."""
     g = _below(len(problem.slots))
@@ -420,26 +536,35 @@ def _try_tile(problem: Problem, state: State, temperature: float) -> float:
     return 0.0
 
 
-@njit(cache=True, nogil=True)
-def _anneal(
-    problem: Problem, device: Ints, tile: Ints, moves: int, seed: int, hottest: float, coldest: float, stop: Ints
-) -> float:
+@inlined
+def _fits(state: State) -> bool:
+    """Whether nothing is broken."""
+    energy = 0.0
+    for d in range(len(state.energy)):
+        energy += state.energy[d]
+    return state.skews[0] == 0 and energy <= 0.0
+
+
+@kernel
+def _anneal(problem: Problem, state: State, moves: int, seed: int, hottest: float, coldest: float, stop: Ints) -> float:
     """Anneal in place; the final energy, which is exactly 0 for a placement."""
     np.random.seed(seed)
-    state = _fresh(problem, device, tile)
     cooling = np.log(coldest / hottest)
-    temperature = hottest
+    temperature, reach = hottest, 1.0
     for n in range(moves):
         if n % 256 == 0:
-            if stop[0] or (state.skews[0] == 0 and state.energy.max() <= 0.0):
+            if stop[0] or _fits(state):
                 break
             temperature = hottest * np.exp(cooling * n / moves)
+            reach = 1.0 - n / moves
         state.count[1], state.count[2] = n, 0
         if len(problem.slots) > 0 and np.random.random() < 0.05:
             rise = _try_tile(problem, state, temperature)
         else:
-            rise = _try_units(problem, state, temperature)
-        if rise < 0.0 and state.skews[0] == 0 and state.energy.max() <= 0.0:
+            rise = _try_units(problem, state, temperature, reach)
+        if rise < 0.0 and _fits(state):
             break
-    energy: float = HOP_ENERGY * state.skews[0] + state.energy.sum()
+    energy: float = HOP_ENERGY * state.skews[0]
+    for d in range(len(state.energy)):
+        energy += state.energy[d]
     return energy

@@ -13,7 +13,8 @@ from threading import Timer
 
 from hdl.errors import OutOfTimeError
 from placement.aggregate import Aggregate
-from placement.bound import aggregate_bound, least_unrefuted, single_bound
+from placement.bound import aggregate_bound, bisect_unrefuted, least_unrefuted, single_bound
+from placement.cases import refuted_by_cases
 from placement.flat import flatten
 from placement.heuristic import Annealer
 from placement.instance import Instance
@@ -110,6 +111,14 @@ class Descent:
         self.raise_bound(single_bound(self.instance, self.ceiling))
         if self.bound.cycles_per_frame <= self.ceiling:
             self.raise_bound(aggregate_bound(self.aggregate, self.bound, self.ceiling))
+        if self.bound.cycles_per_frame <= self.ceiling:
+            self._refute_cases()
+
+    def _refute_cases(self) -> None:
+        floor = self.bound.cycles_per_frame
+        cycles = bisect_unrefuted(lambda t: refuted_by_cases(self.instance, self.flat, t), floor, self.ceiling)
+        basis = "the devices of the largest items apart, wherever they stand; links, hops and the rest melted together"
+        self.raise_bound(Bound(cycles, f"{basis}: infeasible at {cycles - 1} cycles a frame"))
 
     def tighten_bound(self) -> None:
         """The bounds by CP-SAT, for what lies between the bound and the best placement."""
@@ -165,8 +174,8 @@ class Descent:
         self.slice = max(self.slice, units * self.options.anneal_moves)
 
     def descend(self, budget: int) -> None:
-        """Bisect between what failed and the best placement; when nothing is left between them, start over from the
-        bound with chains twice as long, until the moves are spent."""
+        """Bisect between what failed and the best placement, about as finely as it is from the bound; then start over
+        with chains twice as long, at the bound itself, until the moves are spent."""
         failed = self.bound.cycles_per_frame - 1
         end = self.annealer.moves + budget
         longest = False
@@ -179,7 +188,7 @@ class Descent:
                 failed = self.bound.cycles_per_frame - 1
                 longest = self.slice >= self.longest
                 self.slice = min(self.slice * 2, self.longest)
-                continue
+                probe = self.bound.cycles_per_frame
             if self.attempt(probe) is not Answer.FEASIBLE:
                 failed = probe
             if self.annealer.moves >= end and not self.exact_is_small(self.best_cycles - 1):
@@ -190,7 +199,8 @@ class Descent:
         if self.best_cycles - failed <= 1:
             return None
         exact = self.exact_is_small(self.best_cycles - 1)
-        if not exact and self.best_cycles - failed <= self.options.tolerance * self.best_cycles:
+        far = self.best_cycles - self.bound.cycles_per_frame
+        if not exact and self.best_cycles - failed <= max(self.options.tolerance * self.best_cycles, far / 4):
             return None
         middle = (failed + self.best_cycles) // 2
         between = [level - 1 for level in self.levels if middle < level < self.best_cycles]

@@ -397,3 +397,11 @@ def repaired(problem: Problem, start: Start) -> Start:
         if (problem.row_of[items, parts, start.tile[g]] < 0).any():
             start.tile[g] = 0
     return start
+
+
+def tightened(problem: Problem, m20k: int, dram_share: float) -> Problem:
+    """The problem on devices with fewer M20K, by at most a hundredth, and less DRAM bandwidth."""
+    capacity = problem.capacity.copy()
+    capacity[:, 1] -= np.minimum(m20k, capacity[:, 1] // 100)
+    capacity[:, 3] *= 1 - dram_share
+    return problem._replace(capacity=capacity)

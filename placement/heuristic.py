@@ -2,11 +2,17 @@
 
 Chains run side by side in threads (the kernel releases the interpreter's lock). What counts is a chain's number, not
 which one ends first, so the outcome does not depend on the machine or its load.
+
+There are two kinds. *Coarse* chains move light items with their neighbours and give each device one exchange rate,
+which needs no rounding: good where multipliers are scarce. *Fine* ones move every item by itself and let devices mix
+two rates: good where memories and DRAM are full to the last block. A state that does not survive rounding is annealed a
+little further, coolly, on devices that seem somewhat smaller, which nearly always helps.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 
 import numpy as np
 
@@ -16,12 +22,14 @@ from placement.instance import Instance
 from placement.plan import Assignment, least_cycles, unequal_joins
 from placement.settle import settle
 
-# moves to repair a placement that did not survive rounding, as a share of a chain's
-REPAIR_SHARE = 0.3
-# tries to repair, each with other factors for the items' exchange rates
-REPAIRS = 3
-# energy up to which a state is worth repairing
-NEAR = 0.05
+# moves to repair a state that is no placement yet, as a share of a chain's, and how hot
+REPAIR_SHARE, REPAIR_HOTTEST = 0.3, 0.05 * anneal.HOTTEST
+# tries to repair, and the energy up to which a state is worth it
+REPAIRS, NEAR = 3, 0.01
+# by how much devices seem smaller after each rounding that failed: M20K blocks, and DRAM bandwidth
+LESS_M20K, LESS_DRAM = 4, 0.001
+# after so many wins in a row a kind of chain has all threads, but for every fourth attempt
+STREAK = 3
 
 
 class Annealer:
@@ -32,6 +40,8 @@ class Annealer:
         self.runs = 0
         # moves made so far by each chain, an upper bound
         self.moves = 0
+        # the kind of chain that came nearer last (coarse?), and how often in a row
+        self.winner, self.streak = True, 0
         # set to end all chains at once; what they found is then lost
         self.stop: Ints = np.zeros(1, dtype=np.int64)
 
@@ -40,22 +50,38 @@ class Annealer:
         self.stop[0] = 1
 
     def attempt(self, cycles: int, moves: int, best: Assignment | None) -> Assignment | None:
-        """A placement at T or None. Even chains move light items with their neighbours, odd ones every item by itself.
-        Every other time even chains start from `best` and cooler; else chains start afresh from mirrored ranges of
-        layers over the devices in some order."""
+        """A placement at T or None. Even chains are coarse and odd ones fine, unless one kind keeps winning. Every
+        other time even chains start from `best` and cooler; else chains start afresh from mirrored ranges of layers
+        over the devices in some order."""
         self.runs += 1
         self.moves += moves
+        kinds = [chain % 2 == 0 for chain in range(self.workers)]
+        if self.streak >= STREAK and self.runs % 4:
+            kinds = [self.winner] * self.workers
         with ThreadPoolExecutor(max_workers=self.workers) as pool:
-            chains: list[Future[Assignment | None]] = [
-                pool.submit(self._chain, cycles, moves, best, chain) for chain in range(self.workers)
+            chains: list[Future[tuple[float, Assignment | None]]] = [
+                pool.submit(self._chain, cycles, moves, best, chain, coarse) for chain, coarse in enumerate(kinds)
             ]
             try:
                 found = [chain.result() for chain in chains]
             except BaseException:
                 self.stop[0] = 1
                 raise
-        placements = [(least_cycles(self.instance, a) or cycles, k, a) for k, a in enumerate(found) if a is not None]
+        self._keep_score(kinds, [energy for energy, _ in found])
+        placements = [
+            (least_cycles(self.instance, a) or cycles, k, a) for k, (_, a) in enumerate(found) if a is not None
+        ]
         return min(placements)[2] if placements else None
+
+    def _keep_score(self, kinds: list[bool], energies: list[float]) -> None:
+        """Which kind came nearest; both as near is no win."""
+        nearest = {kind for kind, energy in zip(kinds, energies, strict=True) if energy <= min(energies)}
+        if len(set(kinds)) < 2:
+            return
+        if nearest == {self.winner}:
+            self.streak += 1
+        else:
+            self.winner, self.streak = min(nearest), int(len(nearest) == 1)
 
     def _seed(self, chain: int) -> int:
         return (self.seed * 1_000_003 + self.runs * 7919 + chain * 104_729) % 2**31
@@ -67,31 +93,33 @@ class Annealer:
         rng = np.random.default_rng(self._seed(chain)) if self.runs > 2 or chain % 2 else None
         return encode.mirror_start(encoded.problem, rng), anneal.HOTTEST
 
-    def _chain(self, cycles: int, moves: int, best: Assignment | None, chain: int) -> Assignment | None:
-        """What one chain finds. Odd chains let devices mix exchange rates first; what does not survive rounding is
-        annealed further with one rate a device, which needs no rounding, and with other factors for the items."""
-        seed, merge = self._seed(chain), chain % 2 == 0
-        start: encode.Start | None = None
-        hottest = anneal.HOTTEST
-        for repair in range(1 + REPAIRS):
-            mixes = chain % 2 == 1 and repair == 0
-            encoded = encode.encode(self.instance, self.flat, cycles, merge=merge, mixes=mixes, seed=seed + repair)
-            if encoded is None:
-                return None
-            if start is None:
-                start, hottest = self._start(encoded, best, chain)
-            elif repair == 1:
-                moves, hottest = max(1, int(moves * REPAIR_SHARE)), anneal.HOTTEST * 0.2
-            energy, start = anneal.anneal(
-                encoded.problem, encode.repaired(encoded.problem, start), moves=moves, seed=seed, hottest=hottest,
-                stop=self.stop,
-            )  # fmt: skip
+    def _chain(
+        self, cycles: int, moves: int, best: Assignment | None, chain: int, coarse: bool
+    ) -> tuple[float, Assignment | None]:
+        """How near one chain comes (its first energy, 0 only with a placement), and what it finds."""
+        seed = self._seed(chain)
+        encoded = encode.encode(self.instance, self.flat, cycles, merge=coarse, mixes=not coarse, seed=seed)
+        if encoded is None:
+            return inf, None
+        start, hottest = self._start(encoded, best, chain)
+        problem = encoded.problem
+        energy, state = anneal.anneal(
+            problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop
+        )
+        first = max(energy, NEAR * 1e-3)
+        for repair in range(REPAIRS + 1):
             if self.stop[0] or energy > NEAR:
-                return None
-            found = settle(encoded, self.instance, start, self.seed) if energy <= 0.0 else None
-            if found is not None:
-                return found if self.holds(found, cycles) else None
-        return None
+                break
+            found = settle(encoded, self.instance, state, self.seed) if energy <= 0.0 or repair else None
+            if found is not None and self.holds(found, cycles):
+                return 0.0, found
+            if repair < REPAIRS:
+                problem = encode.tightened(problem, LESS_M20K, LESS_DRAM) if energy <= 0.0 else problem
+                energy, state = anneal.anneal(
+                    problem, state, moves=max(1, int(moves * REPAIR_SHARE)), seed=seed + repair,
+                    hottest=REPAIR_HOTTEST, stop=self.stop,
+                )  # fmt: skip
+        return first, None
 
     def holds(self, assignment: Assignment, cycles: int) -> bool:
         """Whether hops and rates hold exactly at T: the kernel adds up floats, this does not."""

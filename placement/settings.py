@@ -55,9 +55,9 @@ class SearchOptions:
     # the exact model is asked only up to this many (item, device, configuration) choices
     exact_choices: int = 2_500
     # moves of the first annealing chains at one T for every 1000 items; later ones are up to 16 times as long
-    anneal_moves: int = 200_000
+    anneal_moves: int = 400_000
     # moves of all chains of a worker together; 0: no annealing
-    anneal_budget: int = 24_000_000
+    anneal_budget: int = 96_000_000
     # a longer chain is tried when no T between a failure and the best plan differs by more than this
     tolerance: float = 0.001
     # solver threads and annealing chains; like the seed, another number may give another plan
