@@ -46,28 +46,49 @@ from placement.synthetic import (
 
 Network = Callable[[Builder], Tensor]
 
-# name → network, cluster, seconds for one run of ours
-INSTANCES: dict[str, tuple[Network, tuple[tuple[int, str], ...], float]] = {
-    "vgg-mini": (vgg_mini, ((2, "10AX115"),), 10),
-    "demo": (demo, ((4, "10AX115"),), 10),
-    "mobilenetv2-arria": (mobilenet_v2, ((6, "10AX115"),), 120),
-    "mobilenetv2-agilex": (mobilenet_v2, ((4, "AGFB014"),), 120),
-    "resnet18": (resnet18, POSTER_CLUSTER, 30),
-    "resnet50": (resnet50, POSTER_CLUSTER, 60),
-    "resnet152": (resnet152, POSTER_CLUSTER, 60),
-    "resnet152-32": (resnet152, ((32, "AGFB014"),), 60),
-    "resnet152-100": (resnet152, ((100, "AGFB014"),), 300),
+
+@dataclass(frozen=True)
+class Case:
+    """An instance to search."""
+
+    network: Network
+    # (count, part) of the cluster
+    cluster: tuple[tuple[int, str], ...]
+    # time limit of one run of ours
+    seconds: float
+    # multiplications a frame above which a convolution becomes two engines
+    split_above: int = 2**62
+
+
+# 3×3 convolutions of ResNet-152, and all but its stem
+SPLIT, SPLIT_ALL = 100_000_000, 51_000_000
+INSTANCES: dict[str, Case] = {
+    "vgg-mini": Case(vgg_mini, ((2, "10AX115"),), 10),
+    "demo": Case(demo, ((4, "10AX115"),), 10),
+    "mobilenetv2-arria": Case(mobilenet_v2, ((6, "10AX115"),), 60),
+    "mobilenetv2-agilex": Case(mobilenet_v2, ((4, "AGFB014"),), 120),
+    "resnet18": Case(resnet18, POSTER_CLUSTER, 30),
+    "resnet50": Case(resnet50, POSTER_CLUSTER, 60),
+    "resnet152": Case(resnet152, POSTER_CLUSTER, 60),
+    "resnet152-32": Case(resnet152, ((32, "AGFB014"),), 60),
+    "resnet152-split-100": Case(resnet152, ((100, "AGFB014"),), 300, SPLIT),
 }
 GOALS = (0.05, 0.01, 0.0)
-# networks of more and more layers on eight devices, and ResNet-152 on more and more devices
-GROWING: tuple[Network, ...] = (vgg_mini, demo, mobilenet_v2, resnet18, resnet50, resnet152)
+# networks of more and more layers on eight devices, and ResNet-50 on more and more devices
 FIXED_DEVICES, DEVICE_COUNTS, SCALING_SECONDS = 8, (2, 4, 8, 16, 32, 64, 100), 60.0
-SCALING = {
-    f"{network.__name__} {count}": (network, ((count, "AGFB014"),), SCALING_SECONDS)
-    for network, count in (
-        *((network, FIXED_DEVICES) for network in GROWING),
-        *((resnet152, count) for count in DEVICE_COUNTS),
+GROWING: dict[str, Case] = {
+    label: Case(network, ((FIXED_DEVICES, "AGFB014"),), SCALING_SECONDS, above)
+    for label, network, above in (
+        *(
+            (network.__name__, network, 2**62)
+            for network in (vgg_mini, demo, resnet18, mobilenet_v2, resnet50, resnet152)
+        ),
+        ("resnet152, 3×3 split", resnet152, SPLIT),
+        ("resnet152, all split", resnet152, SPLIT_ALL),
     )
+}
+SPREADING: dict[str, Case] = {
+    f"resnet50 on {count}": Case(resnet50, ((count, "AGFB014"),), SCALING_SECONDS) for count in DEVICE_COUNTS
 }
 HEADS = ("instance", "layers", "devices", "solver", "first s", "5 % s", "1 % s", "proof s", "total s", "fps",
          "bound fps", "gap", "DSP", "MB")  # fmt: skip
@@ -92,8 +113,8 @@ class Run:
 
 def build(name: str) -> Instance:
     """An instance of the table by name."""
-    network, cluster, _ = (INSTANCES | SCALING)[name]
-    return instance_of(name, network, devices(*cluster))
+    case = (INSTANCES | GROWING | SPREADING)[name]
+    return instance_of(name, case.network, devices(*case.cluster), split_above=case.split_above)
 
 
 def search(name: str, seed: int, seconds: float, solver: Solver) -> Run:
@@ -161,11 +182,10 @@ def scaling(path: Path, seed: int) -> None:
     """Print how long instances of growing size take, and write the log-log plots: against layers, and devices."""
     runs = {}
     print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
-    for name, (_, _, seconds) in SCALING.items():
-        runs[name] = in_child(name, seed, seconds, Solver.FAST)
+    for name, case in (GROWING | SPREADING).items():
+        runs[name] = in_child(name, seed, case.seconds, Solver.FAST)
         print(row(name, Solver.FAST, [runs[name]], runs[name].bound_fps), flush=True)
-    growing = [runs[f"{network.__name__} {FIXED_DEVICES}"] for network in GROWING]
-    spreading = [runs[f"{resnet152.__name__} {count}"] for count in DEVICE_COUNTS]
+    growing, spreading = [runs[name] for name in GROWING], [runs[name] for name in SPREADING]
     for label, chosen, size in (
         (f"layers, on {FIXED_DEVICES} devices", growing, lambda run: run.layers),
         (f"devices, for {spreading[0].layers} layers", spreading, lambda run: run.devices),
@@ -193,7 +213,7 @@ def main() -> None:
         return
     print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
     for name in arguments.only:
-        seconds = arguments.seconds or INSTANCES[name][2]
+        seconds = arguments.seconds or INSTANCES[name].seconds
         runs = [in_child(name, seed, seconds, Solver.FAST) for seed in range(arguments.seeds)]
         bounds = [run.bound_fps for run in runs if run.bound_fps]
         bound = min(bounds) if bounds else 0.0

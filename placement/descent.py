@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from math import inf
 from threading import Timer
 
 from hdl.errors import OutOfTimeError
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 LAST_RESORT_CHOICES = 10_000
 # the first placement is looked for at these multiples of the bound, in per cent
 FIRST_STEPS = (100, 103, 110, 125, 150, 220, 400, 1000)
+# deterministic seconds for the exact model beside it
+FIRST_SECONDS = 1.0
 # the exact model comes before annealing up to this many (item, device, configuration) choices
 TINY = 200
 # chains grow up to this many times their first length
@@ -94,14 +97,14 @@ class Descent:
 
     def _seconds_left(self) -> float:
         limit = self.options.time_limit_seconds
-        return float("inf") if limit is None else limit - (time.monotonic() - self.began)
+        return inf if limit is None else limit - (time.monotonic() - self.began)
 
     def effort(self, seconds: float) -> Effort:
         """A deterministic budget; the wall clock can only cut it short."""
         left = self._seconds_left()
         return Effort(
             deterministic_seconds=seconds, seed=self.options.seed, workers=self.options.workers,
-            wall_seconds=None if left == float("inf") else max(0.01, left),
+            wall_seconds=None if left == inf else max(0.01, left),
         )  # fmt: skip
 
     # ---- bounds
@@ -158,7 +161,7 @@ class Descent:
         for number, cycles in enumerate([*(step for step in steps if step < self.ceiling), self.ceiling]):
             if cycles < self.bound.cycles_per_frame:
                 continue
-            answer = self.attempt(cycles)
+            answer = self.attempt(cycles, FIRST_SECONDS)
             if answer is Answer.FEASIBLE:
                 return answer
             if number == 0:
@@ -206,8 +209,12 @@ class Descent:
         between = [level - 1 for level in self.levels if middle < level < self.best_cycles]
         return between[0] if between else (self.best_cycles - 1 if exact else middle)
 
-    def attempt(self, cycles: int) -> Answer:
-        """Look for a placement at T by annealing, and where it is small by the exact model, tiny ones at once."""
+    def attempt(self, cycles: int, exact_seconds: float = inf) -> Answer:
+        """Look for a placement at T by annealing, and where it is small by the exact model, tiny ones at once.
+
+        Args:
+            exact_seconds: deterministic seconds for the exact model after chains that found nothing.
+        """
         answer = Answer.UNKNOWN
         anneals = self.options.anneal_budget > 0
         if not anneals or self.choices(cycles) <= TINY:
@@ -216,7 +223,7 @@ class Descent:
         if anneals:
             answer = Answer.FEASIBLE if self.anneal(cycles) else Answer.UNKNOWN
             if answer is Answer.UNKNOWN and self.choices(cycles) > TINY and self.exact_is_small(cycles):
-                answer = self.exact(cycles)
+                answer = self.exact(cycles, exact_seconds)
         self.report(f"T = {cycles}: {answer.value}")
         return answer
 
@@ -232,7 +239,7 @@ class Descent:
         options = self.table.at(cycles)
         return sum(len(by_part.get(device.part, ())) for by_part in options.by_part for device in self.instance.devices)
 
-    def exact(self, cycles: int) -> Answer:
+    def exact(self, cycles: int, seconds: float = inf) -> Answer:
         """Ask the exact model; a refutation raises the bound."""
         self.check_goal()
         options = self.table.at(cycles)
@@ -244,7 +251,7 @@ class Descent:
                 order_equal_devices(model)
             else:
                 add_hint(model, self.best)
-            answer, assignment = decide(model, self.effort(self.options.decision_seconds))
+            answer, assignment = decide(model, self.effort(min(seconds, self.options.decision_seconds)))
         if answer is Answer.INFEASIBLE:
             self.raise_bound(Bound(cycles + 1, f"the exact model is infeasible at {cycles} cycles a frame"))
         if assignment is not None:
@@ -254,7 +261,7 @@ class Descent:
     def anneal(self, cycles: int) -> bool:
         """Anneal at T."""
         timer: Timer | None = None
-        if self._seconds_left() < float("inf"):
+        if self._seconds_left() < inf:
             timer = Timer(max(0.0, self._seconds_left()), self.annealer.end)
             timer.start()
         try:

@@ -35,7 +35,7 @@ __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "ju
 # the last stage that is reported when Ctrl-C ended the search
 INTERRUPTED = "interrupted"
 # chains at most before the slower bounds
-FIRST_CHAINS = 6
+FIRST_CHAINS = 16
 
 
 def find_plan(instance: Instance, options: SearchOptions | None = None, on_progress: OnProgress | None = None) -> Plan:

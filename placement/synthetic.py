@@ -58,6 +58,8 @@ class Builder:
     window: tuple[int, int] = (1, 2**62)
     # multiplications a frame so far, forward, error and gradient
     macs: int = 0
+    # multiplications a frame above which a convolution becomes two engines, half of the output channels each
+    split_above: int = 2**62
 
     def item(
         self, name: str, configurations: tuple[Configuration, ...], *, pinned: str | None = None,
@@ -85,6 +87,8 @@ class Builder:
         """Forward engine, error engine, gradient engine (one tile) and update; the input is forked and stashed."""
         out = -(-x.size // stride)
         weights = kernel * kernel * x.channels * (1 if depthwise else channels)
+        if weights * out * out > self.split_above and x.source != "input":
+            return self._halves(x, channels, kernel, stride, name)
         shape = (x.channels, channels, kernel, x.size, out, depthwise, self.window)
         self.macs += (2 if x.source == "input" else 3) * weights * out * out
         fork = self.stream(x, f"{name}.fork", Kind.ACTIVATION)
@@ -110,6 +114,36 @@ class Builder:
 
         self.tape.append(backward)
         return y
+
+    def _halves(self, x: Tensor, channels: int, kernel: int, stride: int, name: str) -> Tensor:
+        """A convolution as two engines of half its output channels: fork and concat, and in the backward pass a deal of
+        the error's channels and a sum."""
+        fork = self.stream(x, f"{name}.fork", Kind.ACTIVATION)
+        outer, tapes, parts = self.tape, [], []
+        for k, count in enumerate((channels - channels // 2, channels // 2)):
+            self.tape = []
+            whole, self.split_above = self.split_above, 2**62
+            parts.append(self.conv(fork, count, kernel, stride, f"{name}_part{k}"))
+            self.split_above = whole
+            tapes.append(self.tape)
+        self.tape = outer
+        joined = self.stream(parts[0], f"{name}.concat", Kind.ACTIVATION, channels=channels)
+        self.link(parts[1].source, f"{name}.concat", Kind.ACTIVATION, parts[1].bits)
+
+        def backward(e: Tensor) -> Tensor | None:
+            dealt = self.stream(e, f"{name}.deal", Kind.ERROR)
+            errors = [
+                _play(tape, Tensor(dealt.source, part.channels, e.size))
+                for tape, part in zip(tapes, parts, strict=True)
+            ]
+            assert errors[0] is not None
+            assert errors[1] is not None
+            total = self.stream(errors[0], f"{name}.error_add", Kind.ERROR, m20k=2)
+            self.link(errors[1].source, f"{name}.error_add", Kind.ERROR, errors[1].bits)
+            return total
+
+        self.tape.append(backward)
+        return joined
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """Online normalisation: forward and backward engines with statistics, two multipliers a channel lane."""
@@ -343,18 +377,20 @@ POSTER_CLUSTER = ((1, "AGFB027"), (4, "AGFB014"), (6, "10AX115"))
 
 
 def instance_of(
-    name: str, network: Callable[[Builder], Tensor], cluster: tuple[Device, ...], clock_hz: int = 200_000_000
-) -> Instance:
-    """The training graph of a forward network on a cluster.
+    name: str, network: Callable[[Builder], Tensor], cluster: tuple[Device, ...], clock_hz: int = 200_000_000,
+    split_above: int = 2**62,
+) -> Instance:  # fmt: skip
+    """The training graph of a forward network on a cluster; convolutions of more multiplications a frame than
+    `split_above` are two engines each.
 
     No plan is faster than all multipliers together, T₀ cycles a frame: of engines faster than T₀ only the smallest is
     offered, and none slower than 8·T₀ (the slowest engine if all are faster).
     """
     parts = tuple(sorted({device.part for device in cluster}))
-    counter = Builder(parts=parts, first_device=cluster[0].name, window=(2**61, 2**62))
+    counter = Builder(parts=parts, first_device=cluster[0].name, window=(2**61, 2**62), split_above=split_above)
     counter.finish(network(counter))
     least = max(1, counter.macs // (2 * sum(device.dsp for device in cluster)))
-    builder = Builder(parts=parts, first_device=cluster[0].name, window=(least, 8 * least))
+    builder = Builder(parts=parts, first_device=cluster[0].name, window=(least, 8 * least), split_above=split_above)
     builder.finish(network(builder))
     return Instance(
         name=name, clock_hz=clock_hz, items=tuple(builder.items), links=tuple(builder.links), devices=cluster

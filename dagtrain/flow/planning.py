@@ -259,8 +259,8 @@ class Planner:
     # ---- another graph of the same network
 
     def promises_more(self, than: Searched, beside: Mapping[str, str]) -> bool:
-        """Whether a quick search finds a faster placement of this planner's graph than that of another graph of the
-        same network, at the levels priced there; then `run` goes on from it.
+        """Whether a search finds a faster placement of this planner's graph than that of another graph of the same
+        network, at the levels priced there; then `run` goes on from it.
 
         ``beside``: devices to begin with of the nodes that the other graph doesn't have."""
         self._begin()
@@ -268,7 +268,7 @@ class Planner:
         try:
             instance = self.instance(levels)
             start = _carried_over(than.plan, instance, beside)
-            found = self._search(instance, replace(self._quick, start=start, near={**beside, **_places(than.plan)}))
+            found = self._search(instance, replace(self._untidied, start=start, near={**beside, **_places(than.plan)}))
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return False
         self.start = Start(found, levels)
@@ -350,8 +350,12 @@ class Planner:
     @property
     def _quick(self) -> SearchOptions:
         """For searches that only tell where to look."""
-        budget = self.search.anneal_budget // QUICK
-        return replace(self.search, anneal_budget=budget, tidy_seconds=0.0, joint_choices=0, explain=False)
+        return replace(self._untidied, anneal_budget=self.search.anneal_budget // QUICK)
+
+    @property
+    def _untidied(self) -> SearchOptions:
+        """For searches whose plan is not yet the last, or that may find none."""
+        return replace(self.search, tidy_seconds=0.0, joint_choices=0, explain=False)
 
     def _find(
         self,
