@@ -77,7 +77,7 @@ GOALS = (0.05, 0.01, 0.0)
 # networks of more and more layers on eight devices, and ResNet-50 on more and more devices
 FIXED_DEVICES, DEVICE_COUNTS, SCALING_SECONDS = 8, (2, 4, 8, 16, 32, 64, 100), 60.0
 GROWING: dict[str, Case] = {
-    label: Case(network, ((FIXED_DEVICES, "AGFB014"),), SCALING_SECONDS, above)
+    f"{label} on {FIXED_DEVICES}": Case(network, ((FIXED_DEVICES, "AGFB014"),), SCALING_SECONDS, above)
     for label, network, above in (
         *(
             (network.__name__, network, 2**62)
@@ -88,7 +88,7 @@ GROWING: dict[str, Case] = {
     )
 }
 SPREADING: dict[str, Case] = {
-    f"resnet50 on {count}": Case(resnet50, ((count, "AGFB014"),), SCALING_SECONDS) for count in DEVICE_COUNTS
+    f"resnet50 on {count} FPGAs": Case(resnet50, ((count, "AGFB014"),), SCALING_SECONDS) for count in DEVICE_COUNTS
 }
 HEADS = ("instance", "layers", "devices", "solver", "first s", "5 % s", "1 % s", "proof s", "total s", "fps",
          "bound fps", "gap", "DSP", "MB")  # fmt: skip

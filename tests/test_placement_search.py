@@ -14,6 +14,7 @@ from hdl.tensor import Kind
 from placement import encode
 from placement.aggregate import Aggregate
 from placement.bound import aggregate_bound, single_bound
+from placement.cases import refuted_by_cases
 from placement.flat import flatten, menu_at
 from placement.heuristic import Annealer
 from placement.instance import Configuration, Device, Instance, Item, Link
@@ -169,6 +170,7 @@ def test_bound_never_exceeds_the_optimum(seed: int) -> None:
     bound = aggregate_bound(Aggregate(instance, flat), single_bound(instance, ceiling), ceiling)
     assert 1 <= bound.cycles_per_frame <= truth
     assert not refuted_packing(instance, flat, truth, Effort(deterministic_seconds=1.0))
+    assert not refuted_by_cases(instance, flat, truth)
     windows = Windows(instance, flat, 0, 5.0, lambda seconds: Effort(deterministic_seconds=seconds))
     assert not windows.refuted(truth)
     near = Neighbourhoods(instance, flat, lambda seconds: Effort(deterministic_seconds=seconds), 5.0)

@@ -1,0 +1,130 @@
+"""The annealing kernel keeps its books, chains of the kind that wins get the threads, cases refute what sums allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hdl.tensor import Kind
+from placement import anneal, encode
+from placement.aggregate import Aggregate
+from placement.cases import refuted_by_cases
+from placement.flat import flatten
+from placement.heuristic import STREAK, Annealer
+from placement.instance import Configuration, Device, Instance, Item, Link
+from placement.synthetic import devices, instance_of, mobilenet_v2, small_residual
+
+CLOCK = 1000
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("coarse", [True, False])
+def test_the_energy_kept_move_by_move_is_that_of_the_final_state(seed: int, coarse: bool) -> None:
+    rng = np.random.default_rng(seed)
+    instance = instance_of("small", small_residual, devices((1, "AGFB014"), (3, "10AX115")))
+    # devices small enough for every sort of excess, ports that take blocks
+    tight = tuple(
+        replace(
+            device, dsp=int(rng.integers(50, 300)), m20k=int(rng.integers(60, 250)),
+            alm=int(rng.integers(9_000, 40_000)), dram_bytes_per_s=int(rng.integers(0, 4)) * 10**8,
+            link_bits_per_s=int(rng.integers(1, 50)) * 10**7,
+        )
+        for device in instance.devices
+    )  # fmt: skip
+    links = tuple(
+        replace(link, sender_m20k=1, sender_alm=300, receiver_m20k=2, receiver_alm=200) for link in instance.links
+    )
+    instance = replace(instance, devices=tight, links=links)
+    encoded = encode.encode(
+        instance, flatten(instance), int(rng.integers(60_000, 200_000)), merge=coarse, mixes=not coarse, seed=seed
+    )
+    assert encoded is not None
+    start = encode.mirror_start(encoded.problem, rng)
+    # hot enough that many moves which raise the energy are made
+    energy, state = anneal.anneal(encoded.problem, start, moves=4_000, seed=seed, hottest=1.0, coldest=0.1)
+    again, same = anneal.anneal(encoded.problem, state, moves=0, seed=seed)
+    assert energy == pytest.approx(again, abs=1e-9), f"seed {seed}"
+    assert (same.device == state.device).all()
+    assert (state.device != start.device).any()
+
+
+def test_tightened_devices_lose_memory_and_bandwidth_and_nothing_else() -> None:
+    instance = instance_of("small", small_residual, devices((2, "10AX115")))
+    encoded = encode.encode(instance, flatten(instance), 400_000)
+    assert encoded is not None
+    before, after = encoded.problem.capacity, encode.tightened(encoded.problem, 4, 0.25).capacity
+    np.testing.assert_array_equal(after[:, 1], before[:, 1] - 4)
+    np.testing.assert_array_equal(after[:, 3], before[:, 3] * 0.75)
+    np.testing.assert_array_equal(after[:, [0, 2, 4, 5]], before[:, [0, 2, 4, 5]])
+
+
+def test_the_kind_of_chain_that_keeps_winning_gets_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = instance_of("small", small_residual, devices((2, "10AX115")))
+    annealer = Annealer(instance, flatten(instance), seed=0, workers=2)
+    tried: list[list[bool]] = []
+
+    def chain(cycles: int, moves: int, best: object, number: int, coarse: bool) -> tuple[float, None]:
+        del cycles, moves, best
+        if number == 0:
+            tried.append([])
+        tried[-1].append(coarse)
+        return (0.5 if coarse else 0.1), None
+
+    monkeypatch.setattr(annealer, "_chain", chain)
+    annealer.workers = 1
+    assert annealer.attempt(1000, 10, None) is None
+    assert tried == [[True]], "one kind alone has not won"
+    annealer.workers = 2
+    for _ in range(2 * STREAK + 4):
+        annealer.attempt(1000, 10, None)
+    # both kinds until fine ones have won often enough, then fine ones, and both again at every fourth attempt
+    assert [len(set(kinds)) for kinds in tried[1:]] == [2, 2, 2, 1, 1, 1, 2, 1, 1, 1]
+    assert tried[5] == [False, False]
+
+
+def _giant() -> Instance:
+    """Two equal devices; one item takes nearly all memory of one. The others stream from DRAM or take memory: enough of
+    both in all, but beside the giant is DRAM bandwidth without the memory that goes with it."""
+    giant = (Configuration(label="g", cycles_per_frame=10, m20k=99),)
+    either = (
+        Configuration(label="chip", cycles_per_frame=10, m20k=30),
+        Configuration(label="dram", cycles_per_frame=10, m20k=10, dram_bytes_per_frame=40),
+    )
+    items = [Item(name="giant", configurations={"P": giant})]
+    items += [Item(name=f"i{k}", configurations={"P": either}) for k in range(5)]
+    links = tuple(
+        Link(source="giant", target=f"i{k}", kind=Kind.ACTIVATION, bits_per_frame=Fraction(1)) for k in range(5)
+    )
+    machines = tuple(
+        Device(name=f"d{n}", part="P", dsp=1, m20k=100, alm=1, dram_bytes_per_s=100 * CLOCK, link_bits_per_s=10**9)
+        for n in range(2)
+    )
+    return Instance(name="giant", clock_hz=CLOCK, items=tuple(items), links=links, devices=machines)
+
+
+def test_cases_see_that_what_a_giant_leaves_is_of_little_use() -> None:
+    instance = _giant()
+    flat = flatten(instance)
+    # at T = 10 the other device has 100 M20K and 1000 bytes, but no item may need more than T: all five are there
+    assert Aggregate(instance, flat).refute(10) is None
+    slow = replace(instance, devices=tuple(replace(d, dram_bytes_per_s=8 * CLOCK) for d in instance.devices))
+    # 80 bytes a frame on each device: two items stream and three take 30: 110 M20K; both devices' bytes would be enough
+    assert Aggregate(slow, flatten(slow)).refute(10) is None
+    assert refuted_by_cases(slow, flatten(slow), 10)
+    assert not refuted_by_cases(instance, flat, 10)
+    # a third device gives them room again
+    three = replace(slow, devices=(*slow.devices, replace(slow.devices[0], name="d2")))
+    assert not refuted_by_cases(three, flatten(three), 10)
+
+
+def test_cases_raise_the_bound_of_a_network_with_one_giant_gradient() -> None:
+    instance = instance_of("mobilenet", mobilenet_v2, devices((6, "10AX115")))
+    flat = flatten(instance)
+    # 112 × 112 pixels in six passes each: where engines of five are needed, the gradient of 1 280 × 1 000 weights has
+    # no device
+    assert Aggregate(instance, flat).refute(75_263) is None
+    assert refuted_by_cases(instance, flat, 75_263)
+    assert not refuted_by_cases(instance, flat, 75_264)
