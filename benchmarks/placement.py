@@ -3,12 +3,14 @@
     python -m benchmarks.placement                                   # everything, five seeds: an hour
     python -m benchmarks.placement --only vgg-mini resnet18 --seeds 1 --seconds 20 --literal-seconds 0
     python -m benchmarks.placement --scaling build/scaling.svg       # time against layers, devices; 15 min
+    python -m benchmarks.placement --seconds 60 --instances build/networks/*/place/searched-instance.json
 
 Instances are training graphs with the stated cost model of `placement.synthetic` at 200 MHz, devices filled to at most
 85 % of their blocks and 70 % of their DRAM bandwidth. Every run is a process of its own (so its memory can be told),
 with the compiled kernel loaded before the clock starts; bounds are inside the time. Of several seeds the worst value of
 every column stands in the table. Times are seconds; "–": not reached. The literal model is the poster's method:
-equations (1)–(6), bisection to 5 %; its gap is against our bound of the same run.
+equations (1)–(6), bisection to 5 %; its gap is against our bound of the same run. `--instances` takes problems with
+costs of elaborated circuits, as `dagtrain place` leaves them behind.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from dagtrain.files import write_text
 from dagtrain.report.chart import line_chart
 from hdl.errors import DagtrainError
-from placement.instance import Instance
+from placement.instance import Instance, instance_from_json
 from placement.plan import Plan
 from placement.search import Progress, SearchOptions, Solver, find_plan
 from placement.synthetic import (
@@ -73,6 +75,8 @@ INSTANCES: dict[str, Case] = {
     "resnet152-32": Case(resnet152, ((32, "AGFB014"),), 60),
     "resnet152-split-100": Case(resnet152, ((100, "AGFB014"),), 300, SPLIT),
 }
+# time limit of a search of a problem from a file
+FILE_SECONDS = 60.0
 GOALS = (0.05, 0.01, 0.0)
 # networks of more and more layers on eight devices, and ResNet-50 on more and more devices
 FIXED_DEVICES, DEVICE_COUNTS, SCALING_SECONDS = 8, (2, 4, 8, 16, 32, 64, 100), 60.0
@@ -112,7 +116,9 @@ class Run:
 
 
 def build(name: str) -> Instance:
-    """An instance of the table by name."""
+    """An instance of the table by name, or of a file."""
+    if name.endswith(".json"):
+        return instance_from_json(Path(name).read_text(encoding="utf-8"))
     case = (INSTANCES | GROWING | SPREADING)[name]
     return instance_of(name, case.network, devices(*case.cluster), split_above=case.split_above)
 
@@ -168,9 +174,10 @@ def row(name: str, solver: Solver, runs: list[Run], bound_fps: float) -> str:
     """One line of the table, of the worst values over the seeds."""
     failed = next((run.failure for run in runs if run.failure), "")
     fps = min(run.fps for run in runs)
+    label = Path(name).parent.parent.name if name.endswith(".json") else name
     within = [worst([run.within[k] for run in runs]) for k in range(len(GOALS))]
     cells = [
-        name, str(runs[0].layers), str(runs[0].devices), solver.value, worst([run.first for run in runs]), *within,
+        label, str(runs[0].layers), str(runs[0].devices), solver.value, worst([run.first for run in runs]), *within,
         f"{max(run.seconds for run in runs):.1f}", failed or f"{fps:.1f}", f"{bound_fps:.1f}",
         "–" if failed or not bound_fps else f"{1 - fps / bound_fps:.2%}",
         f"{min(run.dsp_share for run in runs):.1%}", str(max(run.megabytes for run in runs)),
@@ -207,13 +214,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="time limit of one run (default: as the table of instances says)")
     parser.add_argument("--literal-seconds", type=float, default=300.0, help="time limit of the literal model; 0: skip")
     parser.add_argument("--scaling", type=Path, help="measure growing instances instead; plots go beside this SVG file")
+    parser.add_argument("--instances", nargs="+", type=Path, help="search these JSON files instead of the table")
     arguments = parser.parse_args()
     if arguments.scaling:
         scaling(arguments.scaling, seed=0)
         return
     print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
-    for name in arguments.only:
-        seconds = arguments.seconds or INSTANCES[name].seconds
+    for name in map(str, arguments.instances or arguments.only):
+        seconds = arguments.seconds or (FILE_SECONDS if arguments.instances else INSTANCES[name].seconds)
         runs = [in_child(name, seed, seconds, Solver.FAST) for seed in range(arguments.seeds)]
         bounds = [run.bound_fps for run in runs if run.bound_fps]
         bound = min(bounds) if bounds else 0.0

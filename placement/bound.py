@@ -4,7 +4,8 @@ Each relaxation drops constraints, so what is infeasible there is infeasible alt
 smaller one (feasibility is monotone in T). Only INFEASIBLE counts: a solver that ran out of budget refutes nothing.
 All arithmetic is integer, so a bound does not hang on floating-point tolerances.
 
-Cheapest first: `single_bound`, `aggregate_bound`, `placement.packing`, `placement.window`.
+Cheapest first: `single_bound`, `aggregate_bound`, `placement.cases`, `placement.packing`, `placement.neighbourhood`,
+`placement.window`.
 """
 
 from __future__ import annotations

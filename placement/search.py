@@ -1,7 +1,7 @@
 """Finds the least cycles a frame: a proven bound first, then placements from the bound upwards and back down.
 
     integer T         least cycles a frame; costs are staircases in T, rates fit when bits · clock ≤ capacity · T
-    quick bounds      `placement.bound`, `placement.aggregate`: milliseconds
+    quick bounds      `placement.bound`, `placement.aggregate`, `placement.cases`: milliseconds
     placements        `placement.heuristic` at the bound's T, backing off while it fails; then bisection
     slower bounds     `placement.packing`, `placement.window`, for the gap that is left
     small instances   the exact model (`placement.model`) instead, to proven optimality

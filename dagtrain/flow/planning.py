@@ -66,8 +66,8 @@ QUICK = 6
 # how much slower a plan may become by them before that is tried; the step to a slower level if nothing else helps
 RESERVES = (Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
 KEPT_RATIO = 1.02
-# levels tried between that of the search and that of the best placement that holds, and what is left free there
-BETWEEN_ROUNDS, BETWEEN_RESERVE = 3, Fraction(6, 100)
+# levels tried between that of the search and that of the best placement that holds
+BETWEEN_ROUNDS = 4
 RESERVE_STEP = 1.4
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
@@ -419,13 +419,23 @@ class Planner:
             if high <= low * KEPT_RATIO or self.out_of_time:
                 break
             middle = math.isqrt(low * high)
-            plan = self._with_reserve(best.plan, middle, BETWEEN_RESERVE)
-            held = self._holds_at(plan, middle, found) if plan is not None else None
+            held = self._held_with_reserve(best.plan, middle, found)
             if held is not None and held.plan.cycles_per_frame < high:
                 best = held
             else:
                 low = middle
         return best
+
+    def _held_with_reserve(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
+        """A placement that holds at one level, with the middle reserve, or the least if that leaves too little room, or
+        the largest if it isn't enough."""
+        least, middle, largest = RESERVES
+        placed = self._with_reserve(plan, cycles, middle)
+        held = self._holds_at(placed, cycles, found) if placed is not None else None
+        if held is not None or self.out_of_time:
+            return held
+        placed = self._with_reserve(plan, cycles, least if placed is None else largest)
+        return self._holds_at(placed, cycles, found) if placed is not None else None
 
     def _holds_at(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
         """The placement of a plan folded for ``cycles`` with its links and homes, if it holds."""
