@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from dagtrain.flow import planning, sweep_step
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.planning import Planner
+from dagtrain.flow.planning import RESERVES, Planner
 from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
 from hdl.errors import FoldingError, InfeasibleError
@@ -268,6 +269,8 @@ def test_levels_between_the_search_and_what_holds_are_tried(tmp_path: Path, monk
     planner = Planner(graph, cluster, estimator, SearchOptions(), {}, Silent())
     planned = planner.run()
     tried: list[int] = []
+    reserves: list[Fraction] = []
+    room = Fraction(1)
 
     def at(cycles: int) -> Any:
         return replace(planned, plan=replace(planned.plan, cycles_per_frame=cycles))
@@ -276,11 +279,24 @@ def test_levels_between_the_search_and_what_holds_are_tried(tmp_path: Path, monk
         tried.append(cycles)
         return at(cycles) if cycles >= 130 else None
 
-    monkeypatch.setattr(Planner, "_with_reserve", lambda *_: planned.plan)
+    def reserved(_planner: Planner, _plan: Any, _cycles: int, share: Fraction) -> Any:
+        reserves.append(share)
+        return planned.plan if share < room else None
+
+    monkeypatch.setattr(Planner, "_with_reserve", reserved)
     monkeypatch.setattr(Planner, "_holds_at", holds)
     best = planner._between_levels(at(200), at(100).plan)
-    assert best.plan.cycles_per_frame == 141
-    assert tried == [141, 118, 128]
+    assert best.plan.cycles_per_frame == 134
+    # what doesn't hold is tried with more reserve
+    assert tried == [141, 118, 118, 128, 128, 134]
+    least, middle, largest = RESERVES
+    assert reserves == [middle, middle, largest, middle, largest, middle]
+    # and where a placement leaves no such reserve, with less
+    reserves.clear()
+    room = middle
+    assert planner._between_levels(at(150), at(130).plan).plan.cycles_per_frame == 131
+    assert reserves == [middle, least] * 3
     # close enough to the search's own: nothing is tried
+    reserves.clear()
     assert planner._between_levels(at(101), at(100).plan).plan.cycles_per_frame == 101
-    assert tried == [141, 118, 128]
+    assert not reserves
