@@ -55,7 +55,7 @@ class Descent:
         self.table = OptionTable(instance)
         self.aggregate = Aggregate(instance, self.flat)
         self.annealer = Annealer(instance, self.flat, seed=options.seed, workers=options.workers)
-        self.neighbourhoods = Neighbourhoods(instance, self.flat, self.effort, options.window_seconds)
+        self.neighbourhoods = Neighbourhoods(instance, self.flat, self.effort, options.window_seconds / 2)
         self.levels: list[int] = sorted({int(cycles) for cycles in self.flat.cycles})
         self.bound = Bound(1, "nothing runs in less than one cycle")
         self.best: Assignment | None = None
@@ -173,7 +173,7 @@ class Descent:
 
     def lengthen(self) -> None:
         """Longer chains, for the descent from the first placement: long enough to cool slowly, by the size."""
-        units = min(3, 1 + len(self.instance.items) // 250)
+        units = min(8, 1 + len(self.instance.items) // 250)
         self.slice = max(self.slice, units * self.options.anneal_moves)
 
     def descend(self, budget: int) -> None:

@@ -29,7 +29,7 @@ REPAIRS, NEAR = 3, 0.01
 # by how much devices seem smaller after each rounding that failed: M20K blocks, and DRAM bandwidth
 LESS_M20K, LESS_DRAM = 4, 0.001
 # after so many wins in a row a kind of chain has all threads, but for every fourth attempt
-STREAK = 3
+STREAK = 2
 
 
 class Annealer:
