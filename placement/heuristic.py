@@ -75,9 +75,9 @@ class Annealer:
 
     def _keep_score(self, kinds: list[bool], energies: list[float]) -> None:
         """Which kind came nearest; both as near is no win."""
-        nearest = {kind for kind, energy in zip(kinds, energies, strict=True) if energy <= min(energies)}
         if len(set(kinds)) < 2:
             return
+        nearest = {kind for kind, energy in zip(kinds, energies, strict=True) if energy <= min(energies)}
         if nearest == {self.winner}:
             self.streak += 1
         else:
@@ -106,10 +106,12 @@ class Annealer:
         energy, state = anneal.anneal(
             problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop
         )
+        # what fits but is not rounded yet is near, but no placement
         first = max(energy, NEAR * 1e-3)
         for repair in range(REPAIRS + 1):
             if self.stop[0] or energy > NEAR:
                 break
+            # once devices seem smaller, a little too much for them may still fit
             found = settle(encoded, self.instance, state, self.seed) if energy <= 0.0 or repair else None
             if found is not None and self.holds(found, cycles):
                 return 0.0, found
