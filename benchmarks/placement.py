@@ -123,7 +123,7 @@ def build(name: str) -> Instance:
     return instance_of(name, case.network, devices(*case.cluster), split_above=case.split_above)
 
 
-def search(name: str, seed: int, seconds: float, solver: Solver) -> Run:
+def search(name: str, seed: int, seconds: float, solver: Solver, gap: float = 0.0) -> Run:
     """Run one search in this process."""
     warm = instance_of("warm", small_residual, devices((2, "10AX115")))
     find_plan(warm, SearchOptions(exact_choices=0, anneal_moves=1_000, anneal_budget=5_000, window_seconds=0.5))
@@ -142,7 +142,7 @@ def search(name: str, seed: int, seconds: float, solver: Solver) -> Run:
                     times.setdefault(goal, now)
 
     try:
-        options = SearchOptions(seed=seed, time_limit_seconds=seconds, solver=solver, anneal_budget=10**9)
+        options = SearchOptions(seed=seed, time_limit_seconds=seconds, solver=solver, gap=gap, anneal_budget=10**9)
         plan: Plan | None = find_plan(instance, options, watch)
         failure = ""
     except DagtrainError as error:
@@ -157,11 +157,11 @@ def search(name: str, seed: int, seconds: float, solver: Solver) -> Run:
     )  # fmt: skip
 
 
-def in_child(name: str, seed: int, seconds: float, solver: Solver) -> Run:
+def in_child(name: str, seed: int, seconds: float, solver: Solver, gap: float = 0.0) -> Run:
     """Run one search in a process of its own."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(search, name, seed, seconds, solver).result()
+        return pool.submit(search, name, seed, seconds, solver, gap).result()
 
 
 def worst(values: list[float | None]) -> str:
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(INSTANCES), default=list(INSTANCES), help="instances to run")
     parser.add_argument("--seeds", type=int, default=5, help="seeds for each instance; the worst is shown")
     parser.add_argument("--seconds", type=float, help="time limit of one run (default: as the table of instances says)")
+    parser.add_argument("--gap", type=float, default=0.0, help="stop a run of ours this close to the bound")
     parser.add_argument("--literal-seconds", type=float, default=300.0, help="time limit of the literal model; 0: skip")
     parser.add_argument("--scaling", type=Path, help="measure growing instances instead; plots go beside this SVG file")
     parser.add_argument("--instances", nargs="+", type=Path, help="search these JSON files instead of the table")
@@ -222,7 +223,7 @@ def main() -> None:
     print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
     for name in map(str, arguments.instances or arguments.only):
         seconds = arguments.seconds or (FILE_SECONDS if arguments.instances else INSTANCES[name].seconds)
-        runs = [in_child(name, seed, seconds, Solver.FAST) for seed in range(arguments.seeds)]
+        runs = [in_child(name, seed, seconds, Solver.FAST, arguments.gap) for seed in range(arguments.seeds)]
         bounds = [run.bound_fps for run in runs if run.bound_fps]
         bound = min(bounds) if bounds else 0.0
         print(row(name, Solver.FAST, runs, bound), flush=True)
