@@ -24,6 +24,7 @@ from dagtrain.flow.costs import LevelCosts, Offer, PortCosts
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
+from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.split_layers import Parts
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
@@ -71,7 +72,7 @@ BETWEEN_ROUNDS = 4
 RESERVE_STEP = 1.4
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
-RESERVE_GAP = 0.5
+RESERVE_GAP = 0.05
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports, or a level to be one that all layers keep
@@ -393,6 +394,9 @@ class Planner:
         where that costs throughput; the fastest.  If none holds at its level: the last at a slower one."""
         # what is folded for this level keeps the plan's pace, but for the levels in between that links or DRAM made
         level = min((level for level in levels if level >= found.cycles_per_frame), default=max(levels))
+        if level > found.cycles_per_frame * KEPT_RATIO:
+            level = found.cycles_per_frame
+        level = self._foldable(level, found)
         plan: Plan | None = found
         best: Planned | None = None
         last = found
@@ -418,13 +422,27 @@ class Planner:
             high = best.plan.cycles_per_frame
             if high <= low * KEPT_RATIO or self.out_of_time:
                 break
-            middle = math.isqrt(low * high)
+            middle = self._foldable(math.isqrt(low * high), best.plan)
+            if middle >= high:
+                break
             held = self._held_with_reserve(best.plan, middle, found)
             if held is not None and held.plan.cycles_per_frame < high:
                 best = held
             else:
                 low = middle
         return best
+
+    def _foldable(self, cycles: int, plan: Plan) -> int:
+        """This level or the next one slower, in small steps, that all layers can keep with the homes of a plan."""
+        moved = move_memories(self.graph, memory_homes(plan_choices(plan)))
+        while True:
+            try:
+                fold_graph(moved, cycles)
+                return cycles
+            except FoldingError:
+                if cycles > SLOWEST:
+                    raise
+                cycles = math.ceil(cycles * SLOWER_RATIO)
 
     def _held_with_reserve(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
         """A placement that holds at one level, with the middle reserve, or the least if that leaves too little room, or
@@ -466,7 +484,7 @@ class Planner:
             priced = self._priced(cycles, memory_homes(plan_choices(plan)), None)
             self.progress.end()
             instance = self._instance([priced], self._ported or self._links())
-            # the level is given: the first placement found at it will do
+            # engines keep the level; the search ends when DRAM and links nearly do
             search = replace(
                 self._quick,
                 tidy_seconds=self.search.tidy_seconds,
