@@ -84,11 +84,19 @@ class Builder:
         return Tensor(self.item("input", costs, pinned=self.first_device), channels, size)
 
     def conv(self, x: Tensor, channels: int, kernel: int, stride: int, name: str, *, depthwise: bool = False) -> Tensor:
-        """Forward engine, error engine, gradient engine (one tile) and update; the input is forked and stashed."""
+        """A convolution; its engines are two of each kind if it multiplies more than `split_above` times a frame."""
         out = -(-x.size // stride)
         weights = kernel * kernel * x.channels * (1 if depthwise else channels)
         if weights * out * out > self.split_above and x.source != "input":
             return self._halves(x, channels, kernel, stride, name)
+        return self._engines(x, channels, kernel, stride, name, depthwise=depthwise)
+
+    def _engines(
+        self, x: Tensor, channels: int, kernel: int, stride: int, name: str, *, depthwise: bool = False
+    ) -> Tensor:
+        """Forward engine, error engine, gradient engine (one tile) and update; the input is forked and stashed."""
+        out = -(-x.size // stride)
+        weights = kernel * kernel * x.channels * (1 if depthwise else channels)
         shape = (x.channels, channels, kernel, x.size, out, depthwise, self.window)
         self.macs += (2 if x.source == "input" else 3) * weights * out * out
         fork = self.stream(x, f"{name}.fork", Kind.ACTIVATION)
@@ -122,9 +130,7 @@ class Builder:
         outer, tapes, parts = self.tape, [], []
         for k, count in enumerate((channels - channels // 2, channels // 2)):
             self.tape = []
-            whole, self.split_above = self.split_above, 2**62
-            parts.append(self.conv(fork, count, kernel, stride, f"{name}_part{k}"))
-            self.split_above = whole
+            parts.append(self._engines(fork, count, kernel, stride, f"{name}_part{k}"))
             tapes.append(self.tape)
         self.tape = outer
         joined = self.stream(parts[0], f"{name}.concat", Kind.ACTIVATION, channels=channels)

@@ -296,6 +296,20 @@ def test_levels_between_the_search_and_what_holds_are_tried(tmp_path: Path, monk
     room = middle
     assert planner._between_levels(at(150), at(130).plan).plan.cycles_per_frame == 131
     assert reserves == [middle, least] * 3
+    # a level that some layer can't keep is passed over, and none is left below the plan's own
+    reserves.clear()
+
+    def fold(graph: Any, cycles: int) -> None:
+        del graph
+        if cycles < 120:
+            raise FoldingError("too fast")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "fold_graph", fold)
+        assert planner._foldable(100, planned.plan) == 123
+        assert planner._foldable(120, planned.plan) == 120
+        assert planner._between_levels(at(110), at(100).plan).plan.cycles_per_frame == 110
+    assert not reserves
     # close enough to the search's own: nothing is tried
     reserves.clear()
     assert planner._between_levels(at(101), at(100).plan).plan.cycles_per_frame == 101

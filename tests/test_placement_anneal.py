@@ -120,6 +120,23 @@ def test_cases_see_that_what_a_giant_leaves_is_of_little_use() -> None:
     assert not refuted_by_cases(three, flatten(three), 10)
 
 
+def test_halves_of_a_convolution_multiply_as_often_as_the_whole() -> None:
+    cluster = devices((2, "10AX115"))
+    whole = instance_of("small", small_residual, cluster)
+    split = instance_of("small", small_residual, cluster, split_above=20_000)
+
+    def weight_bits(instance: Instance, layer: str) -> Fraction:
+        links = (link for link in instance.links if link.kind is Kind.WEIGHT and link.target.startswith(layer))
+        return sum((link.bits_per_frame for link in links if link.target.endswith(".forward")), Fraction(0))
+
+    halved = {item.layer.removesuffix("_part0") for item in split.items if item.layer.endswith("_part0")}
+    assert halved == {"block_conv2"}
+    # fork, concat, deal and sum, and six nodes more for the second half
+    assert len(split.items) == len(whole.items) + 10
+    for layer in ("stem", "block_conv1", "block_conv2", "fc"):
+        assert weight_bits(split, layer) == weight_bits(whole, layer) > 0
+
+
 def test_cases_raise_the_bound_of_a_network_with_one_giant_gradient() -> None:
     instance = instance_of("mobilenet", mobilenet_v2, devices((6, "10AX115")))
     flat = flatten(instance)
