@@ -211,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(INSTANCES), default=list(INSTANCES), help="instances to run")
     parser.add_argument("--seeds", type=int, default=5, help="seeds for each instance; the worst is shown")
+    parser.add_argument("--seed", type=int, help="run this seed alone")
     parser.add_argument("--seconds", type=float, help="time limit of one run (default: as the table of instances says)")
     parser.add_argument("--gap", type=float, default=0.0, help="stop a run of ours this close to the bound")
     parser.add_argument("--literal-seconds", type=float, default=300.0, help="time limit of the literal model; 0: skip")
@@ -218,17 +219,18 @@ def main() -> None:
     parser.add_argument("--instances", nargs="+", type=Path, help="search these JSON files instead of the table")
     arguments = parser.parse_args()
     if arguments.scaling:
-        scaling(arguments.scaling, seed=0)
+        scaling(arguments.scaling, seed=arguments.seed or 0)
         return
     print("| " + " | ".join(HEADS) + " |\n|" + " --- |" * len(HEADS), flush=True)
     for name in map(str, arguments.instances or arguments.only):
         seconds = arguments.seconds or (FILE_SECONDS if arguments.instances else INSTANCES[name].seconds)
-        runs = [in_child(name, seed, seconds, Solver.FAST, arguments.gap) for seed in range(arguments.seeds)]
+        seeds = range(arguments.seeds) if arguments.seed is None else [arguments.seed]
+        runs = [in_child(name, seed, seconds, Solver.FAST, arguments.gap) for seed in seeds]
         bounds = [run.bound_fps for run in runs if run.bound_fps]
         bound = min(bounds) if bounds else 0.0
         print(row(name, Solver.FAST, runs, bound), flush=True)
         if arguments.literal_seconds > 0:
-            literal = in_child(name, 0, arguments.literal_seconds, Solver.LITERAL)
+            literal = in_child(name, seeds[0], arguments.literal_seconds, Solver.LITERAL)
             print(row(name, Solver.LITERAL, [literal], bound), flush=True)
 
 

@@ -50,6 +50,18 @@ def anneal(
     return float(energy), state
 
 
+def broken_units(problem: Problem, state: Start) -> Ints:
+    """Units on devices over capacity, and those at links of cycles with unequal hops, in order."""
+    working = _fresh(problem, state.device.copy(), state.tile.copy())
+    broken = working.energy[state.device] > 0.0
+    for link in range(len(problem.link_a)):
+        cycles = problem.cycle_list[problem.cycle_start[link] : problem.cycle_start[link + 1]]
+        if working.skew[cycles].any():
+            broken[problem.link_a[link]] = broken[problem.link_b[link]] = True
+    found: Ints = np.flatnonzero(broken)
+    return found
+
+
 # --- the compiled kernel -----------------------------------------------------------------------------------------
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -278,19 +290,19 @@ def _neighbour(problem: Problem, device: Ints, u: int) -> int:
 @inlined
 def _propose_units(problem: Problem, device: Ints, wish: Ints, r: float) -> int:
     """One or two units: to a neighbour's device, exchanged, or pulled together along a link."""
-    u = _below(len(problem.pin))
+    u = problem.free[_below(len(problem.free))]
     if r < 0.28:
         return _wish(wish, 0, u, _neighbour(problem, device, u))
     if r < 0.46:
-        v = _below(len(problem.pin))
+        v = problem.free[_below(len(problem.free))]
         if len(problem.part) > 16 and np.random.random() < 0.5:
             v = min(len(problem.pin) - 1, max(0, u + _below(41) - 20))
         if device[u] == device[v]:
             return 0
         return _wish(wish, _wish(wish, 0, u, device[v]), v, device[u])
-    if len(problem.link_a) == 0:
+    if len(problem.free_links) == 0:
         return 0
-    link = _below(len(problem.link_a))
+    link = problem.free_links[_below(len(problem.free_links))]
     a, b = problem.link_a[link], problem.link_b[link]
     if np.random.random() < 0.5:
         return _wish(wish, 0, a, device[b])
@@ -519,7 +531,7 @@ def _try_unit(problem: Problem, state: State, u: int, d: int, temperature: float
 @inlined
 def _try_tile(problem: Problem, state: State, temperature: float) -> float:
     """Give a random group another tile; the rise in energy, 0 if that was taken back or impossible."""
-    g = _below(len(problem.slots))
+    g = problem.free_groups[_below(len(problem.free_groups))]
     old, tile = state.tile[g], _below(problem.slots[g])
     if tile == old:
         return 0.0
@@ -558,7 +570,7 @@ def _anneal(problem: Problem, state: State, moves: int, seed: int, hottest: floa
             temperature = hottest * np.exp(cooling * n / moves)
             reach = 1.0 - n / moves
         state.count[1], state.count[2] = n, 0
-        if len(problem.slots) > 0 and np.random.random() < 0.05:
+        if len(problem.free_groups) > 0 and np.random.random() < 0.05:
             rise = _try_tile(problem, state, temperature)
         else:
             rise = _try_units(problem, state, temperature, reach)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -62,6 +63,10 @@ class Problem(NamedTuple):
     line: Any
     layer_start: Any
     layer_list: Any
+    # units, links and tile groups that moves begin with
+    free: Any
+    free_links: Any
+    free_groups: Any
 
 
 @dataclass
@@ -225,6 +230,7 @@ def encode(
         np.array([a for a, _ in pairs], dtype=np.int64), np.array([b for _, b in pairs], dtype=np.int64), link_loads,
         *_csr(at_unit), *_cycle_arrays(hop_cycles(instance, grounded=grounded), units, pairs),
         np.array(line, dtype=np.int64), *_csr(_layers(instance, units)),
+        *(np.arange(count, dtype=np.int64) for count in (len(pins), len(pairs), len(flat.members))),
     )  # fmt: skip
     encoded = Encoded(problem, menu, flat, cycles)
     return encoded if all(homes_of(problem, unit) for unit in range(len(pins))) else None
@@ -273,6 +279,11 @@ def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:
 def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     start = np.cumsum([0] + [len(row) for row in rows]).astype(np.int64)
     return start, np.array([value for row in rows for value in row], dtype=np.int64)
+
+
+def _lists(start: Ints, members: Ints) -> list[Ints]:
+    """The rows of a CSR pair."""
+    return [members[begin:end] for begin, end in pairwise(start)]
 
 
 def hop_cycles(instance: Instance, *, grounded: bool = True) -> list[dict[tuple[int, int], int]]:
@@ -405,3 +416,28 @@ def tightened(problem: Problem, m20k: int, dram_share: float) -> Problem:
     capacity[:, 1] -= np.minimum(m20k, capacity[:, 1] // 100)
     capacity[:, 3] *= 1 - dram_share
     return problem._replace(capacity=capacity)
+
+
+def focused(problem: Problem, start: Start, units: Ints, count: int) -> Problem:
+    """The problem in which only these units may move and those nearest to them by links, about `count` in all."""
+    free = np.zeros(len(problem.pin), dtype=bool)
+    free[units] = True
+    while free.sum() < count:
+        ends = free[problem.link_a] | free[problem.link_b]
+        grown = free.copy()
+        grown[problem.link_a[ends]] = grown[problem.link_b[ends]] = True
+        if grown.sum() == free.sum():
+            break
+        free = grown
+    groups = [problem.unit[row] for row in _lists(problem.group_start, problem.group_list)]
+    layers = [row for row in _lists(problem.layer_start, problem.layer_list) if free[row].any()]
+    layer_start, layer_list = _csr([row.tolist() for row in layers])
+    return problem._replace(
+        pin=np.where(free, problem.pin, start.device),
+        free=np.flatnonzero(free),
+        free_links=np.flatnonzero(free[problem.link_a] | free[problem.link_b]),
+        free_groups=np.array([g for g, row in enumerate(groups) if free[row].all()], dtype=np.int64),
+        line=problem.line[free[problem.line]],
+        layer_start=layer_start,
+        layer_list=layer_list,
+    )

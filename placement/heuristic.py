@@ -5,7 +5,10 @@ which one ends first, so the outcome does not depend on the machine or its load.
 
 There are two kinds. *Coarse* chains move light items with their neighbours and give each device one exchange rate,
 which needs no rounding: good where multipliers are scarce. *Fine* ones move every item by itself and let devices mix
-two rates: good where memories and DRAM are full to the last block. A state that does not survive rounding is annealed a
+two rates: good where memories and DRAM are full to the last block.
+
+On a large cluster a chain mostly ends with one thing broken in one place. So what is broken is mended there: only the
+items around it move, again and again from the best state so far. A state that does not survive rounding is annealed a
 little further, coolly, on devices that seem somewhat smaller, which nearly always helps.
 """
 
@@ -26,6 +29,10 @@ from placement.settle import settle
 REPAIR_SHARE, REPAIR_HOTTEST = 0.3, 0.05 * anneal.HOTTEST
 # tries to repair, and the energy up to which a state is worth it
 REPAIRS, NEAR = 3, 0.01
+# moves to mend what is broken in one place, how hot, and how many units move: fewer and more by turns
+MEND_MOVES, MEND_HOTTEST, MEND_UNITS = 400_000, 0.3 * anneal.HOTTEST, (120, 250)
+# … where that is at most this share of all units
+MEND_SHARE = 0.25
 # by how much devices seem smaller after each rounding that failed: M20K blocks, and DRAM bandwidth
 LESS_M20K, LESS_DRAM = 4, 0.001
 # after so many wins in a row a kind of chain has all threads, but for every fourth attempt
@@ -106,6 +113,7 @@ class Annealer:
         energy, state = anneal.anneal(
             problem, encode.repaired(problem, start), moves=moves, seed=seed, hottest=hottest, stop=self.stop
         )
+        energy, state = self._mended(problem, energy, state, moves, seed)
         # what fits but is not rounded yet is near, but no placement
         first = max(energy, NEAR * 1e-3)
         for repair in range(REPAIRS + 1):
@@ -122,6 +130,24 @@ class Annealer:
                     hottest=REPAIR_HOTTEST, stop=self.stop,
                 )  # fmt: skip
         return first, None
+
+    def _mended(
+        self, problem: encode.Problem, energy: float, state: encode.Start, moves: int, seed: int
+    ) -> tuple[float, encode.Start]:
+        """The state with what is broken annealed anew, in as many moves again, if that is a small part of it."""
+        for attempt in range(moves // MEND_MOVES):
+            if energy <= 0.0 or self.stop[0]:
+                break
+            count = MEND_UNITS[attempt % len(MEND_UNITS)]
+            focused = encode.focused(problem, state, anneal.broken_units(problem, state), count)
+            if len(focused.free) > len(problem.pin) * MEND_SHARE:
+                break
+            mended, other = anneal.anneal(
+                focused, state, moves=MEND_MOVES, seed=seed + attempt, hottest=MEND_HOTTEST, stop=self.stop
+            )
+            if mended <= energy:
+                energy, state = mended, other
+        return energy, state
 
     def holds(self, assignment: Assignment, cycles: int) -> bool:
         """Whether hops and rates hold exactly at T: the kernel adds up floats, this does not."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hdl.tensor import Kind
 from placement import anneal, encode
 from placement.aggregate import Aggregate
 from placement.cases import refuted_by_cases
-from placement.flat import flatten
+from placement.flat import Ints, flatten
 from placement.heuristic import STREAK, Annealer
 from placement.instance import Configuration, Device, Instance, Item, Link
 from placement.synthetic import devices, instance_of, mobilenet_v2, small_residual
@@ -49,6 +51,77 @@ def test_the_energy_kept_move_by_move_is_that_of_the_final_state(seed: int, coar
     assert energy == pytest.approx(again, abs=1e-9), f"seed {seed}"
     assert (same.device == state.device).all()
     assert (state.device != start.device).any()
+
+
+def _placed(count: int, cycles: int) -> tuple[Annealer, encode.Encoded, encode.Start]:
+    """A network on so many FPGAs with a state that breaks nothing."""
+    instance = instance_of("mobilenet", mobilenet_v2, devices((count, "AGFB014")))
+    flat = flatten(instance)
+    encoded = encode.encode(instance, flat, cycles, merge=False, seed=0)
+    assert encoded is not None
+    energy, state = anneal.anneal(encoded.problem, encode.mirror_start(encoded.problem, None), moves=1_000_000, seed=0)
+    assert energy == 0.0
+    return Annealer(instance, flat, seed=0, workers=1), encoded, state
+
+
+def _broken(
+    problem: encode.Problem, state: encode.Start, rng: np.random.Generator, units: Sequence[int] | Ints
+) -> tuple[encode.Start, float]:
+    """The state with one of these units on a wrong device, and its energy."""
+    while True:
+        wrong = state.copy()
+        wrong.device[rng.choice(units)] = rng.integers(len(problem.part))
+        energy, _ = anneal.anneal(problem, wrong, moves=0, seed=0)
+        if energy > 0.0:
+            return wrong, energy
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_broken_in_one_place_is_mended_there(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    annealer, encoded, placed = _placed(10, 300_000)
+    problem = encoded.problem
+    broken, energy = _broken(problem, placed, np.random.default_rng(seed), range(len(problem.pin)))
+    seen: list[encode.Problem] = []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        seen.append(arguments[0])
+        return anneal_itself(*arguments, **options)
+
+    anneal_itself = anneal.anneal
+    monkeypatch.setattr(anneal, "anneal", watched)
+    monkeypatch.setattr("placement.heuristic.MEND_MOVES", 50_000)
+    monkeypatch.setattr("placement.heuristic.MEND_UNITS", (60,))
+    mended, state = annealer._mended(problem, energy, broken, 1_000_000, seed)
+    assert mended == 0.0, f"seed {seed}"
+    moved = np.flatnonzero(state.device != broken.device)
+    assert len(moved) > 0
+    assert {int(unit) for unit in moved} <= {int(unit) for focused in seen for unit in focused.free}
+    # with nowhere to be mended alone, it is left as it is
+    monkeypatch.setattr("placement.heuristic.MEND_SHARE", 0.0)
+    assert annealer._mended(problem, energy, broken, 1_000_000, seed)[0] == energy
+
+
+def test_only_what_is_near_moves_in_a_focused_problem() -> None:
+    _, encoded, state = _placed(10, 300_000)
+    problem = encoded.problem
+    # near a tile group's first engine alone
+    focused = encode.focused(problem, state, problem.unit[[encoded.flat.members[20][0]]], 30)
+    assert 30 <= len(focused.free) < len(problem.pin) / 2
+    # something is broken elsewhere too, so that it doesn't end, and hot, so that units would go anywhere
+    far = np.setdiff1d(np.arange(len(problem.pin)), focused.free)
+    state, _ = _broken(problem, state, np.random.default_rng(1), far)
+    focused = focused._replace(pin=np.where(focused.pin >= 0, state.device, -1))
+    _, after = anneal.anneal(focused, state, moves=20_000, seed=1, hottest=9.0, coldest=9.0)
+    moved = np.flatnonzero(after.device != state.device)
+    assert len(moved) > 10
+    assert set(moved) <= set(focused.free)
+    whole = [
+        g for g in range(len(problem.slots)) if set(problem.unit[list(encoded.flat.members[g])]) <= set(focused.free)
+    ]
+    np.testing.assert_array_equal(focused.free_groups, whole)
+    partly = [g for g in encoded.flat.members if len(np.intersect1d(problem.unit[list(g)], focused.free))]
+    assert 0 < len(whole) < len(partly), "every group lies wholly inside or outside"
+    assert set(np.flatnonzero(after.tile != state.tile)) <= set(whole)
 
 
 def test_tightened_devices_lose_memory_and_bandwidth_and_nothing_else() -> None:
