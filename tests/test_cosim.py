@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
@@ -14,20 +16,33 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
+from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import BATCH, CYCLES, DEVICES, inception_net, placement, residual_net
 
 
-def design(graph: Graph, kind: str) -> tuple[ClusterDesign, ModuleLibrary]:
+def design(graph: Graph, kind: str, folds: Mapping[str, int] | None = None) -> tuple[ClusterDesign, ModuleLibrary]:
     library = ModuleLibrary(cache_folder() / "modules")
-    return design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, library, word_bits=64), library
+    placed = placement(graph, kind)
+    return design_cluster(graph, placed, DEVICES, CYCLES, library, word_bits=64, folds=folds), library
 
 
 def train(
     graph: Graph, kind: str, folder: Path, simulator: Simulator = Simulator.VERILATOR, seed: int = 1
 ) -> ClusterRun:
     made, library = design(graph, kind)
+    return run(made, library, graph, folder, simulator, seed)
+
+
+def run(
+    made: ClusterDesign,
+    library: ModuleLibrary,
+    graph: Graph,
+    folder: Path,
+    simulator: Simulator = Simulator.VERILATOR,
+    seed: int = 1,
+) -> ClusterRun:
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(4)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=seed)
     return simulate_cluster(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
@@ -38,10 +53,10 @@ def train(
 def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
     staleness: int, kind: str, tmp_path: Path
 ) -> None:
-    run = train(residual_net(staleness), kind, tmp_path)
-    assert run.mismatches == ()
-    assert run.compared_words > 300
-    assert len(run.losses) == 4 * BATCH
+    trained = train(residual_net(staleness), kind, tmp_path)
+    assert trained.mismatches == ()
+    assert trained.compared_words > 300
+    assert len(trained.losses) == 4 * BATCH
 
 
 @pytest.mark.parametrize("kind", ["one", "dealt out"])
@@ -49,11 +64,26 @@ def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("one", 1), ("dealt out", 2)])
+def test_engines_folded_for_different_paces_train_to_the_bits_of_the_emulator(
+    kind: str, seed: int, tmp_path: Path
+) -> None:
+    graph, rng = residual_net(2), np.random.default_rng(seed)
+    # members of a weight group share its tile
+    group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
+    paces = {name: int(rng.choice([60, 200, CYCLES])) for name in graph.by_name}
+    folds = {name: paces[group.get(name, name)] for name in graph.by_name}
+    made, library = design(graph, kind, folds)
+    differing = [edge for edge, _, source, _, sink in made.graph.edges if source.lanes != sink.lanes]
+    assert len(differing) > 3, f"seed {seed}"
+    assert run(made, library, graph, tmp_path, seed=seed).mismatches == (), f"seed {seed}"
+
+
 @pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_branches_side_by_side_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
-    run = train(inception_net(1), kind, tmp_path, seed=3)
-    assert run.mismatches == ()
-    assert run.compared_words > 100
+    trained = train(inception_net(1), kind, tmp_path, seed=3)
+    assert trained.mismatches == ()
+    assert trained.compared_words > 100
 
 
 @pytest.mark.slow

@@ -197,6 +197,22 @@ def test_all_members_of_a_weight_group_stream_in_one_order() -> None:
             )
 
 
+def test_nodes_folded_for_cycles_of_their_own_are_as_if_all_were() -> None:
+    graph = insert_forks(differentiate(net()))
+    evenly = {cycles: fold_graph(graph, cycles) for cycles in (300, 700)}
+    group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
+    folds = {name: 300 if "conv1" in group.get(name, name) else 700 for name in graph.by_name}
+    mixed = fold_graph(graph, folds)
+    assert all(node.layer == evenly[folds[node.name]].by_name[node.name].layer for node in mixed.nodes)
+    assert mixed.nodes not in [even.nodes for even in evenly.values()]
+    # all of a weight group have the tile of its first engine, whatever their own pace
+    slow = {**folds, "conv1.error": 700, "conv1.gradient": 700}
+    tiles = weight_tiles(graph, slow)
+    assert tiles == weight_tiles(graph, folds)
+    with pytest.raises(FoldingError, match="can't be folded for 5 or 700 cycles"):
+        fold_graph(graph, {**folds, **{name: 5 if folds[name] == 300 else 700 for name in folds}})
+
+
 def test_fewer_cycles_never_take_fewer_multipliers() -> None:
     graph = insert_forks(differentiate(net()))
     counts = [sum(node.layer.multipliers for node in fold_graph(graph, cycles).nodes) for cycles in (2000, 700, 300)]

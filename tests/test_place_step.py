@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,13 +12,18 @@ from typing import Any
 import jsonschema
 import pytest
 
+from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import planning, sweep_step
+from dagtrain.flow.choices import Pace, chosen_graph, plan_choices, plan_pace
+from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.planning import RESERVES, Planner
-from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.progress import Silent
 from hdl.errors import FoldingError, InfeasibleError
 from hdl.estimate import Estimator
+from hdl.resources import Resources
+from hdl.simulate.design import cache_folder
 from placement.cluster import read_cluster
 from placement.instance import instance_from_json
 from placement.plan import plan_from_json, plan_schema
@@ -55,7 +61,7 @@ def test_a_device_with_too_few_memories_made_of_logic_is_refused(tmp_path: Path)
         part = replace(device.board.part, lut_memory=replace(device.board.part.lut_memory, blocks=blocks))
         small = replace(device, board=replace(device.board, part=part))
         cut = replace(cluster, devices=(small, *cluster.devices[1:]))
-        Planner(graph, cut, Estimator(), SearchOptions(), {}, Silent()).fixed(nodes, 4096)
+        Planner(graph, cut, Estimator(), SearchOptions(), {}, Silent()).fixed(nodes, dict.fromkeys(nodes, 4096))
 
     plan(device.board.part.lut_memory.blocks)
     with pytest.raises(InfeasibleError, match=rf"{device.name} would need \d+ memories made of logic and has 3"):
@@ -261,56 +267,91 @@ def test_the_search_behind_a_plan_is_kept_whole(tmp_path: Path, monkeypatch: pyt
     assert len(levels) >= 2
 
 
-def test_levels_between_the_search_and_what_holds_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = new_case(tmp_path / "case")
+def _planner(case: Case, estimator: Any) -> Planner:
     assert case.step("import").code == 0
-    estimator: Any = QuickEstimator()
     graph, cluster = load_training_graph(case.workspace), read_cluster(case.cluster)
-    planner = Planner(graph, cluster, estimator, SearchOptions(), {}, Silent())
+    return Planner(graph, cluster, estimator, SearchOptions(), {}, Silent())
+
+
+def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = _planner(new_case(tmp_path / "case"), QuickEstimator())
     planned = planner.run()
-    tried: list[int] = []
-    reserves: list[Fraction] = []
-    room = Fraction(1)
+    # share -> the T found with it, and the one at which that holds
+    outcomes: dict[Fraction, tuple[int, int | None]] = {}
+    tried: list[Fraction] = []
 
     def at(cycles: int) -> Any:
         return replace(planned, plan=replace(planned.plan, cycles_per_frame=cycles))
 
-    def holds(_planner: Planner, _plan: Any, cycles: int, _found: Any) -> Any:
-        tried.append(cycles)
-        return at(cycles) if cycles >= 130 else None
+    def reserved(_planner: Planner, _plan: Any, _levels: Any, share: Fraction) -> Any:
+        tried.append(share)
+        return at(outcomes[share][0]).plan if share in outcomes else None
 
-    def reserved(_planner: Planner, _plan: Any, _cycles: int, share: Fraction) -> Any:
-        reserves.append(share)
-        return planned.plan if share < room else None
+    def holding(_planner: Planner, plan: Any, _found: Any) -> Any:
+        held = next(held for cycles, held in outcomes.values() if cycles == plan.cycles_per_frame)
+        return None if held is None else at(held)
+
+    def slower(_planner: Planner, plan: Any, *_: Any) -> Any:
+        return at(10 * plan.cycles_per_frame)
 
     monkeypatch.setattr(Planner, "_with_reserve", reserved)
-    monkeypatch.setattr(Planner, "_holds_at", holds)
-    best = planner._between_levels(at(200), at(100).plan)
-    assert best.plan.cycles_per_frame == 134
-    # what doesn't hold is tried with more reserve
-    assert tried == [141, 118, 118, 128, 128, 134]
-    least, middle, largest = RESERVES
-    assert reserves == [middle, middle, largest, middle, largest, middle]
-    # and where a placement leaves no such reserve, with less
-    reserves.clear()
-    room = middle
-    assert planner._between_levels(at(150), at(130).plan).plan.cycles_per_frame == 131
-    assert reserves == [middle, least] * 3
-    # a level that some layer can't keep is passed over, and none is left below the plan's own
-    reserves.clear()
+    monkeypatch.setattr(Planner, "_holding", holding)
+    monkeypatch.setattr(Planner, "_at_slower_levels", slower)
 
-    def fold(graph: Any, cycles: int) -> None:
-        del graph
-        if cycles < 120:
-            raise FoldingError("too fast")
+    def held(**shares: tuple[int, int | None]) -> tuple[int, list[Fraction]]:
+        outcomes.clear()
+        tried.clear()
+        outcomes.update({Fraction(int(name[1:]), 100): outcome for name, outcome in shares.items()})
+        return planner._with_links(at(100).plan, [90, 110]).plan.cycles_per_frame, [100 * share for share in tried]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(planning, "fold_graph", fold)
-        assert planner._foldable(100, planned.plan) == 123
-        assert planner._foldable(120, planned.plan) == 120
-        assert planner._between_levels(at(110), at(100).plan).plan.cycles_per_frame == 110
-    assert not reserves
-    # close enough to the search's own: nothing is tried
-    reserves.clear()
-    assert planner._between_levels(at(101), at(100).plan).plan.cycles_per_frame == 101
-    assert not reserves
+    assert list(RESERVES[:3]) == [Fraction(1, 100), Fraction(3, 100), Fraction(6, 100)]
+    # it holds nearly as it was found
+    assert held(_0=(100, 101)) == (101, [])
+    # it needs a reserve, and keeps the pace found with it
+    assert held(_0=(100, 150), _1=(103, 140), _3=(110, 111), _6=(115, 115)) == (111, [1, 3])
+    # it doesn't hold without one, and there is no room for a larger one
+    assert held(_0=(100, None), _1=(104, None), _3=(108, 130)) == (130, [1, 3, 6])
+    # nothing holds: all slower
+    assert held(_0=(100, None), _1=(104, None)) == (1040, [1, 3])
+
+
+def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: Path) -> None:
+    class Marking(QuickEstimator):
+        """Takes width adapters for a multiplication each."""
+
+        def __init__(self, multiplications: int) -> None:
+            self.multiplications = multiplications
+
+        def block(self, configuration: str, widths: Mapping[str, int], build: Callable[..., Any]) -> Resources:
+            made = super().block(configuration, widths, build)
+            adapts = configuration.startswith("width adapter")
+            return replace(made, multipliers={(16, 16): self.multiplications}) if adapts else made
+
+    case = new_case(tmp_path / "case")
+    adapters = Marking(1)
+    planner = _planner(case, adapters)
+    graph, devices = planner.graph, [device.name for device in planner.cluster.devices]
+    group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
+    heads = {name: group.get(name, name) for name in graph.by_name}
+    places = {
+        node.name: devices[0] if node.layer.pinned_to_host else devices["pool" in node.name] for node in graph.nodes
+    }
+    folds = {name: 256 if index % 2 else 64 for index, name in enumerate(dict.fromkeys(heads.values()))}
+    folds = {name: folds[head] for name, head in heads.items()}
+    plans = {}
+    for adapters.multiplications in (0, 1):
+        planner._known.clear()
+        plans[adapters.multiplications] = planner.fixed(places, folds).plan
+    plan = plans[1]
+    pace = plan_pace(plan)
+    assert pace.folds == folds
+    assert {cycles for cycles, *_ in planner._known} == {pace.interval}, "buffers are priced for the same interval"
+    assert pace == Pace.of(chosen_graph(graph, plan_choices(plan)), folds)
+    design = planned_design(graph, plan, planner.cluster, ModuleLibrary(cache_folder() / "modules"))
+    assert design.cycles_per_frame == pace.interval < 256
+    instances = [instance for device in design.devices for instance in device.top.instances]
+    built = [instance for instance in instances if instance.name.startswith("adapt_")]
+    assert len(built) > 1
+    assert sum(use.dsp for use in plan.devices) - sum(use.dsp for use in plans[0].devices) == len(built)

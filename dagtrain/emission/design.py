@@ -46,13 +46,16 @@ def design_cluster(
     network_cycles: int = NETWORK_CYCLES,
     fifo_override: Mapping[str, int] | None = None,
     dram: DramUse | None = None,
+    folds: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
+
+    ``folds`` says what each node is folded for, if not for ``cycles``.
 
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist."""
-    folded = verify(fold_graph(graph, cycles), Stage.STREAMING)
+    folded = verify(fold_graph(graph, folds or cycles), Stage.STREAMING)
     used = [name for name in devices if name in set(placed.values())]
     use = dram or DramUse()
     unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})

@@ -1,5 +1,7 @@
 """What a plan says of every node beside its device: the cycles it is folded for, and what of it lies in DRAM.
 
+Nodes may be folded for different cycles: what a slower fold saves depends on the layer.
+
 A choice travels through the placement as the payload of a configuration; emission reads it back from the plan.
 """
 
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 from dagtrain.emission.memory import DramUse
 from dagtrain.ir import Graph
+from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays, relayed_edges
 from dagtrain.passes.memory_home import move_memories
 from hdl.axi import AxiFormat
@@ -59,14 +62,27 @@ def plan_choices(plan: Plan) -> dict[str, Choice]:
     return {item.item: Choice.from_payload(item.payload) for item in plan.items}
 
 
-def fold_cycles(plan: Plan) -> int:
-    """The cycles a frame that every node of a plan is folded for.
+@dataclass(frozen=True)
+class Pace:
+    """How fast engines are: what buffers are made for, and what each node is folded for; cycles a frame."""
 
-    Raises `DagtrainError` when nodes differ: streams of one edge would not fit together."""
-    found = sorted({choice.cycles for choice in plan_choices(plan).values()})
-    if len(found) != 1:
-        raise DagtrainError(f"the plan folds nodes for {found} cycles a frame; run `dagtrain place` again")
-    return found[0]
+    interval: int
+    folds: Mapping[str, int]
+
+    @classmethod
+    def of(cls, graph: Graph, folds: Mapping[str, int]) -> Pace:
+        """What all nodes are folded for, if that is the same, else the pace of the slowest engine."""
+        levels = set(folds.values())
+        if len(levels) == 1:
+            return cls(levels.pop(), folds)
+        return cls(max(node.layer.cycles_per_frame for node in fold_graph(graph, folds).nodes), folds)
+
+
+def plan_pace(plan: Plan) -> Pace:
+    """The pace of a plan's engines; the same as `Pace.of` the graph that the plan chose."""
+    folds = {name: choice.cycles for name, choice in plan_choices(plan).items()}
+    levels = set(folds.values())
+    return Pace(levels.pop() if len(levels) == 1 else max(item.cycles_per_frame for item in plan.items), folds)
 
 
 def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:

@@ -36,7 +36,7 @@ from hdl.layers.base import Home, Layer, Tile
 from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.parts import Part
 from hdl.resources import Resources, Usage, fit
-from hdl.streams import queue
+from hdl.streams import queue, width_adapter
 from hdl.tensor import Port
 from hdl.unit import Unit
 
@@ -169,12 +169,14 @@ class LevelCosts:
     link_word_bits: int
     # whether every node may also have its memory where ``homes`` doesn't say
     free: bool = True
+    # cycles a frame that each node is folded for, if not all for ``cycles``
+    folds: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
         """Raises `FoldingError` when the level is too fast for a layer."""
         chosen = move_memories(self.graph, self.homes)
-        self.folded = fold_graph(chosen, self.cycles)
-        self.tiles = weight_tiles(chosen, self.cycles)
+        self.folded = fold_graph(chosen, self.folds or self.cycles)
+        self.tiles = weight_tiles(chosen, self.folds or self.cycles)
         self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
         self.flows = schedule(self.folded, self.cycles, self.links.delays)
         self.depths = fifo_beats(self.folded, self.flows)
@@ -203,12 +205,15 @@ class LevelCosts:
             variant = original.at(home) if home is not here else None
             if variant is not None:
                 try:
-                    folded = variant.fold(self.cycles, self.tiles.get(node.name))
+                    folded = variant.fold(self._fold_cycles(node), self.tiles.get(node.name))
                 except FoldingError:
                     continue
                 # a word a cycle is all that DRAM delivers
                 if all(folded.port(name).payload_bits <= self.dram.format.data_bits for name in folded.parked):
                     yield home, folded
+
+    def _fold_cycles(self, node: Node) -> int:
+        return self.folds[node.name] if self.folds is not None else self.cycles
 
     def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
         """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes."""
@@ -231,8 +236,9 @@ class LevelCosts:
             if crosses:
                 beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
                 contents += self._units(self.links.receiving(edge, beats))
-            elif layer.sources and not stored:
+            elif not stored:
                 contents.append(queue_resources(port.payload_bits, self.depths[edge], self.estimator))
+                contents += self._adapter(edge, port)
             if stored:
                 lanes = port.lanes if crosses else self.folded.producers[edge][1].lanes
                 contents += self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
@@ -256,8 +262,22 @@ class LevelCosts:
         word_bytes = self.dram.format.data_bits // 8
         moved = sum(2 * unit.tensor_words * word_bytes * share for unit, share in units)
         size = sum(unit.region_words * word_bytes for unit, _ in units)
-        choice = Choice(cycles=self.cycles, memory=memory, fifos=tuple(port.name for port in fifos))
+        choice = Choice(cycles=self._fold_cycles(node), memory=memory, fifos=tuple(port.name for port in fifos))
         return Offer(choice, layer.cycles_per_frame, tuple(contents), math.ceil(moved), size, self.tiles.get(node.name))
+
+    def _adapter(self, edge: str, port: Port) -> list[Resources]:
+        """What makes beats as wide as the consumer takes them, where producer and consumer are folded for different
+        cycles."""
+        source = self.folded.producers[edge][1]
+        if source.lanes == port.lanes:
+            return []
+        bits = port.tensor.fixed.width
+
+        def build(clk: Any, rst: Any, streams: Any) -> Any:
+            return width_adapter(clk, rst, streams["x"], streams["y"], element_bits=bits)
+
+        streams = {"x": source.lanes * bits, "y": port.lanes * bits}
+        return [self.estimator.block(f"width adapter {bits}", streams, build)]
 
     def _queues(self, *payload_bits: int) -> list[Resources]:
         """The small queues around a store."""

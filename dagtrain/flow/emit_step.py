@@ -12,7 +12,7 @@ from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, used_modules, write_device
 from dagtrain.files import write_text
-from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, fold_cycles, plan_choices
+from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
@@ -57,16 +57,17 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
     """The design of a plan: every node folded as the plan says, its memory and itself where it says."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
-    choices = plan_choices(plan)
+    choices, pace = plan_choices(plan), plan_pace(plan)
     graph = chosen_graph(graph, choices)
     return design_cluster(
         graph,
         placed,
         devices,
-        fold_cycles(plan),
+        pace.interval,
         modules,
         word_bits=cluster.link_word_bits,
-        dram=chosen_dram(graph, choices, dram_format(cluster), fold_cycles(plan)),
+        dram=chosen_dram(graph, choices, dram_format(cluster), pace.interval),
+        folds=pace.folds,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.choices import chosen_graph, plan_choices
+from dagtrain.flow.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
@@ -44,22 +44,18 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
     if options.cycles is not None and options.cycles < 1:
         raise DagtrainError(f"--cycles must be at least 1, not {options.cycles}")
     graph = load_current_graph(workspace)
-    cycles = options.cycles or _planned_cycles(workspace)
     if options.cycles is None and workspace.holds("place"):
-        graph = chosen_graph(graph, plan_choices(load_plan(workspace)))
-    nodes = _chosen(fold_graph(graph, cycles), options.layers)
+        plan = load_plan(workspace)
+        pace, graph = plan_pace(plan), chosen_graph(graph, plan_choices(plan))
+    else:
+        pace = Pace.of(graph, dict.fromkeys(graph.by_name, options.cycles or DEFAULT_CYCLES))
+    cycles = pace.interval
+    nodes = _chosen(fold_graph(graph, pace.folds), options.layers)
     depends = {**graph_of(workspace), **asdict(options), "cycles": cycles}
     done = workspace.run("estimate", depends, lambda folder: _work(folder, nodes, cycles, options, progress))
     folder = workspace.folder("estimate")
     meta = read_json(folder / "estimate.json", "dagtrain estimate")
     return StepResult("estimate", folder, done, _table(meta, options.check), meta)
-
-
-def _planned_cycles(workspace: Workspace) -> int:
-    if not workspace.holds("place"):
-        return DEFAULT_CYCLES
-    command = "dagtrain place --devices CLUSTER.toml"
-    return int(read_json(workspace.folder("place") / "place.json", command)["fold_cycles"])
 
 
 def _chosen(graph: Graph, names: tuple[str, ...]) -> list[Node]:
@@ -100,13 +96,13 @@ def _work(folder: Path, nodes: list[Node], cycles: int, options: EstimateOptions
         rows.append(row)
         progress.advance(note=node.name)
     progress.end()
-    meta = {"schema_version": SCHEMA_VERSION, "part": FABRIC, "fold_cycles": cycles, "layers": rows}
+    meta = {"schema_version": SCHEMA_VERSION, "part": FABRIC, "cycles_per_frame": cycles, "layers": rows}
     write_text(folder / "estimate.json", json.dumps(meta, indent=1, default=str) + "\n")
 
 
 def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
     head = f"{'node':<34}{'layer':<22}{'cycles':>9}{'DSP':>6}{'M20K':>6}{'MLAB':>6}{'regs':>8}{'ALM':>8}"
-    lines = [f"on {meta['part']}, folded for {meta['fold_cycles']:,} cycles a frame", head]
+    lines = [f"on {meta['part']}, for {meta['cycles_per_frame']:,} cycles a frame", head]
     for row in meta["layers"]:
         lines.append(
             f"{row['node']:<34}{row['layer']:<22}{row['cycles_per_frame']:>9,}{row['dsp']:>6}{row['m20k']:>6}"

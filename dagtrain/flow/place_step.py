@@ -13,7 +13,7 @@ from typing import Any
 
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
-from dagtrain.flow.choices import chosen_graph, plan_choices
+from dagtrain.flow.choices import chosen_graph, plan_choices, plan_pace
 from dagtrain.flow.import_step import (
     IMPORT_COMMAND,
     import_again,
@@ -321,10 +321,9 @@ def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, An
 
 def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, object]:
     graph = found.planner.graph
-    staleness = _needed_staleness(graph, planned.plan, planned.fold_cycles)
+    staleness = _needed_staleness(graph, planned.plan)
     return {
         "schema_version": SCHEMA_VERSION,
-        "fold_cycles": planned.fold_cycles,
         "needed_staleness": staleness,
         "warnings": [*found.warnings, *_warnings(graph, planned.plan, staleness)],
         "levels": list(searched.levels),
@@ -332,15 +331,16 @@ def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, o
     }
 
 
-def _needed_staleness(graph: Graph, plan: Plan, cycles: int) -> int:
+def _needed_staleness(graph: Graph, plan: Plan) -> int:
     placed = {item.item: item.device for item in plan.items}
-    folded = fold_graph(chosen_graph(graph, plan_choices(plan)), cycles)
+    pace = plan_pace(plan)
+    folded = fold_graph(chosen_graph(graph, plan_choices(plan)), pace.folds)
     delays = {
         edge: NETWORK_CYCLES
         for edge, producer, _source, consumer, _sink in folded.edges
         if placed[producer.name] != placed[consumer.name]
     }
-    return needed_staleness(folded, schedule(folded, cycles, delays), delays)
+    return needed_staleness(folded, schedule(folded, pace.interval, delays), delays)
 
 
 def _warnings(graph: Graph, plan: Plan, needed: int) -> list[str]:

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from dagtrain.emission.memory import DramUse
-from dagtrain.flow.choices import dram_format, memory_homes, plan_choices
+from dagtrain.flow.choices import Pace, dram_format, memory_homes, plan_choices, plan_pace
 from dagtrain.flow.costs import LevelCosts, Offer, PortCosts
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
@@ -64,18 +64,15 @@ LEAST_SEARCH_SECONDS = 1.0
 # one part in so many of the search's moves is what searches before the last one get
 QUICK = 6
 # shares of every device that are left free for what links and homes add, where the placement found has no room for it;
-# how much slower a plan may become by them before that is tried; the step to a slower level if nothing else helps
-RESERVES = (Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
+# how much slower a plan may become by them before the next one is tried
+RESERVES = (Fraction(1, 100), Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
 KEPT_RATIO = 1.02
-# levels tried between that of the search and that of the best placement that holds
-BETWEEN_ROUNDS = 4
-RESERVE_STEP = 1.4
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
-RESERVE_GAP = 0.05
+RESERVE_GAP = 0.01
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
-# steps by which a placement may slow down to make room for its network ports, or a level to be one that all layers keep
+# steps by which a placement may slow down to make room for its network ports
 LINK_STEPS = 8
 SLOWER_RATIO = 1.03
 # no node has its memory elsewhere
@@ -105,8 +102,6 @@ class Planned:
 
     plan: Plan
     instance: Instance
-    # every node is folded for this many cycles a frame
-    fold_cycles: int
     # the search that found the placement; None for a given placement
     searched: Searched | None = None
 
@@ -391,125 +386,88 @@ class Planner:
 
     def _with_links(self, found: Plan, levels: Sequence[int]) -> Planned:
         """The placement found with its links and homes priced in, and others found with these homes and some reserve,
-        where that costs throughput; the fastest.  If none holds at its level: the last at a slower one."""
-        # what is folded for this level keeps the plan's pace, but for the levels in between that links or DRAM made
-        level = min((level for level in levels if level >= found.cycles_per_frame), default=max(levels))
-        if level > found.cycles_per_frame * KEPT_RATIO:
-            level = found.cycles_per_frame
-        level = self._foldable(level, found)
-        plan: Plan | None = found
-        best: Planned | None = None
-        last = found
-        for share in (*RESERVES, None):
-            if plan is not None:
-                last = plan
-                best = _faster(best, self._holds_at(plan, level, found))
-            done = best is not None and best.plan.cycles_per_frame <= found.cycles_per_frame * KEPT_RATIO
-            if share is None or done or self.out_of_time:
+        where that costs throughput; the fastest.  If none holds: the last, with all folded for a slower level."""
+        best = self._holding(found, found)
+        last = placed = found
+        for share in RESERVES:
+            # larger reserves only make it slower once a placement keeps the pace it was found at
+            kept = max(found.cycles_per_frame, placed.cycles_per_frame) * KEPT_RATIO
+            if (best is not None and best.plan.cycles_per_frame <= kept) or self.out_of_time:
                 break
-            plan = self._with_reserve(last, level, share)
-            if plan is None and best is None:
-                level = math.ceil(level * RESERVE_STEP)
-                plan = self._with_reserve(last, level, share)
-        if best is None:
-            return self._at_slower_levels(last, level, levels, found)
-        return self._between_levels(best, found)
-
-    def _between_levels(self, best: Planned, found: Plan) -> Planned:
-        """A faster placement that holds at a level between that of the search and that of the best that holds."""
-        low = found.cycles_per_frame
-        for _ in range(BETWEEN_ROUNDS):
-            high = best.plan.cycles_per_frame
-            if high <= low * KEPT_RATIO or self.out_of_time:
+            reserving = self._with_reserve(last, levels, share)
+            if reserving is None:
                 break
-            middle = self._foldable(math.isqrt(low * high), best.plan)
-            if middle >= high:
-                break
-            held = self._held_with_reserve(best.plan, middle, found)
-            if held is not None and held.plan.cycles_per_frame < high:
-                best = held
-            else:
-                low = middle
-        return best
+            last = placed = reserving
+            best = _faster(best, self._holding(placed, found))
+        return best or self._at_slower_levels(last, levels, found)
 
-    def _foldable(self, cycles: int, plan: Plan) -> int:
-        """This level or the next one slower, in small steps, that all layers can keep with the homes of a plan."""
-        moved = move_memories(self.graph, memory_homes(plan_choices(plan)))
-        while True:
-            try:
-                fold_graph(moved, cycles)
-                return cycles
-            except FoldingError:
-                if cycles > SLOWEST:
-                    raise
-                cycles = math.ceil(cycles * SLOWER_RATIO)
-
-    def _held_with_reserve(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
-        """A placement that holds at one level, with the middle reserve, or the least if that leaves too little room, or
-        the largest if it isn't enough."""
-        least, middle, largest = RESERVES
-        placed = self._with_reserve(plan, cycles, middle)
-        held = self._holds_at(placed, cycles, found) if placed is not None else None
-        if held is not None or self.out_of_time:
-            return held
-        placed = self._with_reserve(plan, cycles, least if placed is None else largest)
-        return self._holds_at(placed, cycles, found) if placed is not None else None
-
-    def _holds_at(self, plan: Plan, cycles: int, found: Plan) -> Planned | None:
-        """The placement of a plan folded for ``cycles`` with its links and homes, if it holds."""
+    def _holding(self, plan: Plan, found: Plan) -> Planned | None:
+        """The placement of a plan with its links and homes, engines folded as it says, if it holds."""
+        choices = plan_choices(plan)
         try:
-            return self.fixed(_places(plan), cycles, memory_homes(plan_choices(plan)), found, explain=False)
+            return self.fixed(_places(plan), plan_pace(plan).folds, memory_homes(choices), found, explain=False)
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return None
 
-    def _at_slower_levels(self, plan: Plan, first: int, levels: Sequence[int], found: Plan) -> Planned:
+    def _at_slower_levels(self, plan: Plan, levels: Sequence[int], found: Plan) -> Planned:
         places, homes = _places(plan), memory_homes(plan_choices(plan))
-        last: int | None = None
-        for cycles in _slower(first, levels):
+        last: Mapping[str, int] | None = None
+        for cycles in _slower(plan.cycles_per_frame, levels):
+            folds = dict.fromkeys(self.graph.by_name, cycles)
             try:
-                return self.fixed(places, cycles, homes, found, explain=False)
+                return self.fixed(places, folds, homes, found, explain=False)
             except InfeasibleError:
-                last = cycles
+                last = folds
             except FoldingError:
                 continue
         if last is not None:
             return self.fixed(places, last, homes, found)
         raise InfeasibleError(f"{self.graph.name}: the placement found has no room for its network ports")
 
-    def _with_reserve(self, plan: Plan, cycles: int, share: Fraction) -> Plan | None:
-        """A placement at one level that leaves this share of every device, priced with the homes of ``plan``: engines
-        whose weights come from DRAM make FIFOs deeper elsewhere."""
-        self.progress.begin("costs", len(self.graph.nodes))
+    def _with_reserve(self, plan: Plan, levels: Sequence[int], share: Fraction) -> Plan | None:
+        """A placement at these levels that leaves this share of every device, priced with the homes of ``plan``:
+        engines whose weights come from DRAM make FIFOs deeper elsewhere."""
+        homes = memory_homes(plan_choices(plan))
+        self.progress.begin("costs", len(levels) * len(self.graph.nodes))
+        priced = []
+        for cycles in levels:
+            try:
+                priced.append(self._priced(cycles, homes, None))
+            except FoldingError:
+                self.progress.advance(len(self.graph.nodes))
+        self.progress.end()
+        if not priced:
+            return None
+        instance = self._instance(priced, self._ported or self._links())
+        search = replace(
+            self._quick,
+            tidy_seconds=self.search.tidy_seconds,
+            decision_seconds=RESERVE_DECISION_SECONDS,
+            gap=max(self.search.gap, RESERVE_GAP),
+            near=_places(plan),
+        )
         try:
-            priced = self._priced(cycles, memory_homes(plan_choices(plan)), None)
-            self.progress.end()
-            instance = self._instance([priced], self._ported or self._links())
-            # engines keep the level; the search ends when DRAM and links nearly do
-            search = replace(
-                self._quick,
-                tidy_seconds=self.search.tidy_seconds,
-                decision_seconds=RESERVE_DECISION_SECONDS,
-                gap=RESERVE_GAP,
-            )
             return self._search(_reserving(instance, share), search)
-        except (InfeasibleError, OutOfTimeError, FoldingError):
+        except (InfeasibleError, OutOfTimeError):
             return None
 
     def fixed(
         self,
         assignment: Mapping[str, str],
-        cycles: int,
+        folds: Mapping[str, int],
         homes: Mapping[str, Home] = ON_CHIP,
         found: Plan | None = None,
         explain: bool = True,
     ) -> Planned:
-        """The plan of a given placement folded for ``cycles``, links priced in; the bound of ``found`` is kept.
+        """The plan of a given placement with links priced in; the bound of ``found`` is kept.
 
+        ``folds``: node -> cycles a frame that it is folded for.
         ``homes``: where memories of nodes lie at first that aren't on chip; the plan may say otherwise.
         ``explain``: whether an `InfeasibleError` is to name the constraints at fault."""
         search = replace(self.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
-            level = self._priced(cycles, homes, assignment, free)
+            pace = Pace.of(move_memories(self.graph, homes), folds)
+            level = self._priced(pace.interval, homes, assignment, free, folds)
             # network ports are in the prices of their nodes
             instance = self._instance([level], self._links())
             # what was found is always priced to its end
@@ -519,7 +477,7 @@ class Planner:
                 break
             homes = wanted
         self._check_memories(plan, level)
-        return Planned(plan if found is None else _with_bound(plan, found), instance, cycles)
+        return Planned(plan if found is None else _with_bound(plan, found), instance)
 
     def _check_memories(self, plan: Plan, level: PricedLevel) -> None:
         """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
@@ -564,10 +522,16 @@ class Planner:
         return self._instance(priced, self._ported)
 
     def _priced(
-        self, cycles: int, homes: Mapping[str, Home], assignment: Mapping[str, str] | None, free: bool = True
+        self,
+        cycles: int,
+        homes: Mapping[str, Home],
+        assignment: Mapping[str, str] | None,
+        free: bool = True,
+        folds: Mapping[str, int] | None = None,
     ) -> PricedLevel:
-        """Every node's configurations by part at one level; kept, because rounds of refinement ask again."""
-        key = _level_key(cycles, homes, assignment, free)
+        """Every node's configurations by part at one level, or folded as ``folds`` says; kept, because rounds of
+        refinement ask again."""
+        key = _level_key(cycles, homes, assignment, free, folds)
         if key in self._known:
             self.progress.advance(len(self.graph.nodes))
             return self._known[key]
@@ -582,6 +546,7 @@ class Planner:
             devices=[device.name for device in self.cluster.devices],
             link_word_bits=self.cluster.link_word_bits,
             free=free,
+            folds=folds,
         )
         offers: dict[str, dict[str, list[Configuration]]] = {}
         sizes: dict[tuple[str, str], int] = {}
@@ -677,10 +642,14 @@ class Planner:
 
 
 def _level_key(
-    cycles: int, homes: Mapping[str, Home] = ON_CHIP, assignment: Mapping[str, str] | None = None, free: bool = True
+    cycles: int,
+    homes: Mapping[str, Home] = ON_CHIP,
+    assignment: Mapping[str, str] | None = None,
+    free: bool = True,
+    folds: Mapping[str, int] | None = None,
 ) -> tuple[Any, ...]:
     """What the prices of a level depend on."""
-    return cycles, frozenset(homes.items()), tuple(sorted(assignment.items())) if assignment else None, free
+    return cycles, *(frozenset(part.items()) if part else None for part in (homes, assignment, folds)), free
 
 
 def _places(plan: Plan) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
+from dagtrain.flow.choices import plan_pace
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import Workspace, read_json
@@ -43,11 +44,13 @@ def gather(workspace: Workspace) -> Contents:
     emit = workspace.require("emit", "dagtrain emit")
     cosim, cosim_note = _optional(workspace, "cosim")
     train, train_note = _optional(workspace, "train")
+    plan = load_plan(workspace)
     return Contents(
         graph=graph,
         summary=summarise(graph),
         imported=read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx"),
-        plan=load_plan(workspace),
+        plan=plan,
+        folds=plan_pace(plan).folds,
         placing=read_json(place / "place.json", "dagtrain place --devices CLUSTER.toml"),
         emitted=read_json(emit / "emit.json", "dagtrain emit"),
         cosim=cosim,

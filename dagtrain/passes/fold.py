@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import networkx as nx
@@ -11,24 +12,32 @@ from hdl.errors import FoldingError
 from hdl.layers.base import Tile
 
 
-def fold_graph(graph: Graph, cycles: int) -> Graph:
-    """The graph with every layer folded for at most ``cycles`` a frame, the fewest multipliers first.
+def fold_graph(graph: Graph, cycles: int | Mapping[str, int]) -> Graph:
+    """The graph with every layer folded for at most ``cycles`` a frame, of all or of each node, the fewest multipliers
+    first.
 
     1. Nodes of one weight group (`weight_groups`) get one tile, because it orders weights and gradients in streams.
     2. All others are folded alone.
     Raises `FoldingError` that lists every layer that can't be so fast."""
     tiles = weight_tiles(graph, cycles)
+    of = _cycles_of(graph, cycles)
     nodes: list[Node] = []
     problems: list[str] = []
     for node in graph.nodes:
         try:
-            nodes.append(replace(node, layer=node.layer.fold(cycles, tiles.get(node.name))))
+            nodes.append(replace(node, layer=node.layer.fold(of[node.name], tiles.get(node.name))))
         except FoldingError as error:
             problems.append(f"{node.name}: {error}")
     if problems:
         listed = "\n  ".join(problems)
-        raise FoldingError(f"graph {graph.name} can't be folded for {cycles} cycles a frame:\n  {listed}")
+        wanted = " or ".join(str(count) for count in sorted(set(of.values())))
+        raise FoldingError(f"graph {graph.name} can't be folded for {wanted} cycles a frame:\n  {listed}")
     return replace(graph, nodes=tuple(nodes))
+
+
+def _cycles_of(graph: Graph, cycles: int | Mapping[str, int]) -> Mapping[str, int]:
+    """Node -> the cycles a frame that it is folded for."""
+    return dict.fromkeys(graph.by_name, cycles) if isinstance(cycles, int) else cycles
 
 
 def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:
@@ -49,19 +58,22 @@ def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     return tuple(tuple(graph.by_name[name] for name in members) for members in groups)
 
 
-def weight_tiles(graph: Graph, cycles: int) -> dict[str, Tile]:
-    """Node -> the tile of its weight group: the first of the forward engine's that suits all members.
+def weight_tiles(graph: Graph, cycles: int | Mapping[str, int]) -> dict[str, Tile]:
+    """Node -> the tile of its weight group: the first of the forward engine's that suits all members at its cycles.
 
     Members whose weights are vectors have no tile."""
     chosen: dict[str, Tile] = {}
+    of = _cycles_of(graph, cycles)
     for group in weight_groups(graph):
-        tiled = [node for node in group if next(node.layer.tiles(cycles), None) is not None]
-        if not tiled:
+        lead = next((node for node in group if next(node.layer.tiles(of[node.name]), None) is not None), None)
+        if lead is None:
             continue
-        offered = tiled[0].layer.tiles(cycles)
-        tile = next((tile for tile in offered if all(node.layer.suits(tile, cycles) for node in tiled[1:])), None)
+        pace = of[lead.name]
+        tiled = [node for node in group if next(node.layer.tiles(pace), None) is not None]
+        offered = lead.layer.tiles(pace)
+        tile = next((tile for tile in offered if all(n.layer.suits(tile, pace) for n in tiled if n is not lead)), None)
         if tile is None:
             names = ", ".join(node.name for node in tiled)
-            raise FoldingError(f"no weight tile suits all of {names} at {cycles} cycles a frame; allow more cycles")
+            raise FoldingError(f"no weight tile suits all of {names} at {pace} cycles a frame; allow more cycles")
         chosen.update((node.name, tile) for node in group)
     return chosen

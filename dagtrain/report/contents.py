@@ -23,6 +23,8 @@ class Contents:
     summary: Summary
     imported: Mapping[str, Any]
     plan: Plan
+    # node -> cycles a frame that it is folded for
+    folds: Mapping[str, int]
     placing: Mapping[str, Any]
     emitted: Mapping[str, Any]
     cosim: Mapping[str, Any] | None = None
@@ -144,7 +146,7 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
     """Every MAC engine of the placed graph, folded as the plan says, with its measurement if there is one."""
     measured = {str(record["node"]): record for record in contents.measured or ()}
     found = []
-    for node in fold_graph(contents.graph, contents.plan.cycles_per_frame).nodes:
+    for node in fold_graph(contents.graph, contents.folds).nodes:
         layer = node.layer
         if not (hasattr(layer, "tile") and layer.macs and layer.multipliers):
             continue
