@@ -454,7 +454,7 @@ READERS = [
     ("place/plan.json", ("emit",), r"plan\.json .*run `dagtrain place"),
     ("place/plan.json", ("report",), r"plan\.json .*run `dagtrain place"),
     ("place/place.json", ("report",), r"place\.json .*run `dagtrain place"),
-    ("place/place.json", ("estimate",), r"place\.json .*run `dagtrain place"),
+    ("place/plan.json", ("estimate",), r"plan\.json .*run `dagtrain place"),
     ("place/cluster.toml", ("emit",), r"cluster\.toml"),
     ("emit/emit.json", ("report",), r"emit\.json .*run `dagtrain emit"),
     ("train/train.json", ("report",), r"train\.json .*run `dagtrain train"),
