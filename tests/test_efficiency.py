@@ -16,7 +16,6 @@ from dagtrain.cosim.cluster import ClusterRun
 from dagtrain.cosim.efficiency import is_engine, measure, measure_graph, waits_for, write_efficiency
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import cosim_step
-from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.report_step import gather
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
@@ -124,7 +123,7 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
     assert "MAC engines measured alone: " in outcome.out
     found = gather(case.workspace).measured
     assert found is not None
-    folded = fold_graph(gather(case.workspace).graph, load_plan(case.workspace).cycles_per_frame)
+    folded = fold_graph(gather(case.workspace).graph, gather(case.workspace).folds)
     assert [engine["node"] for engine in found] == [node.name for node in folded.nodes if is_engine(node.layer)]
     assert {engine["cycles_per_frame"] - folded.by_name[engine["node"]].layer.cycles_per_frame for engine in found} == {
         1
