@@ -45,7 +45,7 @@ class Annealer:
     def __init__(self, instance: Instance, flat: Flat, *, seed: int, workers: int) -> None:
         self.instance, self.flat, self.seed, self.workers = instance, flat, seed, workers
         self.runs = 0
-        # moves made so far by each chain, an upper bound
+        # moves that each chain was given so far; what mends and repairs comes on top
         self.moves = 0
         # the kind of chain that came nearer last (coarse?), and how often in a row
         self.winner, self.streak = True, 0

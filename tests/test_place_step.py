@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.flow import planning, sweep_step
+from dagtrain.flow import estimate_step, planning, sweep_step
 from dagtrain.flow.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
@@ -355,3 +355,25 @@ def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: P
     built = [instance for instance in instances if instance.name.startswith("adapt_")]
     assert len(built) > 1
     assert sum(use.dsp for use in plan.devices) - sum(use.dsp for use in plans[0].devices) == len(built)
+
+
+def test_an_estimate_is_made_anew_for_a_plan_with_other_circuits_at_the_same_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    pace = plan_pace(plan_from_json(json.dumps(_plan(case))))
+    made: list[int] = []
+    monkeypatch.setattr(estimate_step, "_work", lambda folder, *_: _note(folder, made))
+    for factor in (1, 1, 2):
+        other = Pace(pace.interval, {name: factor * cycles for name, cycles in pace.folds.items()})
+        monkeypatch.setattr(estimate_step, "plan_pace", lambda _plan, other=other: other)
+        assert case.step("estimate").code == 0
+    assert len(made) == 2
+
+
+def _note(folder: Path, made: list[int]) -> None:
+    made.append(1)
+    meta = {"schema_version": 1, "part": "AGFB014", "cycles_per_frame": 1, "layers": []}
+    (folder / "estimate.json").write_text(json.dumps(meta))

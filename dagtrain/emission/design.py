@@ -51,7 +51,6 @@ def design_cluster(
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
     ``folds`` says what each node is folded for, if not for ``cycles``.
-
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist."""

@@ -8,7 +8,7 @@ A choice travels through the placement as the payload of a configuration; emissi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dagtrain.emission.memory import DramUse
@@ -71,18 +71,20 @@ class Pace:
 
     @classmethod
     def of(cls, graph: Graph, folds: Mapping[str, int]) -> Pace:
-        """What all nodes are folded for, if that is the same, else the pace of the slowest engine."""
+        """Of a graph folded so.  Raises `FoldingError` when some layer can't be."""
+        return cls._of(folds, (node.layer.cycles_per_frame for node in fold_graph(graph, folds).nodes))
+
+    @classmethod
+    def _of(cls, folds: Mapping[str, int], engines: Iterable[int]) -> Pace:
+        """The interval is what all nodes are folded for, if that is the same, else the pace of the slowest engine."""
         levels = set(folds.values())
-        if len(levels) == 1:
-            return cls(levels.pop(), folds)
-        return cls(max(node.layer.cycles_per_frame for node in fold_graph(graph, folds).nodes), folds)
+        return cls(levels.pop() if len(levels) == 1 else max(engines), folds)
 
 
 def plan_pace(plan: Plan) -> Pace:
     """The pace of a plan's engines; the same as `Pace.of` the graph that the plan chose."""
     folds = {name: choice.cycles for name, choice in plan_choices(plan).items()}
-    levels = set(folds.values())
-    return Pace(levels.pop() if len(levels) == 1 else max(item.cycles_per_frame for item in plan.items), folds)
+    return Pace._of(folds, (item.cycles_per_frame for item in plan.items))
 
 
 def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:

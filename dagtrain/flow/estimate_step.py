@@ -13,7 +13,7 @@ from dagtrain.flow.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Progress
@@ -51,7 +51,9 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
         pace = Pace.of(graph, dict.fromkeys(graph.by_name, options.cycles or DEFAULT_CYCLES))
     cycles = pace.interval
     nodes = _chosen(fold_graph(graph, pace.folds), options.layers)
-    depends = {**graph_of(workspace), **asdict(options), "cycles": cycles}
+    # a plan of the same interval may fold nodes otherwise, or keep their memories elsewhere
+    circuits = digest({node.name: repr(node.layer) for node in nodes})
+    depends = {**graph_of(workspace), **asdict(options), "cycles": cycles, "circuits": circuits}
     done = workspace.run("estimate", depends, lambda folder: _work(folder, nodes, cycles, options, progress))
     folder = workspace.folder("estimate")
     meta = read_json(folder / "estimate.json", "dagtrain estimate")
