@@ -13,12 +13,13 @@ import jsonschema
 import pytest
 
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.flow import estimate_step, planning, sweep_step
-from dagtrain.flow.choices import Pace, chosen_graph, plan_choices, plan_pace
+from dagtrain.flow import estimate_step, sweep_step
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.planning import RESERVES, Planner
 from dagtrain.passes.fold import fold_graph, weight_groups
+from dagtrain.planning import planner as planning
+from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
+from dagtrain.planning.planner import RESERVES, Planner
 from dagtrain.progress import Silent
 from hdl.errors import FoldingError, InfeasibleError
 from hdl.estimate import Estimator
@@ -342,12 +343,14 @@ def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: P
     folds = {name: folds[head] for name, head in heads.items()}
     plans = {}
     for adapters.multiplications in (0, 1):
-        planner._known.clear()
+        planner.prices.known.clear()
         plans[adapters.multiplications] = planner.fixed(places, folds).plan
     plan = plans[1]
     pace = plan_pace(plan)
     assert pace.folds == folds
-    assert {cycles for cycles, *_ in planner._known} == {pace.interval}, "buffers are priced for the same interval"
+    assert {cycles for cycles, *_ in planner.prices.known} == {pace.interval}, (
+        "buffers are priced for the same interval"
+    )
     assert pace == Pace.of(chosen_graph(graph, plan_choices(plan)), folds)
     design = planned_design(graph, plan, planner.cluster, ModuleLibrary(cache_folder() / "modules"))
     assert design.cycles_per_frame == pace.interval < 256

@@ -17,13 +17,14 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.executor import Executor
 from dagtrain.feeds import synthetic_feeds
-from dagtrain.flow.choices import chosen_graph, plan_choices
-from dagtrain.flow.planning import Planned, Planner
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import SUFFIX, insert_relays, relay_of, relayed_edges, shortcuts
+from dagtrain.planning.choices import chosen_graph, plan_choices
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.recipe import Recipe

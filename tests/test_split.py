@@ -20,13 +20,13 @@ from dagtrain.feeds import synthetic_feeds
 from dagtrain.flow import place_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_placed_graph, load_plan
-from dagtrain.flow.planning import Planner
 from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.ir import Graph, GraphError
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.planning.planner import Planner
 from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.fixed import FloatArray

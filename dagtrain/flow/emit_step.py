@@ -12,12 +12,12 @@ from dagtrain.emission.device import DeviceDesign
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, used_modules, write_device
 from dagtrain.files import write_text
-from dagtrain.flow.choices import chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph
+from dagtrain.planning.choices import chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.simulate.design import cache_folder
 from placement.cluster import Cluster

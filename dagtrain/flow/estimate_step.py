@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph
+from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
 from hdl.estimate import Estimator

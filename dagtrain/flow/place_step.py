@@ -13,7 +13,6 @@ from typing import Any
 
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
-from dagtrain.flow.choices import chosen_graph, plan_choices, plan_pace
 from dagtrain.flow.import_step import (
     IMPORT_COMMAND,
     import_again,
@@ -21,7 +20,6 @@ from dagtrain.flow.import_step import (
     parts_from_json,
     parts_to_json,
 )
-from dagtrain.flow.planning import Planned, Planner, Searched, Start
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
@@ -30,6 +28,9 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.passes.split_layers import Parts, whole_layer
+from dagtrain.planning.choices import chosen_graph, plan_choices, plan_pace
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.progress import Progress
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.choices import plan_pace
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import Workspace, read_json
+from dagtrain.planning.choices import plan_pace
 from dagtrain.progress import Progress
 from dagtrain.report.contents import Contents
 from dagtrain.report.page import picture, render

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from dagtrain.flow.planning import Planned, Planner, Searched
 from dagtrain.flow.workspace import MissingStep
 from dagtrain.ir import Graph
 from dagtrain.passes.split_layers import Parts, whole_layer
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.results import Planned, Searched
 from dagtrain.summary import base_layer
 from hdl.errors import InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer

@@ -20,10 +20,10 @@ from dagtrain.flow.place_step import (
     read_options_cluster,
     search_options,
 )
-from dagtrain.flow.planning import Planner
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.ir import Graph
+from dagtrain.planning.planner import Planner
 from dagtrain.progress import Progress, Silent
 from dagtrain.report.chart import line_chart
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError

@@ -22,12 +22,12 @@ from dagtrain.emission.links import (
     receiver_beats,
 )
 from dagtrain.emission.memory import DramUse
-from dagtrain.flow.choices import Choice
 from dagtrain.ir import Graph, Node
 from dagtrain.passes.buffers import REGISTER_BEATS, fifo_beats
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.schedule import schedule
+from dagtrain.planning.choices import Choice
 from hdl.axi import AxiMerge
 from hdl.dram import DramUnit
 from hdl.errors import FoldingError

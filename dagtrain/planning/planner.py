@@ -1,10 +1,10 @@
 """From a training graph and a cluster to a plan: costs of every layer off its elaborated circuit, then the search.
 
-The cost of a node at T cycles a frame (`dagtrain.flow.costs`) depends on what only a placement tells: which edges cross
-the network, and, through the depths of FIFOs, which layers keep their memory in DRAM.  So planning goes in two steps:
-search at a ladder of T with about what senders and receivers cost, as if streams took no time and all memories lay on
-chip; then price the placement found with its links and homes until these stay what they are, and let the validator
-judge that.
+The cost of a node at T cycles a frame (`dagtrain.planning.costs`) depends on what only a placement tells: which edges
+cross the network, and, through the depths of FIFOs, which layers keep their memory in DRAM.  So planning goes in two
+steps: search at a ladder of T with about what senders and receivers cost, as if streams took no time and all memories
+lay on chip; then price the placement found with its links and homes until these stay what they are, and let the
+validator judge that.
 """
 
 from __future__ import annotations
@@ -16,28 +16,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
 
-from dagtrain.emission.memory import DramUse
-from dagtrain.flow.choices import Pace, dram_format, memory_homes, plan_choices, plan_pace
-from dagtrain.flow.costs import LevelCosts, Offer, PortCosts
-from dagtrain.ir import Graph, Node
-from dagtrain.passes.fold import fold_graph, weight_groups
+from dagtrain.ir import Graph
+from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.passes.split_layers import Parts
+from dagtrain.planning.carry import carried_over, places_of, reserving
+from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
+from dagtrain.planning.prices import ON_CHIP, PricedLevel, Prices, level_key
+from dagtrain.planning.results import Planned, Searched, Start, faster, with_bound
 from dagtrain.progress import Progress
-from dagtrain.summary import base_layer
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
 from hdl.layers.base import Home
-from hdl.link import wire_words
-from hdl.parts import Part
-from hdl.resources import Usage
 from hdl.tensor import Kind
 from placement.cluster import Cluster
-from placement.instance import RESOURCES, Configuration, Instance, Item, Link, pareto
-from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan, instance_digest
+from placement.instance import RESOURCES, Instance
+from placement.plan import Plan, instance_digest
 from placement.search import INTERRUPTED, SearchOptions, Solver, find_plan, plan_from_assignment
 from placement.search import Progress as SearchProgress
 from placement.validate import violations
@@ -75,59 +70,8 @@ HOME_ROUNDS = 3
 # steps by which a placement may slow down to make room for its network ports
 LINK_STEPS = 8
 SLOWER_RATIO = 1.03
-# no node has its memory elsewhere
-ON_CHIP: Mapping[str, Home] = {}
 # multipliers of 16-bit operands in a DSP block of every part
 MULTIPLIERS_PER_DSP = 2
-
-
-@dataclass(frozen=True)
-class Searched:
-    """Where a search over many levels ended: what a later one goes on from, and what what-if questions are asked of.
-
-    Network ports are priced as estimates in it, memories of other nodes as if they lay on chip."""
-
-    # of `instance`
-    plan: Plan
-    instance: Instance
-    # cycles a frame that were priced
-    levels: tuple[int, ...]
-    # False if Ctrl-C or the time limit ended it before its goal
-    finished: bool = True
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan and the instance that it speaks of (what its validator needs)."""
-
-    plan: Plan
-    instance: Instance
-    # the search that found the placement; None for a given placement
-    searched: Searched | None = None
-
-
-@dataclass(frozen=True)
-class Start:
-    """An unfinished search to go on from."""
-
-    plan: Plan
-    levels: tuple[int, ...]
-    # layers of its graph that are in so many parts
-    parts: Mapping[str, Parts] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PricedLevel:
-    """Configurations at one number of cycles a frame."""
-
-    # node -> part -> configurations
-    offers: Mapping[str, Mapping[str, Sequence[Configuration]]]
-    # nodes of weight groups with a tile
-    tiled: frozenset[str]
-    # (node, label of a configuration) -> bytes that lie in DRAM
-    dram_bytes: Mapping[tuple[str, str], int]
-    # (node, label of a configuration, part) -> memories made of logic
-    mlabs: Mapping[tuple[str, str, str], int]
 
 
 @dataclass
@@ -142,11 +86,14 @@ class Planner:
     progress: Progress
     # gone on from if it is of the same problem, else not looked at
     start: Start | None = None
-    # links with their ports, priced with the first levels
-    _ported: tuple[Link, ...] | None = field(default=None, init=False)
     # when the search began, and whether Ctrl-C ended it
     _began: float = field(default=0.0, init=False)
     _interrupted: bool = field(default=False, init=False)
+
+    @cached_property
+    def prices(self) -> Prices:
+        """What the nodes cost."""
+        return Prices(self.graph, self.cluster, self.estimator, self.pins, self.progress)
 
     def run(self) -> Planned:
         """Search from a slow level to the fastest that may fit, refine, price with links.
@@ -180,10 +127,10 @@ class Planner:
         Memories hardly grow with the pace, so the prediction can be far too slow where they bind."""
         levels = list(levels)
         while best.bound_cycles_per_frame == best.cycles_per_frame:
-            faster = max(least, round(best.cycles_per_frame / FASTER_RATIO))
-            if faster >= levels[0] or self.out_of_time:
+            next_level = max(least, round(best.cycles_per_frame / FASTER_RATIO))
+            if next_level >= levels[0] or self.out_of_time:
                 break
-            levels = [faster, *levels]
+            levels = [next_level, *levels]
             best = self._better(best, levels)
         return best, levels
 
@@ -191,18 +138,18 @@ class Planner:
         """Where an earlier search of the same problem ended, and the levels priced; None if there is none."""
         if self.start is None:
             return None
-        instance = self.instance(self.start.levels)
+        instance = self.prices.instance(self.start.levels)
         if instance_digest(instance) != self.start.plan.instance_digest or violations(instance, self.start.plan):
             return None
         return self.start.plan, self.start.levels
 
     def _searched(self, best: Plan, levels: Iterable[int], finished: bool) -> Searched:
         """The best plan of the search as one of the instance with all levels that were priced."""
-        priced = tuple(level for level in levels if _level_key(level) in self._known)
-        instance = self.instance(priced)
-        whole = _carried_over(best, instance)
+        priced = tuple(level for level in levels if level_key(level) in self.prices.known)
+        instance = self.prices.instance(priced)
+        whole = carried_over(best, instance)
         assert whole is not None, "a plan fits where more configurations are offered"
-        return Searched(_with_bound(whole, best), instance, priced, finished)
+        return Searched(with_bound(whole, best), instance, priced, finished)
 
     # ---- relays
 
@@ -217,13 +164,13 @@ class Planner:
             return None
         if not self._hops_bind(best, levels, edges):
             return None
-        places = _places(best)
+        places = places_of(best)
         beside = {relay_of(edge): places[self.graph.consumers[edge][0][0].name] for edge in edges}
         planner, plan = self._relayed(edges), best
         try:
             plan = planner._find(levels, self._quick, best, beside)
             # a relay on a device of either end adds no hop
-            places = _places(plan)
+            places = places_of(plan)
             ends = {edge: (producer.name, consumer.name) for edge, producer, _, consumer, _ in self.graph.edges}
             useful = [edge for edge in edges if places[relay_of(edge)] not in [places[end] for end in ends[edge]]]
             planner = self._relayed(useful)
@@ -240,14 +187,14 @@ class Planner:
 
     def _hops_bind(self, best: Plan, levels: Sequence[int], edges: Collection[str]) -> bool:
         """Whether a quick search finds a faster placement if shortcuts may cross as often as they like."""
-        instance = self.instance(levels)
+        instance = self.prices.instance(levels)
         links = tuple(
             replace(link, kind=Kind.STASH) if edge in edges else link
             for link, (edge, *_) in zip(instance.links, self.graph.edges, strict=True)
         )
         relaxed = replace(instance, links=links)
         try:
-            found = self._search(relaxed, replace(self._quick, start=_carried_over(best, relaxed)))
+            found = self._search(relaxed, replace(self._quick, start=carried_over(best, relaxed)))
         except (InfeasibleError, OutOfTimeError):
             return False
         return found.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame
@@ -262,9 +209,11 @@ class Planner:
         self._begin()
         levels = tuple(level for level in than.levels if level <= than.plan.cycles_per_frame) or than.levels
         try:
-            instance = self.instance(levels)
-            start = _carried_over(than.plan, instance, beside)
-            found = self._search(instance, replace(self._untidied, start=start, near={**beside, **_places(than.plan)}))
+            instance = self.prices.instance(levels)
+            start = carried_over(than.plan, instance, beside)
+            found = self._search(
+                instance, replace(self._untidied, start=start, near={**beside, **places_of(than.plan)})
+            )
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return False
         self.start = Start(found, levels)
@@ -324,7 +273,7 @@ class Planner:
         shares: list[float] = []
         for resource in RESOURCES:
             there = sum(int(getattr(device, resource)) for device in devices)
-            offers = self._priced(slow, ON_CHIP, None).offers.values()
+            offers = self.prices.level(slow, ON_CHIP, None).offers.values()
             least = sum(min(int(getattr(c, resource)) for cs in parts.values() for c in cs) for parts in offers)
             shares.append(least / max(1, there))
         return math.ceil(slow * min(1.0, max(shares)))
@@ -362,9 +311,9 @@ class Planner:
     ) -> Plan:
         """The plan of a search over these levels that goes on from the devices of ``best``, and from those of
         ``beside`` for items that it doesn't have."""
-        instance = self.instance(levels)
+        instance = self.prices.instance(levels)
         if best is not None:
-            search = replace(search, start=_carried_over(best, instance, beside or {}))
+            search = replace(search, start=carried_over(best, instance, beside or {}))
         return self._search(instance, search)
 
     def _search(self, instance: Instance, search: SearchOptions) -> Plan:
@@ -394,23 +343,23 @@ class Planner:
             kept = max(found.cycles_per_frame, placed.cycles_per_frame) * KEPT_RATIO
             if (best is not None and best.plan.cycles_per_frame <= kept) or self.out_of_time:
                 break
-            reserving = self._with_reserve(last, levels, share)
-            if reserving is None:
+            found_with_reserve = self._with_reserve(last, levels, share)
+            if found_with_reserve is None:
                 break
-            last = placed = reserving
-            best = _faster(best, self._holding(placed, found))
+            last = placed = found_with_reserve
+            best = faster(best, self._holding(placed, found))
         return best or self._at_slower_levels(last, levels, found)
 
     def _holding(self, plan: Plan, found: Plan) -> Planned | None:
         """The placement of a plan with its links and homes, engines folded as it says, if it holds."""
         choices = plan_choices(plan)
         try:
-            return self.fixed(_places(plan), plan_pace(plan).folds, memory_homes(choices), found, explain=False)
+            return self.fixed(places_of(plan), plan_pace(plan).folds, memory_homes(choices), found, explain=False)
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return None
 
     def _at_slower_levels(self, plan: Plan, levels: Sequence[int], found: Plan) -> Planned:
-        places, homes = _places(plan), memory_homes(plan_choices(plan))
+        places, homes = places_of(plan), memory_homes(plan_choices(plan))
         last: Mapping[str, int] | None = None
         for cycles in _slower(plan.cycles_per_frame, levels):
             folds = dict.fromkeys(self.graph.by_name, cycles)
@@ -432,22 +381,22 @@ class Planner:
         priced = []
         for cycles in levels:
             try:
-                priced.append(self._priced(cycles, homes, None))
+                priced.append(self.prices.level(cycles, homes, None))
             except FoldingError:
                 self.progress.advance(len(self.graph.nodes))
         self.progress.end()
         if not priced:
             return None
-        instance = self._instance(priced, self._ported or self._links())
+        instance = self.prices.of_levels(priced, self.prices.ported or self.prices.links())
         search = replace(
             self._quick,
             tidy_seconds=self.search.tidy_seconds,
             decision_seconds=RESERVE_DECISION_SECONDS,
             gap=max(self.search.gap, RESERVE_GAP),
-            near=_places(plan),
+            near=places_of(plan),
         )
         try:
-            return self._search(_reserving(instance, share), search)
+            return self._search(reserving(instance, share), search)
         except (InfeasibleError, OutOfTimeError):
             return None
 
@@ -467,9 +416,9 @@ class Planner:
         search = replace(self.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
             pace = Pace.of(move_memories(self.graph, homes), folds)
-            level = self._priced(pace.interval, homes, assignment, free, folds)
+            level = self.prices.level(pace.interval, homes, assignment, free, folds)
             # network ports are in the prices of their nodes
-            instance = self._instance([level], self._links())
+            instance = self.prices.of_levels([level], self.prices.links())
             # what was found is always priced to its end
             plan = plan_from_assignment(instance, assignment, search)
             wanted = memory_homes(plan_choices(plan))
@@ -477,7 +426,7 @@ class Planner:
                 break
             homes = wanted
         self._check_memories(plan, level)
-        return Planned(plan if found is None else _with_bound(plan, found), instance)
+        return Planned(plan if found is None else with_bound(plan, found), instance)
 
     def _check_memories(self, plan: Plan, level: PricedLevel) -> None:
         """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
@@ -501,232 +450,6 @@ class Planner:
         if problems:
             raise InfeasibleError(f"{plan.instance}: {'; '.join(problems)}")
 
-    # ---- instance
-
-    def instance(self, levels: Iterable[int]) -> Instance:
-        """The placement problem with the choices of every node at each level that all layers can keep."""
-        wanted = list(levels)
-        self.progress.begin("costs", len(wanted) * len(self.graph.nodes))
-        priced: list[PricedLevel] = []
-        for cycles in wanted:
-            # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
-            try:
-                priced.append(self._priced(cycles, ON_CHIP, None))
-            except FoldingError:
-                if not priced and cycles == wanted[-1]:
-                    raise
-        self.progress.end()
-        if self._ported is None:
-            # once: a plan found at other levels is to hold with the same ports
-            self._ported = tuple(self._links_with_ports(max(wanted)))
-        return self._instance(priced, self._ported)
-
-    def _priced(
-        self,
-        cycles: int,
-        homes: Mapping[str, Home],
-        assignment: Mapping[str, str] | None,
-        free: bool = True,
-        folds: Mapping[str, int] | None = None,
-    ) -> PricedLevel:
-        """Every node's configurations by part at one level, or folded as ``folds`` says; kept, because rounds of
-        refinement ask again."""
-        key = _level_key(cycles, homes, assignment, free, folds)
-        if key in self._known:
-            self.progress.advance(len(self.graph.nodes))
-            return self._known[key]
-        level = LevelCosts(
-            graph=self.graph,
-            cycles=cycles,
-            homes=homes,
-            dram=DramUse(format=dram_format(self.cluster), cycles_per_frame=cycles),
-            parts=self._parts,
-            estimator=self.estimator,
-            assignment=assignment,
-            devices=[device.name for device in self.cluster.devices],
-            link_word_bits=self.cluster.link_word_bits,
-            free=free,
-            folds=folds,
-        )
-        offers: dict[str, dict[str, list[Configuration]]] = {}
-        sizes: dict[tuple[str, str], int] = {}
-        mlabs: dict[tuple[str, str, str], int] = {}
-        circuits = 0
-
-        def report(count: int) -> None:
-            nonlocal circuits
-            circuits += count
-            self.progress.advance(0, note=f"{circuits} circuits for {cycles:,} cycles")
-
-        self.estimator.prepare(level.layers(), report)
-        for node in level.folded.nodes:
-            offers[node.name] = {part.name: [] for part in self._parts}
-            for offer in level.offers(node):
-                sizes[node.name, offer.choice.label] = offer.dram_bytes
-                for part in self._parts:
-                    usage = offer.usage(part)
-                    offers[node.name][part.name].append(_configuration(offer, usage))
-                    mlabs[node.name, offer.choice.label, part.name] = usage.mlab
-            self.progress.advance(note=node.name)
-        self._known[key] = PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
-        return self._known[key]
-
-    def _instance(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
-        items = []
-        for node in self._by_layer():
-            offers = {
-                part.name: pareto(c for level in levels for c in level.offers[node.name][part.name])
-                for part in self._parts
-            }
-            items.append(self._item(node, offers, any(node.name in level.tiled for level in levels)))
-        instance = Instance(
-            name=f"{self.graph.name} on {self.cluster.name}",
-            clock_hz=self.cluster.clock_hz,
-            items=tuple(items),
-            links=tuple(links),
-            devices=self.cluster.placement_devices(),
-        )
-        return instance.with_pins(self.pins) if self.pins else instance
-
-    def _by_layer(self) -> list[Node]:
-        """Nodes layer by layer in the order of the network, as the search's first guess wants them."""
-        order: dict[str, int] = {}
-        for node in self.graph.nodes:
-            order.setdefault(base_layer(node.name), len(order))
-        return sorted(self.graph.nodes, key=lambda node: order[base_layer(node.name)])
-
-    def _item(self, node: Node, offers: Mapping[str, tuple[Configuration, ...]], tiled: bool) -> Item:
-        return Item(
-            name=node.name,
-            configurations=offers,
-            pinned=self.cluster.devices[0].name if node.layer.pinned_to_host else None,
-            tile_group=self._group_of(node) if tiled else None,
-            layer=base_layer(node.name),
-        )
-
-    def _group_of(self, node: Node) -> str:
-        return self._groups[node.name]
-
-    @cached_property
-    def _parts(self) -> tuple[Part, ...]:
-        """Part types of the cluster, each once."""
-        return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
-
-    @cached_property
-    def _known(self) -> dict[Any, PricedLevel]:
-        return {}
-
-    @cached_property
-    def _groups(self) -> dict[str, str]:
-        """Node -> the first node of its weight group."""
-        return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
-
-    def _links_with_ports(self, cycles: int) -> Iterable[Link]:
-        """Links with what their ends take of a network port, folded for these cycles."""
-        costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self._parts, self.estimator)
-        edges = fold_graph(self.graph, cycles).edges
-        for link, (_edge, _producer, source, _consumer, sink) in zip(self._links(), edges, strict=True):
-            sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
-            yield replace(
-                link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
-                receiver_alm=receiver.alm,
-            )  # fmt: skip
-
-    def _links(self) -> Iterable[Link]:
-        word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
-        for _edge, producer, source, consumer, _sink in self.graph.edges:
-            tensor = source.tensor
-            words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
-            bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
-            yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
-
-
-def _level_key(
-    cycles: int,
-    homes: Mapping[str, Home] = ON_CHIP,
-    assignment: Mapping[str, str] | None = None,
-    free: bool = True,
-    folds: Mapping[str, int] | None = None,
-) -> tuple[Any, ...]:
-    """What the prices of a level depend on."""
-    return cycles, *(frozenset(part.items()) if part else None for part in (homes, assignment, folds)), free
-
-
-def _places(plan: Plan) -> dict[str, str]:
-    """Node -> device."""
-    return {item.item: item.device for item in plan.items}
-
-
-def _faster(best: Planned | None, other: Planned | None) -> Planned | None:
-    if best is None or other is None:
-        return best or other
-    return min(best, other, key=lambda planned: planned.plan.cycles_per_frame)
-
-
-def _reserving(instance: Instance, share: Fraction) -> Instance:
-    """The instance with a share less of the memories, ALMs and DRAM bandwidth of every device."""
-    kept = 1 - share
-    devices = tuple(
-        replace(
-            device,
-            m20k=int(device.m20k * kept),
-            alm=int(device.alm * kept),
-            dram_bytes_per_s=int(device.dram_bytes_per_s * kept),
-        )
-        for device in instance.devices
-    )
-    return replace(instance, devices=devices)
-
-
-def _carried_over(plan: Plan, instance: Instance, beside: Mapping[str, str] | None = None) -> Plan | None:
-    """The plan of another instance in this one: every item where it stands, with a configuration that costs no more,
-    or, if the plan has none of it, on its device of ``beside`` with one that is fast enough; None if some item has
-    none, or if the whole does not fit."""
-    places = {**(beside or {}), **_places(plan)}
-    before = {placed.item: placed for placed in plan.items}
-    devices, configurations = [], []
-    for item in instance.items:
-        device = instance.device_index[places[item.name]]
-        menu = item.configurations.get(instance.devices[device].part, ())
-        found = _stand_in(menu, before.get(item.name), plan.cycles_per_frame)
-        if found is None:
-            return None
-        devices.append(device)
-        configurations.append(found)
-    bound = Bound(1, "nothing runs in less than one cycle")
-    made = build_plan(instance, Assignment(tuple(devices), tuple(configurations)), bound, seed=0, binding=())
-    return None if violations(instance, made) else made
-
-
-def _stand_in(menu: Sequence[Configuration], placed: PlacedItem | None, cycles: int) -> int | None:
-    """The position of a configuration for what a plan placed; for what it doesn't have, of the cheapest that is fast
-    enough."""
-    if placed is not None:
-        return next((position for position, c in enumerate(menu) if _costs_no_more(c, placed)), None)
-    fast = [position for position, c in enumerate(menu) if c.cycles_per_frame <= cycles]
-    return min(fast, key=lambda position: menu[position].costs, default=None)
-
-
-def _costs_no_more(c: Configuration, placed: PlacedItem) -> bool:
-    """Whether a configuration can stand in for the one of a plan."""
-    costs = (placed.cycles_per_frame, placed.dsp, placed.m20k, placed.alm, placed.dram_bytes_per_frame)
-    now = (c.cycles_per_frame, *c.costs)
-    return c.tile == placed.tile and all(new <= old for new, old in zip(now, costs, strict=True))
-
-
-def _configuration(offer: Offer, usage: Usage) -> Configuration:
-    tile = offer.tile
-    return Configuration(
-        label=offer.choice.label,
-        cycles_per_frame=offer.cycles_per_frame,
-        dsp=usage.dsp,
-        m20k=usage.m20k,
-        alm=usage.alm,
-        dram_bytes_per_frame=offer.dram_bytes_per_frame,
-        tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
-        payload=offer.choice.to_payload(),
-    )
-
 
 def _multipliers(graph: Graph) -> int:
     """Multipliers of all engines: what no placement can do without."""
@@ -748,19 +471,3 @@ def _between(low: int, high: int, count: int, known: Sequence[int] = ()) -> list
     step = (high / low) ** (1 / (count + 1))
     found = {round(low * step**index) for index in range(1, count + 1)}
     return sorted(level for level in found if low < level < high)
-
-
-def _with_bound(plan: Plan, found: Plan) -> Plan:
-    """The plan with the bound of the search that found it: the forced one's own bound speaks of its placement only."""
-    bound = min(found.bound_cycles_per_frame, plan.cycles_per_frame)
-    fps = plan.clock_hz / bound
-    gap = 1 - bound / plan.cycles_per_frame
-    return replace(
-        plan,
-        bound_cycles_per_frame=bound,
-        bound_fps=fps,
-        bound_basis=found.bound_basis,
-        gap=gap,
-        status="optimal" if gap == 0 else "feasible",
-        binding=found.binding,
-    )

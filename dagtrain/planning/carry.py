@@ -1,0 +1,67 @@
+"""Plans carried over to instances of other levels, graphs or devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from placement.instance import Configuration, Instance
+from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan
+from placement.validate import violations
+
+
+def places_of(plan: Plan) -> dict[str, str]:
+    """Node -> device."""
+    return {item.item: item.device for item in plan.items}
+
+
+def reserving(instance: Instance, share: Fraction) -> Instance:
+    """The instance with a share less of the memories, ALMs and DRAM bandwidth of every device."""
+    kept = 1 - share
+    devices = tuple(
+        replace(
+            device,
+            m20k=int(device.m20k * kept),
+            alm=int(device.alm * kept),
+            dram_bytes_per_s=int(device.dram_bytes_per_s * kept),
+        )
+        for device in instance.devices
+    )
+    return replace(instance, devices=devices)
+
+
+def carried_over(plan: Plan, instance: Instance, beside: Mapping[str, str] | None = None) -> Plan | None:
+    """The plan of another instance in this one: every item where it stands, with a configuration that costs no more,
+    or, if the plan has none of it, on its device of ``beside`` with one that is fast enough; None if some item has
+    none, or if the whole does not fit."""
+    places = {**(beside or {}), **places_of(plan)}
+    before = {placed.item: placed for placed in plan.items}
+    devices, configurations = [], []
+    for item in instance.items:
+        device = instance.device_index[places[item.name]]
+        menu = item.configurations.get(instance.devices[device].part, ())
+        found = _stand_in(menu, before.get(item.name), plan.cycles_per_frame)
+        if found is None:
+            return None
+        devices.append(device)
+        configurations.append(found)
+    bound = Bound(1, "nothing runs in less than one cycle")
+    made = build_plan(instance, Assignment(tuple(devices), tuple(configurations)), bound, seed=0, binding=())
+    return None if violations(instance, made) else made
+
+
+def _stand_in(menu: Sequence[Configuration], placed: PlacedItem | None, cycles: int) -> int | None:
+    """The position of a configuration for what a plan placed; for what it doesn't have, of the cheapest that is fast
+    enough."""
+    if placed is not None:
+        return next((position for position, c in enumerate(menu) if _costs_no_more(c, placed)), None)
+    fast = [position for position, c in enumerate(menu) if c.cycles_per_frame <= cycles]
+    return min(fast, key=lambda position: menu[position].costs, default=None)
+
+
+def _costs_no_more(c: Configuration, placed: PlacedItem) -> bool:
+    """Whether a configuration can stand in for the one of a plan."""
+    costs = (placed.cycles_per_frame, placed.dsp, placed.m20k, placed.alm, placed.dram_bytes_per_frame)
+    now = (c.cycles_per_frame, *c.costs)
+    return c.tile == placed.tile and all(new <= old for new, old in zip(now, costs, strict=True))

@@ -1,0 +1,219 @@
+"""Prices of every node at levels of cycles a frame, and the placement problem that they make.
+
+What a node costs (`dagtrain.planning.costs`) is asked once for each level, and kept: searches come back to levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from dagtrain.emission.memory import DramUse
+from dagtrain.ir import Graph, Node
+from dagtrain.passes.fold import fold_graph, weight_groups
+from dagtrain.planning.choices import dram_format
+from dagtrain.planning.costs import LevelCosts, Offer, PortCosts
+from dagtrain.progress import Progress
+from dagtrain.summary import base_layer
+from hdl.errors import FoldingError
+from hdl.estimate import Estimator
+from hdl.layers.base import Home
+from hdl.link import wire_words
+from hdl.parts import Part
+from hdl.resources import Usage
+from placement.cluster import Cluster
+from placement.instance import Configuration, Instance, Item, Link, pareto
+
+# no node has its memory elsewhere
+ON_CHIP: Mapping[str, Home] = {}
+
+
+@dataclass(frozen=True)
+class PricedLevel:
+    """Configurations at one number of cycles a frame."""
+
+    # node -> part -> configurations
+    offers: Mapping[str, Mapping[str, Sequence[Configuration]]]
+    # nodes of weight groups with a tile
+    tiled: frozenset[str]
+    # (node, label of a configuration) -> bytes that lie in DRAM
+    dram_bytes: Mapping[tuple[str, str], int]
+    # (node, label of a configuration, part) -> memories made of logic
+    mlabs: Mapping[tuple[str, str, str], int]
+
+
+@dataclass
+class Prices:
+    """What the nodes of one graph cost on one cluster."""
+
+    graph: Graph
+    cluster: Cluster
+    estimator: Estimator
+    pins: Mapping[str, str]
+    progress: Progress
+    # links with their ports, priced with the first levels
+    ported: tuple[Link, ...] | None = field(default=None, init=False)
+
+    def instance(self, levels: Iterable[int]) -> Instance:
+        """The placement problem with the choices of every node at each level that all layers can keep."""
+        wanted = list(levels)
+        self.progress.begin("costs", len(wanted) * len(self.graph.nodes))
+        priced: list[PricedLevel] = []
+        for cycles in wanted:
+            # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
+            try:
+                priced.append(self.level(cycles, ON_CHIP, None))
+            except FoldingError:
+                if not priced and cycles == wanted[-1]:
+                    raise
+        self.progress.end()
+        if self.ported is None:
+            # once: a plan found at other levels is to hold with the same ports
+            self.ported = tuple(self._links_with_ports(max(wanted)))
+        return self.of_levels(priced, self.ported)
+
+    def level(
+        self,
+        cycles: int,
+        homes: Mapping[str, Home],
+        assignment: Mapping[str, str] | None,
+        free: bool = True,
+        folds: Mapping[str, int] | None = None,
+    ) -> PricedLevel:
+        """Every node's configurations by part at one level, or folded as ``folds`` says; kept, because rounds of
+        refinement ask again."""
+        key = level_key(cycles, homes, assignment, free, folds)
+        if key in self.known:
+            self.progress.advance(len(self.graph.nodes))
+            return self.known[key]
+        level = LevelCosts(
+            graph=self.graph,
+            cycles=cycles,
+            homes=homes,
+            dram=DramUse(format=dram_format(self.cluster), cycles_per_frame=cycles),
+            parts=self.parts,
+            estimator=self.estimator,
+            assignment=assignment,
+            devices=[device.name for device in self.cluster.devices],
+            link_word_bits=self.cluster.link_word_bits,
+            free=free,
+            folds=folds,
+        )
+        offers: dict[str, dict[str, list[Configuration]]] = {}
+        sizes: dict[tuple[str, str], int] = {}
+        mlabs: dict[tuple[str, str, str], int] = {}
+        circuits = 0
+
+        def report(count: int) -> None:
+            nonlocal circuits
+            circuits += count
+            self.progress.advance(0, note=f"{circuits} circuits for {cycles:,} cycles")
+
+        self.estimator.prepare(level.layers(), report)
+        for node in level.folded.nodes:
+            offers[node.name] = {part.name: [] for part in self.parts}
+            for offer in level.offers(node):
+                sizes[node.name, offer.choice.label] = offer.dram_bytes
+                for part in self.parts:
+                    usage = offer.usage(part)
+                    offers[node.name][part.name].append(_configuration(offer, usage))
+                    mlabs[node.name, offer.choice.label, part.name] = usage.mlab
+            self.progress.advance(note=node.name)
+        self.known[key] = PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
+        return self.known[key]
+
+    def of_levels(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
+        items = []
+        for node in self._by_layer():
+            offers = {
+                part.name: pareto(c for level in levels for c in level.offers[node.name][part.name])
+                for part in self.parts
+            }
+            items.append(self._item(node, offers, any(node.name in level.tiled for level in levels)))
+        instance = Instance(
+            name=f"{self.graph.name} on {self.cluster.name}",
+            clock_hz=self.cluster.clock_hz,
+            items=tuple(items),
+            links=tuple(links),
+            devices=self.cluster.placement_devices(),
+        )
+        return instance.with_pins(self.pins) if self.pins else instance
+
+    def _by_layer(self) -> list[Node]:
+        """Nodes layer by layer in the order of the network, as the search's first guess wants them."""
+        order: dict[str, int] = {}
+        for node in self.graph.nodes:
+            order.setdefault(base_layer(node.name), len(order))
+        return sorted(self.graph.nodes, key=lambda node: order[base_layer(node.name)])
+
+    def _item(self, node: Node, offers: Mapping[str, tuple[Configuration, ...]], tiled: bool) -> Item:
+        return Item(
+            name=node.name,
+            configurations=offers,
+            pinned=self.cluster.devices[0].name if node.layer.pinned_to_host else None,
+            tile_group=self._group_of(node) if tiled else None,
+            layer=base_layer(node.name),
+        )
+
+    def _group_of(self, node: Node) -> str:
+        return self._groups[node.name]
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Part types of the cluster, each once."""
+        return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
+
+    @cached_property
+    def known(self) -> dict[Any, PricedLevel]:
+        return {}
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        """Node -> the first node of its weight group."""
+        return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
+
+    def _links_with_ports(self, cycles: int) -> Iterable[Link]:
+        """Links with what their ends take of a network port, folded for these cycles."""
+        costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
+        edges = fold_graph(self.graph, cycles).edges
+        for link, (_edge, _producer, source, _consumer, sink) in zip(self.links(), edges, strict=True):
+            sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
+            yield replace(
+                link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
+                receiver_alm=receiver.alm,
+            )  # fmt: skip
+
+    def links(self) -> Iterable[Link]:
+        word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
+        for _edge, producer, source, consumer, _sink in self.graph.edges:
+            tensor = source.tensor
+            words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
+            bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
+            yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
+
+
+def level_key(
+    cycles: int,
+    homes: Mapping[str, Home] = ON_CHIP,
+    assignment: Mapping[str, str] | None = None,
+    free: bool = True,
+    folds: Mapping[str, int] | None = None,
+) -> tuple[Any, ...]:
+    """What the prices of a level depend on."""
+    return cycles, *(frozenset(part.items()) if part else None for part in (homes, assignment, folds)), free
+
+
+def _configuration(offer: Offer, usage: Usage) -> Configuration:
+    tile = offer.tile
+    return Configuration(
+        label=offer.choice.label,
+        cycles_per_frame=offer.cycles_per_frame,
+        dsp=usage.dsp,
+        m20k=usage.m20k,
+        alm=usage.alm,
+        dram_bytes_per_frame=offer.dram_bytes_per_frame,
+        tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
+        payload=offer.choice.to_payload(),
+    )

@@ -1,0 +1,67 @@
+"""Where planning ends: plans with the instances they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dagtrain.passes.split_layers import Parts
+from placement.instance import Instance
+from placement.plan import Plan
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Where a search over many levels ended: what a later one goes on from, and what what-if questions are asked of.
+
+    Network ports are priced as estimates in it, memories of other nodes as if they lay on chip."""
+
+    # of `instance`
+    plan: Plan
+    instance: Instance
+    # cycles a frame that were priced
+    levels: tuple[int, ...]
+    # False if Ctrl-C or the time limit ended it before its goal
+    finished: bool = True
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and the instance that it speaks of (what its validator needs)."""
+
+    plan: Plan
+    instance: Instance
+    # the search that found the placement; None for a given placement
+    searched: Searched | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """An unfinished search to go on from."""
+
+    plan: Plan
+    levels: tuple[int, ...]
+    # layers of its graph that are in so many parts
+    parts: Mapping[str, Parts] = field(default_factory=dict)
+
+
+def faster(best: Planned | None, other: Planned | None) -> Planned | None:
+    if best is None or other is None:
+        return best or other
+    return min(best, other, key=lambda planned: planned.plan.cycles_per_frame)
+
+
+def with_bound(plan: Plan, found: Plan) -> Plan:
+    """The plan with the bound of the search that found it: the forced one's own bound speaks of its placement only."""
+    bound = min(found.bound_cycles_per_frame, plan.cycles_per_frame)
+    fps = plan.clock_hz / bound
+    gap = 1 - bound / plan.cycles_per_frame
+    return replace(
+        plan,
+        bound_cycles_per_frame=bound,
+        bound_fps=fps,
+        bound_basis=found.bound_basis,
+        gap=gap,
+        status="optimal" if gap == 0 else "feasible",
+        binding=found.binding,
+    )
