@@ -20,7 +20,7 @@ from hdl.memory import unsimulated
 from hdl.processes import in_processes
 from hdl.resources import Resources, count
 from hdl.simulate.design import cache_folder
-from hdl.sources import COUNTING, code_hash
+from hdl.sources import code_hash
 from hdl.stream import Stream
 
 # seconds to wait for another process that writes
@@ -93,7 +93,7 @@ def _widths(layer: Layer) -> dict[str, int]:
 
 
 def _key(configuration: str, widths: Mapping[str, int]) -> str:
-    return f"{code_hash(COUNTING)}|{configuration}|{sorted(widths.items())}"
+    return f"{code_hash()}|{configuration}|{sorted(widths.items())}"
 
 
 _SHAPED = ("multipliers", "memories", "roms", "memory_registers", "constant_multipliers")

@@ -13,17 +13,21 @@ For the same reason tables stay logic, as `hdl.resources` counts them.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
+import os
 import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from hdl.errors import ToolError
 from hdl.parts import Part, part
 from hdl.resources import Resources, fit, in_block_memory
+from hdl.simulate.design import cache_folder
 from hdl.verilog import VerilogModule, run_tool
 
 # whose fabric Yosys maps to
@@ -160,26 +164,46 @@ def expected_mlab_cells(resources: Resources, target: Part) -> int:
 
 
 def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
-    """Run Yosys.  Raises `ToolError`, `ToolMissing`."""
+    """What Yosys makes of a module, kept on disk under the digest of its text.  Raises `ToolError`, `ToolMissing`."""
+    text, script = without_contents(module.text), _script(module.name)
+    digest = hashlib.sha256(f"{_yosys_version()}\0{script}\0{text}".encode()).hexdigest()
+    kept = cache_folder() / "synthesis" / f"{digest}.json"
+    if kept.exists():
+        return Synthesis(json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
-        (folder / "circuit.v").write_text(without_contents(module.text))
-        synth = f"synth_intel_alm -family cyclone10gx -top {module.name} -noiopad -noclkbuf"
-        script = (
-            f"read_verilog circuit.v; hierarchy -top {module.name}; proc -norom; "
-            f"{synth} -run begin:map_bram; "
-            # what the attribute asks for, as Quartus does
-            "memory_bram -rules +/intel_alm/common/lutram_mlab.txt a:ramstyle=MLAB; "
-            f"{synth} -run map_bram:; "
-            "tee -q -o stat.json stat -json"
-        )
+        (folder / "circuit.v").write_text(text)
         run_tool(["yosys", "-q", "-p", script], folder, timeout)
         report = json.loads((folder / "stat.json").read_text())
     try:
         cells = report["design"]["num_cells_by_type"]
     except KeyError as error:
         raise ToolError(f"Yosys' statistics of {module.name} have no {error}; this reads those of 0.23") from error
-    return Synthesis({str(cell): int(count) for cell, count in cells.items()})
+    found = Synthesis({str(cell): int(count) for cell, count in cells.items()})
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # renamed when whole: several processes may synthesise
+    fresh = kept.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(found.cells, indent=1) + "\n")
+    fresh.replace(kept)
+    return found
+
+
+def _script(top: str) -> str:
+    synth = f"synth_intel_alm -family cyclone10gx -top {top} -noiopad -noclkbuf"
+    return (
+        f"read_verilog circuit.v; hierarchy -top {top}; proc -norom; "
+        f"{synth} -run begin:map_bram; "
+        # what the attribute asks for, as Quartus does
+        "memory_bram -rules +/intel_alm/common/lutram_mlab.txt a:ramstyle=MLAB; "
+        f"{synth} -run map_bram:; "
+        "tee -q -o stat.json stat -json"
+    )
+
+
+@cache
+def _yosys_version() -> str:
+    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
+        return run_tool(["yosys", "-V"], Path(name), 60.0)
 
 
 def longest_path(module: VerilogModule, timeout: float = 300.0) -> int:

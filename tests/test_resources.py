@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
+import hdl
 from hdl.axi import AxiFormat
 from hdl.dram import DramFifo
 from hdl.estimate import Estimator
@@ -17,6 +19,7 @@ from hdl.link import Egress, Ingress, LinkFormat
 from hdl.memory import simple_dual_port
 from hdl.parts import part
 from hdl.resources import Resources, count, fit, in_block_memory, signed_digits
+from hdl.sources import code_hash
 from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
 from hdl.synthesis import (
@@ -406,3 +409,28 @@ def test_two_hundred_configurations_a_second_come_from_the_cache(tmp_path: Path)
     for width in range(1, 41):
         again.block(f"pipe {width}", {"x": width, "y": width}, make)
     assert 40 / (time.perf_counter() - start) > 200
+
+
+def test_the_key_of_a_count_changes_with_every_source_file(tmp_path: Path) -> None:
+    """Files that no list of sources had: what finds equal registers, what patches MyHDL, one that is new."""
+    copy = tmp_path / "hdl"
+    shutil.copytree(hdl.__path__[0], copy, ignore=shutil.ignore_patterns("__pycache__"))
+    known = {code_hash(copy), code_hash()}
+    assert len(known) == 1
+    for name in ("equal_bits.py", "elaboration.py", "parts.py", "engine/mac.py", "engine/new.py"):
+        with (copy / name).open("a") as source:
+            source.write("# changed\n")
+        code_hash.cache_clear()
+        known.add(code_hash(copy))
+    assert len(known) == 6
+
+
+def test_a_synthesis_is_kept_until_the_circuit_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGTRAIN_CACHE", str(tmp_path))
+    module = convert(build(multiply, bits(8), bits(8), bits(16)), "circuit")
+    first = synthesise(module)
+    with monkeypatch.context() as without:
+        without.setattr("hdl.synthesis.run_tool", lambda *_: pytest.fail("synthesised again"))
+        assert synthesise(module) == first
+    wider = convert(build(multiply, bits(9), bits(9), bits(18)), "circuit")
+    assert (first.registers, synthesise(wider).registers) == (16, 18)

@@ -30,7 +30,7 @@ from hdl.layers.base import Layer, to_beats
 from hdl.netlist import Direction
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.design import cache_folder
-from hdl.sources import CONVERSION, code_hash
+from hdl.sources import code_hash
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
 from hdl.verilog import VerilogModule
@@ -242,7 +242,7 @@ def _design(layer: Layer, module: StreamModule, images: Mapping[str, Sequence[in
 
 
 def _path(folder: Path, key: str) -> Path:
-    digest = hashlib.sha256(f"{SCHEMA_VERSION}|{code_hash(CONVERSION)}|{_rules()}|{key}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{SCHEMA_VERSION}|{code_hash()}|{_rules()}|{key}".encode()).hexdigest()
     return folder / f"{digest[:24]}.json"
 
 

@@ -22,7 +22,7 @@ from hdl.layers.base import Layer
 from hdl.memory import unsimulated
 from hdl.netlist import VERILOG_KEYWORDS, Direction, PortDecl
 from hdl.processes import in_processes
-from hdl.sources import CONVERSION, code_hash
+from hdl.sources import code_hash
 from hdl.stream import Stream
 from hdl.verilog import Image, VerilogModule, convert, port_signals
 
@@ -86,7 +86,7 @@ class ModuleLibrary:
         return module
 
     def _path(self, name: str) -> Path | None:
-        return self._cache / f"{name}-{code_hash(CONVERSION)[:16]}.json" if self._cache else None
+        return self._cache / f"{name}-{code_hash()[:16]}.json" if self._cache else None
 
     def _store(self, module: StreamModule) -> None:
         path = self._path(module.name)
