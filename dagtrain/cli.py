@@ -24,6 +24,7 @@ from dagtrain.flow import (
     place_step,
     report_step,
     sweep_step,
+    timing_step,
     train_step,
 )
 from dagtrain.flow.result import StepResult
@@ -32,6 +33,7 @@ from dagtrain.flow.workspace import Workspace
 from dagtrain.progress import Progress
 from dagtrain.summary import Summary
 from hdl.errors import DagtrainError
+from hdl.timing import NET_PS
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -127,6 +129,7 @@ Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and n
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 Simulator = Annotated[str, typer.Option(help="verilator, icarus, or myhdl: a MyHDL testbench over VPI (slow).")]
+NetPs = Annotated[int, typer.Option("--net-ps", help="Delay of a net between two cells, in picoseconds.")]
 Efficiency = Annotated[
     bool,
     typer.Option(
@@ -328,6 +331,23 @@ def estimate(
     """Resources of every layer, read off its elaborated circuit; --check sets them beside synthesis."""
     options = estimate_step.EstimateOptions(check=check, layers=tuple(layer or ()), cycles=cycles)
     _perform(out, as_json, lambda space, progress: estimate_step.run(space, options, progress))
+
+
+@app.command()
+def timing(
+    files: Annotated[list[Path], typer.Argument(help="Verilog files of one module each.", show_default=False)],
+    net_ps: NetPs = NET_PS,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Static timing: the slowest path of every module, with its registers and cells, and products out of place.
+
+    Yosys maps each module to the cells of Cyclone 10 GX (the fabric of Arria 10), whose delays it ships; every net
+    between two cells has the same delay, and ports count as registers next door.  Fails if a path is above 4.0 ns or
+    a multiplier does not stand between registers.  Mapped modules are kept by the digest of their text, so only
+    what changed is mapped again."""
+    options = timing_step.TimingOptions(files=tuple(files), net_ps=net_ps)
+    _perform(out, as_json, lambda space, progress: timing_step.run(space, options, progress))
 
 
 @app.command()

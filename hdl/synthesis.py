@@ -165,8 +165,8 @@ def expected_mlab_cells(resources: Resources, target: Part) -> int:
 
 def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
     """What Yosys makes of a module, kept on disk under the digest of its text.  Raises `ToolError`, `ToolMissing`."""
-    text, script = without_contents(module.text), _script(module.name)
-    digest = hashlib.sha256(f"{_yosys_version()}\0{script}\0{text}".encode()).hexdigest()
+    text, script = without_contents(module.text), f"{mapping_script(module.name)}; tee -q -o stat.json stat -json"
+    digest = hashlib.sha256(f"{yosys_version()}\0{script}\0{text}".encode()).hexdigest()
     kept = cache_folder() / "synthesis" / f"{digest}.json"
     if kept.exists():
         return Synthesis(json.loads(kept.read_text()))
@@ -188,22 +188,22 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
     return found
 
 
-def _script(top: str) -> str:
-    synth = f"synth_intel_alm -family cyclone10gx -top {top} -noiopad -noclkbuf"
+@cache
+def yosys_version() -> str:
+    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
+        return run_tool(["yosys", "-V"], Path(name), 60.0)
+
+
+def mapping_script(name: str) -> str:
+    """Yosys commands that map the module of that name in ``circuit.v`` to cells."""
+    synth = f"synth_intel_alm -family cyclone10gx -top {name} -noiopad -noclkbuf"
     return (
-        f"read_verilog circuit.v; hierarchy -top {top}; proc -norom; "
+        f"read_verilog circuit.v; hierarchy -top {name}; proc -norom; "
         f"{synth} -run begin:map_bram; "
         # what the attribute asks for, as Quartus does
         "memory_bram -rules +/intel_alm/common/lutram_mlab.txt a:ramstyle=MLAB; "
-        f"{synth} -run map_bram:; "
-        "tee -q -o stat.json stat -json"
+        f"{synth} -run map_bram:"
     )
-
-
-@cache
-def _yosys_version() -> str:
-    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
-        return run_tool(["yosys", "-V"], Path(name), 60.0)
 
 
 def longest_path(module: VerilogModule, timeout: float = 300.0) -> int:

@@ -1,0 +1,172 @@
+"""Static timing: the walk against paths added up by hand and against Yosys' own `sta`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dagtrain.cli import app
+from hdl.cell_delays import BLOCK_MEMORY, FLIP_FLOP, cell_delays
+from hdl.errors import ToolError
+from hdl.synthesis import mapping_script
+from hdl.timing import ModuleTiming, map_module, time_module, time_netlist
+from hdl.verilog import run_tool
+
+# of the installed Yosys, in ps
+TO_Q, SETUP = 219, 268
+# carry chain: operand to carry, carry to carry, carry to sum
+INTO, ALONG, OUT = 525, 16, 276
+
+
+def _module(ports: str, body: str, name: str = "probe") -> str:
+    return f"module {name} (input wire clk, {ports});\n{body}\nendmodule\n"
+
+
+ADDER = _module(
+    "input wire [7:0] a, input wire [7:0] b, output reg [7:0] y",
+    "reg [7:0] p, q;\nalways @(posedge clk) begin p <= a; q <= b; y <= p + q; end",
+)
+MULTIPLIER = _module(
+    "input wire signed [15:0] a, input wire signed [15:0] b, output reg signed [31:0] y",
+    "reg signed [15:0] p, q;\nalways @(posedge clk) begin p <= a; q <= b; y <= p * q; end",
+)
+
+
+def _path(timing: ModuleTiming, end: str) -> int:
+    return next(path.ps for path in timing.paths if re.sub(r"\[\d+\]", "", path.end) == end)
+
+
+def test_delays_are_those_that_yosys_ships_for_the_family() -> None:
+    delays = cell_delays()
+    lut6 = delays["MISTRAL_ALUT6"].through
+    assert [lut6[(pin, None), ("Q", None)] for pin in "ABCDEF"] == [275, 272, 175, 165, 162, 53]
+    adder = delays["MISTRAL_ALUT_ARITH"].through
+    assert (adder[("A", None), ("CO", None)], adder[("CI", None), ("CO", None)]) == (INTO, ALONG)
+    assert adder[("CI", None), ("SO", None)] == OUT
+    assert delays[FLIP_FLOP].launch == {("Q", None): TO_Q}
+    assert delays[FLIP_FLOP].setup == dict.fromkeys(
+        [(pin, None) for pin in ("DATAIN", "ENA", "SCLR", "SLOAD", "SDATA")], SETUP
+    )
+    assert delays["MISTRAL_MLAB"].through[("B1ADDR", 0), ("B1DATA", None)] == 487
+    assert delays["MISTRAL_MUL18X18"].through[("B", None), ("Y", None)] == 3982
+    assert delays[BLOCK_MEMORY].launch == {("q_b", None): 1004}
+    assert delays[BLOCK_MEMORY].setup[("wren_a", None)] == 140
+
+
+@pytest.mark.parametrize("net_ps", [0, 350])
+def test_an_adder_between_registers_is_its_carry_chain(net_ps: int) -> None:
+    timing = time_module(ADDER, "probe", net_ps)
+    chain = INTO + 6 * ALONG + OUT
+    assert _path(timing, "y") == TO_Q + net_ps + chain + net_ps + SETUP
+    slowest = timing.worst
+    assert (slowest.end, slowest.levels) == ("y[7]", 1)
+    assert slowest.start in ("p[0]", "q[0]")
+    assert len(slowest.steps) == 8
+    # a port is a register next door
+    assert _path(timing, "p") == TO_Q + net_ps + SETUP
+
+
+def test_a_product_between_registers_is_no_path_and_one_that_is_added_is() -> None:
+    packed = time_module(MULTIPLIER, "probe")
+    assert [product.registered for product in packed.products] == [True]
+    assert packed.worst.ps == TO_Q + 350 + SETUP
+    added = time_module(MULTIPLIER.replace("p * q", "p * q + 32'sd5"), "probe")
+    (product,) = added.products
+    assert not product.registered
+    assert "goes into MISTRAL_ALUT_ARITH" in product.touches
+    assert added.worst.ps > 3982 + TO_Q + SETUP + 3 * 350
+    loose = time_module(MULTIPLIER.replace("p * q", "a * q"), "probe")
+    assert loose.products[0].touches.startswith("operand a")
+    cleared = time_module(MULTIPLIER.replace("y <= p * q;", "y <= p * q; if (b[0]) y <= 0;"), "probe")
+    assert "synchronous clear" in cleared.products[0].touches
+
+
+def test_a_wide_product_that_becomes_several_multipliers_is_seen() -> None:
+    wide = MULTIPLIER.replace("[15:0]", "[39:0]").replace("[31:0]", "[79:0]")
+    timing = time_module(wide, "probe")
+    assert len(timing.products) > 1
+    assert timing.loose_products == timing.products
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "always @(posedge clk) begin p <= a; q <= b; y <= (p < q) ? p + q : p - q; end",
+        "always @(posedge clk) begin p <= a; q <= b; if (p[0] && q != 3) y <= (p ^ q) + y; end",
+        "always @(posedge clk) begin p <= a; q <= b; if (q == p) y <= 0; else y <= p >> q[2:0]; end",
+    ],
+)
+def test_the_walk_agrees_with_yosys_sta(body: str, tmp_path: Path) -> None:
+    text = _module("input wire [7:0] a, input wire [7:0] b, output reg [7:0] y", f"reg [7:0] p, q;\n{body}")
+    (tmp_path / "circuit.v").write_text(text)
+    # its last step makes black boxes of the cells' models, and sta then finds no delays in them
+    script = f"{mapping_script('probe')}check; tee -q -o sta.txt sta"
+    run_tool(["yosys", "-q", "-p", script], tmp_path)
+    found = re.search(r"Latest arrival time in 'probe' is (\d+):", (tmp_path / "sta.txt").read_text())
+    assert found
+    assert time_module(text, "probe", net_ps=0).worst.ps == int(found.group(1))
+
+
+def test_a_module_seen_from_outside_has_the_delays_of_its_parts() -> None:
+    text = _module(
+        "input wire ready, input wire stop, input wire wire_in, output wire take, output reg busy, "
+        "output wire wire_out",
+        "assign take = ready & ~busy & ~stop;\nassign wire_out = wire_in;\nalways @(posedge clk) busy <= ready ^ busy;",
+    )
+    delays = time_module(text, "probe").delays
+    lut3 = {162, 165, 53}
+    assert delays.through[("ready", None), ("take", None)] in lut3
+    assert delays.through[("stop", None), ("take", None)] in lut3
+    # a wire is a net less than none, since both of its ends pay for theirs
+    assert delays.through[("wire_in", None), ("wire_out", None)] == -350
+    assert delays.launch[("busy", None)] == TO_Q
+    assert delays.launch[("take", None)] - TO_Q - 350 in lut3
+    assert delays.setup[("ready", None)] - 350 - SETUP in {162, 53}
+
+
+def test_modules_in_a_row_are_as_slow_as_their_flat_text() -> None:
+    stage = _module(
+        "input wire x, input wire s, output wire y, output reg z",
+        "assign y = x & s;\nalways @(posedge clk) z <= x ^ s;",
+        "stage",
+    )
+    ports = "input wire x, input wire [2:0] s, output wire y, output wire [2:0] z"
+    wires = "wire p, q;\n" + "\n".join(
+        f"stage u{i} (.clk(clk), .x({a}), .s(s[{i}]), .y({b}), .z(z[{i}]));"
+        for i, (a, b) in enumerate(("xp", "pq", "qy"))
+    )
+    inside = time_module(stage, "stage").delays
+    hierarchy = map_module(_module(ports, wires), "probe", blackboxes=stage)
+    found = time_netlist(hierarchy, modules={"stage": inside})
+    # three gates between registers next door
+    slowest = TO_Q + 4 * 350 + SETUP
+    assert slowest + 3 * 53 <= _path(found, "output y") <= slowest + 3 * 162
+    assert [step.cell for step in found.worst.steps] == ["stage"] * len(found.worst.steps)
+
+
+def test_a_combinational_loop_is_an_error() -> None:
+    text = _module("input wire a, output wire y", "wire b;\nassign y = ~(a & b);\nassign b = y ^ clk;")
+    with pytest.raises(ToolError, match="combinational loop"):
+        time_module(text, "probe")
+
+
+def test_command_fails_for_a_slow_module_and_names_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    good, bad = tmp_path / "good.v", tmp_path / "bad.v"
+    good.write_text(ADDER)
+    bad.write_text(ADDER.replace("probe", "slow").replace("p + q", "((p + q) ^ p) + ((q - p) & p) + (p - 8'd77)"))
+    passed = CliRunner().invoke(app, ["timing", str(good)])
+    assert passed.exit_code == 0
+    assert "pass probe: 2.08 ns" in passed.output
+    failed = CliRunner().invoke(app, ["timing", str(good), str(bad), "--net-ps", "900"])
+    assert failed.exit_code == 1
+    assert re.search(r"FAIL slow: .*\n +\d\.\d\d ns, \d levels: [pq]\[\d\] -> y\[7\]", failed.output)
+    assert "1 of 2 modules keep the limits" in failed.output
+    several = tmp_path / "several.v"
+    several.write_text(ADDER + MULTIPLIER)
+    refused = CliRunner().invoke(app, ["timing", str(several)])
+    assert refused.exit_code != 0
+    assert "holds 2 Verilog modules" in str(refused.exception)
