@@ -190,6 +190,7 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
 
 @cache
 def yosys_version() -> str:
+    """What the installed Yosys calls itself."""
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         return run_tool(["yosys", "-V"], Path(name), 60.0)
 
