@@ -9,6 +9,9 @@ from myhdl import Signal, always, block, intbv
 
 from hdl.fixed import Fixed
 
+# bits of the widest signed factor that one multiplier takes
+WIDEST_FACTOR = 27
+
 
 def operand_bits(fixed: Fixed) -> int:
     """Bits of a code as a signed multiplier operand."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.mac import signed_signal
 from hdl.fixed import Fixed
 
 # cycles from an operation's sums to the rounded result
@@ -32,6 +31,41 @@ def accumulator(clk: Any, valid: Any, first: Any, last: Any, sums: Any, totals: 
     return add
 
 
+def rounded_bits(width: int, shift: int, target: Fixed) -> int:
+    """Bits of a code of ``width`` bits after `hdl.fixed.round_shift`, before it is saturated into ``target``."""
+    return max(width - shift + (shift > 0), target.width + 1)
+
+
+@block
+def saturate_codes(numbers: Any, codes: Any, *, lanes: int, target: Fixed) -> Any:
+    """Each signed number of a flat vector saturated into ``target``; combinational.
+
+    Costs two gates over the bits that ``target`` lacks, and a multiplexer a bit."""
+    width, out_width = len(numbers) // lanes, target.width
+    low, high = target.low & ((1 << out_width) - 1), target.high
+    sign = 1 if target.signed else 0
+    all_ones = (1 << (width - out_width + sign)) - 1
+
+    @always_comb
+    def saturate() -> None:
+        number = intbv(0)[width:]
+        over = intbv(0)[width - out_width + sign :]
+        for lane in range(lanes):
+            number[:] = numbers[lane * width + width : lane * width]
+            over[:] = number[width : out_width - sign]
+            if number[width - 1]:
+                if sign == 1 and over == all_ones:
+                    codes.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
+                else:
+                    codes.next[lane * out_width + out_width : lane * out_width] = intbv(low)[out_width:]
+            elif over == 0:
+                codes.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
+            else:
+                codes.next[lane * out_width + out_width : lane * out_width] = intbv(high)[out_width:]
+
+    return saturate
+
+
 @block
 def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: Fixed) -> Any:
     """`hdl.fixed.round_shift` by ``shift`` and saturation into ``target``, two cycles; runs freely.
@@ -42,17 +76,13 @@ def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: 
     """
     lanes, width = len(totals), len(totals[0])
     cut, grow = max(shift, 0), max(-shift, 0)
-    # bits of the number before saturation
-    kept = max(width + 1 - cut + grow, target.width + 1)
+    kept = rounded_bits(width, shift, target)
     bits = kept + cut
-    rounded = [signed_signal(bits) for _ in range(lanes)]
+    rounded, codes = Signal(intbv(0)[lanes * kept :]), Signal(intbv(0)[len(result) :])
     bound = 1 << (bits - 1)
     half = 1 << (cut - 1) if cut else 0
     half_width = max(1, cut)
-    out_width = target.width
-    low, high = target.low & ((1 << out_width) - 1), target.high
-    sign = 1 if target.signed else 0
-    all_ones = (1 << (kept - out_width + sign)) - 1
+    saturate = saturate_codes(rounded, codes, lanes=lanes, target=target)
 
     if cut == 0:
 
@@ -61,7 +91,8 @@ def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: 
             code = intbv(0, min=-bound, max=bound)
             for lane in range(lanes):
                 code[:] = totals[lane]
-                rounded[lane].next = code << grow
+                code[:] = code << grow
+                rounded.next[lane * kept + kept : lane * kept] = code[bits:]
 
     else:
 
@@ -72,26 +103,14 @@ def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: 
             add[:] = intbv(half)[half_width:]
             for lane in range(lanes):
                 code[:] = totals[lane]
-                rounded[lane].next = code + add
+                code[:] = code + add
+                rounded.next[lane * kept + kept : lane * kept] = code[bits:cut]
 
     @always(clk.posedge)
-    def saturate() -> None:
-        number = intbv(0)[kept:]
-        over = intbv(0)[kept - out_width + sign :]
-        for lane in range(lanes):
-            number[:] = rounded[lane][bits:cut]
-            over[:] = number[kept : out_width - sign]
-            if number[kept - 1]:
-                if sign == 1 and over == all_ones:
-                    result.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
-                else:
-                    result.next[lane * out_width + out_width : lane * out_width] = intbv(low)[out_width:]
-            elif over == 0:
-                result.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
-            else:
-                result.next[lane * out_width + out_width : lane * out_width] = intbv(high)[out_width:]
+    def store() -> None:
+        result.next = codes
 
-    return prepare, saturate
+    return prepare, saturate, store
 
 
 @block

@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from myhdl import always_comb, block, instances, intbv
+from myhdl import block
 
+from hdl.engine.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, State, Tape
-from hdl.layers.elementwise import ElementWise, sum_format
+from hdl.layers.elementwise import ElementWise
 from hdl.stream import Stream
-from hdl.streams import join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Add(ElementWise):
-    """Sinks ``a`` and ``b``, source ``y``; one adder a lane, one register."""
+    """Sinks ``a`` and ``b``, source ``y``; an adder a lane, and one more where bits are rounded away."""
 
     # ACTIVATION forwards, ERROR backwards
     kind: Kind = Kind.ACTIVATION
@@ -45,7 +45,12 @@ class Add(ElementWise):
     @property
     def sum_fixed(self) -> Fixed:
         """A format that holds every sum exactly."""
-        return sum_format(self.a_fixed, self.b_fixed)
+        return exact_sum(self.a_fixed, self.b_fixed)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Sum and rounding."""
+        return sum_cycles(self.a_fixed, self.b_fixed, self.y_fixed)
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sum, rounded once."""
@@ -87,45 +92,6 @@ class Add(ElementWise):
 
 @block
 def add(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, cfg: Add) -> Any:
-    """The sum and its rounding before one register."""
-    lanes, total = cfg.lanes, cfg.sum_fixed
-    both, computed = Stream(a.width + b.width), Stream(y.width)
-    joined = join(clk, rst, [a, b], both)
-    register = m2s_pipe(clk, rst, computed, y)
-    a_width, b_width, y_width = cfg.a_fixed.width, cfg.b_fixed.width, cfg.y_fixed.width
-    a_shift = total.fraction_bits - cfg.a_fixed.fraction_bits
-    b_shift = total.fraction_bits - cfg.b_fixed.fraction_bits
-    cut = max(0, total.fraction_bits - cfg.y_fixed.fraction_bits)
-    grow = max(0, cfg.y_fixed.fraction_bits - total.fraction_bits)
-    half = (1 << cut) >> 1
-    bound = 1 << (max(total.width + 1, y_width) + grow)
-    low, high = cfg.y_fixed.low, cfg.y_fixed.high
-    b_start = a.width
-
-    @always_comb
-    def compute() -> None:
-        left = intbv(0, min=-bound, max=bound)
-        right = intbv(0, min=-bound, max=bound)
-        rounded = intbv(0, min=-bound, max=bound)
-        code = intbv(0, min=-bound, max=bound)
-        for lane in range(lanes):
-            left[:] = both.payload[lane * a_width + a_width : lane * a_width].signed()
-            right[:] = both.payload[b_start + lane * b_width + b_width : b_start + lane * b_width].signed()
-            left[:] = left << a_shift
-            right[:] = right << b_shift
-            rounded[:] = left + right
-            rounded[:] = rounded + half
-            code[:] = rounded >> cut
-            code[:] = code << grow
-            if code > high:
-                code[:] = high
-            elif code < low:
-                code[:] = low
-            computed.payload.next[lane * y_width + y_width : lane * y_width] = code[y_width:]
-
-    @always_comb
-    def handshake() -> None:
-        computed.valid.next = both.valid
-        both.ready.next = computed.ready
-
-    return instances()
+    """The sum of two streams."""
+    formats = {"a_fixed": cfg.a_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
+    return sum_stream(clk, rst, a, b, y, lanes=cfg.lanes, **formats)

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from myhdl import always_comb, block, instances, intbv
+from myhdl import block, instances
 
 from hdl.engine.gradient_rounding import gradient_rounding
-from hdl.engine.rounding import round_stream
+from hdl.engine.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.engine.weight_stream import weight_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, pack
-from hdl.layers.elementwise import ElementWise, sum_format
+from hdl.layers.elementwise import ElementWise
 from hdl.layers.global_average_pool import sum_pixels
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
-from hdl.streams import join, width_adapter
+from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
 
@@ -58,7 +58,7 @@ class Bias(ElementWise):
     @property
     def pipeline_cycles(self) -> int:
         """Sum and rounding."""
-        return 2
+        return sum_cycles(self.x_fixed, self.b_fixed, self.y_fixed)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Keeps the initial vector for the memory image."""
@@ -76,7 +76,7 @@ class Bias(ElementWise):
         """Exact sum, rounded once."""
         x = inputs["x"]
         b = self._per_frame(state, inputs["b"], len(x))
-        total = sum_format(self.x_fixed, self.b_fixed)
+        total = exact_sum(self.x_fixed, self.b_fixed)
         summed = (x << (total.fraction_bits - self.x_fixed.fraction_bits)) + (
             b << (total.fraction_bits - self.b_fixed.fraction_bits)
         )
@@ -192,40 +192,15 @@ class BiasGradient(ElementWise):
 
 @block
 def bias(clk: Any, rst: Any, x: Stream, b: Stream, y: Stream, cfg: Bias, contents: Sequence[int] | None = None) -> Any:
-    """The vector as a stream beside x, an exact sum, a rounding."""
-    lanes, x_width, b_width = cfg.lanes, cfg.x_fixed.width, cfg.b_fixed.width
-    total = sum_format(cfg.x_fixed, cfg.b_fixed)
-    t_width = total.width
-    words, both, sums = Stream(lanes * b_width), Stream(lanes * (x_width + b_width)), Stream(lanes * t_width)
+    """The vector as a stream beside x, and their sum."""
+    words = Stream(cfg.lanes * cfg.b_fixed.width)
     weights = weight_stream(
-        clk, rst, b, words, element_bits=b_width, words=cfg.groups, repeats=cfg.height * cfg.width,
+        clk, rst, b, words, element_bits=cfg.b_fixed.width, words=cfg.groups, repeats=cfg.height * cfg.width,
         recipe=cfg.recipe, contents=contents,
     )  # fmt: skip
-    joined = join(clk, rst, [x, words], both)
-    cut = total.fraction_bits - cfg.y_fixed.fraction_bits
-    rounding = round_stream(clk, rst, sums, y, lanes=lanes, shift=cut, target=cfg.y_fixed)
-    x_shift = total.fraction_bits - cfg.x_fixed.fraction_bits
-    b_shift = total.fraction_bits - cfg.b_fixed.fraction_bits
-    bound, start = 1 << (t_width - 1), lanes * x_width
-
-    @always_comb
-    def add() -> None:
-        left = intbv(0, min=-bound, max=bound)
-        right = intbv(0, min=-bound, max=bound)
-        for lane in range(lanes):
-            left[:] = both.payload[lane * x_width + x_width : lane * x_width].signed()
-            right[:] = both.payload[start + lane * b_width + b_width : start + lane * b_width].signed()
-            left[:] = left << x_shift
-            right[:] = right << b_shift
-            left[:] = left + right
-            sums.payload.next[lane * t_width + t_width : lane * t_width] = left[t_width:]
-
-    @always_comb
-    def handshake() -> None:
-        sums.valid.next = both.valid
-        both.ready.next = sums.ready
-
-    return instances()
+    formats = {"a_fixed": cfg.x_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
+    add = sum_stream(clk, rst, x, words, y, lanes=cfg.lanes, **formats)
+    return weights, add
 
 
 @block

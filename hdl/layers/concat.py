@@ -16,7 +16,7 @@ import numpy as np
 from myhdl import Signal, always, always_comb, block, instances, intbv
 
 from hdl.engine.lanes import always_on
-from hdl.engine.rounding import round_stream
+from hdl.engine.rounding import round_stream, rounding_cycles
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
@@ -133,6 +133,12 @@ class Concat(_SideBySide):
     def sources(self) -> tuple[Port, ...]:
         """y."""
         return (Port("y", Tensor(self.shape(self.channels), self.y_fixed, self.kind), self.lanes),)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """As of `Split`, and one where bits are rounded away."""
+        finest = max(port.tensor.fixed.fraction_bits for port in self.sinks)
+        return super().pipeline_cycles + rounding_cycles(finest - self.y_fixed.fraction_bits) - 1
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Whole pixels of both."""

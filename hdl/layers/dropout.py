@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
-from hdl.engine.rounding import round_stream, scale_stream
+from hdl.engine.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, State, Tape
@@ -25,7 +25,7 @@ from hdl.memory import address_width
 from hdl.random_bits import HASH_LATENCY, ROUNDING_BITS, WORD, hash32, hash32_pipeline, high_half, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
-from hdl.streams import join
+from hdl.streams import join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor
 
 # significant bits of the factor
@@ -72,10 +72,11 @@ class _Masking(ElementWise):
         random = hash32(np.broadcast_to(index, (frames, *self.shape)), frame, self.key)
         return (high_half(random) >= self.threshold).astype(np.int64)
 
-    @property
-    def pipeline_cycles(self) -> int:
-        """Product and rounding."""
-        return 2
+    def _cycles(self, source: Fixed, target: Fixed) -> int:
+        """Mask, product and rounding."""
+        factor, shift = self.factor
+        cut = source.fraction_bits + shift - target.fraction_bits
+        return 1 + scale_cycles(source.width, factor) + rounding_cycles(cut)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts frames."""
@@ -114,6 +115,11 @@ class Dropout(_Masking):
     def sources(self) -> tuple[Port, ...]:
         """y."""
         return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Mask, product and rounding."""
+        return self._cycles(self.x_fixed, self.y_fixed)
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Masked, times the factor, rounded once."""
@@ -175,6 +181,11 @@ class DropoutError(_Masking):
         """dx."""
         return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
 
+    @property
+    def pipeline_cycles(self) -> int:
+        """Mask, product and rounding."""
+        return self._cycles(self.e_fixed, self.dx_fixed)
+
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Masked, times the factor, rounded once."""
         return {"dx": self._scaled(state, inputs["e"], self.e_fixed.fraction_bits, self.dx_fixed)}
@@ -213,13 +224,14 @@ def dropout_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: DropoutError) 
 
 @block
 def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Any:
-    """Mask, factor, rounding: a register a lane each of the last two, and the hash for the mask."""
+    """Mask, factor, rounding, a register a lane each, and the hash for the mask."""
     lanes, width = cfg.lanes, source.width
     factor, shift = cfg.factor
     mask, both = Stream(lanes), Stream(lanes * (width + 1))
-    masked, scaled = Stream(x.width), Stream(lanes * (width + factor.bit_length()))
+    selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
     masks = mask_stream(clk, rst, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
     joined = join(clk, rst, [x, mask], both)
+    register = m2s_pipe(clk, rst, selected, masked)
     scale = scale_stream(clk, rst, masked, scaled, lanes=lanes, factor=factor)
     cut = source.fraction_bits + shift - target.fraction_bits
     rounding = round_stream(clk, rst, scaled, y, lanes=lanes, shift=cut, target=target)
@@ -229,18 +241,18 @@ def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: 
     def select() -> None:
         for lane in range(lanes):
             if both.payload[start + lane]:
-                masked.payload.next[lane * width + width : lane * width] = both.payload[
+                selected.payload.next[lane * width + width : lane * width] = both.payload[
                     lane * width + width : lane * width
                 ]
             else:
-                masked.payload.next[lane * width + width : lane * width] = 0
+                selected.payload.next[lane * width + width : lane * width] = 0
 
     @always_comb
     def handshake() -> None:
-        masked.valid.next = both.valid
-        both.ready.next = masked.ready
+        selected.valid.next = both.valid
+        both.ready.next = selected.ready
 
-    return masks, joined, scale, rounding, select, handshake
+    return masks, joined, register, scale, rounding, select, handshake
 
 
 @block

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from hdl.errors import FoldingError, ShapeError
-from hdl.fixed import Fixed
 from hdl.layers.base import Layer, Tile, lanes_for
 
 
@@ -57,10 +56,3 @@ class ElementWise(Layer):
     def pipeline_cycles(self) -> int:
         """One register."""
         return 1
-
-
-def sum_format(a: Fixed, b: Fixed) -> Fixed:
-    """The narrowest format that holds every sum of two codes exactly."""
-    fraction_bits = max(a.fraction_bits, b.fraction_bits)
-    integer_bits = max(a.width - a.fraction_bits, b.width - b.fraction_bits)
-    return Fixed(integer_bits + fraction_bits + 1, fraction_bits)

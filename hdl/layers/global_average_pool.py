@@ -15,14 +15,14 @@ from typing import Any, Self
 import numpy as np
 from myhdl import Signal, always, always_comb, block, instances, intbv
 
-from hdl.engine.rounding import round_stream, scale_stream
+from hdl.engine.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
 from hdl.layers.elementwise import ElementWise
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
-from hdl.streams import queue, width_adapter
+from hdl.streams import m2s_pipe, queue, width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
 RECIPROCAL_BITS = 16
@@ -69,10 +69,11 @@ class _Averaging(ElementWise):
             )
         return folded
 
-    @property
-    def pipeline_cycles(self) -> int:
-        """Memory, scaling, rounding, and the gathering or spreading of lanes."""
-        return 6 + self.groups
+    def _cycles(self, width: int, source: Fixed, target: Fixed) -> int:
+        """Memory, scaling of codes of ``width`` bits, rounding, and the gathering or spreading of lanes."""
+        factor, shift = self.reciprocal
+        scaling = scale_cycles(width, factor) + rounding_cycles(source.fraction_bits + shift - target.fraction_bits)
+        return 4 + scaling + self.groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,11 @@ class GlobalAveragePool(_Averaging):
     def sum_bits(self) -> int:
         """Bits of an exact sum."""
         return self.x_fixed.width + (self.pixels - 1).bit_length()
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Sum, mean, lanes."""
+        return self._cycles(self.sum_bits, self.x_fixed, self.y_fixed)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """All pixels but the channels of the last that come later."""
@@ -158,6 +164,11 @@ class GlobalAveragePoolError(_Averaging):
     def sources(self) -> tuple[Port, ...]:
         """dx."""
         return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Share, lanes, memory."""
+        return 1 + self._cycles(self.e_fixed.width, self.e_fixed, self.dx_fixed)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """The channels of the first pixel as they come; afterwards all."""
@@ -301,7 +312,9 @@ def global_average_pool_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: Gl
     factor, shift = cfg.reciprocal
     scaled_bits = width + factor.bit_length()
     scaled, rounded, word = Stream(lanes * scaled_bits), Stream(lanes * out_width), Stream(cfg.lanes * out_width)
-    scale = scale_stream(clk, rst, e, scaled, lanes=lanes, factor=factor)
+    taken = Stream(e.width)
+    take = m2s_pipe(clk, rst, e, taken)
+    scale = scale_stream(clk, rst, taken, scaled, lanes=lanes, factor=factor)
     cut = cfg.e_fixed.fraction_bits + shift - cfg.dx_fixed.fraction_bits
     rounding = round_stream(clk, rst, scaled, rounded, lanes=lanes, shift=cut, target=cfg.dx_fixed)
     early = Stream(cfg.lanes * out_width)
