@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from dagtrain.builder import GraphBuilder
+from dagtrain.cosim.cluster import Feeds, simulate_cluster
+from dagtrain.cosim.compare import ClusterRun
+from dagtrain.emission.delivered import Delivered, load_delivered
+from dagtrain.emission.design import ClusterDesign
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.project import write_cluster
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
@@ -14,6 +24,8 @@ from hdl.recipe import Recipe
 BATCH = 4
 CYCLES = 1200
 DEVICES = ("alpha", "beta", "gamma")
+# cycles a frame of `tiny_net`
+TINY_CYCLES = 64
 
 
 def residual_net(staleness: int) -> Graph:
@@ -48,4 +60,36 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
     }[kind]
     return {
         node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
+    }
+
+
+def deliver(design: ClusterDesign, library: ModuleLibrary, folder: Path) -> Delivered:
+    """The files of all devices as `dagtrain emit` leaves them in ``folder``, read back."""
+    parts = {device.name: "AGFB014" for device in design.devices}
+    write_cluster(folder, design, library, parts, 200.0)
+    return load_delivered([folder / device.name for device in design.devices])
+
+
+def simulate_design(
+    design: ClusterDesign, library: ModuleLibrary, feeds: Sequence[Feeds], folder: Path, *rest: Any, **options: Any
+) -> ClusterRun:
+    """`simulate_cluster` of a design's files, which are delivered below ``folder``."""
+    delivered = deliver(design, library, folder / "emit")
+    return simulate_cluster(delivered, design.graph, library, feeds, folder / "bench", *rest, **options)
+
+
+def tiny_net(staleness: int = 1) -> Graph:
+    """A streaming graph small enough for Icarus: a shortcut around a convolution, few frames a batch."""
+    builder = GraphBuilder("tiny", Recipe(batch=2, staleness=staleness), seed=3)
+    x = builder.relu(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1))
+    y = builder.add(builder.norm(builder.conv(x, 2, 1)), x)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 3)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, 2, seed) for seed in range(2)]))
+
+
+def tiny_placement(graph: Graph) -> dict[str, str]:
+    """The branch on a device of its own."""
+    return {
+        node.name: DEVICES[int(base_layer(node.name) in ("conv2", "norm1") and not node.layer.pinned_to_host)]
+        for node in graph.nodes
     }

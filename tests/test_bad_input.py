@@ -621,7 +621,7 @@ INTERRUPTED: dict[str, tuple[Any, str]] = {
     "import": (import_step, "calibrate"),
     "place": (place_step.Planner, "_with_links"),
     "emit": (emit_step, "planned_design"),
-    "cosim": (cosim_step, "planned_design"),
+    "cosim": (cosim_step, "load_emitted"),
     "train": (Emulator, "train_batch"),
     "report": (report_step, "render"),
     "estimate": (estimate_step, "library"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagtrain.builder import GraphBuilder
-from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator, StuckError
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -24,6 +24,7 @@ from dagtrain.passes.schedule import schedule
 from dagtrain.progress import Silent
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
+from tests.cosim_support import simulate_design
 
 BATCH = 4
 CYCLES = 600
@@ -73,7 +74,7 @@ def train(graph: Graph, folder: Path, depths: dict[str, int], batches: int = 1, 
     assert made.needed_staleness <= batch
     feeds = [synthetic_feeds(graph, batch, 100 + index) for index in range(batches)]
     network = NetworkModel()
-    return simulate_cluster(made, library, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False)
+    return simulate_design(made, library, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False)
 
 
 def test_the_bound_is_what_the_long_branch_takes_in_before_its_first_result() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator, StuckError, build, execute
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -19,7 +19,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
 from hdl.simulate.design import cache_folder
-from tests.cosim_support import BATCH, CYCLES, DEVICES, inception_net, placement, residual_net
+from tests.cosim_support import BATCH, CYCLES, DEVICES, inception_net, placement, residual_net, simulate_design
 
 
 def design(graph: Graph, kind: str, folds: Mapping[str, int] | None = None) -> tuple[ClusterDesign, ModuleLibrary]:
@@ -45,7 +45,7 @@ def run(
 ) -> ClusterRun:
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(4)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=seed)
-    return simulate_cluster(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
+    return simulate_design(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
 
 
 @pytest.mark.parametrize("staleness", [0, 2, BATCH])
@@ -101,7 +101,7 @@ def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
     )
     other = replace(made, graph=replace(made.graph, nodes=nodes))
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(2)]
-    run = simulate_cluster(
+    run = simulate_design(
         other, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
     )
     assert any("master" in mismatch for mismatch in run.mismatches)
@@ -118,7 +118,7 @@ def test_a_stash_without_room_deadlocks_and_is_reported(tmp_path: Path) -> None:
     )
     feeds = [synthetic_feeds(graph, BATCH, 100)]
     with pytest.raises(StuckError, match="deadlocked"):
-        simulate_cluster(
+        simulate_design(
             made, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
         )
 
@@ -126,7 +126,8 @@ def test_a_stash_without_room_deadlocks_and_is_reported(tmp_path: Path) -> None:
 def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(tmp_path: Path) -> None:
     bench = tmp_path / "bench.v"
     bench.write_text(
-        "module bench(input clk, input rst, output finished, output [31:0] progress, activity, output network_error);\n"
+        "module dagtrain_bench(input clk, input rst, output finished, output [31:0] progress, activity,\n"
+        "    output network_error);\n"
         "reg [31:0] counts [0:99]; integer i;\n"
         "always @(posedge clk) for (i = 0; i < 100; i = i + 1) counts[i] <= counts[i] + 1;\n"
         "assign progress = counts[99], activity = counts[99], finished = counts[99] >= 10, network_error = 0;\n"

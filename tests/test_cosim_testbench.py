@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.cosim.cluster import ClusterRun
+from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -17,7 +17,7 @@ from dagtrain.feeds import synthetic_feeds
 from dagtrain.passes.memory_home import keep_in_dram
 from hdl.axi import AxiFormat
 from hdl.simulate.design import cache_folder
-from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, residual_net
+from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 
@@ -32,7 +32,10 @@ def designed(kind: str, in_dram: tuple[str, ...] = ()) -> ClusterDesign:
 def train(design: ClusterDesign, folder: Path, batches: int = 2) -> ClusterRun:
     feeds = [synthetic_feeds(design.graph, BATCH, 100 + index) for index in range(batches)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=3)
-    return simulate_under_myhdl(design, LIBRARY, feeds, folder, network, MemoryModel(), 0.3, 5)
+    delivered = deliver(design, LIBRARY, folder / "emit")
+    return simulate_under_myhdl(
+        delivered, design.graph, LIBRARY, feeds, folder / "bench", network, MemoryModel(), 0.3, 5
+    )
 
 
 def test_a_device_under_a_myhdl_testbench_trains_to_the_bits_of_the_emulator(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.data import load_digits
 from dagtrain.emission.design import ClusterDesign, design_cluster
@@ -25,6 +25,7 @@ from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.axi import AxiFormat
 from hdl.tensor import Kind
+from tests.cosim_support import simulate_design
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits"
 DEVICES = ("fpga0", "fpga1", "fpga2")
@@ -102,9 +103,7 @@ def train(design: ClusterDesign, folder: Path) -> ClusterRun:
     feeds = [feeds_of(design.graph, digits, order[index]) for index in range(BATCHES)]
     network = NetworkModel(latency_cycles=150, words=2, cycles=3, stall_256=40, seed=5)
     memory = MemoryModel(latency_cycles=60, words=3, cycles=4, stall_256=40, seed=6)
-    return simulate_cluster(
-        design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 40, 7, Silent(), memory=memory
-    )
+    return simulate_design(design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 40, 7, Silent(), memory=memory)
 
 
 @pytest.mark.slow

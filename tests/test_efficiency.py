@@ -12,8 +12,9 @@ import pytest
 
 from dagtrain.builder import GraphBuilder
 from dagtrain.cosim import efficiency
-from dagtrain.cosim.cluster import ClusterRun
+from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import is_engine, measure, measure_graph, waits_for, write_efficiency
+from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import cosim_step
 from dagtrain.flow.report_step import gather
@@ -116,6 +117,7 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
         before_run()
         return ClusterRun(1000, 40.0, 10, (), (1.0,))
 
+    monkeypatch.setattr(cosim_step, "load_emitted", lambda _workspace: Delivered(()))
     monkeypatch.setattr(cosim_step, "simulate_cluster", simulated)
     monkeypatch.setattr(efficiency, "measure", lambda layer, _module: layer.cycles_per_frame + 1)
     outcome = case.step("cosim")

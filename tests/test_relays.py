@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dagtrain.builder import GraphBuilder
-from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -32,6 +31,7 @@ from hdl.simulate.design import cache_folder
 from placement.cluster import Cluster, parse_cluster
 from placement.search import SearchOptions
 from placement.validate import violations
+from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, QuickEstimator
 
 CHANNELS = 16
@@ -122,8 +122,6 @@ def test_a_shortcut_by_way_of_a_third_device_trains_to_the_same_bits(tmp_path: P
     assert len(made.devices[3].nodes) == len(edges)
     feeds = [synthetic_feeds(graph, 2, 50 + index) for index in range(2)]
     network = NetworkModel(latency_cycles=30, stall_256=30, seed=4)
-    run = simulate_cluster(
-        made, library, feeds, tmp_path, Simulator.VERILATOR, network, 40, 9, Silent(), optimise=False
-    )
+    run = simulate_design(made, library, feeds, tmp_path, Simulator.VERILATOR, network, 40, 9, Silent(), optimise=False)
     assert run.mismatches == ()
     assert run.compared_words > 5_000

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dagtrain.builder import GraphBuilder
-from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
@@ -35,6 +34,7 @@ from hdl.layers.conv import Conv
 from hdl.recipe import Recipe
 from hdl.resources import Resources
 from hdl.simulate.design import cache_folder
+from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, Case, QuickEstimator, call, new_case, quick_costs
 
 BATCH = 4
@@ -122,7 +122,7 @@ def test_parts_on_fpgas_of_their_own_train_to_the_bits_of_the_emulator(tmp_path:
     design = design_cluster(graph, placed, devices, 1200, library, word_bits=64)
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(4)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=2)
-    run = simulate_cluster(
+    run = simulate_design(
         design, library, feeds, tmp_path, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False
     )
     assert run.mismatches == ()

@@ -2,39 +2,48 @@
 
 The bench feeds frames and labels, keeps the metrics, waits until every update has sent the weights of the last
 batch, and then writes all training state to files.  The same text runs in Icarus and in Verilator.
+
+Of the design it knows what the delivered manifests say, and instantiates the delivered tops.  Its own modules are
+generated, under names that begin with ``dagtrain_bench``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from myhdl import Signal, intbv
 
 from dagtrain.emission.assembly import Assembly
-from dagtrain.emission.device import DeviceDesign, HostPort, produced_net
+from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.links import NetworkModel, axi_stream_signals, link_word
-from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, MemoryModel, RingState, axi4_payloads
+from dagtrain.emission.manifest import COMMAND, ContentsRecord, DeliveryError, HostRecord, MemoryRecord
+from dagtrain.emission.memory import MemoryModel, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from dagtrain.ir import Graph, is_delayed
-from hdl.axi import FORWARD, Axi
+from hdl.axi import FORWARD, Axi, AxiFormat
 from hdl.bench import stream_player, stream_recorder
 from hdl.dram_model import dram_model
 from hdl.link import LinkFormat
 from hdl.link_model import link_switch
-from hdl.netlist import Direction
+from hdl.netlist import Direction, PortDecl
 from hdl.stream import Stream
 
 # bits of a recorder's count of beats
 COUNT_BITS = 32
+# the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
+BENCH = "dagtrain_bench"
+CLUSTER = f"{BENCH}_cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     """What surrounds the FPGAs in a co-simulation."""
 
-    # frames that pass; a multiple of the batch
+    # frames that pass, and frames a batch, which divide them
     frames: int
+    batch: int
     network: NetworkModel
     memory: MemoryModel = field(default_factory=MemoryModel)
     # of 256 cycles, those in which a host stream stalls
@@ -68,8 +77,9 @@ class Dump:
     path: str
     first: int
     last: int
-    # how a region's words become beats
-    ring: RingState | None = None
+    # how a region's words become beats, and the words of that memory
+    layout: ContentsRecord | None = None
+    form: AxiFormat | None = None
 
     @property
     def statement(self) -> str:
@@ -78,7 +88,7 @@ class Dump:
 
     def contents(self, words: Sequence[int]) -> list[int]:
         """What `Layer.images` calls the same, of the file's words."""
-        return self.ring.beats(words) if self.ring else list(words)
+        return self.layout.beats(words, self.form) if self.layout and self.form else list(words)
 
 
 @dataclass(frozen=True)
@@ -91,22 +101,24 @@ class Bench:
     # host node -> what is recorded of it
     recorded: Mapping[str, Recording]
     dumps: tuple[Dump, ...]
-    # library modules that the bench instantiates
+    # library modules of the bench
     modules: tuple[str, ...]
 
 
 def design_bench(
-    graph: Graph, devices: Sequence[DeviceDesign], library: ModuleLibrary, options: BenchOptions, form: LinkFormat
+    devices: Sequence[DeliveredDevice], library: ModuleLibrary, options: BenchOptions, folder: Path
 ) -> Bench:
-    """The bench of a whole cluster."""
-    assembly = Assembly("cluster", f"All FPGAs of {graph.name} with their host and network")
+    """The bench of a whole cluster, which will run in ``folder``.
+
+    Raises `DeliveryError` where the manifests don't fit together."""
+    assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
     assembly.port("recorded", COUNT_BITS, Direction.OUT)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
-    dumps = add_cluster(assembly, devices, library, options, form)
+    dumps = add_cluster(assembly, devices, library, options, folder)
     for device in devices:
-        for host in device.host_ports:
-            beats = host.port.beats * options.frames
+        for host in device.manifest.host_ports:
+            beats = host.beats_per_frame * options.frames
             file_name = f"{verilog_name(host.node)}.beats.mem"
             if host.direction is Direction.IN:
                 _add_player(assembly, library, host, beats, file_name, options, len(played))
@@ -114,81 +126,96 @@ def design_bench(
             else:
                 path = _add_recorder(assembly, library, host, beats, options)
                 recorded[host.node] = Recording(file_name, beats, path)
-    texts = {
-        "cluster": assembly.module().to_verilog(),
-        "bench": _bench_text(graph, devices, recorded, dumps, options),
-    }
-    modules = tuple(sorted({instance.module for instance in assembly.instances}))
-    return Bench(texts, played, recorded, tuple(dumps), modules)
+    texts = {CLUSTER: assembly.module().to_verilog(), BENCH: _bench_text(devices, recorded, dumps, options)}
+    return Bench(texts, played, recorded, tuple(dumps), bench_modules(assembly, devices))
+
+
+def bench_modules(assembly: Assembly, devices: Sequence[DeliveredDevice]) -> tuple[str, ...]:
+    """Library modules that a bench instantiates beside the FPGAs."""
+    tops = {device.manifest.top for device in devices}
+    return tuple(sorted({instance.module for instance in assembly.instances} - tops))
 
 
 def add_cluster(
     assembly: Assembly,
-    devices: Sequence[DeviceDesign],
+    devices: Sequence[DeliveredDevice],
     library: ModuleLibrary,
     options: BenchOptions,
-    form: LinkFormat,
+    folder: Path,
 ) -> list[Dump]:
-    """All FPGAs with their memories and the network; returns the state that can be dumped below an instance `dut`."""
+    """All FPGAs with their memories and the network; returns the state that can be dumped below an instance `dut`.
+
+    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs."""
     assembly.port("network_error", 1, Direction.OUT)
     assembly.port("memory_error", 1, Direction.OUT)
     dumps: list[Dump] = []
     for device in devices:
-        _add_device(assembly, device)
+        _add_device(assembly, device, folder)
         dumps += _memory_dumps(device)
-        if device.memory:
-            path = _add_memory(assembly, library, device, device.memory, options.memory)
-            dumps += _ring_dumps(device, device.memory, path)
+        memory = device.manifest.memory
+        if memory:
+            path = _add_memory(assembly, library, device, memory, options.memory, folder)
+            dumps += _ring_dumps(device, memory, path)
     if len(devices) > 1:
-        _add_network(assembly, library, devices, options.network, form)
-    flags = [f"{device.top.name}_net_error" for device in devices if device.has_network]
+        _add_network(assembly, library, devices, options.network)
+    flags = [f"{device.manifest.top}_net_error" for device in devices if device.manifest.network]
     assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
-    memory_flags = [f"{device.top.name}_dram_error" for device in devices if device.memory]
+    memory_flags = [f"{device.manifest.top}_dram_error" for device in devices if device.manifest.memory]
     assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
     return dumps
 
 
-def _memory_dumps(device: DeviceDesign) -> list[Dump]:
+def _memory_dumps(device: DeliveredDevice) -> list[Dump]:
     """State memories of a device's layers."""
-    name, top = verilog_name(device.name), f"dut.fpga_{verilog_name(device.name)}"
+    name, top = device.manifest.device, device.manifest.top
     return [
-        Dump(device.name, i.node, i.image, f"{name}.{i.file_name}", f"{top}.{i.path}", 0, len(i.words) - 1)
-        for i in device.images
+        Dump(name, i.node, i.image, f"{top}.{Path(i.file).name}", f"dut.fpga_{top}.{i.path}", 0, i.depth - 1)
+        for i in device.manifest.images
         if i.is_state
     ]
 
 
-def _ring_dumps(device: DeviceDesign, memory: DeviceMemory, path: str) -> list[Dump]:
+def _ring_dumps(device: DeliveredDevice, memory: MemoryRecord, path: str) -> list[Dump]:
     """State in a device's DRAM, whose array is ``path``."""
     found = []
     for region in memory.regions:
-        state = region.state
-        if state:
-            file_name = f"{verilog_name(device.name)}.{verilog_name(region.name)}.mem"
-            last = region.base + region.words - 1
-            found.append(Dump(device.name, state.node, state.ring.name, file_name, path, region.base, last, state))
+        held = region.contents
+        if held and held.is_state:
+            file_name = f"{device.manifest.top}.{verilog_name(region.name)}.mem"
+            first, last = region.base, region.base + region.words - 1
+            name = device.manifest.device
+            found.append(Dump(name, held.node, held.image, file_name, path, first, last, held, memory.format))
     return found
 
 
-def _add_device(assembly: Assembly, device: DeviceDesign) -> None:
-    top = device.top
+def _add_device(assembly: Assembly, device: DeliveredDevice, folder: Path) -> None:
+    manifest = device.manifest
+    ports = tuple(PortDecl(port.name, port.width, port.direction) for port in manifest.ports)
     connections = {"clk": "clk", "rst": "rst"}
-    for port in top.ports[2:]:
-        connections[port.name] = assembly.wire(f"{top.name}_{port.name}", port.width)
-    parameters = {image.parameter: image.file_name for image in device.images}
-    assembly.raw_instance(top.name, top.ports, f"fpga_{top.name}", connections, parameters)
+    for port in ports[2:]:
+        connections[port.name] = assembly.wire(f"{manifest.top}_{port.name}", port.width)
+    parameters = {image.parameter: _path_from(folder, device.folder / image.file) for image in manifest.images}
+    assembly.raw_instance(manifest.top, ports, f"fpga_{manifest.top}", connections, parameters)
 
 
-def memory_image(device: DeviceDesign) -> str:
-    """Name of the file that a device's memory starts with."""
-    return f"{verilog_name(device.name)}.dram.mem"
+def _path_from(folder: Path, file: Path) -> str:
+    """The path of a file as Verilog in a simulation in ``folder`` writes it.  Raises `DeliveryError` for odd ones."""
+    path = os.path.relpath(file.resolve(), folder.resolve())
+    if not path.isprintable() or '"' in path or "\\" in path:
+        raise DeliveryError(f"{path!r} cannot be written in Verilog; choose another --out or name of the device")
+    return path
 
 
 def _add_memory(
-    assembly: Assembly, library: ModuleLibrary, device: DeviceDesign, memory: DeviceMemory, model: MemoryModel
+    assembly: Assembly,
+    library: ModuleLibrary,
+    device: DeliveredDevice,
+    memory: MemoryRecord,
+    model: MemoryModel,
+    folder: Path,
 ) -> str:
     """The memory behind a device's AXI4 port; returns the path of its array below the bench."""
-    form, top = memory.format, device.top.name
+    form, top = memory.format, device.manifest.top
     options = asdict(model)
     latency = options.pop("latency_cycles")
 
@@ -196,16 +223,16 @@ def _add_memory(
         port = Axi.of(streams, "m")
         return dram_model(clk, rst, port, form=form, depth=memory.words, latency=latency, **options)
 
-    module = library.block("dram_model", f"{form} {memory.words} {model}", form.ports("m"), build)
+    module = library.block(f"{BENCH}_memory", f"{form} {memory.words} {model}", form.ports("m"), build)
     byte_bits = (form.data_bits // 8).bit_length() - 1
     nets = {}
     for channel, parts in axi4_payloads(form).items():
         net = assembly.stream(f"{top}_memory_{channel}", form.widths[channel])
         nets[f"m_{channel}"] = net
-        theirs = f"{top}_{AXI_PREFIX}_{channel}"
+        theirs = f"{top}_{memory.port}_{channel}"
         low, pieces = 0, []
         for signal, bits in parts:
-            wire = f"{top}_{AXI_PREFIX}_{signal}"
+            wire = f"{top}_{memory.port}_{signal}"
             if channel not in FORWARD:
                 assembly.assigns.append((wire, f"{net}_payload[{low + bits - 1}:{low}]"))
             elif signal.endswith("addr"):
@@ -219,11 +246,12 @@ def _add_memory(
         else:
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
     image = module.verilog.images["dram"]
-    assembly.instance(module, f"memory_{top}", nets, parameters={image.parameter: memory_image(device)})
+    contents = _path_from(folder, device.folder / memory.image)
+    assembly.instance(module, f"memory_{top}", nets, parameters={image.parameter: contents})
     return f"dut.memory_{top}.{image.memory}"
 
 
-def host_net(assembly: Assembly, host: HostPort) -> str:
+def host_net(assembly: Assembly, host: HostRecord) -> str:
     """The prefix of a host port's wires in the bench."""
     return next(wire.name.removesuffix("_valid") for wire in assembly.wires if wire.name.endswith(f"_{host.net}_valid"))
 
@@ -231,7 +259,7 @@ def host_net(assembly: Assembly, host: HostPort) -> str:
 def _add_player(
     assembly: Assembly,
     library: ModuleLibrary,
-    host: HostPort,
+    host: HostRecord,
     beats: int,
     file_name: str,
     options: BenchOptions,
@@ -239,9 +267,9 @@ def _add_player(
 ) -> None:
     seed = (options.seed * 7919 + index * 104729) & 0xFFFF
     module = library.block(
-        "stream_player",
+        f"{BENCH}_player",
         f"{beats} {options.host_stall_256} {seed}",
-        {"y": host.port.payload_bits},
+        {"y": host.payload_bits},
         lambda clk, rst, streams: stream_player(
             clk, rst, streams["y"], depth=beats, probability_256=options.host_stall_256, seed=seed
         ),
@@ -252,10 +280,12 @@ def _add_player(
     )
 
 
-def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostPort, beats: int, options: BenchOptions) -> str:
+def _add_recorder(
+    assembly: Assembly, library: ModuleLibrary, host: HostRecord, beats: int, options: BenchOptions
+) -> str:
     """Returns the path of the array that keeps the beats."""
     seed = (options.seed * 15485863 + 77) & 0xFFFF
-    module = _recorder_module(library, host.port.payload_bits, beats, options.host_stall_256, seed)
+    module = _recorder_module(library, host.payload_bits, beats, options.host_stall_256, seed)
     name = f"recorder_{verilog_name(host.node)}"
     image = module.verilog.images["beats"]
     streams = {"x": host_net(assembly, host)}
@@ -266,12 +296,17 @@ def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostPort, be
 def _add_network(
     assembly: Assembly,
     library: ModuleLibrary,
-    devices: Sequence[DeviceDesign],
+    devices: Sequence[DeliveredDevice],
     network: NetworkModel,
-    form: LinkFormat,
 ) -> None:
     """A switch between the network ports of all devices."""
     numbers = range(len(devices))
+    records = [device.manifest.network for device in devices]
+    forms = {record.format for record in records if record}
+    if len(forms) != 1 or [record and record.device for record in records] != list(numbers):
+        names = ", ".join(device.manifest.device for device in devices)
+        raise DeliveryError(f"the manifests of {names} don't describe one network; run `{COMMAND}` again")
+    (form,) = forms
     widths = {f"{way}{number}": form.payload_bits for way in "xy" for number in numbers}
     options = {
         "latency": network.latency_cycles,
@@ -285,10 +320,10 @@ def _add_network(
         xs, ys = [streams[f"x{number}"] for number in numbers], [streams[f"y{number}"] for number in numbers]
         return link_switch(clk, rst, xs, ys, form=form, **options)
 
-    module = library.block("link_switch", f"{form} {options}", widths, build)
+    module = library.block(f"{BENCH}_switch", f"{form} {options}", widths, build)
     nets = {}
     for number, device in enumerate(devices):
-        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.top.name, form)
+        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.manifest.top, form)
     assembly.instance(module, "network", nets)
 
 
@@ -316,27 +351,23 @@ def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stal
         count = Signal(intbv(0)[COUNT_BITS:])
         return stream_recorder(clk, rst, streams["x"], count, depth=beats, probability_256=stall_256, seed=seed)
 
-    return library.block("stream_recorder", f"{beats} {stall_256} {seed}", {"x": payload_bits}, build)
+    return library.block(f"{BENCH}_recorder", f"{beats} {stall_256} {seed}", {"x": payload_bits}, build)
 
 
 def _bench_text(
-    graph: Graph,
-    devices: Sequence[DeviceDesign],
+    devices: Sequence[DeliveredDevice],
     recorded: Mapping[str, Recording],
     dumps: Sequence[Dump],
     options: BenchOptions,
 ) -> str:
     """The outermost module: counts the weight beats of every update and dumps state when all is done."""
-    batches = options.frames // graph.recipe.batch
+    batches = options.frames // options.batch
     counters, conditions, dump_lines = [], [], []
-    where = {node: device for device in devices for node in device.nodes}
-    for edge, producer, source, consumer, sink in graph.edges:
-        if not is_delayed(consumer.layer, sink):
-            continue
-        net = f"dut.fpga_{where[producer.name].top.name}.{produced_net(edge)}"
-        counter = f"seen_{verilog_name(edge)}"
-        counters.append((counter, net))
-        conditions.append(f"{counter} == {batches * source.beats}")
+    for device in devices:
+        for weights in device.manifest.weights:
+            counter = f"seen_{verilog_name(weights.edge)}"
+            counters.append((counter, f"dut.fpga_{device.manifest.top}.{weights.net}"))
+            conditions.append(f"{counter} == {batches * weights.beats_per_batch}")
     for dump in dumps:
         dump_lines.append(f"            {dump.statement}")
     total = sum(recording.beats for recording in recorded.values())
@@ -349,8 +380,8 @@ def _bench_text(
     )
     activity = " + ".join(["recorded", *(counter for counter, _net in counters)])
     dumping = "\n".join(dump_lines)
-    return f"""// The outermost module of the co-simulation of {graph.name}.
-module bench (
+    return f"""// The outermost module of the co-simulation.
+module {BENCH} (
     input wire clk,
     input wire rst,
     output reg finished,
@@ -364,7 +395,7 @@ reg refused = 0;
 reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
-cluster dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error));
+{CLUSTER} dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error));
 assign network_error = lost_word || refused;
 assign progress = recorded;
 assign activity = {activity} + settled;

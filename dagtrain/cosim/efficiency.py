@@ -15,13 +15,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from myhdl import Signal
 
+from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary, StreamModule
 from dagtrain.files import write_text
 from dagtrain.ir import Graph
@@ -83,16 +84,24 @@ class EngineMeasurements:
     end never is.
 
     Gradient engines rest between batches, so they are measured inside one; those whose batch is too short to
-    reach a steady state are left out.  ``cache`` is a folder, by default one in the cache of circuits."""
+    reach a steady state are left out.  ``cache`` is a folder, by default one in the cache of circuits.
 
-    def __init__(self, graph: Graph, library: ModuleLibrary, cache: Path | None = None) -> None:
+    Simulated is the Verilog that ``delivered`` has of an engine; ``library`` tells its ports, and makes the Verilog
+    where nothing was delivered."""
+
+    def __init__(
+        self, graph: Graph, library: ModuleLibrary, delivered: Delivered | None = None, cache: Path | None = None
+    ) -> None:
         engines = [node for node in graph.nodes if is_engine(node.layer)]
         self._nodes = [node for node in engines if _frames(node.layer) >= _least_frames(node.layer)]
         self._folder = cache or cache_folder() / "efficiency"
         layers = {repr(node.layer): node.layer for node in self._nodes}
-        self._known = {key: found for key in layers if (found := _load(self._folder, key)) is not None}
+        files = delivered.modules() if delivered else {}
         # conversion is not safe in threads; builds and simulations are processes of their own
-        missing = [(key, layer, library.layer(layer)) for key, layer in layers.items() if key not in self._known]
+        modules = {key: _delivered(library.layer(layer), files) for key, layer in layers.items()}
+        self._paths = {key: _path(self._folder, key, module) for key, module in modules.items()}
+        self._known = {key: found for key, path in self._paths.items() if (found := _load(path)) is not None}
+        missing = [(key, layer, modules[key]) for key, layer in layers.items() if key not in self._known]
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=_give_way)
         self._jobs = {key: self._pool.submit(measure, layer, module) for key, layer, module in missing}
 
@@ -108,7 +117,7 @@ class EngineMeasurements:
         progress.advance(len(self._known))
         for key, job in self._jobs.items():
             self._known[key] = job.result()
-            _store(self._folder, key, self._known[key])
+            _store(self._paths[key], key, self._known[key])
             progress.advance()
         self._jobs = {}
         progress.end()
@@ -124,7 +133,7 @@ def measure_graph(
     graph: Graph, library: ModuleLibrary, progress: Progress, cache: Path | None = None
 ) -> tuple[Measurement, ...]:
     """See `EngineMeasurements`; nothing else runs meanwhile."""
-    with EngineMeasurements(graph, library, cache) as measurements:
+    with EngineMeasurements(graph, library, cache=cache) as measurements:
         return measurements.results(progress)
 
 
@@ -241,19 +250,25 @@ def _design(layer: Layer, module: StreamModule, images: Mapping[str, Sequence[in
     return _EngineDesign(module.name, elaborate, tuple(ports), images, module=module.verilog)
 
 
-def _path(folder: Path, key: str) -> Path:
-    digest = hashlib.sha256(f"{SCHEMA_VERSION}|{code_hash()}|{_rules()}|{key}".encode()).hexdigest()
-    return folder / f"{digest[:24]}.json"
+def _delivered(module: StreamModule, files: Mapping[str, Path]) -> StreamModule:
+    """The module with the text that was delivered."""
+    if module.name not in files:
+        return module
+    return replace(module, verilog=replace(module.verilog, text=files[module.name].read_text()))
+
+
+def _path(folder: Path, key: str, module: StreamModule) -> Path:
+    text = f"{SCHEMA_VERSION}|{code_hash()}|{_rules()}|{key}|{module.verilog.text}"
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def _rules() -> str:
     return f"{STEADY_FRAMES}|{FILL_FRAMES}|{FILL_CYCLES}"
 
 
-def _load(folder: Path, key: str) -> float | None:
-    path = _path(folder, key)
+def _load(path: Path) -> float | None:
     return float(json.loads(path.read_text())["cycles_per_frame"]) if path.exists() else None
 
 
-def _store(folder: Path, key: str, cycles: float) -> None:
-    write_text(_path(folder, key), json.dumps({"engine": key, "cycles_per_frame": cycles}) + "\n")
+def _store(path: Path, key: str, cycles: float) -> None:
+    write_text(path, json.dumps({"engine": key, "cycles_per_frame": cycles}) + "\n")

@@ -27,13 +27,13 @@ NOT_UNROLLED = "BLKLOOPINIT"
 MAIN = Path(__file__).with_name("bench_main.cpp")
 
 # the clock of the bench where no C++ drives it
-ICARUS_MAIN = """module icarus_main;
+ICARUS_MAIN = """module dagtrain_bench_main;
 reg clk = 0;
 reg rst = 1;
 wire finished, network_error;
 wire [31:0] progress, activity;
 reg [31:0] shown = 0, cycles = 0;
-bench bench (.clk(clk), .rst(rst), .finished(finished), .progress(progress), .activity(activity),
+dagtrain_bench bench (.clk(clk), .rst(rst), .finished(finished), .progress(progress), .activity(activity),
     .network_error(network_error));
 always #1 clk = !clk;
 always @(posedge clk) begin
@@ -77,16 +77,18 @@ class RunLog:
 
 
 def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise: bool = True) -> Path:
-    """Build the simulation of module `bench` into ``folder``; returns the program.
+    """Build the simulation of module `dagtrain_bench`, made of ``sources`` alone, into ``folder``; returns the program.
 
     ``optimise``: for a long run, which then takes two cores.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     if simulator is Simulator.ICARUS:
-        main = folder / "icarus_main.v"
+        main = folder / "dagtrain_bench_main.v"
         main.write_text(ICARUS_MAIN)
         program = folder / "bench.vvp"
-        run_tool(["iverilog", "-g2005", "-s", "icarus_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S)
+        run_tool(
+            ["iverilog", "-g2005", "-s", "dagtrain_bench_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S
+        )
         return program
     fast = "-O1" if optimise else "-O0"
     options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
@@ -98,18 +100,21 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
         "verilator",
         *options,
         "--top-module",
-        "bench",
+        "dagtrain_bench",
+        "--prefix",
+        "Vbench",
         "-Mdir",
-        folder / "obj",
+        "obj",
         MAIN,
         *sources,
     ]
+    # Verilator looks for modules that it misses where it runs
     try:
-        run_tool(command, timeout=BUILD_TIMEOUT_S)
+        run_tool(command, folder, timeout=BUILD_TIMEOUT_S)
     except ToolError as error:
         if NOT_UNROLLED not in str(error):
             raise
-        run_tool([*command, *VERILATOR_UNROLL], timeout=BUILD_TIMEOUT_S)
+        run_tool([*command, *VERILATOR_UNROLL], folder, timeout=BUILD_TIMEOUT_S)
     return folder / "obj" / "Vbench"
 
 

@@ -15,15 +15,27 @@ from typing import Any
 import myhdl
 from myhdl import Signal, always, block, intbv
 
-from dagtrain.cosim.bench import Bench, BenchOptions, Dump, Recording, add_cluster, host_net
-from dagtrain.cosim.cluster import SETTLE_FRAMES, ClusterRun, Feeds, compare, emulate, write_sources
+from dagtrain.cosim.bench import (
+    BENCH,
+    CLUSTER,
+    Bench,
+    BenchOptions,
+    Dump,
+    Recording,
+    add_cluster,
+    bench_modules,
+    host_net,
+)
+from dagtrain.cosim.cluster import SETTLE_FRAMES, Feeds, emulate, write_sources
+from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.simulator import RunLog
 from dagtrain.emission.assembly import Assembly
-from dagtrain.emission.design import ClusterDesign
+from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.executor import Executor, Mode
+from dagtrain.ir import Graph
 from hdl.errors import ToolError
 from hdl.layers.base import to_beats
 from hdl.netlist import Direction, PortDecl
@@ -35,12 +47,14 @@ from hdl.verilog import run_tool, write_image
 
 # intervals of the pipeline for which a batch may be under way beyond the frames that it needs
 SLACK_FRAMES = 40
+TOP = f"{BENCH}_top"
 # cycles for which the order to write the state stands
 DUMP_CYCLES = 4
 
 
 def simulate_under_myhdl(
-    design: ClusterDesign,
+    delivered: Delivered,
+    graph: Graph,
     library: ModuleLibrary,
     feeds: Sequence[Feeds],
     folder: Path,
@@ -49,61 +63,63 @@ def simulate_under_myhdl(
     stall: float,
     seed: int,
 ) -> ClusterRun:
-    """Train on ``feeds``, a batch each, and compare with the golden models in every bit.
+    """Train on ``feeds``, a batch each, and compare with the golden models of the folded ``graph`` in every bit.
 
     ``stall``: share of cycles in which a host stream stalls.  Raises `DeadlockError` when the metrics don't come,
     `ContractViolation` when a host port breaks the stream contract, `ToolError` when a link or memory reports an error.
     """
-    frames = len(feeds) * design.graph.recipe.batch
+    frames = len(feeds) * graph.recipe.batch
+    interval = delivered.cycles_per_frame
     # the last frame still has to go all the way back, and its gradients into the weights
-    settle = (SETTLE_FRAMES + design.needed_staleness + 2) * design.cycles_per_frame + network.latency_cycles + 4096
-    options = BenchOptions(frames=frames, network=network, memory=memory, seed=seed)
-    assembly = Assembly("cluster", f"All FPGAs of {design.graph.name} with their network")
-    dumps = add_cluster(assembly, design.devices, library, options, design.form)
-    streams, recorded = _host_ports(assembly, design, frames)
-    modules = tuple(sorted({instance.module for instance in assembly.instances}))
+    settle = (SETTLE_FRAMES + delivered.needed_staleness + 2) * interval + network.latency_cycles + 4096
+    options = BenchOptions(frames=frames, batch=graph.recipe.batch, network=network, memory=memory, seed=seed)
+    assembly = Assembly(CLUSTER, "All FPGAs with their network")
+    dumps = add_cluster(assembly, delivered.devices, library, options, folder)
+    streams, recorded = _host_ports(assembly, delivered, frames)
     made = assembly.module()
-    bench = Bench({"cluster": made.to_verilog()}, {}, recorded, tuple(dumps), modules)
-    program = _compile(design, bench, made.ports, library, folder)
-    golden = Executor(design.graph, Mode.GOLDEN)
+    texts, modules = {CLUSTER: made.to_verilog()}, bench_modules(assembly, delivered.devices)
+    bench = Bench(texts, {}, recorded, tuple(dumps), modules)
+    program = _compile(delivered, bench, made.ports, library, folder)
+    golden = Executor(graph, Mode.GOLDEN)
+    start = compare_start(delivered, golden)
     expected = emulate(golden, feeds)
-    inputs = _inputs(design, feeds)
+    inputs = _inputs(graph, feeds)
     counts = {verilog_name(node): recording.beats for node, recording in recorded.items()}
-    host = Design("cluster", lambda _: None, streams)
-    limit = (frames + SLACK_FRAMES) * 4 * design.cycles_per_frame + settle
+    host = Design(CLUSTER, lambda _: None, streams)
+    limit = (frames + SLACK_FRAMES) * 4 * interval + settle
     drivers = Drivers(host, inputs, counts, seed, stall, limit, settle + DUMP_CYCLES)
     _run(program, made.ports, drivers, folder)
     run = drivers.result()
     for node, recording in recorded.items():
-        port = design.graph.by_name[node].layer.sinks[0]
+        port = graph.by_name[node].layer.sinks[0]
         write_image(folder / recording.file_name, run.outputs[verilog_name(node)], port.payload_bits)
     first = next(iter(recorded))
     ends = run.fire_cycles[verilog_name(first)][:: recorded[first].beats // frames]
-    return compare(design, bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames)
+    return compare(bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames, start)
 
 
 def _host_ports(
-    assembly: Assembly, design: ClusterDesign, frames: int
+    assembly: Assembly, delivered: Delivered, frames: int
 ) -> tuple[tuple[StreamPort, ...], dict[str, Recording]]:
     """The host's streams as ports of the cluster."""
     streams, recorded = [], {}
-    for device in design.devices:
-        for host in device.host_ports:
+    for device in delivered.devices:
+        for host in device.manifest.host_ports:
             name, inside = verilog_name(host.node), host_net(assembly, host)
-            assembly.stream_port(name, host.port.payload_bits, host.direction)
-            streams.append(StreamPort(name, host.port.payload_bits, host.direction))
+            assembly.stream_port(name, host.payload_bits, host.direction)
+            streams.append(StreamPort(name, host.payload_bits, host.direction))
             if host.direction is Direction.IN:
                 assembly.connect(source=name, target=inside)
             else:
                 assembly.connect(source=inside, target=name)
-                recorded[host.node] = Recording(f"{name}.beats.mem", host.port.beats * frames, "")
+                recorded[host.node] = Recording(f"{name}.beats.mem", host.beats_per_frame * frames, "")
     return tuple(streams), recorded
 
 
-def _inputs(design: ClusterDesign, feeds: Sequence[Feeds]) -> dict[str, list[int]]:
+def _inputs(graph: Graph, feeds: Sequence[Feeds]) -> dict[str, list[int]]:
     found = {}
     for node in feeds[0]:
-        layer = design.graph.by_name[node].layer
+        layer = graph.by_name[node].layer
         port = layer.sources[0]
         beats = [to_beats(layer, port.name, port.tensor.fixed.encode(feed[node])) for feed in feeds]
         found[verilog_name(node)] = [beat for part in beats for beat in part]
@@ -111,14 +127,14 @@ def _inputs(design: ClusterDesign, feeds: Sequence[Feeds]) -> dict[str, list[int
 
 
 def _compile(
-    design: ClusterDesign, bench: Bench, ports: Sequence[PortDecl], library: ModuleLibrary, folder: Path
+    delivered: Delivered, bench: Bench, ports: Sequence[PortDecl], library: ModuleLibrary, folder: Path
 ) -> Path:
-    sources = write_sources(design, bench, library, folder)
-    check_message_size("cluster", ports)
-    top = folder / "rtl" / "top.v"
+    sources = write_sources(delivered, bench, library, folder)
+    check_message_size(CLUSTER, ports)
+    top = folder / "rtl" / f"{TOP}.v"
     top.write_text(_top(ports, bench.dumps))
     program = folder / "top.vvp"
-    run_tool(["iverilog", "-g2005", "-o", program, "-s", "top", *sources, top])
+    run_tool(["iverilog", "-g2005", "-o", program, "-s", TOP, *sources, top])
     return program
 
 
@@ -130,9 +146,9 @@ def _top(ports: Sequence[PortDecl], dumps: Sequence[Dump]) -> str:
     inward = ", ".join(["dump", *(port.name for port in ports if port.direction is Direction.IN)])
     outward = ", ".join(port.name for port in ports if port.direction is Direction.OUT)
     writes = "\n".join(f"    {dump.statement}" for dump in dumps)
-    return f"""module top;
+    return f"""module {TOP};
 reg dump;
-{declared}cluster dut ({connected});
+{declared}{CLUSTER} dut ({connected});
 initial begin
     $from_myhdl({inward});
     $to_myhdl({outward});

@@ -68,6 +68,9 @@ def design_cluster(
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
     stored = stored_edges(folded, use)
     behind = {c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles) for c in crossings}
-    tops = tuple(design_device(name, folded, placed, depths, crossings, behind, library, form, use) for name in used)
+    tops = tuple(
+        design_device(name, folded, placed, depths, crossings, behind, library, form, number, use)
+        for number, name in enumerate(used)
+    )
     staleness = needed_staleness(folded, timing, delays)
     return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, form)

@@ -9,7 +9,7 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from dagtrain.ir import Graph, Node
+from dagtrain.ir import Graph, Node, is_delayed
 from dagtrain.passes.buffers import REGISTER_BEATS
 from hdl.link import LinkFormat
 from hdl.netlist import Direction, Identifier, Module
@@ -55,6 +55,16 @@ class HostPort:
 
 
 @dataclass(frozen=True)
+class WeightStream:
+    """New weights, once a batch, from an update to an engine on any device."""
+
+    edge: str
+    # prefix of the nets at the producer's end
+    net: str
+    beats: int
+
+
+@dataclass(frozen=True)
 class DeviceDesign:
     """Everything about one FPGA's Verilog but the shared modules' texts."""
 
@@ -66,6 +76,11 @@ class DeviceDesign:
     # streams that leave and enter over the network
     egress: tuple[Crossing, ...]
     ingress: tuple[Crossing, ...]
+    # words on the network, and the device's number there
+    form: LinkFormat
+    number: int
+    # that its updates send
+    weights: tuple[WeightStream, ...]
     # what lies in DRAM, if anything
     memory: DeviceMemory | None = None
 
@@ -84,9 +99,10 @@ def design_device(
     receiver_beats: Mapping[str, int],
     library: ModuleLibrary,
     form: LinkFormat,
+    number: int,
     dram: DramUse | None = None,
 ) -> DeviceDesign:
-    """The design of device ``name``; ``placed`` maps every node to its device.
+    """The design of device ``name``, the ``number``th of the network; ``placed`` maps every node to its device.
 
     ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge."""
     use = dram or DramUse()
@@ -120,7 +136,13 @@ def design_device(
         _add_network_port(assembly, library, egress, ingress, receiver_beats, stored, form)
     stores = memory.finish()
     names = tuple(node.name for node in nodes)
-    return DeviceDesign(name, assembly.module(), names, tuple(images), tuple(host_ports), egress, ingress, stores)
+    weights = tuple(
+        WeightStream(edge, produced_net(edge), source.beats)
+        for edge, producer, source, consumer, sink in graph.edges
+        if placed[producer.name] == name and is_delayed(consumer.layer, sink)
+    )
+    top, ports = assembly.module(), tuple(host_ports)
+    return DeviceDesign(name, top, names, tuple(images), ports, egress, ingress, form, number, weights, stores)
 
 
 def produced_net(edge: str) -> str:
@@ -254,7 +276,7 @@ def _add_stored_channel(
     nets = _between_queues(assembly, memory, verilog_name(edge), (net, bits), (consumed_net(edge), sink.payload_bits))
     if sink.name in node.layer.replayed:
         version0 = first_images(graph, node)[sink.name]
-        memory.add_weights(edge, lanes, sink, graph.recipe, version0, nets)
+        memory.add_weights(node.name, edge, lanes, sink, graph.recipe, version0, nets)
     elif sink.name in node.layer.parked:
         memory.add_parked(edge, lanes, sink, node.layer.parked[sink.name], nets)
     else:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
@@ -59,18 +58,6 @@ class Crossing:
     def words(self, word_bits: int) -> int:
         """Words on the wire for one tensor."""
         return wire_words(self.elements, self.element_bits, word_bits)
-
-    def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "edge": self.edge,
-            "stream_number": self.number,
-            "from": self.source_device,
-            "to": self.target_device,
-            "kind": self.source.tensor.kind.value,
-            "element_bits": self.element_bits,
-            "elements": self.elements,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,17 +98,16 @@ class DramUse:
 
 
 @dataclass(frozen=True)
-class RingState:
-    """Training state that a ring holds."""
+class Held:
+    """What a region starts with: a ring's state, or version 0 of weights."""
 
     node: str
-    ring: Ring
-    unit: DramFifo
-
-    def beats(self, region: Sequence[int]) -> list[int]:
-        """Beats at ``ring.back`` that the region's words hold."""
-        tensors = range(self.ring.preload)
-        return [beat for tensor in tensors for beat in self.unit.beats(region, tensor, self.ring.back.lanes)]
+    # name in `Layer.images`
+    image: str
+    # training state, compared at the end of a co-simulation
+    is_state: bool
+    tensors: int
+    unit: DramUnit
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Region:
     words: int
     # words at the start, from ``base``; empty: anything
     contents: tuple[int, ...]
-    state: RingState | None = None
+    holds: Held | None = None
 
 
 @dataclass(frozen=True)
@@ -174,11 +173,19 @@ class MemoryPort:
         self._add(edge, self.use.fifo(source_lanes, sink, depth_beats), nets, ())
 
     def add_weights(
-        self, edge: str, source_lanes: int, sink: Port, recipe: Recipe, version0: Sequence[int], nets: tuple[str, str]
+        self,
+        node: str,
+        edge: str,
+        source_lanes: int,
+        sink: Port,
+        recipe: Recipe,
+        version0: Sequence[int],
+        nets: tuple[str, str],
     ) -> None:
-        """Two versions of a replayed tensor, read once a frame; ``version0`` are beats of the sink."""
+        """Two versions of a replayed tensor of ``node``, read once a frame; ``version0`` are beats of the sink."""
         unit = self.use.replay(source_lanes, sink, recipe)
-        self._add(edge, unit, nets, unit.image([version0], sink.lanes))
+        held = Held(node, sink.name, False, 1, unit)
+        self._add(edge, unit, nets, unit.image([version0], sink.lanes), held)
 
     def add_parked(self, edge: str, source_lanes: int, sink: Port, load_cycles: int, nets: tuple[str, str]) -> None:
         """What a layer takes all at once."""
@@ -189,8 +196,8 @@ class MemoryPort:
         unit = self.use.ring(ring)
         tensors = [preloaded[at : at + ring.back.beats] for at in range(0, len(preloaded), ring.back.beats)]
         contents = unit.image(tensors, ring.back.lanes) if tensors else ()
-        state = RingState(node, ring, unit) if ring.preload else None
-        self._add(f"{node}.{ring.name}", unit, nets, contents, state)
+        held = Held(node, ring.name, True, ring.preload, unit) if ring.preload else None
+        self._add(f"{node}.{ring.name}", unit, nets, contents, held)
 
     def _add(
         self,
@@ -198,10 +205,10 @@ class MemoryPort:
         unit: DramUnit,
         nets: tuple[str, str],
         contents: Sequence[int],
-        state: RingState | None = None,
+        held: Held | None = None,
     ) -> None:
         base = allocate(self.regions, unit, self.use.format, f"{self.assembly.name}: {name}")
-        self.regions.append(Region(name, base, unit.region_words, tuple(contents), state))
+        self.regions.append(Region(name, base, unit.region_words, tuple(contents), held))
         label = verilog_name(name)
         master = self._axi(f"dram_{label}")
         error = self.assembly.wire(f"dram_error_{label}")

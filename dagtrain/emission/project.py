@@ -3,28 +3,63 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.device import DeviceDesign
-from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory
+from dagtrain.emission.links import Crossing
+from dagtrain.emission.manifest import (
+    FILE_LIST,
+    MANIFEST,
+    MANIFEST_SCHEMA,
+    ContentsRecord,
+    CrossingRecord,
+    HostRecord,
+    ImageRecord,
+    Manifest,
+    MemoryRecord,
+    NetworkRecord,
+    PortRecord,
+    RegionRecord,
+    WeightRecord,
+)
+from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, Held
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
 from hdl.netlist import Module
 from hdl.verilog import LINT, VerilogModule, lint_verilog, run_tool, write_image, write_sparse_image
 
-MANIFEST_SCHEMA = 1
 # what the host loads into DRAM before the first frame
 MEMORY_IMAGE = "dram.mem"
 
 
-def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, part: str, clock_mhz: float) -> None:
+def write_cluster(
+    folder: Path, design: ClusterDesign, library: ModuleLibrary, parts: Mapping[str, str], clock_mhz: float
+) -> None:
+    """Write ``<folder>/<device>/`` for every device; ``parts`` names their FPGAs."""
+    pace = Pace(design.cycles_per_frame, design.needed_staleness)
+    for device in design.devices:
+        write_device(folder / device.name, device, library, parts[device.name], clock_mhz, pace)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a manifest says of the whole cluster's pipeline."""
+
+    cycles_per_frame: int
+    # frames
+    needed_staleness: int
+
+
+def write_device(
+    folder: Path, design: DeviceDesign, library: ModuleLibrary, part: str, clock_mhz: float, pace: Pace
+) -> None:
     """Write ``<folder>/`` with rtl/, images/, files.f, a Quartus project and manifest.json."""
     used = used_modules(design.top, library)
     sources = [f"rtl/{module.name}.v" for module in used] + [f"rtl/{design.top.name}.v"]
@@ -36,11 +71,11 @@ def write_device(folder: Path, design: DeviceDesign, library: ModuleLibrary, par
         write_image(folder / "images" / image.file_name, image.words, image.width)
     if design.memory:
         write_sparse_image(folder / "images" / MEMORY_IMAGE, design.memory.image, design.memory.format.data_bits)
-    write_text(folder / "files.f", "\n".join(sources) + "\n")
+    write_text(folder / FILE_LIST, "\n".join(sources) + "\n")
     write_text(folder / f"{design.top.name}.sdc", _constraints(clock_mhz))
     write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')
     write_text(folder / f"{design.top.name}.qsf", _quartus(design, sources, part))
-    write_text(folder / "manifest.json", json.dumps(_manifest(design, sources, part, clock_mhz), indent=1) + "\n")
+    write_text(folder / MANIFEST, _manifest(design, sources, part, clock_mhz, pace).to_json())
 
 
 def lint_devices(tops: Mapping[Path, str], known: Path, on_clean: Callable[[str], None] = lambda _: None) -> None:
@@ -53,7 +88,7 @@ def lint_devices(tops: Mapping[Path, str], known: Path, on_clean: Callable[[str]
     ``known`` is a folder that remembers clean sources; ``on_clean`` is told each device.  Raises `ToolError` with
     everything that Verilator found in a module."""
     verilator = " ".join([run_tool(["verilator", "--version"]), *LINT])
-    sources = {folder: [folder / line for line in (folder / "files.f").read_text().split()] for folder in tops}
+    sources = {folder: [folder / line for line in (folder / FILE_LIST).read_text().split()] for folder in tops}
     modules = {path.read_bytes(): path for paths in sources.values() for path in paths[:-1]}
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     try:
@@ -118,52 +153,86 @@ def _quartus(design: DeviceDesign, sources: Sequence[str], part: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz: float) -> dict[str, Any]:
-    return {
-        "schema_version": MANIFEST_SCHEMA,
-        "device": design.name,
-        "part": part,
-        "clock_mhz": clock_mhz,
-        "top": design.top.name,
-        "sources": list(sources),
-        "nodes": list(design.nodes),
-        "images": [
-            {
-                "node": image.node,
-                "image": image.image,
-                "file": f"images/{image.file_name}",
-                "parameter": image.parameter,
-                "path": image.path,
-                "depth": len(image.words),
-                "width": image.width,
-                "is_state": image.is_state,
-            }
-            for image in design.images
-        ],
-        "host_ports": [
-            {
-                "node": host.node,
-                "net": host.net,
-                "direction": host.direction.value,
-                "payload_bits": host.port.payload_bits,
-                "beats_per_frame": host.port.beats,
-            }
-            for host in design.host_ports
-        ],
-        "memory": _memory(design.memory) if design.memory else None,
-        "egress": [crossing.as_json() for crossing in design.egress],
-        "ingress": [crossing.as_json() for crossing in design.ingress],
-    }
+def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz: float, pace: Pace) -> Manifest:
+    images = tuple(
+        ImageRecord(
+            node=image.node,
+            image=image.image,
+            file=f"images/{image.file_name}",
+            parameter=image.parameter,
+            path=image.path,
+            depth=len(image.words),
+            width=image.width,
+            is_state=image.is_state,
+        )
+        for image in design.images
+    )
+    host_ports = tuple(
+        HostRecord(
+            node=host.node,
+            net=host.net,
+            direction=host.direction,
+            payload_bits=host.port.payload_bits,
+            beats_per_frame=host.port.beats,
+        )
+        for host in design.host_ports
+    )
+    return Manifest(
+        schema_version=MANIFEST_SCHEMA,
+        device=design.name,
+        part=part,
+        clock_mhz=clock_mhz,
+        cycles_per_frame=pace.cycles_per_frame,
+        needed_staleness=pace.needed_staleness,
+        top=design.top.name,
+        ports=tuple(PortRecord(name=p.name, width=p.width, direction=p.direction) for p in design.top.ports),
+        sources=tuple(sources),
+        nodes=design.nodes,
+        images=images,
+        host_ports=host_ports,
+        weights=tuple(WeightRecord(edge=w.edge, net=w.net, beats_per_batch=w.beats) for w in design.weights),
+        memory=_memory(design.memory) if design.memory else None,
+        network=NetworkRecord(format=design.form, device=design.number) if design.has_network else None,
+        egress=tuple(map(_crossing, design.egress)),
+        ingress=tuple(map(_crossing, design.ingress)),
+    )
 
 
-def _memory(memory: DeviceMemory) -> dict[str, Any]:
-    return {
-        "port": AXI_PREFIX,
-        "data_bits": memory.format.data_bits,
-        "image": f"images/{MEMORY_IMAGE}",
-        "words": memory.words,
-        "regions": [
-            {"name": region.name, "base": region.base, "words": region.words, "preloaded": len(region.contents)}
-            for region in memory.regions
-        ],
-    }
+def _crossing(crossing: Crossing) -> CrossingRecord:
+    return CrossingRecord(
+        edge=crossing.edge,
+        stream_number=crossing.number,
+        source=crossing.source_device,
+        target=crossing.target_device,
+        kind=crossing.source.tensor.kind.value,
+        element_bits=crossing.element_bits,
+        elements=crossing.elements,
+    )
+
+
+def _memory(memory: DeviceMemory) -> MemoryRecord:
+    regions = tuple(
+        RegionRecord(
+            name=region.name,
+            base=region.base,
+            words=region.words,
+            contents=_contents(region.holds) if region.holds else None,
+        )
+        for region in memory.regions
+    )
+    return MemoryRecord(
+        port=AXI_PREFIX, format=memory.format, image=f"images/{MEMORY_IMAGE}", words=memory.words, regions=regions
+    )
+
+
+def _contents(held: Held) -> ContentsRecord:
+    return ContentsRecord(
+        node=held.node,
+        image=held.image,
+        is_state=held.is_state,
+        tensors=held.tensors,
+        elements=held.unit.elements,
+        element_bits=held.unit.element_bits,
+        burst=held.unit.burst,
+        lanes=held.unit.y_lanes,
+    )

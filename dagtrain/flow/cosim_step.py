@@ -1,4 +1,8 @@
-"""`dagtrain cosim`: all FPGAs' Verilog in one simulation, training whole batches, against the emulator."""
+"""`dagtrain cosim`: all FPGAs' emitted Verilog in one simulation, training whole batches, against the emulator.
+
+The simulation compiles the files that `dagtrain emit` left and loads the images of the manifests.  The graph of the
+plan only says what must come out.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,23 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dagtrain.cosim.cluster import ClusterRun, simulate_cluster
+from dagtrain.cosim.cluster import simulate_cluster
+from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.data import load_dataset
+from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
-from dagtrain.flow.emit_step import library, planned_design
-from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.flow.emit_step import COMMAND, library
+from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
 from placement.plan import Plan
@@ -50,7 +57,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
     problems = _problems(options)
     if problems:
         raise DagtrainError("cosim: " + "; ".join(problems))
-    workspace.require("emit", "dagtrain emit")
+    workspace.require("emit", COMMAND)
     depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
     done = workspace.run("cosim", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("cosim")
@@ -81,12 +88,11 @@ def _problems(options: CosimOptions) -> list[str]:
 
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
     require_tools(*SIMULATORS[options.simulator], *(SIMULATORS["verilator"] if options.efficiency else ()))
-    graph = load_placed_graph(workspace)
-    plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
+    plan, delivered = load_plan(workspace), load_emitted(workspace)
+    graph = folded_graph(load_placed_graph(workspace), plan)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
     source = options.data or imported["data"]
     modules = library()
-    design = planned_design(graph, plan, cluster, modules)
     batch = graph.recipe.batch
     if source is None:
         feeds = [synthetic_feeds(graph, batch, options.seed + index) for index in range(options.batches)]
@@ -100,7 +106,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     bench = folder / "bench"
     measured: tuple[Measurement, ...] | None = None
     with ExitStack() as stack:
-        engines = stack.enter_context(EngineMeasurements(design.graph, modules)) if options.efficiency else None
+        engines = stack.enter_context(EngineMeasurements(graph, modules, delivered)) if options.efficiency else None
 
         def finish_engines() -> None:
             nonlocal measured
@@ -109,19 +115,28 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
         if options.simulator == "myhdl":
             finish_engines()
             progress.begin("MyHDL testbench")
-            outcome = simulate_under_myhdl(design, modules, feeds, bench, network, memory, options.stall, options.seed)
+            outcome = simulate_under_myhdl(
+                delivered, graph, modules, feeds, bench, network, memory, options.stall, options.seed
+            )
             progress.end()
         else:
             simulator = Simulator(options.simulator)
             outcome = simulate_cluster(
-                design, modules, feeds, bench, simulator, network, stall_256, options.seed, progress, memory=memory,
-                before_run=finish_engines,
+                delivered, graph, modules, feeds, bench, simulator, network, stall_256, options.seed, progress,
+                memory=memory, before_run=finish_engines,
             )  # fmt: skip
-    meta = _meta(outcome, options, batch, design.devices, plan)
+    meta = _meta(outcome, options, batch, delivered, plan)
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
         meta["mac_efficiency"] = _efficiency_line(measured)
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
+
+
+def load_emitted(workspace: Workspace) -> Delivered:
+    """What `emit` left."""
+    folder = workspace.require("emit", COMMAND)
+    meta = read_json(folder / "emit.json", COMMAND)
+    return load_delivered([folder / device["name"] for device in meta["devices"]])
 
 
 def _efficiency_line(measured: tuple[Measurement, ...]) -> str:
@@ -135,13 +150,13 @@ def _efficiency_line(measured: tuple[Measurement, ...]) -> str:
 
 
 def _meta(
-    outcome: ClusterRun, options: CosimOptions, batch: int, devices: tuple[object, ...], plan: Plan
+    outcome: ClusterRun, options: CosimOptions, batch: int, delivered: Delivered, plan: Plan
 ) -> dict[str, object]:
     return {
         "schema_version": SCHEMA_VERSION,
         "batches": options.batches,
         "frames": options.batches * batch,
-        "devices": len(devices),
+        "devices": len(delivered.devices),
         "cycles": outcome.cycles,
         "cycles_per_frame": outcome.cycles_per_frame,
         "planned_cycles_per_frame": plan.cycles_per_frame,

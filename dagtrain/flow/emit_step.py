@@ -9,8 +9,9 @@ from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
+from dagtrain.emission.manifest import COMMAND as COMMAND
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.emission.project import lint_devices, used_modules, write_device
+from dagtrain.emission.project import lint_devices, used_modules, write_cluster
 from dagtrain.files import write_text
 from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
@@ -39,7 +40,7 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
     depends = {"import": workspace.fingerprint("import"), "place": workspace.fingerprint("place"), "lint": options.lint}
     done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))
     folder = workspace.folder("emit")
-    meta = read_json(folder / "emit.json", "dagtrain emit")
+    meta = read_json(folder / "emit.json", COMMAND)
     lines = tuple(
         f"{device['name']}: {device['nodes']} nodes, {device['modules']} distinct modules, "
         f"{device['egress']} streams out, {device['ingress']} in"
@@ -79,8 +80,7 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     design = planned_design(graph, plan, cluster, modules)
     progress.advance(note=f"{len(list(modules))} distinct modules")
     parts = {use.device: use.part for use in plan.devices}
-    for device in design.devices:
-        write_device(folder / device.name, device, modules, parts[device.name], plan.clock_hz / 1e6)
+    write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6)
     if options.lint:
         tops = {folder / device.name: device.top.name for device in design.devices}
         lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))

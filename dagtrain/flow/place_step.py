@@ -24,11 +24,10 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
 from dagtrain.ir import Graph
-from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.passes.split_layers import Parts, whole_layer
-from dagtrain.planning.choices import chosen_graph, plan_choices, plan_pace
+from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.progress import Progress
@@ -334,14 +333,13 @@ def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, o
 
 def _needed_staleness(graph: Graph, plan: Plan) -> int:
     placed = {item.item: item.device for item in plan.items}
-    pace = plan_pace(plan)
-    folded = fold_graph(chosen_graph(graph, plan_choices(plan)), pace.folds)
+    folded = folded_graph(graph, plan)
     delays = {
         edge: NETWORK_CYCLES
         for edge, producer, _source, consumer, _sink in folded.edges
         if placed[producer.name] != placed[consumer.name]
     }
-    return needed_staleness(folded, schedule(folded, pace.interval, delays), delays)
+    return needed_staleness(folded, schedule(folded, plan_pace(plan).interval, delays), delays)
 
 
 def _warnings(graph: Graph, plan: Plan, needed: int) -> list[str]:

@@ -97,6 +97,11 @@ def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     return move_memories(insert_relays(graph, relayed_edges(graph, choices)), memory_homes(choices))
 
 
+def folded_graph(graph: Graph, plan: Plan) -> Graph:
+    """The training graph as the plan builds it."""
+    return fold_graph(chosen_graph(graph, plan_choices(plan)), plan_pace(plan).folds)
+
+
 def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:
     """The edges of the chosen graph that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
     edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.fifos)

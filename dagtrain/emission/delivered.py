@@ -1,0 +1,157 @@
+"""What was delivered for a whole cluster, read back from its folders and held against its manifests.
+
+The co-simulation compiles these files, and nothing else of the design.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagtrain.emission.manifest import (
+    COMMAND,
+    FILE_LIST,
+    MANIFEST,
+    DeliveryError,
+    ImageRecord,
+    Manifest,
+    PortRecord,
+    read_manifest,
+)
+from hdl.netlist import Direction
+
+_MODULE = re.compile(r"^\s*module\s+(\w+)", re.MULTILINE)
+_TOP_PORT = re.compile(r"^\s*(input|output) wire (?:\[(\d+):0\] )?(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class DeliveredDevice:
+    """The folder of one FPGA."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def sources(self) -> list[Path]:
+        """Verilog in order of compilation, as `files.f` names it."""
+        return [self.folder / line for line in (self.folder / FILE_LIST).read_text().split()]
+
+    def words(self, image: ImageRecord) -> list[int]:
+        """The contents of an image.  Raises `DeliveryError` for what is no word of its width."""
+        return _read_words(self.folder / image.file, image.width)
+
+    def memory_words(self) -> list[tuple[int, list[int]]]:
+        """The image of the DRAM: (first word, words) of each part.  Raises `DeliveryError` as `words`."""
+        memory = self.manifest.memory
+        if memory is None:
+            return []
+        path, width, parts = self.folder / memory.image, memory.format.data_bits, []
+        for part in path.read_text().split("@")[1:]:
+            first, _, text = part.partition("\n")
+            parts.append((_word(first, 64, path), [_word(line, width, path) for line in text.split()]))
+        return parts
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """All FPGAs of a cluster."""
+
+    devices: tuple[DeliveredDevice, ...]
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """Pipeline interval that the design is for."""
+        return self.devices[0].manifest.cycles_per_frame
+
+    @property
+    def needed_staleness(self) -> int:
+        """Least staleness, in frames, at which the pipeline never waits for weights."""
+        return self.devices[0].manifest.needed_staleness
+
+    def modules(self) -> dict[str, Path]:
+        """Module → its file, in order of compilation: what several devices have once.
+
+        Raises `DeliveryError` where devices have different texts of one module."""
+        found: dict[str, Path] = {}
+        problems = []
+        for device in self.devices:
+            for path in device.sources:
+                known = found.setdefault(path.stem, path)
+                if known != path and known.read_bytes() != path.read_bytes():
+                    problems.append(f"{known} and {path} differ, but are the same module")
+        if problems:
+            raise DeliveryError(f"{'; '.join(problems)}; run `{COMMAND}` again")
+        return found
+
+
+def load_delivered(folders: Sequence[Path]) -> Delivered:
+    """The devices in these folders.  Raises `DeliveryError` naming every file that is not what the manifest says."""
+    devices = tuple(DeliveredDevice(folder, read_manifest(folder / MANIFEST)) for folder in folders)
+    problems = [problem for device in devices for problem in _problems(device)]
+    for what in ("cycles_per_frame", "needed_staleness"):
+        if len({getattr(device.manifest, what) for device in devices}) > 1:
+            problems.append(f"the manifests of {', '.join(d.manifest.device for d in devices)} differ in {what}")
+    if problems:
+        raise DeliveryError(f"{'; '.join(problems)}; run `{COMMAND}` again")
+    return Delivered(devices)
+
+
+def _problems(device: DeliveredDevice) -> Iterable[str]:
+    folder, manifest = device.folder, device.manifest
+    listed = folder / FILE_LIST
+    if not listed.is_file():
+        yield f"{listed} is missing"
+        return
+    if listed.read_text().split() != list(manifest.sources):
+        yield f"{listed} names other files than {folder / MANIFEST}"
+        return
+    if manifest.top not in (path.stem for path in device.sources):
+        yield f"{listed} names no file of the top module {manifest.top}"
+    for path in device.sources:
+        yield from _source_problems(path, manifest)
+    for image in manifest.images:
+        path, size = folder / image.file, image.depth * ((image.width + 3) // 4 + 1)
+        if not path.is_file():
+            yield f"{path} is missing"
+        elif path.stat().st_size != size:
+            yield f"{path} has {path.stat().st_size:,} bytes, {image.depth:,} words of {image.width} bits have {size:,}"
+    if manifest.memory and not (folder / manifest.memory.image).is_file():
+        yield f"{folder / manifest.memory.image} is missing"
+
+
+def _source_problems(path: Path, manifest: Manifest) -> Iterable[str]:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        yield f"{path} cannot be read: {error.strerror}"
+        return
+    except UnicodeDecodeError as error:
+        yield f"{path} is no Verilog ({error})"
+        return
+    modules = _MODULE.findall(text)
+    if modules != [path.stem]:
+        yield f"{path} has modules {', '.join(modules) or '(none)'} instead of {path.stem}"
+    elif path.stem == manifest.top:
+        ports = tuple(
+            PortRecord(name=name, width=int(high or 0) + 1, direction=Direction(way))
+            for way, high, name in _TOP_PORT.findall(text)
+        )
+        if ports != manifest.ports:
+            differing = {port.name for port in {*ports} ^ {*manifest.ports}}
+            yield f"ports of {path} differ from the manifest's: {', '.join(sorted(differing)) or 'their order'}"
+
+
+def _read_words(path: Path, width: int) -> list[int]:
+    return [_word(line, width, path) for line in path.read_text().split()]
+
+
+def _word(text: str, width: int, path: Path) -> int:
+    try:
+        word = int(text, 16)
+    except ValueError:
+        word = -1
+    if not 0 <= word < 1 << width:
+        raise DeliveryError(f"{path}: {text[:40]!r} is no word of {width} bits; run `{COMMAND}` again")
+    return word

@@ -1,0 +1,220 @@
+"""What is delivered for one FPGA, in words that programs read: `manifest.json`.
+
+Whoever drives the Verilog, the co-simulation included, takes ports, images, host streams and regions in memory from
+here, and from nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from hdl.axi import AxiFormat
+from hdl.dram import DramFifo
+from hdl.errors import DagtrainError
+from hdl.link import LinkFormat
+from hdl.netlist import Direction
+
+# raised whenever the meaning of the file changes
+MANIFEST_SCHEMA = 2
+MANIFEST = "manifest.json"
+# of the sources, in order of compilation
+FILE_LIST = "files.f"
+COMMAND = "dagtrain emit"
+
+
+class DeliveryError(DagtrainError):
+    """Delivered files that are not what the manifest says; the message names the files and the command."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortRecord:
+    """A port of the device top."""
+
+    name: str
+    width: int
+    direction: Direction
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """A memory that starts from a file."""
+
+    # of the graph, and the name in `Layer.images`
+    node: str
+    image: str
+    # of words in hexadecimal, below the device's folder, and the parameter of the top that names it
+    file: str
+    parameter: str
+    # Verilog path of the array below the top
+    path: str
+    # words, and bits a word
+    depth: int
+    width: int
+    # training state: what it holds at the end is a result
+    is_state: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRecord:
+    """A stream of the top that belongs to the host."""
+
+    # of the graph
+    node: str
+    # prefix of the port's three signals
+    net: str
+    # seen from the device
+    direction: Direction
+    payload_bits: int
+    beats_per_frame: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightRecord:
+    """A stream of new weights, once a batch."""
+
+    edge: str
+    # prefix of its three nets in the top
+    net: str
+    beats_per_batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentsRecord:
+    """What a region of DRAM starts with: tensors of elements packed into words, low bits first."""
+
+    # of the graph, and the name in `Layer.images`
+    node: str
+    image: str
+    # training state: what stands there at the end is a result
+    is_state: bool
+    tensors: int
+    # of a tensor
+    elements: int
+    element_bits: int
+    # words; a tensor begins at a multiple of it
+    burst: int
+    # elements that the layer takes a beat
+    lanes: int
+
+    def beats(self, region: Sequence[int], form: AxiFormat) -> list[int]:
+        """Beats of all tensors, of the region's words."""
+        unit = DramFifo(
+            format=form,
+            element_bits=self.element_bits,
+            x_lanes=self.lanes,
+            y_lanes=self.lanes,
+            elements=self.elements,
+            burst=self.burst,
+            prefetch=self.burst,
+            capacity=self.tensors,
+        )
+        return [beat for tensor in range(self.tensors) for beat in unit.beats(region, tensor, self.lanes)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionRecord:
+    """A part of the DRAM."""
+
+    # an edge of the graph, or a node and its ring
+    name: str
+    # first word, and words
+    base: int
+    words: int
+    # None: anything
+    contents: ContentsRecord | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRecord:
+    """The DRAM behind the device's AXI4 port."""
+
+    # prefix of the port's signals
+    port: str
+    format: AxiFormat
+    # what the host loads before the first frame: words in hexadecimal with addresses
+    image: str
+    # in use
+    words: int
+    regions: tuple[RegionRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRecord:
+    """The device's network port: AXI4-Stream `net_tx` and `net_rx`."""
+
+    format: LinkFormat
+    # number of the device in the cluster
+    device: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossingRecord:
+    """A stream that leaves or enters over the network."""
+
+    edge: str
+    stream_number: int
+    source: str
+    target: str
+    kind: str
+    element_bits: int
+    elements: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """See the module."""
+
+    schema_version: int
+    device: str
+    part: str
+    clock_mhz: float
+    # pipeline interval that the design is for, and the least staleness, in frames, at which it never waits for weights
+    cycles_per_frame: int
+    needed_staleness: int
+    top: str
+    ports: tuple[PortRecord, ...]
+    # Verilog below the device's folder in order of compilation
+    sources: tuple[str, ...]
+    nodes: tuple[str, ...]
+    images: tuple[ImageRecord, ...]
+    host_ports: tuple[HostRecord, ...]
+    weights: tuple[WeightRecord, ...]
+    memory: MemoryRecord | None
+    network: NetworkRecord | None
+    egress: tuple[CrossingRecord, ...]
+    ingress: tuple[CrossingRecord, ...]
+
+    # an unknown key is an error
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return json.dumps(_ADAPTER.dump_python(self, mode="json"), indent=1) + "\n"
+
+
+_ADAPTER = TypeAdapter(Manifest)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in a file.  Raises `DeliveryError` for a missing, damaged or foreign one."""
+    again = f"run `{COMMAND}` again"
+    try:
+        document: Any = json.loads(path.read_text())
+    except OSError as error:
+        raise DeliveryError(f"{path} cannot be read: {error.strerror}; {again}") from error
+    except ValueError as error:
+        raise DeliveryError(f"{path} is damaged ({error}); {again}") from error
+    found = document.get("schema_version") if isinstance(document, dict) else None
+    if found != MANIFEST_SCHEMA:
+        raise DeliveryError(f"{path} has schema version {found}, this version reads {MANIFEST_SCHEMA}; {again}")
+    try:
+        return _ADAPTER.validate_python(document)
+    except ValidationError as error:
+        listed = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
+        raise DeliveryError(f"{path} is damaged ({listed}); {again}") from error
