@@ -7,15 +7,14 @@ only ends the search at that T; only a proof moves the bound.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from math import inf
-from threading import Timer
 
 from hdl.errors import OutOfTimeError
 from placement.aggregate import Aggregate
 from placement.bound import aggregate_bound, bisect_unrefuted, least_unrefuted, single_bound
 from placement.cases import refuted_by_cases
+from placement.deadline import Deadline, Ended
 from placement.flat import flatten
 from placement.heuristic import Annealer
 from placement.instance import Instance
@@ -41,16 +40,19 @@ TINY = 200
 LONGEST = 16
 
 
-class Stopped(Exception):
-    """The goal is reached or the time limit over: what was found so far stands."""
-
-
 class Descent:
     """The search for one instance."""
 
-    def __init__(self, instance: Instance, options: SearchOptions, on_progress: OnProgress, ceiling: int) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        options: SearchOptions,
+        on_progress: OnProgress,
+        ceiling: int,
+        deadline: Deadline | None = None,
+    ) -> None:
         self.instance, self.options, self.on_progress, self.ceiling = instance, options, on_progress, ceiling
-        self.began = time.monotonic()
+        self.deadline = deadline or Deadline(options.time_limit_seconds)
         self.flat = flatten(instance)
         self.table = OptionTable(instance)
         self.aggregate = Aggregate(instance, self.flat)
@@ -89,23 +91,19 @@ class Descent:
         self.check_goal()
 
     def check_goal(self) -> None:
-        """Raises `Stopped` if the plan is good enough or time is over."""
+        """Raises `Ended` if the plan is good enough or the search is to end."""
         if self.best is not None and 1 - self.bound.cycles_per_frame / self.best_cycles <= self.options.gap:
-            raise Stopped
-        if self._seconds_left() <= 0:
-            raise Stopped
-
-    def _seconds_left(self) -> float:
-        limit = self.options.time_limit_seconds
-        return inf if limit is None else limit - (time.monotonic() - self.began)
+            raise Ended("the goal is reached")
+        self.deadline.check()
 
     def effort(self, seconds: float) -> Effort:
-        """A deterministic budget; the wall clock can only cut it short."""
-        left = self._seconds_left()
+        """A deterministic budget; time limit and Ctrl-C can only cut it short."""
         return Effort(
-            deterministic_seconds=seconds, seed=self.options.seed, workers=self.options.workers,
-            wall_seconds=None if left == inf else max(0.01, left),
-        )  # fmt: skip
+            deterministic_seconds=seconds,
+            seed=self.options.seed,
+            workers=self.options.workers,
+            deadline=self.deadline,
+        )
 
     # ---- bounds
 
@@ -260,15 +258,8 @@ class Descent:
 
     def anneal(self, cycles: int) -> bool:
         """Anneal at T."""
-        timer: Timer | None = None
-        if self._seconds_left() < inf:
-            timer = Timer(max(0.0, self._seconds_left()), self.annealer.end)
-            timer.start()
-        try:
+        with self.deadline.ending(self.annealer.end):
             found = self.annealer.attempt(cycles, self.slice, self.best or self.near)
-        finally:
-            if timer is not None:
-                timer.cancel()
         if found is not None:
             self.accept(found)
         return found is not None

@@ -21,13 +21,13 @@ as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way and this
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 from math import lcm
 
 from ortools.sat.python import cp_model
 
 from hdl.errors import InfeasibleError, OutOfTimeError
+from placement.deadline import Deadline
 from placement.flat import check_magnitudes
 from placement.instance import PORT_RESOURCES, RESOURCES, Instance, hop_order
 from placement.model import Answer, Effort, solve
@@ -40,8 +40,11 @@ from placement.settings import OnProgress, Progress, SearchOptions
 PRECISION = 0.05
 
 
-def literal_plan(problem: Restricted, options: SearchOptions, on_progress: OnProgress) -> Plan:
-    """The plan that bisection finds; its bound is the least T that no refutation excludes.
+def literal_plan(
+    problem: Restricted, options: SearchOptions, on_progress: OnProgress, deadline: Deadline | None = None
+) -> Plan:
+    """The plan that bisection finds; its bound is the least T that no refutation excludes.  ``deadline``: when to end,
+    instead of after the time limit.
 
     Raises:
         InfeasibleError: refuted at the slowest T (or at `least_fps`).
@@ -52,16 +55,16 @@ def literal_plan(problem: Restricted, options: SearchOptions, on_progress: OnPro
     table = OptionTable(instance)
     levels = table.levels()
     slowest = int(instance.clock_hz // options.least_fps) if options.least_fps else _slowest(instance, levels[-1])
-    began = time.monotonic()
+    deadline = deadline or Deadline(options.time_limit_seconds)
     best: Assignment | None = None
     refuted = max(1, min(levels[0], slowest)) - 1
     # least T reached, and largest T that was not reached (refuted or given up)
     reached, failed = slowest + 1, refuted
-    while not _over(options, began):
+    while not deadline.over:
         cycles = _next(instance.clock_hz, reached, failed, slowest)
         if cycles is None:
             break
-        answer, assignment = decide(instance, table, cycles, _effort(options, began))
+        answer, assignment = decide(instance, table, cycles, _effort(options, deadline))
         if assignment is not None:
             best, reached = assignment, least_cycles(instance, assignment) or cycles
         else:
@@ -75,6 +78,7 @@ def literal_plan(problem: Restricted, options: SearchOptions, on_progress: OnPro
             raise InfeasibleError(
                 f"no placement of {instance.name!r} at {slowest} cycles a frame, by equations (1)–(6)"
             )
+        deadline.check()
         raise OutOfTimeError(
             f"no placement of {instance.name!r} found by equations (1)–(6), and none excluded; allow more time"
         )
@@ -107,17 +111,10 @@ def _slowest(instance: Instance, slowest_engine: int) -> int:
     return max(needs)
 
 
-def _effort(options: SearchOptions, began: float) -> Effort:
-    left = None
-    if options.time_limit_seconds is not None:
-        left = max(0.01, options.time_limit_seconds - (time.monotonic() - began))
+def _effort(options: SearchOptions, deadline: Deadline) -> Effort:
     return Effort(
-        deterministic_seconds=options.decision_seconds, seed=options.seed, workers=options.workers, wall_seconds=left
+        deterministic_seconds=options.decision_seconds, seed=options.seed, workers=options.workers, deadline=deadline
     )
-
-
-def _over(options: SearchOptions, began: float) -> bool:
-    return options.time_limit_seconds is not None and time.monotonic() - began >= options.time_limit_seconds
 
 
 def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) -> tuple[Answer, Assignment | None]:

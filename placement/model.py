@@ -20,10 +20,12 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 
 from ortools.sat.python import cp_model
 
 from hdl.errors import DagtrainError
+from placement.deadline import Deadline
 from placement.instance import PORT_RESOURCES, Instance, hop_order
 from placement.options import Options
 from placement.plan import Assignment
@@ -293,8 +295,8 @@ class Effort:
     seed: int = 0
     # threads of the interleaved search: reproducible for one number on every machine, another number is another search
     workers: int = 2
-    # wall clock, for a time limit that only decides when to give up; None: none
-    wall_seconds: float | None = None
+    # a time limit and Ctrl-C, which only decide when to give up; None: none
+    deadline: Deadline | None = None
 
 
 def decide(
@@ -369,12 +371,13 @@ def solve(
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = effort.seed
     solver.parameters.max_deterministic_time = effort.deterministic_seconds
-    if effort.wall_seconds is not None:
-        solver.parameters.max_time_in_seconds = effort.wall_seconds
+    deadline = effort.deadline or Deadline()
+    if deadline.seconds_left < inf:
+        solver.parameters.max_time_in_seconds = max(0.01, deadline.seconds_left)
     solver.parameters.num_workers = workers
     solver.parameters.interleave_search = workers > 1
     solver.parameters.catch_sigint_signal = False
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with ThreadPoolExecutor(max_workers=1) as pool, deadline.ending(solver.stop_search):
         future = pool.submit(solver.solve, model)
         try:
             return solver, future.result()

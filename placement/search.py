@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hdl.errors import DagtrainError, InfeasibleError
-from placement.descent import Descent, Stopped, out_of_time
+from placement.deadline import Deadline, Ended
+from placement.descent import Descent, out_of_time
 from placement.explain import binding_of
 from placement.infeasible import explain_infeasible, too_large
 from placement.instance import Instance
@@ -32,27 +33,32 @@ __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "ju
            "slowest_cycles"]  # fmt: skip
 
 
-# the last stage that is reported when Ctrl-C ended the search
-INTERRUPTED = "interrupted"
 # chains at most before the slower bounds
 FIRST_CHAINS = 16
 
 
-def find_plan(instance: Instance, options: SearchOptions | None = None, on_progress: OnProgress | None = None) -> Plan:
-    """The best plan found, judged by the validator.
+def find_plan(
+    instance: Instance,
+    options: SearchOptions | None = None,
+    on_progress: OnProgress | None = None,
+    deadline: Deadline | None = None,
+) -> Plan:
+    """The best plan found, judged by the validator; ``deadline``: when to end, instead of after the time limit.
 
     Raises:
         InfeasibleError: proven that there is none (at `least_fps`); names the constraints at fault and a cure.
-        OutOfTimeError: the budgets or the time limit ended without a placement and without a proof.
-        KeyboardInterrupt: Ctrl-C before the first placement; later it returns the best plan so far.
+        OutOfTimeError: the budgets ended without a placement and without a proof; `Ended` if the deadline did.
+        KeyboardInterrupt: Ctrl-C before the first placement, unless the deadline listens to it; later it returns the
+            best plan so far.
         DagtrainError: contradictory options, numbers too large, a `start` plan that is not valid.
     """
     options = options or SearchOptions()
     report = on_progress or (lambda _: None)
     problem = restrict(instance, options.same_device, options.exclude)
     if options.solver is Solver.LITERAL:
-        return judged(instance, literal_plan(problem, options, report))
-    search = Descent(problem.instance, options, report, slowest_cycles(problem.instance, options.least_fps))
+        return judged(instance, literal_plan(problem, options, report, deadline))
+    slowest = slowest_cycles(problem.instance, options.least_fps)
+    search = Descent(problem.instance, options, report, slowest, deadline)
     if options.start is not None:
         search.accept(_started(instance, problem.instance, options))
     elif options.near is not None:
@@ -112,13 +118,13 @@ def _search(search: Descent) -> Assignment:
         search.descend(min(search.options.anneal_budget // 6, FIRST_CHAINS * search.slice))
         search.tighten_bound()
         search.descend(search.options.anneal_budget - search.annealer.moves)
-    except Stopped:
+    except Ended as end:
         if search.best is None:
-            raise out_of_time(search.instance, search.ceiling) from None
+            raise Ended(f"{end}: {out_of_time(search.instance, search.ceiling)}") from None
     except KeyboardInterrupt:
         if search.best is None:
             raise
-        search.report(INTERRUPTED)
+        search.deadline.interrupt()
         return search.best
     return _tidied(search)
 
@@ -184,7 +190,10 @@ def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
 
 
 def plan_from_assignment(
-    instance: Instance, assignment: Mapping[str, str], options: SearchOptions | None = None
+    instance: Instance,
+    assignment: Mapping[str, str],
+    options: SearchOptions | None = None,
+    deadline: Deadline | None = None,
 ) -> Plan:
     """The plan in which every item stands on the given device: least T, then the cheapest configurations.
 
@@ -202,7 +211,7 @@ def plan_from_assignment(
     places = _places(instance, assignment)
     fixed = fixed_instance(instance, places)
     options = replace(options, exact_choices=2**62, anneal_budget=0, tidy_seconds=0.0, window_seconds=0.0)
-    search = Descent(fixed, options, lambda _: None, slowest_cycles(instance, options.least_fps))
+    search = Descent(fixed, options, lambda _: None, slowest_cycles(instance, options.least_fps), deadline)
     best = _search(search)
     bound = Bound(search.bound.cycles_per_frame, f"with every item on its given device: {search.bound.basis}")
     binding = binding_of(fixed, search.table, best, search.bound)

@@ -14,7 +14,8 @@ from typing import Any
 
 from placement.aggregate import Aggregate
 from placement.bound import aggregate_bound, demand_at, next_level_below, single_bound
-from placement.descent import Descent, Stopped
+from placement.deadline import Ended
+from placement.descent import Descent
 from placement.flat import flatten
 from placement.instance import RESOURCES, Device, Instance
 from placement.options import OptionTable
@@ -184,7 +185,7 @@ def _searched(instance: Instance, assignment: Assignment, moves: int, seed: int)
         search.find_bound()
         if moves:
             search.descend(moves)
-    except Stopped:
+    except Ended:
         pass
     return search.best_cycles
 

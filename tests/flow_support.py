@@ -75,6 +75,16 @@ class QuickEstimator:
         return Resources(registers=2 * sum(widths.values()))
 
 
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a call of the command line left."""

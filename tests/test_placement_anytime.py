@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ import pytest
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from placement import encode
 from placement.aggregate import Aggregate
+from placement.deadline import Deadline, Ended
 from placement.flat import flatten, menu_at
+from placement.heuristic import Annealer
 from placement.instance import Instance
 from placement.model import Answer, Effort, build_model, decide
 from placement.options import OptionTable
@@ -23,6 +26,7 @@ from placement.plan import hop_levels, unequal_joins
 from placement.search import Progress, SearchOptions, find_plan
 from placement.synthetic import devices, instance_of, mobilenet_v2, resnet18, small_residual, vgg_mini
 from placement.validate import violations
+from tests.flow_support import Clock
 
 # no proof to be had quickly, so the search would go on
 HARD = ((6, "10AX115"),)
@@ -49,12 +53,35 @@ def test_gap_ends_the_search_once_it_is_reached() -> None:
     assert seen[-1].bound_fps >= (seen[-1].throughput_fps or 0)
 
 
-def test_time_limit_returns_the_best_plan_so_far_soon_after() -> None:
-    find_plan(small(), SearchOptions(exact_choices=0, anneal_budget=1_000, anneal_moves=100))  # compile
-    begin = time.monotonic()
-    plan = find_plan(hard(), SearchOptions(time_limit_seconds=8.0))
-    assert time.monotonic() - begin < 20
+def test_at_the_time_limit_the_search_ends_with_the_best_plan_so_far() -> None:
+    clock, seen = Clock(), list[Progress]()
+
+    def pass_time(progress: Progress) -> None:
+        seen.append(progress)
+        clock.now += 8.0 if progress.cycles_per_frame is not None else 0.0
+
+    plan = find_plan(hard(), SearchOptions(), pass_time, Deadline(8.0, clock))
     assert violations(hard(), plan) == []
+    assert [progress.cycles_per_frame is not None for progress in seen] == [False] * (len(seen) - 1) + [True]
+    assert plan.cycles_per_frame <= (seen[-1].cycles_per_frame or 0)
+
+
+def test_chains_of_annealing_end_at_the_limit_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, left = Clock(), list[bool]()
+    attempt = Annealer.attempt
+
+    def chain(annealer: Annealer, *words: Any) -> Any:
+        left.append(bool(annealer.stop[0]))
+        if len(left) == 2:
+            # as when the limit comes while a chain runs
+            clock.now += 8.0
+            annealer.end()
+        return attempt(annealer, *words)
+
+    monkeypatch.setattr(Annealer, "attempt", chain)
+    with suppress(OutOfTimeError):
+        find_plan(hard(), SearchOptions(exact_choices=0), deadline=Deadline(8.0, clock))
+    assert left == [False, False]
 
 
 def test_time_limit_before_any_plan_is_out_of_time() -> None:
@@ -79,6 +106,23 @@ def test_ctrl_c_returns_the_best_plan_so_far_and_is_passed_on_without_one() -> N
 
     with pytest.raises(KeyboardInterrupt):
         find_plan(hard(), SearchOptions(), interrupt)
+
+
+def test_ctrl_c_that_is_listened_to_ends_the_search_in_order() -> None:
+    deadline, seen = Deadline(), list[Progress]()
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.cycles_per_frame is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with deadline.listening():
+        plan = find_plan(hard(), SearchOptions(), interrupt, deadline)
+    assert violations(hard(), plan) == []
+    assert deadline.interrupted
+    assert sum(progress.cycles_per_frame is not None for progress in seen) == 1
+    with pytest.raises(Ended, match="interrupted: no placement"):
+        find_plan(hard(), SearchOptions(), deadline=deadline)
 
 
 def test_search_continues_from_a_plan_and_never_returns_a_slower_one() -> None:

@@ -245,7 +245,7 @@ def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
     case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
 
     def interrupted(planner: Planner, *_: object) -> bool:
-        planner._interrupted = True
+        planner.deadline.interrupt()
         return False
 
     with monkeypatch.context() as patch:

@@ -22,7 +22,7 @@ from dagtrain.flow.import_step import (
 )
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.splitting import SplitPlan, Splitter
-from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, program_hash, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
@@ -36,13 +36,17 @@ from dagtrain.summary import base_layer
 from hdl.errors import DagtrainError
 from hdl.estimate import Estimator
 from placement.cluster import CAPPED, Cluster, read_cluster, with_caps
+from placement.deadline import Deadline, Ended
 from placement.instance import instance_from_json, instance_to_json
 from placement.plan import Plan, plan_from_json
 from placement.search import SearchOptions, Solver
+from placement.validate import violations
 
 COMMAND = "dagtrain place --devices CLUSTER.toml"
 # the graph with layers in parts
 GRAPH = "graph.json"
+# the plan, and the instance that it speaks of
+PLAN, INSTANCE = "plan.json", "instance.json"
 # files of the search that found the plan
 SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json"
 # options that say how long to search and not what for: an unfinished search goes on under others
@@ -74,19 +78,26 @@ class PlaceOptions:
     split: bool = True
 
 
-def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
-    """Plan unless nothing changed."""
-    graph = load_training_graph(workspace)
+def run(
+    workspace: Workspace, options: PlaceOptions, progress: Progress, clock: Callable[[], float] = time.monotonic
+) -> StepResult:
+    """Plan unless nothing changed.  Plans are written as they are found, the best one last.
+
+    Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
+    deadline = Deadline(search.time_limit_seconds, clock)
+    graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
-        return Planner(graph, cluster, estimator, search, parse_pins(options.pins, graph, cluster), progress)
+        pins = parse_pins(options.pins, graph, cluster)
+        return Planner(graph, cluster, estimator, search, pins, progress, deadline=deadline)
 
     # wrong pins are told before anything is done
     whole = planner_of(graph)
     problem = {
         "import": workspace.fingerprint("import"),
         "devices": file_digest(options.devices),
+        "program": program_hash(),
         **{name: value for name, value in asdict(options).items() if name not in ("devices", *EFFORT)},
     }
     earlier = _earlier(workspace, digest(problem))
@@ -99,18 +110,18 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
     depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
     notes = {"problem": digest(problem), "begun_from": begun_from}
 
-    def work(folder: Path) -> None:
-        began = time.monotonic()
-        if not options.split or search.solver is Solver.LITERAL:
-            whole.start = unfinished
-            found = SplitPlan(whole.run(), whole, _imported_splits(workspace))
-        else:
-            found = _split(workspace, whole, planner_of, options, unfinished)
-        if found.planner is not whole:
-            save_graph(found.planner.graph, folder / GRAPH)
-        _write(folder, found, options.devices, {**notes, "seconds": round(time.monotonic() - began, 1)})
+    def leave(found: SplitPlan) -> None:
+        def write(folder: Path) -> None:
+            if found.planner is not whole:
+                save_graph(found.planner.graph, folder / GRAPH)
+            _write(folder, found, options.devices, {**notes, "seconds": round(deadline.spent_seconds, 1)})
 
-    done = workspace.run("place", depends, work)
+        workspace.leave("place", depends, write)
+
+    done = not workspace.unchanged("place", depends)
+    if done:
+        with deadline.listening():
+            leave(_plan(workspace, whole, planner_of, options, unfinished, deadline, leave))
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND)
@@ -133,14 +144,39 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
 
+def _plan(
+    workspace: Workspace,
+    whole: Planner,
+    planner_of: Callable[[Graph], Planner],
+    options: PlaceOptions,
+    unfinished: Start | None,
+    deadline: Deadline,
+    keep: Callable[[SplitPlan], None],
+) -> SplitPlan:
+    """The best plan, with layers in parts where that pays, on top of those split by `import`; ``keep`` is told of
+    those before it."""
+    imported = _imported_splits(workspace)
+    try:
+        if options.split and Solver(options.solver) is not Solver.LITERAL:
+            return _split(workspace, whole, planner_of, options, unfinished, deadline, keep)
+        whole.start = unfinished
+        whole.keep = lambda planned: keep(SplitPlan(planned, whole, imported))
+        return SplitPlan(whole.run(), whole, imported)
+    except Ended:
+        if deadline.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+
+
 def _split(
     workspace: Workspace,
     whole: Planner,
     planner_of: Callable[[Graph], Planner],
     options: PlaceOptions,
     unfinished: Start | None,
+    deadline: Deadline,
+    keep: Callable[[SplitPlan], None],
 ) -> SplitPlan:
-    """A plan with layers in parts where that pays, on top of those split by `import`."""
     imported = _imported_splits(workspace)
     named = {name.partition("=")[0] for name in options.pins} | {
         name.strip() for group in options.same_device for name in group.split(",")
@@ -148,6 +184,8 @@ def _split(
     splitter = Splitter(
         planner=lambda parts: planner_of(import_again(workspace, {**imported, **parts})),
         untouched={whole_layer(base_layer(name), imported) for name in named},
+        deadline=deadline,
+        keep=keep,
     )
     planner, parts = whole, imported
     if unfinished is not None:
@@ -208,8 +246,15 @@ def _start(workspace: Workspace) -> Start | None:
     folder = workspace.folder("place")
     try:
         meta = read_json(folder / "place.json", COMMAND)
-        plan = plan_from_json((folder / SEARCHED_PLAN).read_text())
-        return Start(plan, tuple(meta["levels"]), parts_from_json(meta["splits"]))
+        searched, plan = (plan_from_json((folder / name).read_text()) for name in (SEARCHED_PLAN, PLAN))
+        searched_on, instance = (
+            instance_from_json((folder / name).read_text()) for name in (SEARCHED_INSTANCE, INSTANCE)
+        )
+        if violations(instance, plan):
+            return None
+        levels = tuple(meta["levels"])
+        planned = Planned(plan, instance, Searched(searched, searched_on, levels, finished=False))
+        return Start(searched, levels, parts_from_json(meta["splits"]), planned)
     except (OSError, UnicodeDecodeError, DagtrainError):
         return None
 
@@ -310,8 +355,8 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
 def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, Any]) -> None:
     planned, searched = found.planned, found.planned.searched
     assert searched is not None
-    write_text(folder / "plan.json", planned.plan.to_json())
-    write_text(folder / "instance.json", instance_to_json(planned.instance))
+    write_text(folder / PLAN, planned.plan.to_json())
+    write_text(folder / INSTANCE, instance_to_json(planned.instance))
     write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")

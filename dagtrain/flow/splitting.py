@@ -7,7 +7,7 @@ An engine that takes much of an FPGA leaves gaps beside it that nothing fills.  
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dagtrain.flow.workspace import MissingStep
@@ -18,6 +18,7 @@ from dagtrain.planning.results import Planned, Searched
 from dagtrain.summary import base_layer
 from hdl.errors import InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer
+from placement.deadline import Deadline
 from placement.instance import RESOURCES
 
 # shares of its device above which parts of an engine may pack better: the largest engines are tried first
@@ -45,17 +46,23 @@ class Splitter:
     planner: Callable[[Mapping[str, Parts]], Planner]
     # layers that the user speaks of by name: they stay as they are
     untouched: Collection[str] = ()
+    # when to end; all planners have the same
+    deadline: Deadline = field(default_factory=Deadline)
+    # told of every plan that is faster than the one before
+    keep: Callable[[SplitPlan], None] = lambda _: None
 
     def run(self, parts: Mapping[str, Parts], start: Planner | None = None) -> SplitPlan:
         """The best plan found; ``parts`` to begin with, and their planner if there is one.
 
-        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
+        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
         found = self._feasible(dict(parts), start)
         tried: Mapping[str, Parts] = {}
         for share in LARGE:
             searched = found.planned.searched
-            if found.planner.out_of_time or searched is None:
+            if searched is None:
                 break
+            if self.deadline.over or not searched.finished:
+                return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))
             further = self._more_parts(found.planner.graph, found.parts, _large(searched, share))
             if not further or further == tried:
                 continue
@@ -75,31 +82,43 @@ class Splitter:
         """The plan with as many parts as it takes for every engine to fit some device."""
         planner = start or self.planner(parts)
         while True:
+            self._keeping(planner, parts)
             try:
                 return SplitPlan(planner.run(), planner, parts)
             except TooLargeError as error:
                 layers = {base_layer(name) for name in error.items}
                 further = self._more_parts(planner.graph, parts, layers)
-                if not further.keys() >= {whole_layer(name, parts) for name in layers} or planner.out_of_time:
+                if not further.keys() >= {whole_layer(name, parts) for name in layers} or self.deadline.over:
                     raise
                 parts = {**parts, **further}
-                planner = self.planner(parts).after(planner)
+                planner = self.planner(parts)
 
     def _better(
         self, found: SplitPlan, searched: Searched, parts: Mapping[str, Parts]
     ) -> tuple[SplitPlan | None, bool]:
         """The plan with these parts, None where that is not faster; and whether the search was ended."""
-        planner = self.planner(parts).after(found.planner)
+        planner = self.planner(parts)
+        planner.known_cycles = found.planned.plan.cycles_per_frame
+        self._keeping(planner, parts)
         better = None
-        if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
-            try:
+        try:
+            if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
                 planned = planner.run()
-            except (InfeasibleError, OutOfTimeError):
-                # the placement has no room for its network ports
-                return None, planner.out_of_time
-            if planned.plan.cycles_per_frame < found.planned.plan.cycles_per_frame:
-                better = SplitPlan(planned, planner, parts)
-        return better, planner.out_of_time
+                if planned.plan.cycles_per_frame < found.planned.plan.cycles_per_frame:
+                    better = SplitPlan(planned, planner, parts)
+        except (InfeasibleError, OutOfTimeError):
+            # the deadline, or the placement has no room for its network ports
+            return None, self.deadline.over
+        return better, self.deadline.over
+
+    def _keeping(self, planner: Planner, parts: Mapping[str, Parts]) -> None:
+        """Have plans of this planner kept that are faster than those before."""
+
+        def keep(planned: Planned) -> None:
+            if planner.known_cycles is None or planned.plan.cycles_per_frame < planner.known_cycles:
+                self.keep(SplitPlan(planned, planner, parts))
+
+        planner.keep = keep
 
     def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], layers: Collection[str]) -> dict[str, Parts]:
         """Twice the parts of those of these layers that can have more."""

@@ -29,6 +29,7 @@ from dagtrain.report.chart import line_chart
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
 from placement.cluster import Cluster, ClusterDevice
+from placement.deadline import Deadline
 from placement.search import SearchOptions
 
 # sizes up to this one are all planned; larger ones grow by half
@@ -92,14 +93,18 @@ def resized(cluster: Cluster, size: int) -> Cluster:
 
 
 def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: SearchOptions) -> dict[str, Any]:
-    """The plan of one size; without a plan, why."""
+    """The plan of one size, within the time limit; without a plan, why."""
     names = {device.name for device in cluster.devices}
     there = tuple(pin for pin in options.pins if pin.partition("=")[2] in names)
     search = replace(search, exclude=tuple(name for name in search.exclude if name in names))
     base = {"schema_version": SCHEMA_VERSION, "devices": len(cluster.devices)}
     try:
-        planner = Planner(graph, cluster, Estimator(), search, parse_pins(there, graph, cluster), Silent())
-        plan = planner.run().plan
+        deadline = Deadline(search.time_limit_seconds)
+        pins = parse_pins(there, graph, cluster)
+        plan = Planner(graph, cluster, Estimator(), search, pins, Silent(), deadline=deadline).run().plan
+        if deadline.interrupted:
+            # a point is of a search that went to its end
+            raise KeyboardInterrupt
     except (InfeasibleError, OutOfTimeError, FoldingError) as error:
         return {**base, "throughput_fps": None, "bound_fps": None, "dsp_share": None, "why": str(error)}
     used, there_are = (sum(getattr(use, name) for use in plan.devices) for name in ("dsp", "dsp_capacity"))

@@ -65,15 +65,23 @@ class Workspace:
         """Do a step's work into a fresh folder unless nothing changed; returns whether anything was done.
 
         ``depends_on`` holds the fingerprints of earlier steps under the steps' names."""
-        fingerprint = digest({"step": step, "program": program_hash(), **depends_on})
-        if self.fingerprint(step) == fingerprint:
+        if self.unchanged(step, depends_on):
             return False
+        self.leave(step, depends_on, work)
+        return True
+
+    def unchanged(self, step: str, depends_on: Mapping[str, Any]) -> bool:
+        """Whether a step's result is there and was made from the same."""
+        return self.fingerprint(step) == _fingerprint(step, depends_on)
+
+    def leave(self, step: str, depends_on: Mapping[str, Any], work: Callable[[Path], None]) -> None:
+        """Have a step's result written, whole, in the place of the one before."""
+        fingerprint = _fingerprint(step, depends_on)
         earlier = {name: value for name, value in depends_on.items() if name in STEPS}
         with replaced_folder(self.folder(step)) as fresh:
             work(fresh)
             stamp = {"schema_version": SCHEMA_VERSION, "step": step, "fingerprint": fingerprint, "earlier": earlier}
             write_text(fresh / "stamp.json", json.dumps(stamp, indent=1) + "\n")
-        return True
 
     def _stamp(self, step: str) -> dict[str, Any]:
         """The stamp of a step's result; empty where there is none that can be read."""
@@ -92,6 +100,10 @@ class Workspace:
             if further:
                 return further
         return ""
+
+
+def _fingerprint(step: str, depends_on: Mapping[str, Any]) -> str:
+    return digest({"step": step, "program": program_hash(), **depends_on})
 
 
 def digest(value: Any) -> str:

@@ -10,9 +10,9 @@ validator judge that.
 from __future__ import annotations
 
 import math
-import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -31,10 +31,11 @@ from hdl.estimate import Estimator
 from hdl.layers.base import Home
 from hdl.tensor import Kind
 from placement.cluster import Cluster
+from placement.deadline import Deadline, Ended
 from placement.instance import RESOURCES, Instance
 from placement.plan import Plan, instance_digest
-from placement.search import INTERRUPTED, SearchOptions, Solver, find_plan, plan_from_assignment
 from placement.search import Progress as SearchProgress
+from placement.search import SearchOptions, Solver, find_plan, plan_from_assignment
 from placement.validate import violations
 
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
@@ -54,8 +55,10 @@ LEAST_RATIO = 1.005
 FASTER_RATIO = 1.25
 # a relay stands on neither end's device
 LEAST_RELAY_DEVICES = 3
-# a search that is begun goes on for so long
-LEAST_SEARCH_SECONDS = 1.0
+# a placement found is priced well before the time limit: what the slowest took so far, so many times
+HOLDING_MARGIN = 1.5
+# … and before the first one, a search has at most this share of what is left
+FIRST_SHARE = 0.5
 # one part in so many of the search's moves is what searches before the last one get
 QUICK = 6
 # shares of every device that are left free for what links and homes add, where the placement found has no room for it;
@@ -86,28 +89,57 @@ class Planner:
     progress: Progress
     # gone on from if it is of the same problem, else not looked at
     start: Start | None = None
-    # when the search began, and whether Ctrl-C ended it
-    _began: float = field(default=0.0, init=False)
-    _interrupted: bool = field(default=False, init=False)
+    # when to end: whatever takes long asks it
+    deadline: Deadline = field(default_factory=Deadline)
+    # told of every plan that holds and is faster than the one before
+    keep: Callable[[Planned], None] = lambda _: None
+    # T of a plan that there is of another graph of the network: slower ones are of no use
+    known_cycles: int | None = None
+    # seconds by what they went into
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # the best plan that holds; the best placement found, with estimates for network ports, and the levels priced for it
+    _best: Planned | None = field(default=None, init=False)
+    _found: tuple[Plan, Sequence[int]] | None = field(default=None, init=False)
+    # what pricing a placement took at most, seconds
+    _holding_seconds: float = field(default=0.0, init=False)
 
     @cached_property
     def prices(self) -> Prices:
         """What the nodes cost."""
-        return Prices(self.graph, self.cluster, self.estimator, self.pins, self.progress)
+        return Prices(self.graph, self.cluster, self.estimator, self.pins, self.progress, self.spent)
 
     def run(self) -> Planned:
-        """Search from a slow level to the fastest that may fit, refine, price with links.
+        """Search from a slow level to the fastest that may fit, refine, price with links; the best plan so far when
+        the deadline ends that.
 
-        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`."""
-        self._begin()
+        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
+        self._best = self.start.planned if self.start is not None else None
+        try:
+            self._improve()
+        except Ended as end:
+            self._close()
+            if self._best is None:
+                raise self._without_plan(end) from None
+        except KeyboardInterrupt:
+            # nobody listens to Ctrl-C, or it was pressed too often
+            self.deadline.interrupt()
+            if self._best is None:
+                raise
+        assert self._best is not None, "a search that ends has a plan"
+        return self._best
+
+    def _improve(self) -> None:
+        """One plan after the other, to the end."""
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(self.graph.nodes)))
         least = self._least_cycles()
         best, priced = self._resumed() or self._first_plan(round(least * SLOW_RATIO))
+        self._hold(best, priced)
         slow = max(priced)
         fastest = min(slow, max(least, self._predicted_cycles(slow)))
         levels = sorted({*_between(fastest, slow, steps), fastest, *priced})
         best = self._better(best, levels)
         best, levels = self._faster(best, levels, least)
+        self._hold(best, levels)
         for _ in range(REFINEMENT_ROUNDS):
             finer = _between(best.bound_cycles_per_frame, best.cycles_per_frame, steps // 2, levels)
             if not finer:
@@ -117,9 +149,47 @@ class Planner:
         # at its goal already, it is tidied at least
         best = self._better(best, levels, self.search)
         planner, best = self._with_relays(best, levels) or (self, best)
-        finished = not self._interrupted and self._seconds_left() > 0
         planned = planner._with_links(best, levels)
-        return replace(planned, searched=planner._searched(best, levels, finished))
+        self._take(replace(planned, searched=planner._searched(best, levels, finished=not self._looking.over)))
+
+    # ---- what is found
+
+    def _hold(self, found: Plan, levels: Sequence[int]) -> None:
+        """Keep a placement found, links and homes priced in, if it holds and is faster than the plan so far; the first
+        one at slower levels, if it must be."""
+        self._found = found, levels
+        known = self._best.plan.cycles_per_frame if self._best is not None else self.known_cycles
+        if known is not None and found.cycles_per_frame >= known:
+            return
+        planned = self._holding(found, found) if known is not None else self._with_links(found, levels)
+        if planned is not None:
+            self._take(replace(planned, searched=self._searched(found, levels, finished=False)))
+
+    def _take(self, planned: Planned) -> None:
+        """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further."""
+        best = self._best
+        if best is None or planned.plan.cycles_per_frame <= best.plan.cycles_per_frame:
+            self._best = planned
+        elif {item.item for item in planned.plan.items} == {item.item for item in best.plan.items}:
+            self._best = replace(best, plan=with_bound(best.plan, planned.plan), searched=planned.searched)
+        if best is None or planned.plan.cycles_per_frame < best.plan.cycles_per_frame:
+            self.keep(planned)
+
+    def _close(self) -> None:
+        """Hold what an ended search had found, in the time that was left for it, or until Ctrl-C comes once more."""
+        if self._found is None:
+            return
+        whole, self.deadline = self.deadline, self.deadline.closing()
+        try:
+            self._hold(*self._found)
+        except (Ended, InfeasibleError, FoldingError):
+            return
+        finally:
+            self.deadline = whole
+
+    def _without_plan(self, end: Ended) -> Ended:
+        """What to say when the time was too short for any plan."""
+        return Ended(f"{self.graph.name} on {self.cluster.name}: {end} before there was a plan")
 
     def _faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
         """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.
@@ -128,7 +198,7 @@ class Planner:
         levels = list(levels)
         while best.bound_cycles_per_frame == best.cycles_per_frame:
             next_level = max(least, round(best.cycles_per_frame / FASTER_RATIO))
-            if next_level >= levels[0] or self.out_of_time:
+            if next_level >= levels[0]:
                 break
             levels = [next_level, *levels]
             best = self._better(best, levels)
@@ -159,8 +229,8 @@ class Planner:
         Relays cost ports and the time to price them, so they are tried only where free hops would help.  Bounds of
         ``best`` don't speak of them, so it doesn't matter how close it is to its own."""
         edges = shortcuts(self.graph)
-        over = self.out_of_time
-        if over or not edges or len(self.cluster.devices) < LEAST_RELAY_DEVICES or self.search.solver is Solver.LITERAL:
+        few = len(self.cluster.devices) < LEAST_RELAY_DEVICES
+        if not edges or few or self.search.solver is Solver.LITERAL:
             return None
         if not self._hops_bind(best, levels, edges):
             return None
@@ -175,15 +245,17 @@ class Planner:
             useful = [edge for edge in edges if places[relay_of(edge)] not in [places[end] for end in ends[edge]]]
             planner = self._relayed(useful)
             plan = planner._find(levels, self._quick, plan)
+        except Ended:
+            raise
         except (InfeasibleError, OutOfTimeError):
             return None
-        finally:
-            self._interrupted = self._interrupted or planner._interrupted
         return (planner, plan) if plan.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame else None
 
     def _relayed(self, edges: Collection[str]) -> Planner:
-        """The planner of the graph with relays on these edges."""
-        return replace(self, graph=insert_relays(self.graph, edges), start=None).after(self)
+        """The planner of the graph with relays on these edges, for a faster plan than there is."""
+        planner = replace(self, graph=insert_relays(self.graph, edges), start=None)
+        planner._best, planner._holding_seconds = self._best, self._holding_seconds
+        return planner
 
     def _hops_bind(self, best: Plan, levels: Sequence[int], edges: Collection[str]) -> bool:
         """Whether a quick search finds a faster placement if shortcuts may cross as often as they like."""
@@ -195,6 +267,8 @@ class Planner:
         relaxed = replace(instance, links=links)
         try:
             found = self._search(relaxed, replace(self._quick, start=carried_over(best, relaxed)))
+        except Ended:
+            raise
         except (InfeasibleError, OutOfTimeError):
             return False
         return found.cycles_per_frame * LEAST_RATIO <= best.cycles_per_frame
@@ -206,31 +280,19 @@ class Planner:
         network, at the levels priced there; then `run` goes on from it.
 
         ``beside``: devices to begin with of the nodes that the other graph doesn't have."""
-        self._begin()
         levels = tuple(level for level in than.levels if level <= than.plan.cycles_per_frame) or than.levels
         try:
-            instance = self.prices.instance(levels)
+            instance = self.prices.instance(levels, self._looking)
             start = carried_over(than.plan, instance, beside)
             found = self._search(
                 instance, replace(self._untidied, start=start, near={**beside, **places_of(than.plan)})
             )
+        except Ended:
+            raise
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return False
         self.start = Start(found, levels)
         return found.cycles_per_frame * LEAST_RATIO <= than.plan.cycles_per_frame
-
-    def after(self, other: Planner) -> Planner:
-        """This planner, whose time began with the other's."""
-        self._began = other._began
-        return self
-
-    def _begin(self) -> None:
-        self._began = self._began or time.monotonic()
-
-    @property
-    def out_of_time(self) -> bool:
-        """Ctrl-C or the time limit ended the search."""
-        return self._interrupted or self._seconds_left() <= 0
 
     # ---- levels
 
@@ -261,9 +323,11 @@ class Planner:
                 if cycles > SLOWEST:
                     raise
                 cycles = math.ceil(cycles * SLOWER_RATIO)
+            except Ended:
+                raise
             except (InfeasibleError, OutOfTimeError):
                 growths += 1
-                if growths > LADDER_GROWTHS or self._seconds_left() <= 0:
+                if growths > LADDER_GROWTHS:
                     return self._find([cycles], replace(self._quick, explain=True)), (cycles,)
                 cycles = round(cycles * SLOW_RATIO)
 
@@ -273,24 +337,22 @@ class Planner:
         shares: list[float] = []
         for resource in RESOURCES:
             there = sum(int(getattr(device, resource)) for device in devices)
-            offers = self.prices.level(slow, ON_CHIP, None).offers.values()
+            offers = self.prices.level(slow).offers.values()
             least = sum(min(int(getattr(c, resource)) for cs in parts.values() for c in cs) for parts in offers)
             shares.append(least / max(1, there))
         return math.ceil(slow * min(1.0, max(shares)))
 
-    def _seconds_left(self) -> float:
-        limit = self.search.time_limit_seconds
-        return math.inf if limit is None else limit - (time.monotonic() - self._began)
-
     def _better(self, best: Plan, levels: Sequence[int], search: SearchOptions | None = None) -> Plan:
-        """The better one of a plan and what a search over these levels finds, while there is time."""
-        if self.out_of_time:
-            return best
+        """The better one of a plan and what a search over these levels finds."""
         try:
             found = self._find(levels, search or self._quick, best)
+        except Ended:
+            raise
         except OutOfTimeError:
             return best
-        return found if found.cycles_per_frame <= best.cycles_per_frame else best
+        better = found if found.cycles_per_frame <= best.cycles_per_frame else best
+        self._found = better, levels
+        return better
 
     @property
     def _quick(self) -> SearchOptions:
@@ -311,52 +373,65 @@ class Planner:
     ) -> Plan:
         """The plan of a search over these levels that goes on from the devices of ``best``, and from those of
         ``beside`` for items that it doesn't have."""
-        instance = self.prices.instance(levels)
+        instance = self.prices.instance(levels, self._looking)
         if best is not None:
             search = replace(search, start=carried_over(best, instance, beside or {}))
         return self._search(instance, search)
 
     def _search(self, instance: Instance, search: SearchOptions) -> Plan:
-        """Find a plan, with progress, within the user's time."""
+        """Find a plan, with progress, as long as there is time to price what it finds."""
         self.progress.begin("search")
-        if self.search.time_limit_seconds is not None:
-            search = replace(search, time_limit_seconds=max(LEAST_SEARCH_SECONDS, self._seconds_left()))
 
         def report(state: SearchProgress) -> None:
-            cycles = state.cycles_per_frame
-            fps = f"{instance.clock_hz / cycles:,.1f} fps" if cycles else "no plan yet"
-            gap = f", gap {state.gap:.2%}" if state.gap is not None else ""
-            self.progress.advance(note=f"{state.stage}: {fps}{gap}")
-            self._interrupted = self._interrupted or state.stage == INTERRUPTED
+            self.progress.advance(note=_standing(state))
 
-        plan = find_plan(instance, search, report)
-        self.progress.end(note=f"{plan.throughput_fps:,.1f} fps, gap {plan.gap:.2%}")
+        began, deadline = self.deadline.spent_seconds, self._looking
+        if self._best is None and self.known_cycles is None:
+            deadline = deadline.within(FIRST_SHARE * deadline.seconds_left)
+        try:
+            plan = find_plan(instance, search, report, deadline)
+        finally:
+            self.spent["search"] += self.deadline.spent_seconds - began
+            self.progress.end()
         return plan
+
+    @property
+    def _looking(self) -> Deadline:
+        """For what only looks for placements: it leaves the time that pricing one takes."""
+        return self.deadline.leaving(HOLDING_MARGIN * self._holding_seconds)
 
     def _with_links(self, found: Plan, levels: Sequence[int]) -> Planned:
         """The placement found with its links and homes priced in, and others found with these homes and some reserve,
         where that costs throughput; the fastest.  If none holds: the last, with all folded for a slower level."""
         best = self._holding(found, found)
         last = placed = found
-        for share in RESERVES:
-            # larger reserves only make it slower once a placement keeps the pace it was found at
-            kept = max(found.cycles_per_frame, placed.cycles_per_frame) * KEPT_RATIO
-            if (best is not None and best.plan.cycles_per_frame <= kept) or self.out_of_time:
-                break
-            found_with_reserve = self._with_reserve(last, levels, share)
-            if found_with_reserve is None:
-                break
-            last = placed = found_with_reserve
-            best = faster(best, self._holding(placed, found))
+        try:
+            for share in RESERVES:
+                # larger reserves only make it slower once a placement keeps the pace it was found at
+                kept = max(found.cycles_per_frame, placed.cycles_per_frame) * KEPT_RATIO
+                if best is not None and best.plan.cycles_per_frame <= kept:
+                    break
+                found_with_reserve = self._with_reserve(last, levels, share)
+                if found_with_reserve is None:
+                    break
+                last = placed = found_with_reserve
+                best = faster(best, self._holding(placed, found))
+        except Ended:
+            if best is None:
+                raise
         return best or self._at_slower_levels(last, levels, found)
 
     def _holding(self, plan: Plan, found: Plan) -> Planned | None:
         """The placement of a plan with its links and homes, engines folded as it says, if it holds."""
-        choices = plan_choices(plan)
+        choices, began = plan_choices(plan), self.deadline.spent_seconds
         try:
             return self.fixed(places_of(plan), plan_pace(plan).folds, memory_homes(choices), found, explain=False)
+        except Ended:
+            raise
         except (InfeasibleError, OutOfTimeError, FoldingError):
             return None
+        finally:
+            self._holding_seconds = max(self._holding_seconds, self.deadline.spent_seconds - began)
 
     def _at_slower_levels(self, plan: Plan, levels: Sequence[int], found: Plan) -> Planned:
         places, homes = places_of(plan), memory_homes(plan_choices(plan))
@@ -377,14 +452,10 @@ class Planner:
         """A placement at these levels that leaves this share of every device, priced with the homes of ``plan``:
         engines whose weights come from DRAM make FIFOs deeper elsewhere."""
         homes = memory_homes(plan_choices(plan))
-        self.progress.begin("costs", len(levels) * len(self.graph.nodes))
         priced = []
         for cycles in levels:
-            try:
-                priced.append(self.prices.level(cycles, homes, None))
-            except FoldingError:
-                self.progress.advance(len(self.graph.nodes))
-        self.progress.end()
+            with suppress(FoldingError):
+                priced.append(self.prices.level(cycles, homes, None, deadline=self._looking))
         if not priced:
             return None
         instance = self.prices.of_levels(priced, self.prices.ported or self.prices.links())
@@ -397,6 +468,8 @@ class Planner:
         )
         try:
             return self._search(reserving(instance, share), search)
+        except Ended:
+            raise
         except (InfeasibleError, OutOfTimeError):
             return None
 
@@ -416,11 +489,10 @@ class Planner:
         search = replace(self.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
             pace = Pace.of(move_memories(self.graph, homes), folds)
-            level = self.prices.level(pace.interval, homes, assignment, free, folds)
+            level = self.prices.level(pace.interval, homes, assignment, free, folds, self.deadline)
             # network ports are in the prices of their nodes
             instance = self.prices.of_levels([level], self.prices.links())
-            # what was found is always priced to its end
-            plan = plan_from_assignment(instance, assignment, search)
+            plan = plan_from_assignment(instance, assignment, search, self.deadline)
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:
                 break
@@ -449,6 +521,14 @@ class Planner:
         ]
         if problems:
             raise InfeasibleError(f"{plan.instance}: {'; '.join(problems)}")
+
+
+def _standing(state: SearchProgress) -> str:
+    """Where a search stands: the best plan so far, the bound, the gap between them."""
+    bound = f"{state.bound_fps:,.1f} fps"
+    if state.throughput_fps is None or state.gap is None:
+        return f"{state.stage}: no plan yet, at most {bound}"
+    return f"{state.stage}: {state.throughput_fps:,.1f} of at most {bound}, gap {state.gap:.2%}"
 
 
 def _multipliers(graph: Graph) -> int:

@@ -4,6 +4,7 @@ What a node costs (`dagtrain.planning.costs`) is asked once for each level, and 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -24,6 +25,7 @@ from hdl.link import wire_words
 from hdl.parts import Part
 from hdl.resources import Usage
 from placement.cluster import Cluster
+from placement.deadline import Deadline
 from placement.instance import Configuration, Instance, Item, Link, pareto
 
 # no node has its memory elsewhere
@@ -53,22 +55,27 @@ class Prices:
     estimator: Estimator
     pins: Mapping[str, str]
     progress: Progress
+    # seconds by what they went into
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # distinct circuits of the level priced last, and those of them that are known
+    wanted_circuits: int = field(default=0, init=False)
+    known_circuits: int = field(default=0, init=False)
     # links with their ports, priced with the first levels
     ported: tuple[Link, ...] | None = field(default=None, init=False)
 
-    def instance(self, levels: Iterable[int]) -> Instance:
-        """The placement problem with the choices of every node at each level that all layers can keep."""
+    def instance(self, levels: Iterable[int], deadline: Deadline | None = None) -> Instance:
+        """The placement problem with the choices of every node at each level that all layers can keep.
+
+        Raises `Ended` at the deadline."""
         wanted = list(levels)
-        self.progress.begin("costs", len(wanted) * len(self.graph.nodes))
         priced: list[PricedLevel] = []
         for cycles in wanted:
             # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
             try:
-                priced.append(self.level(cycles, ON_CHIP, None))
+                priced.append(self.level(cycles, deadline=deadline))
             except FoldingError:
                 if not priced and cycles == wanted[-1]:
                     raise
-        self.progress.end()
         if self.ported is None:
             # once: a plan found at other levels is to hold with the same ports
             self.ported = tuple(self._links_with_ports(max(wanted)))
@@ -77,17 +84,33 @@ class Prices:
     def level(
         self,
         cycles: int,
-        homes: Mapping[str, Home],
-        assignment: Mapping[str, str] | None,
+        homes: Mapping[str, Home] = ON_CHIP,
+        assignment: Mapping[str, str] | None = None,
         free: bool = True,
         folds: Mapping[str, int] | None = None,
+        deadline: Deadline | None = None,
     ) -> PricedLevel:
         """Every node's configurations by part at one level, or folded as ``folds`` says; kept, because rounds of
-        refinement ask again."""
+        refinement ask again.  Raises `Ended` at the deadline."""
         key = level_key(cycles, homes, assignment, free, folds)
-        if key in self.known:
-            self.progress.advance(len(self.graph.nodes))
-            return self.known[key]
+        if key not in self.known:
+            deadline = deadline or Deadline()
+            began = deadline.spent_seconds
+            try:
+                self.known[key] = self._priced(cycles, homes, assignment, free, folds, deadline)
+            finally:
+                self.spent["circuits"] += deadline.spent_seconds - began
+        return self.known[key]
+
+    def _priced(
+        self,
+        cycles: int,
+        homes: Mapping[str, Home],
+        assignment: Mapping[str, str] | None,
+        free: bool,
+        folds: Mapping[str, int] | None,
+        deadline: Deadline,
+    ) -> PricedLevel:
         level = LevelCosts(
             graph=self.graph,
             cycles=cycles,
@@ -101,28 +124,37 @@ class Prices:
             free=free,
             folds=folds,
         )
+        self._elaborate(level, deadline)
+        self.progress.begin("costs", len(level.folded.nodes))
         offers: dict[str, dict[str, list[Configuration]]] = {}
         sizes: dict[tuple[str, str], int] = {}
         mlabs: dict[tuple[str, str, str], int] = {}
-        circuits = 0
-
-        def report(count: int) -> None:
-            nonlocal circuits
-            circuits += count
-            self.progress.advance(0, note=f"{circuits} circuits for {cycles:,} cycles")
-
-        self.estimator.prepare(level.layers(), report)
         for node in level.folded.nodes:
             offers[node.name] = {part.name: [] for part in self.parts}
             for offer in level.offers(node):
+                deadline.check()
                 sizes[node.name, offer.choice.label] = offer.dram_bytes
                 for part in self.parts:
                     usage = offer.usage(part)
                     offers[node.name][part.name].append(_configuration(offer, usage))
                     mlabs[node.name, offer.choice.label, part.name] = usage.mlab
             self.progress.advance(note=node.name)
-        self.known[key] = PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
-        return self.known[key]
+        self.progress.end()
+        return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
+
+    def _elaborate(self, level: LevelCosts, deadline: Deadline) -> None:
+        """Make the circuits of a level's layers known, each distinct one once."""
+        layers = {repr(layer): layer for layer in level.layers() if layer.sinks and layer.sources}
+        self.wanted_circuits, self.known_circuits = len(layers), 0
+        self.progress.begin(f"circuits at {level.cycles:,} cycles a frame", len(layers))
+
+        def known(count: int) -> None:
+            self.known_circuits += count
+            self.progress.advance(count)
+            deadline.check()
+
+        self.estimator.prepare(layers.values(), known)
+        self.progress.end()
 
     def of_levels(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
         items = []

@@ -39,10 +39,13 @@ class Planned:
 class Start:
     """An unfinished search to go on from."""
 
+    # the placement found, with estimates for network ports
     plan: Plan
     levels: tuple[int, ...]
     # layers of its graph that are in so many parts
     parts: Mapping[str, Parts] = field(default_factory=dict)
+    # the plan that holds
+    planned: Planned | None = None
 
 
 def faster(best: Planned | None, other: Planned | None) -> Planned | None:
