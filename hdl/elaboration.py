@@ -4,7 +4,8 @@ Speed, with output identical to the byte (the tests compare):
 
 * ``bin`` in linear instead of quadratic time;
 * caller information without reading source files (``inspect.stack`` reads them for every frame);
-* the syntax tree of a function is parsed once for each code object, then copied;
+* the syntax tree of a function is parsed once for each code object, then copied; what an instance of a generator wants
+  to know of it is worked out once for each function (`hdl.generator_trees`);
 * the value of a signal is copied as what it is, not by `copy.deepcopy`;
 * lists are told to be lists of signals by the types in them.
 
@@ -46,6 +47,7 @@ from myhdl.conversion import _analyze, _toVerilog
 from myhdl.conversion._misc import _context
 
 from hdl.errors import ToolError
+from hdl.generator_trees import Resolved, init_instance, is_signal_list, resolved
 
 MYHDL_VERSION = "0.11.52"
 
@@ -76,12 +78,17 @@ _originals: dict[str, Any] = {
     "is_signal_list": _SIGNAL._isListOfSigs,
     "bits": _bin._int2bitstring,
     "make_ast": _util._makeAST,
+    "init_instance": _instance._Instantiator.__init__,
 }
+# how an instance of a generator is made
+_make_instance: Callable[..., None] = _originals["init_instance"]
 
 
 def _install_speed() -> None:
+    global _make_instance
+    _make_instance = _init_instance
     _SIGNAL.deepcopy = _copy_value
-    _use_signal_list_test(_is_signal_list)
+    _use_signal_list_test(is_signal_list)
     _bin._int2bitstring = _bit_string
     _block.inspect = _instance.inspect = _LightInspect()
     for module in _AST_USERS:
@@ -92,6 +99,8 @@ def _install_speed() -> None:
 @contextmanager
 def without_speed_patches() -> Iterator[None]:
     """MyHDL's own slow code, for tests that compare."""
+    global _make_instance
+    _make_instance = _originals["init_instance"]
     _SIGNAL.deepcopy = _originals["deepcopy"]
     _use_signal_list_test(_originals["is_signal_list"])
     _bin._int2bitstring = _originals["bits"]
@@ -108,13 +117,6 @@ def without_speed_patches() -> Iterator[None]:
 def _copy_value(value: Any) -> Any:
     """A copy of a signal's value, without the bookkeeping of `copy.deepcopy`, which three times a signal adds up."""
     return copy(value) if isinstance(value, intbv) else _originals["deepcopy"](value)
-
-
-def _is_signal_list(candidate: Any) -> bool:
-    """Whether it is a list of signals and not empty; asked of every name that a generator or block uses."""
-    if not isinstance(candidate, list) or not candidate:
-        return False
-    return all(issubclass(found, _SIGNAL._Signal) for found in set(map(type, candidate)))
 
 
 def _use_signal_list_test(test: Callable[[Any], bool]) -> None:
@@ -184,6 +186,15 @@ def _cached_ast(function: Callable[..., Any]) -> ast.Module:
     copy: Any = ast.Module(body=pickle.loads(body), type_ignores=[])
     copy.sourcefile, copy.lineoffset = sourcefile, lineoffset
     return copy  # type: ignore[no-any-return]
+
+
+def _init_instance(self: Any, genfunc: Any, callinfo: Any) -> None:
+    init_instance(self, genfunc, callinfo, _cached_ast)
+
+
+def resolved_tree(function: Any, symbols: dict[str, Any]) -> Resolved:
+    """The tree of a generator's function where names mean ``symbols``, as `hdl.generator_trees.resolved`."""
+    return resolved(function, symbols, _cached_ast)
 
 
 # -------------------------------------------------------------------------------------- moving slices
@@ -289,7 +300,6 @@ def created_instances(block: Any) -> list[Any]:
 
 def _record_created_instances() -> None:
     block_init = _block._Block.__init__
-    instance_init = _instance._Instantiator.__init__
 
     def init_block(self: Any, *args: Any, **kwargs: Any) -> None:
         if _open_blocks:
@@ -304,10 +314,10 @@ def _record_created_instances() -> None:
     def init_instance(self: Any, *args: Any, **kwargs: Any) -> None:
         if _open_blocks:
             _open_blocks[-1].append(self)
-        instance_init(self, *args, **kwargs)
+        _make_instance(self, *args, **kwargs)
 
     _block._Block.__init__ = init_block
     _instance._Instantiator.__init__ = init_instance
 
 
-__all__ = ["LinearForm", "ToVerilogError", "created_instances", "install", "without_speed_patches"]
+__all__ = ["LinearForm", "ToVerilogError", "created_instances", "install", "resolved_tree", "without_speed_patches"]

@@ -21,6 +21,8 @@ class EqualBits:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[tuple[Node, int], int] = {}
+        # store written by several flows -> what alone writes each bit
+        self._drivers: dict[Node, list[tuple[Node, int] | None]] = {}
 
     def number(self, store: Node, bit: int) -> int:
         """The number of a bit of a signal; one of `CONSTANTS` if it never changes."""
@@ -31,7 +33,7 @@ class EqualBits:
             found = self._known.get(place)
             if found is not None:
                 break
-            driver = None if place in seen else _driver(store, bit)
+            driver = None if place in seen else self._driver(store, bit)
             if driver is None:
                 found = self._number((*place, "own"))
                 break
@@ -78,11 +80,25 @@ class EqualBits:
     def _number(self, key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers) + len(CONSTANTS))
 
+    def _driver(self, store: Node, bit: int) -> tuple[Node, int] | None:
+        """The expression and its bit that alone and always write a bit of a signal; None if there is no such."""
+        flows = store.flows
+        if len(flows) == 1:
+            value, low, width, conditions = flows[0]
+            return (value, bit - low) if not conditions and low <= bit < low + width else None
+        drivers = self._drivers.get(store)
+        if drivers is None:
+            drivers = self._drivers[store] = _drivers(store)
+        return drivers[bit] if bit < len(drivers) else None
 
-def _driver(store: Node, bit: int) -> tuple[Node, int] | None:
-    """The expression and its bit that alone and always write a bit of a signal; None if there is no such."""
-    writers = [flow for flow in store.flows if flow[1] <= bit < flow[1] + flow[2]]
-    if len(writers) != 1 or writers[0][3]:
-        return None
-    value, low, _, _ = writers[0]
-    return value, bit - low
+
+def _drivers(store: Node) -> list[tuple[Node, int] | None]:
+    """For each bit of a signal the expression and its bit that alone and always write it, None if there is no such."""
+    width = max((low + width for _, low, width, _ in store.flows), default=0)
+    found: list[tuple[Node, int] | None] = [None] * width
+    written = bytearray(width)
+    for value, low, bits, conditions in store.flows:
+        for bit in range(low, low + bits):
+            found[bit] = None if conditions or written[bit] else (value, bit - low)
+            written[bit] = 1
+    return found

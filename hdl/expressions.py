@@ -7,14 +7,14 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from myhdl import EnumType, concat, intbv, modbv
 from myhdl._always_comb import _AlwaysComb
-from myhdl._resolverefs import _AttrRefTransformer
 from myhdl._Signal import _isListOfSigs, _Signal
 
-from hdl.elaboration import LinearForm
+from hdl.elaboration import LinearForm, resolved_tree
 from hdl.ranges import (
     BIT,
     Interval,
@@ -50,8 +50,7 @@ class Kind(Enum):
     ROM_READ = auto()  # element of a tuple at a varying index
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One operation of a generator."""
 
     kind: Kind
@@ -73,6 +72,33 @@ class Event:
     def constant_operand(self) -> bool:
         """Some operand is constant, such as the factor of a multiplication."""
         return any(operand.constant is not None for operand in self.operands)
+
+
+@cache
+def method_name(prefix: str, kind: str) -> str:
+    """Of the rule for a kind of node."""
+    return f"{prefix}_{kind.lower()}"
+
+
+def augmented(node: ast.AugAssign) -> ast.BinOp:
+    """What ``name op= value`` assigns; the same node each time."""
+    found: ast.BinOp | None = getattr(node, "_assigned", None)
+    if found is None:
+        assert isinstance(node.target, ast.Name)
+        read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
+        found = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+        node._assigned = found  # type: ignore[attr-defined]
+    return found
+
+
+def _identity(node: ast.AST) -> tuple[str, tuple[str, ...]]:
+    """The text of a node, which equal expressions have in common, and the names in it; worked out once."""
+    found: tuple[str, tuple[str, ...]] | None = getattr(node, "_identity", None)
+    if found is None:
+        names = tuple(sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}))
+        found = ast.dump(node), names
+        node._identity = found  # type: ignore[attr-defined]
+    return found
 
 
 class Visitor:
@@ -100,9 +126,8 @@ class ExpressionAnalysis:
         if function.__closure__:
             cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
             self.symbols.update({name: cell.cell_contents for name, cell in cells})
-        self.tree: Any = self.generator.ast
-        self.tree.symdict = self.symbols
-        _AttrRefTransformer(self.tree).visit(self.tree)
+        # shared by all generators of the function: never changed
+        self.tree: Any = resolved_tree(function, self.symbols).tree
         self.clocked = not isinstance(self.generator, _AlwaysComb)
         self.name = self.generator.funcobj.__name__
         self._seen: set[Any] = set()
@@ -110,8 +135,6 @@ class ExpressionAnalysis:
         # ranges of lists of signals, by id; the symbols keep the lists alive
         self._elements: dict[int, Value] = {}
         self._signal_lists: dict[int, bool] = {}
-        # by id; the node is kept, so that its id isn't used again
-        self._dumps: dict[int, tuple[ast.AST, str, tuple[str, ...]]] = {}
         self._depth = 0
 
     def is_signal_list(self, members: Any) -> bool:
@@ -152,10 +175,7 @@ class ExpressionAnalysis:
         self.visitor.event(event)
 
     def _key(self, node: ast.AST) -> Any:
-        if id(node) not in self._dumps:
-            names = tuple(sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)}))
-            self._dumps[id(node)] = (node, ast.dump(node), names)
-        _, text, names = self._dumps[id(node)]
+        text, names = _identity(node)
         known = self.locals
         return text, tuple((known[n].interval, known[n].version) for n in names if n in known)
 
@@ -177,11 +197,10 @@ class ExpressionAnalysis:
 
     def value(self, node: ast.expr) -> Value:
         """Evaluate; reports the operations inside."""
-        method = getattr(self, f"of_{type(node).__name__.lower()}", None)
+        method = getattr(self, method_name("of", type(node).__name__), None)
         if method is None:
             raise self.unknown(node, "no rule for this expression")
-        result = method(node)
-        assert isinstance(result, Value)
+        result: Value = method(node)
         return result
 
     def of_constant(self, node: ast.Constant) -> Value:

@@ -27,7 +27,7 @@ from myhdl._block import _Block
 from myhdl._instance import _Instantiator
 from myhdl._Signal import _Signal
 
-from hdl.expressions import Event, ExpressionAnalysis, Kind, Visitor
+from hdl.expressions import Event, ExpressionAnalysis, Kind, Visitor, augmented, method_name
 from hdl.ranges import (
     INTEGER,
     NATURAL,
@@ -80,7 +80,7 @@ class GeneratorAnalysis(ExpressionAnalysis):
 
     def statement(self, node: ast.stmt) -> None:
         """Dispatch on the kind of statement."""
-        method = getattr(self, f"on_{type(node).__name__.lower()}", None)
+        method = getattr(self, method_name("on", type(node).__name__), None)
         if method is None:
             raise self.unknown(node, "no rule for this statement")
         method(node)
@@ -269,8 +269,7 @@ class GeneratorAnalysis(ExpressionAnalysis):
         """``local op= value``."""
         if not isinstance(node.target, ast.Name) or node.target.id not in self.locals:
             raise self.unknown(node, "augmented assignment is for locals only")
-        read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
-        result = self.value(ast.copy_location(ast.BinOp(read, node.op, node.value), node)).interval
+        result = self.value(augmented(node)).interval
         local = self.locals[node.target.id]
         if local.loop:
             raise self.unknown(node, "a loop variable is assigned inside its loop")

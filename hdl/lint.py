@@ -20,6 +20,7 @@ from myhdl._Signal import Constant, _isListOfSigs
 
 from hdl.elaboration import created_instances
 from hdl.expression_model import Model
+from hdl.expressions import augmented
 from hdl.intervals import (
     Event,
     GeneratorAnalysis,
@@ -230,9 +231,8 @@ class _StatementLint(GeneratorAnalysis):
         """Written as ``x = x op value`` without parentheses or casts."""
         if isinstance(node.target, ast.Name) and node.target.id in self.locals:
             declaration = self.locals[node.target.id].declaration
-            read = ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
-            left, right = self._model.emitted(read), self._model.emitted(node.value)
-            whole = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+            whole = augmented(node)
+            left, right = self._model.emitted(whole.left), self._model.emitted(node.value)
             joined = self._model.join(whole, node.op, left, right)
             width = declaration.width if declaration.sized else 32
             self._model.check(joined, max(width, joined.width), joined.signed)

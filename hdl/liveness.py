@@ -11,7 +11,7 @@ from myhdl._Signal import _Signal
 
 from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Node, Op, settle_zeros
 from hdl.equal_bits import EqualBits
-from hdl.expressions import Visitor
+from hdl.expressions import Visitor, augmented
 from hdl.intervals import GeneratorAnalysis, generators
 from hdl.ranges import Interval, combine
 from hdl.verilog import port_signals
@@ -150,8 +150,7 @@ class _Tracer(GeneratorAnalysis):
     def on_augassign(self, node: ast.AugAssign) -> None:
         """Likewise."""
         assert isinstance(node.target, ast.Name)
-        read = ast.Name(node.target.id, ast.Load())
-        self._set_local(node.target.id, self.graph(ast.BinOp(read, node.op, node.value)), whole=True)
+        self._set_local(node.target.id, self.graph(augmented(node)), whole=True)
         super().on_augassign(node)
 
     def _flow(self, target: ast.expr, value: Node) -> None:

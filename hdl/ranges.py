@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from myhdl import intbv
 from myhdl._enum import EnumItemType
@@ -21,8 +21,7 @@ class UnknownConstruct(ConversionError):
 # --------------------------------------------------------------------------------------------- intervals
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """All integers from ``low`` to ``high``, both included."""
 
     low: int
@@ -171,8 +170,7 @@ class Local:
     loop: bool = False
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An evaluated expression; ``bits`` is the length of an intbv, None for a Python number."""
 
     interval: Interval

@@ -1,10 +1,13 @@
 """The patches of MyHDL change its speed and its slices, nothing else."""
 
+import ast
+from types import SimpleNamespace
 from typing import Any
 
 import myhdl
 import pytest
-from myhdl import Signal, _bin, always, always_comb, block, intbv
+from myhdl import Signal, _bin, always, always_comb, block, concat, enum, intbv
+from myhdl._resolverefs import _AttrRefTransformer
 
 from hdl import elaboration
 from hdl.errors import ConversionError, ToolError
@@ -97,6 +100,107 @@ def test_bit_strings_have_the_digits_and_lengths_of_myhdl() -> None:
     original = elaboration._originals["bits"]
     for number in [*range(-300, 300), 1 << 40, -(1 << 40), -(1 << 40) - 1, 1 - (1 << 40)]:
         assert elaboration._bit_string(number) == original(number), number
+
+
+class Pair:
+    """Two signals, one in an object of its own."""
+
+    def __init__(self, bits: int) -> None:
+        self.low = Signal(intbv(0)[bits:])
+        self.inner = Inner(bits)
+
+
+class Inner:
+    def __init__(self, bits: int) -> None:
+        self.high = Signal(intbv(0)[bits:])
+
+
+STATES = enum("IDLE", "BUSY")
+
+
+@block
+def referring(clk: Any, x: Any, y: Any, mode: Any, x_low: Any) -> Any:
+    """Attributes of attributes, of a signal, of an enum; a name that MyHDL's own name for an attribute would hide."""
+    lanes = [Signal(intbv(0)[4:]) for _ in range(3)]
+    table = (3, 1, 2)
+
+    @always(clk.posedge)
+    def step() -> None:
+        width = len(x.low)
+        if mode == STATES.BUSY:
+            y.low.next = x.low + x.inner.high + table[x.low[2:]] + width
+        elif x_low:
+            y.low.next = y.low.val - x.low.max
+            y.low.next[0] = 1
+        lanes[1].next = x.low[4:]
+
+    @always_comb
+    def out() -> None:
+        y.inner.high.next = concat(lanes[x.low[2:]], lanes[0])[4:]
+
+    return step, out
+
+
+def generators_of(mode: Any, x_low: Any) -> list[Any]:
+    dut = referring(Signal(bool(0)), Pair(4), Pair(4), mode, x_low)
+    return list(dut.subs)
+
+
+def seen(generator: Any) -> tuple[Any, ...]:
+    """What MyHDL wants to know of a generator."""
+    sets = generator.inputs, generator.outputs, generator.inouts
+    signals = list(generator.sigdict), {name: len(found) for name, found in generator.losdict.items()}
+    senslist = len(generator.senslist)
+    kinds = {name: type(found).__name__ for name, found in generator.symdict.items()}
+    return generator.name, sets, signals, senslist, generator.embedded_func, list(kinds.items())
+
+
+def test_instances_of_a_function_share_what_is_known_of_it_only_where_names_mean_the_same() -> None:
+    modes = [Signal(STATES.IDLE), STATES.IDLE, Signal(STATES.IDLE)]
+    names = [Signal(bool(0)), 1, [Signal(bool(0))]]
+    for mode, x_low in zip(modes, names, strict=True):
+        patched = [seen(generator) for generator in generators_of(mode, x_low)]
+        trees = [tree_of(generator) for generator in generators_of(mode, x_low)]
+        with elaboration.without_speed_patches():
+            plain = generators_of(mode, x_low)
+            assert patched == [seen(generator) for generator in plain]
+            assert trees == [own_tree(generator) for generator in plain]
+
+
+@block
+def reading(x: Any, y: Any) -> Any:
+    @always_comb
+    def out() -> None:
+        y.next = x.driven
+
+    return out
+
+
+def test_an_attribute_that_signals_have_is_replaced_of_other_objects_alone() -> None:
+    pair = Pair(4)
+    pair.driven = pair.low  # type: ignore[attr-defined]
+    (generator,) = reading(pair, Signal(intbv(0)[4:])).subs
+    for x, name in [(pair, "x_driven"), (Signal(intbv(0)[4:]), "driven"), (pair, "x_driven")]:
+        generator.symdict = {"x": x}
+        assert tree_of(generator) == own_tree(generator)
+        assert repr(name) in tree_of(generator)
+
+
+def before_references(generator: Any) -> dict[str, Any]:
+    """What names mean, without the names of attributes."""
+    return {name: found for name, found in generator.symdict.items() if name[:2] not in ("x_", "y_") or name == "x_low"}
+
+
+def tree_of(generator: Any) -> str:
+    return ast.dump(elaboration.resolved_tree(generator.funcobj, before_references(generator)).tree)
+
+
+def own_tree(generator: Any) -> str:
+    """As MyHDL makes it."""
+    data: Any = SimpleNamespace(symdict=before_references(generator))
+    tree = elaboration._originals["make_ast"](generator.funcobj)
+    _AttrRefTransformer(data).visit(tree)
+    return ast.dump(tree)
 
 
 def test_another_version_of_myhdl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
