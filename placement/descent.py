@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from fractions import Fraction
 from math import inf
 
 from hdl.errors import OutOfTimeError
@@ -92,7 +93,8 @@ class Descent:
 
     def check_goal(self) -> None:
         """Raises `Ended` if the plan is good enough or the search is to end."""
-        if self.best is not None and 1 - self.bound.cycles_per_frame / self.best_cycles <= self.options.gap:
+        above = self.best_cycles - self.bound.cycles_per_frame
+        if self.best is not None and above <= Fraction(self.options.gap) * self.best_cycles:
             raise Ended("the goal is reached")
         self.deadline.check()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -289,24 +289,38 @@ def build_plan(
             "give the device bandwidth in the cluster file or place its items elsewhere"
         )
     levels = hop_levels(instance, assignment.devices)
-    throughput, best = Fraction(instance.clock_hz, cycles), Fraction(instance.clock_hz, bound.cycles_per_frame)
     return Plan(
         instance=instance.name,
         instance_digest=instance_digest(instance),
         clock_hz=instance.clock_hz,
         cycles_per_frame=cycles,
-        throughput_fps=float(throughput),
-        bound_cycles_per_frame=bound.cycles_per_frame,
-        bound_fps=float(best),
-        bound_basis=bound.basis,
-        gap=float((best - throughput) / best),
-        status="optimal" if bound.cycles_per_frame == cycles else "feasible",
+        throughput_fps=float(Fraction(instance.clock_hz, cycles)),
+        **_bound_fields(instance.clock_hz, cycles, bound),
         seed=seed,
         binding=binding,
         items=tuple(_placed_items(instance, assignment, levels)),
         devices=tuple(_device_uses(instance, assignment, cycles)),
         crossings=tuple(_crossings(instance, assignment)),
     )
+
+
+def with_bound(plan: Plan, bound: Bound) -> Plan:
+    """The plan with another bound, at most its own cycles a frame."""
+    kept = replace(bound, cycles_per_frame=min(bound.cycles_per_frame, plan.cycles_per_frame))
+    return replace(plan, **_bound_fields(plan.clock_hz, plan.cycles_per_frame, kept))
+
+
+def _bound_fields(clock_hz: int, cycles: int, bound: Bound) -> dict[str, Any]:
+    """What a plan says of its bound. Rates are exact until they are written: a quotient of two rounded ones may differ
+    in the last digit from what the validator computes."""
+    throughput, best = Fraction(clock_hz, cycles), Fraction(clock_hz, bound.cycles_per_frame)
+    return {
+        "bound_cycles_per_frame": bound.cycles_per_frame,
+        "bound_fps": float(best),
+        "bound_basis": bound.basis,
+        "gap": float((best - throughput) / best),
+        "status": "optimal" if bound.cycles_per_frame == cycles else "feasible",
+    }
 
 
 def assignment_of(instance: Instance, plan: Plan) -> Assignment:

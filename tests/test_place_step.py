@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,15 +21,16 @@ from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.planning.planner import RESERVES, Planner
+from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
 from hdl.errors import FoldingError, InfeasibleError
 from hdl.estimate import Estimator
 from hdl.resources import Resources
 from hdl.simulate.design import cache_folder
 from placement.cluster import read_cluster
-from placement.deadline import Deadline
+from placement.deadline import Deadline, Ended
 from placement.instance import instance_from_json
-from placement.plan import plan_from_json, plan_schema
+from placement.plan import Plan, plan_from_json, plan_schema
 from placement.search import SearchOptions
 from placement.validate import violations
 from tests.flow_support import Case, Clock, QuickEstimator, call, new_case, quick_costs
@@ -244,6 +246,60 @@ def test_a_search_that_was_ended_early_goes_on_from_its_plan(tmp_path: Path, mon
     (case.out / "place" / "searched-plan.json").write_text("{")
     _plan(case, "--cap", "dsp=0.002", "--time-limit", "60")
     assert starts[3] is None
+
+
+def _ended_early(case: Case, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
+    """The plan of a search that ends with the first one that holds, as by Ctrl-C."""
+
+    def end(*_: object, **__: object) -> Plan:
+        raise Ended("interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "_better", end)
+        return _plan(case, *options)
+
+
+def test_going_on_never_ends_with_a_slower_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    early = _ended_early(case, monkeypatch)
+    slowed = []
+
+    def slower(planner: Planner, found: Plan, levels: Sequence[int]) -> Planned:
+        """Links and homes leave room for a slower pace only."""
+        del levels
+        places = {item.item: item.device for item in found.items}
+        pace = 2 * int(early["cycles_per_frame"])
+        slowed.append(planner.fixed(places, dict.fromkeys(places, pace), found=found))
+        return slowed[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "_with_links", slower)
+        patch.setattr(Planner, "_holding", lambda *_: None)
+        later = _plan(case)
+    assert slowed[0].plan.throughput_fps < early["throughput_fps"] == later["throughput_fps"]
+    assert later["items"] == early["items"]
+    instance = instance_from_json((case.out / "place" / "instance.json").read_text())
+    assert violations(instance, plan_from_json((case.out / "place" / "plan.json").read_text())) == []
+
+
+def test_a_search_that_cannot_go_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    faults = (
+        ('"gap": 0.5, "nothing": ', "of the earlier one is damaged"),
+        ('"gap": 0.5', "is not valid any more: bound"),
+    )
+    for seed, (spoilt, message) in enumerate(faults):
+        _ended_early(case, monkeypatch, "--seed", str(seed))
+        path = case.out / "place" / "searched-plan.json"
+        path.write_text(re.sub(r'"gap": [0-9.e-]+', spoilt, path.read_text()))
+        outcome = case.step("place", "--seed", str(seed))
+        assert outcome.code == 0, outcome.error
+        assert "warning: the search starts over" in outcome.out
+        assert message in outcome.out
 
 
 def test_the_plan_file_is_as_its_schema_in_docs_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

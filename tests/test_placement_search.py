@@ -6,15 +6,11 @@ import itertools
 from dataclasses import replace
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
 from placement import encode
-from placement.aggregate import Aggregate
-from placement.bound import aggregate_bound, single_bound
-from placement.cases import refuted_by_cases
 from placement.flat import flatten, menu_at
 from placement.heuristic import Annealer
 from placement.instance import Configuration, Device, Instance, Item, Link
@@ -22,61 +18,13 @@ from placement.model import Effort
 from placement.neighbourhood import Neighbourhoods
 from placement.packing import refuted_packing
 from placement.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
-from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment, slowest_cycles
+from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment
 from placement.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
 from placement.validate import violations
 from placement.window import Windows
+from tests.bound_instances import stored
 
 CLOCK = 1000
-
-
-def random_instance(seed: int) -> Instance:
-    """Two or three devices of one or two parts, four or five items in a random graph: pins, a tile group, couplings,
-    stash links, DRAM, and capacities tight enough that some instances have no placement."""
-    rng = np.random.default_rng(seed)
-    parts = ["P", "Q"][: int(rng.integers(1, 3))]
-    machines = tuple(
-        Device(
-            name=f"d{n}", part=parts[int(rng.integers(len(parts)))], dsp=int(rng.integers(4, 12)),
-            m20k=int(rng.integers(3, 10)), alm=int(rng.integers(10, 40)),
-            dram_bytes_per_s=int(rng.integers(0, 3)) * 400, link_bits_per_s=int(rng.integers(0, 5)) * 600,
-        )
-        for n in range(int(rng.integers(2, 4)))
-    )  # fmt: skip
-    grouped = bool(rng.integers(2))
-    count = int(rng.integers(4, 6))
-    items = []
-    for i in range(count):
-        in_group = grouped and i in (1, 2)
-        menu = {
-            part: tuple(
-                Configuration(
-                    label=f"c{k}", cycles_per_frame=int(rng.integers(10, 60)), dsp=int(rng.integers(0, 6)),
-                    m20k=int(rng.integers(0, 5)), alm=int(rng.integers(0, 12)),
-                    dram_bytes_per_frame=int(rng.integers(0, 2)) * int(rng.integers(0, 30)),
-                    tile="ab"[k] if in_group else None,
-                )
-                for k in range(2)
-            )
-            for part in dict.fromkeys(device.part for device in machines)
-        }  # fmt: skip
-        items.append(
-            Item(
-                name=f"i{i}", configurations=menu, layer=f"i{i}", tile_group="g" if in_group else None,
-                pinned="d0" if i == 0 or (i == count - 1 and bool(rng.integers(2))) else None,
-                same_device="s" if i in (2, 3) and seed % 5 == 0 else None,
-            )
-        )  # fmt: skip
-    links = []
-    for i, j in itertools.combinations(range(count), 2):
-        kind = (Kind.ACTIVATION, Kind.ERROR, Kind.STASH, Kind.GRADIENT)[int(rng.integers(4))]
-        if j == i + 1 or rng.random() < 0.25:
-            bits = Fraction(int(rng.integers(0, 60)), int(rng.integers(1, 4)))
-            ends = {
-                name: int(rng.integers(0, 2)) for name in ("sender_m20k", "sender_alm", "receiver_m20k", "receiver_alm")
-            }
-            links.append(Link(source=f"i{i}", target=f"i{j}", kind=kind, bits_per_frame=bits, **ends))
-    return Instance(name=f"random {seed}", clock_hz=CLOCK, items=tuple(items), links=tuple(links), devices=machines)
 
 
 def brute_force(instance: Instance) -> int | None:
@@ -135,48 +83,6 @@ def brute_force(instance: Instance) -> int | None:
     return best
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_search_finds_exactly_the_optimum_that_brute_force_finds(seed: int) -> None:
-    instance = random_instance(seed)
-    truth = brute_force(instance)
-    if truth is None:
-        with pytest.raises(InfeasibleError):
-            find_plan(instance)
-        return
-    plan = find_plan(instance)
-    assert plan.cycles_per_frame == truth
-    assert plan.status == "optimal"
-    assert plan.bound_cycles_per_frame == truth
-    assert violations(instance, plan) == []
-
-
-def test_random_instances_are_of_every_sort() -> None:
-    truths = [brute_force(random_instance(seed)) for seed in range(40)]
-    assert 5 <= sum(truth is None for truth in truths) <= 30
-    by_rate = 0
-    for seed, truth in enumerate(truths):
-        menus = (c for item in random_instance(seed).items for cs in item.configurations.values() for c in cs)
-        by_rate += truth is not None and truth not in {c.cycles_per_frame for c in menus}
-    assert by_rate >= 3, "some optima must be set by links or DRAM, not by an engine"
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_bound_never_exceeds_the_optimum(seed: int) -> None:
-    instance = random_instance(seed)
-    truth = brute_force(instance)
-    if truth is None:
-        return
-    flat, ceiling = flatten(instance), slowest_cycles(instance)
-    bound = aggregate_bound(Aggregate(instance, flat), single_bound(instance, ceiling), ceiling)
-    assert 1 <= bound.cycles_per_frame <= truth
-    assert not refuted_packing(instance, flat, truth, Effort(deterministic_seconds=1.0))
-    assert not refuted_by_cases(instance, flat, truth)
-    windows = Windows(instance, flat, 0, 5.0, lambda seconds: Effort(deterministic_seconds=seconds))
-    assert not windows.refuted(truth)
-    near = Neighbourhoods(instance, flat, lambda seconds: Effort(deterministic_seconds=seconds), 5.0)
-    assert not near.refuted(truth)
-
-
 def test_network_bounds_refute_what_blocks_alone_allow() -> None:
     instance = _chain(dsp=4, link=100)
     flat = flatten(instance)
@@ -192,18 +98,17 @@ def test_network_bounds_refute_what_blocks_alone_allow() -> None:
     assert not refuted_packing(instance, flat, 100, effort(1.0))
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_annealing_alone_gives_valid_plans_no_better_than_the_optimum(seed: int) -> None:
-    instance = random_instance(seed)
-    truth = brute_force(instance)
-    options = SearchOptions(exact_choices=0, anneal_moves=20_000, anneal_budget=400_000, seed=seed)
-    if truth is None:
-        with pytest.raises((OutOfTimeError, InfeasibleError)):
-            find_plan(instance, options)
-        return
-    plan = find_plan(instance, options)
-    assert violations(instance, plan) == []
-    assert truth <= plan.cycles_per_frame <= 1.5 * truth
+@pytest.mark.parametrize("number", range(0, len(stored()), 20))
+def test_annealing_alone_gives_valid_plans_no_better_than_the_optimum(number: int) -> None:
+    known = stored()[number]
+    problem = known.problem
+    options = SearchOptions(
+        exact_choices=0, anneal_moves=20_000, anneal_budget=400_000, seed=number, exclude=problem.exclude,
+        same_device=(problem.together,) if problem.together else (),
+    )  # fmt: skip
+    plan = find_plan(problem.instance, options)
+    assert violations(problem.instance, plan) == []
+    assert known.optimum <= plan.cycles_per_frame <= 1.5 * known.optimum
 
 
 def test_one_seed_gives_one_plan_to_the_byte() -> None:

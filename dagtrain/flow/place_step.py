@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,7 @@ def run(
         begun_from, unfinished = workspace.fingerprint("place"), _start(workspace)
     else:
         begun_from = earlier["begun_from"] if earlier is not None else ""
+    lost = earlier is not None and not earlier["finished"] and unfinished is None
     depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
     notes = {"problem": digest(problem), "begun_from": begun_from}
 
@@ -121,7 +122,11 @@ def run(
     done = not workspace.unchanged("place", depends)
     if done:
         with deadline.listening():
-            leave(_plan(workspace, whole, planner_of, options, unfinished, deadline, leave))
+            found = _plan(workspace, whole, planner_of, options, unfinished, deadline, leave)
+            if lost:
+                warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
+                found = replace(found, warnings=(warning, *found.warnings))
+            leave(found)
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND)
@@ -161,7 +166,7 @@ def _plan(
             return _split(workspace, whole, planner_of, options, unfinished, deadline, keep)
         whole.start = unfinished
         whole.keep = lambda planned: keep(SplitPlan(planned, whole, imported))
-        return SplitPlan(whole.run(), whole, imported)
+        return SplitPlan(whole.run(), whole, imported, tuple(whole.warnings))
     except Ended:
         if deadline.interrupted:
             raise KeyboardInterrupt from None

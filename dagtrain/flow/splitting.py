@@ -71,11 +71,12 @@ class Splitter:
                 better, ended = self._better(found, searched, {**found.parts, **further})
             except MissingStep as error:
                 # the plan found holds all the same
-                return replace(found, warnings=(f"warning: large layers were not tried in parts: {error}",))
+                warning = f"warning: large layers were not tried in parts: {error}"
+                return replace(found, warnings=(*found.warnings, warning))
             if ended and better is None:
                 # what parts bring is not known: the same command finds out
                 return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))
-            found = better or found
+            found = replace(better, warnings=found.warnings) if better is not None else found
         return found
 
     def _feasible(self, parts: Mapping[str, Parts], start: Planner | None) -> SplitPlan:
@@ -84,7 +85,7 @@ class Splitter:
         while True:
             self._keeping(planner, parts)
             try:
-                return SplitPlan(planner.run(), planner, parts)
+                return SplitPlan(planner.run(), planner, parts, tuple(planner.warnings))
             except TooLargeError as error:
                 layers = {base_layer(name) for name in error.items}
                 further = self._more_parts(planner.graph, parts, layers)

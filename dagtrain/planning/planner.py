@@ -19,7 +19,7 @@ from functools import cached_property
 
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
+from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges, shortcuts
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.carry import carried_over, places_of, reserving
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
@@ -33,7 +33,7 @@ from hdl.tensor import Kind
 from placement.cluster import Cluster
 from placement.deadline import Deadline, Ended
 from placement.instance import RESOURCES, Instance
-from placement.plan import Plan, instance_digest
+from placement.plan import Plan
 from placement.search import Progress as SearchProgress
 from placement.search import SearchOptions, Solver, find_plan, plan_from_assignment
 from placement.validate import violations
@@ -102,6 +102,8 @@ class Planner:
     _found: tuple[Plan, Sequence[int]] | None = field(default=None, init=False)
     # what pricing a placement took at most, seconds
     _holding_seconds: float = field(default=0.0, init=False)
+    # what a user should know of how the plan was found
+    warnings: list[str] = field(default_factory=list, init=False)
 
     @cached_property
     def prices(self) -> Prices:
@@ -113,6 +115,9 @@ class Planner:
         the deadline ends that.
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
+        relayed = relayed_edges(self.graph, places_of(self.start.plan)) if self.start is not None else ()
+        if relayed:
+            return self._run_with(relayed)
         self._best = self.start.planned if self.start is not None else None
         try:
             self._improve()
@@ -127,6 +132,14 @@ class Planner:
                 raise
         assert self._best is not None, "a search that ends has a plan"
         return self._best
+
+    def _run_with(self, relayed: Collection[str]) -> Planned:
+        """Go on from a plan with these relays."""
+        planner = replace(self, graph=insert_relays(self.graph, relayed))
+        try:
+            return planner.run()
+        finally:
+            self.warnings += planner.warnings
 
     def _improve(self) -> None:
         """One plan after the other, to the end."""
@@ -209,7 +222,13 @@ class Planner:
         if self.start is None:
             return None
         instance = self.prices.instance(self.start.levels)
-        if instance_digest(instance) != self.start.plan.instance_digest or violations(instance, self.start.plan):
+        found = violations(instance, self.start.plan)
+        if found:
+            fps = self.start.plan.throughput_fps
+            self.warnings.append(
+                f"warning: the search starts over, its earlier plan of {fps:,.1f} frames/s is not valid any more: "
+                f"{found[0]}"
+            )
             return None
         return self.start.plan, self.start.levels
 
@@ -330,6 +349,8 @@ class Planner:
                 if growths > LADDER_GROWTHS:
                     return self._find([cycles], replace(self._quick, explain=True)), (cycles,)
                 cycles = round(cycles * SLOW_RATIO)
+                # ports are those of the slowest level, also where a later search goes on from here
+                self.prices.ported = None
 
     def _predicted_cycles(self, slow: int) -> int:
         """About the level at which blocks run out, if what every node needs at least grows with its pace."""

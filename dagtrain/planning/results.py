@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from dagtrain.passes.split_layers import Parts
 from placement.instance import Instance
-from placement.plan import Plan
+from placement.plan import Bound, Plan
+from placement.plan import with_bound as bounded_plan
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,5 @@ def faster(best: Planned | None, other: Planned | None) -> Planned | None:
 
 def with_bound(plan: Plan, found: Plan) -> Plan:
     """The plan with the bound of the search that found it: the forced one's own bound speaks of its placement only."""
-    bound = min(found.bound_cycles_per_frame, plan.cycles_per_frame)
-    fps = plan.clock_hz / bound
-    gap = 1 - bound / plan.cycles_per_frame
-    return replace(
-        plan,
-        bound_cycles_per_frame=bound,
-        bound_fps=fps,
-        bound_basis=found.bound_basis,
-        gap=gap,
-        status="optimal" if gap == 0 else "feasible",
-        binding=found.binding,
-    )
+    bounded = bounded_plan(plan, Bound(found.bound_cycles_per_frame, found.bound_basis))
+    return replace(bounded, binding=found.binding)
