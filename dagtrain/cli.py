@@ -82,7 +82,8 @@ Gap = Annotated[
     typer.Option(help="Stop at a plan proven to be within this share of the best one at the levels priced, e.g. 0.01."),
 ]
 TimeLimit = Annotated[
-    float | None, typer.Option(help="Seconds of searching after which the best plan so far is taken.")
+    float | None,
+    typer.Option(help="Seconds after which the best plan so far is taken: elaboration, pricing and searches together."),
 ]
 SameDevice = Annotated[
     list[str] | None,
@@ -260,7 +261,8 @@ def place(
 ) -> None:
     """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput.
 
-    Ctrl-C ends the search with the best plan so far; the same command then goes on from it."""
+    Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
+    are found."""
     options = place_step.PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,

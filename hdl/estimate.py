@@ -45,7 +45,8 @@ class Estimator:
     def prepare(self, layers: Iterable[Layer], on_done: Callable[[int], None] = lambda _: None) -> None:
         """Elaborate the layers that aren't known yet, in several processes where that pays.
 
-        ``on_done`` gets the number of layers that just became known."""
+        ``on_done`` gets the number of distinct layers that just became known; what it raises ends the work, and what is
+        known by then is kept."""
         wanted = {_key(repr(layer), _widths(layer)): layer for layer in layers if layer.sinks and layer.sources}
         missing = {key: layer for key, layer in wanted.items() if key not in self._known and not self._load(key)}
         on_done(len(wanted) - len(missing))
@@ -53,6 +54,10 @@ class Estimator:
             self._known[key] = contents
             self._keep(key, contents)
             on_done(1)
+        for key, layer in missing.items():
+            if key not in self._known:
+                self.layer(layer)
+                on_done(1)
 
     def block(
         self, configuration: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]

@@ -37,6 +37,8 @@ FIRST_STEPS = (100, 103, 110, 125, 150, 220, 400, 1000)
 FIRST_SECONDS = 1.0
 # the exact model comes before annealing up to this many (item, device, configuration) choices
 TINY = 200
+# … and up to this many where all items stand on one device: then it has only their configurations to choose
+ALONE = 100_000
 # chains grow up to this many times their first length
 LONGEST = 16
 
@@ -210,31 +212,48 @@ class Descent:
         return between[0] if between else (self.best_cycles - 1 if exact else middle)
 
     def attempt(self, cycles: int, exact_seconds: float = inf) -> Answer:
-        """Look for a placement at T by annealing, and where it is small by the exact model, tiny ones at once.
+        """Look for a placement at T by annealing, and where it is small by the exact model, tiny ones and those on one
+        device at once.
 
         Args:
             exact_seconds: deterministic seconds for the exact model after chains that found nothing.
         """
         answer = Answer.UNKNOWN
         anneals = self.options.anneal_budget > 0
-        if not anneals or self.choices(cycles) <= TINY:
+        first = self.exact_comes_first(cycles)
+        if not anneals or first:
             answer = self.exact(cycles) if self.exact_is_small(cycles) else answer
             anneals = anneals and answer is Answer.UNKNOWN
         if anneals:
             answer = Answer.FEASIBLE if self.anneal(cycles) else Answer.UNKNOWN
-            if answer is Answer.UNKNOWN and self.choices(cycles) > TINY and self.exact_is_small(cycles):
+            if answer is Answer.UNKNOWN and not first and self.exact_is_small(cycles):
                 answer = self.exact(cycles, exact_seconds)
         self.report(f"T = {cycles}: {answer.value}")
         return answer
 
     def exact_is_small(self, cycles: int) -> bool:
-        """Whether the exact model at T is within `exact_choices`."""
-        return self.choices(cycles) <= self.options.exact_choices
+        """Whether the exact model at T is within `exact_choices`, or easy."""
+        return self.choices(cycles) <= self._exact_choices
+
+    def exact_comes_first(self, cycles: int) -> bool:
+        """Whether the exact model is asked before annealing."""
+        return self.choices(cycles) <= (self._exact_choices if self.alone else TINY)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one device for all items."""
+        return len(self.instance.devices) == 1
+
+    @property
+    def _exact_choices(self) -> int:
+        """Choices up to which the exact model is asked; 0: never."""
+        limit = self.options.exact_choices
+        return max(limit, ALONE) if limit and self.alone else limit
 
     def choices(self, cycles: int) -> int:
         """(item, device, configuration) choices of the exact model at T; a lower bound where it is surely too large."""
         least = len(self.instance.items) * len(self.instance.devices)
-        if least > self.options.exact_choices:
+        if least > self._exact_choices:
             return least
         options = self.table.at(cycles)
         return sum(len(by_part.get(device.part, ())) for by_part in options.by_part for device in self.instance.devices)

@@ -162,7 +162,7 @@ def _tidied(search: Descent) -> Assignment:
         return cheapest_on_devices(instance, search.flat, best, search.best_cycles, seed=options.seed)
     table = search.table.at(search.best_cycles)
     effort = search.effort(options.tidy_seconds)
-    if options.tidy_seconds > 0:
+    if options.tidy_seconds > 0 and not search.alone:
         best = fewest_crossings(instance, table, best, effort)
     if search.choices(search.best_cycles) > options.joint_choices:
         return cheapest_on_devices(instance, search.flat, best, search.best_cycles, seed=options.seed)

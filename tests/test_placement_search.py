@@ -14,8 +14,9 @@ from placement import encode
 from placement.flat import flatten, menu_at
 from placement.heuristic import Annealer
 from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.model import Effort
+from placement.model import Answer, Effort, build_model, decide
 from placement.neighbourhood import Neighbourhoods
+from placement.options import OptionTable
 from placement.packing import refuted_packing
 from placement.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
 from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment
@@ -377,3 +378,18 @@ def test_chains_start_near_given_devices_while_there_is_no_plan(monkeypatch: pyt
     find_plan(instance, SearchOptions(near=near, exact_choices=0, window_seconds=0.0, anneal_budget=1_000))
     assert started[0] is not None
     assert started[0].devices == tuple(i % 3 for i in range(len(instance.items)))
+
+
+def test_one_device_is_planned_by_the_exact_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = instance_of("VGG mini", vgg_mini, devices((1, "AGFB014")))
+    assert sum(len(menu) for item in instance.items for menu in item.configurations.values()) > 500
+
+    def anneal(*_: object) -> None:
+        raise AssertionError("nothing is left to chance")
+
+    monkeypatch.setattr(Annealer, "attempt", anneal)
+    plan = find_plan(instance)
+    assert (plan.cycles_per_frame, plan.status) == (24_576, "optimal")
+    # one level faster, CP-SAT finds the whole problem infeasible
+    faster = build_model(instance, OptionTable(instance).at(24_575))
+    assert decide(faster, Effort(deterministic_seconds=60.0))[0] is Answer.INFEASIBLE

@@ -40,6 +40,9 @@ from placement.validate import violations
 
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
 SLOW_RATIO = 2.5
+# where that takes more multipliers than this, whose circuits take minutes to elaborate, a plan is made first of small
+# circuits, so much slower than multipliers allow
+MANY_MULTIPLIERS, SMALL_RATIO = 5_000, 30
 # steps in which the T is looked for at which multipliers alone would fit
 LADDER_STEP = 1.1
 # cycles a frame that no network needs
@@ -56,7 +59,7 @@ FASTER_RATIO = 1.25
 # a relay stands on neither end's device
 LEAST_RELAY_DEVICES = 3
 # a placement found is priced well before the time limit: what the slowest took so far, so many times
-HOLDING_MARGIN = 1.5
+HOLDING_MARGIN = 2.0
 # … and before the first one, a search has at most this share of what is left
 FIRST_SHARE = 0.5
 # one part in so many of the search's moves is what searches before the last one get
@@ -100,6 +103,8 @@ class Planner:
     # the best plan that holds; the best placement found, with estimates for network ports, and the levels priced for it
     _best: Planned | None = field(default=None, init=False)
     _found: tuple[Plan, Sequence[int]] | None = field(default=None, init=False)
+    # the placement found that was priced last, whether it held or not
+    _priced: Plan | None = field(default=None, init=False)
     # what pricing a placement took at most, seconds
     _holding_seconds: float = field(default=0.0, init=False)
     # what a user should know of how the plan was found
@@ -145,7 +150,7 @@ class Planner:
         """One plan after the other, to the end."""
         steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(self.graph.nodes)))
         least = self._least_cycles()
-        best, priced = self._resumed() or self._first_plan(round(least * SLOW_RATIO))
+        best, priced = self._resumed() or self._begun(least)
         self._hold(best, priced)
         slow = max(priced)
         fastest = min(slow, max(least, self._predicted_cycles(slow)))
@@ -165,6 +170,43 @@ class Planner:
         planned = planner._with_links(best, levels)
         self._take(replace(planned, searched=planner._searched(best, levels, finished=not self._looking.over)))
 
+    def _begun(self, least: int) -> tuple[Plan, tuple[int, ...]]:
+        """The first placement that is worth going on from, and its levels; if it will take long, a plan of small
+        circuits is kept before."""
+        slow = round(least * SLOW_RATIO)
+        small = self._plan_of_small_circuits(least) if self._takes_long(slow) else None
+        try:
+            return self._first_plan(slow)
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            if small is None:
+                raise
+            return small
+
+    def _takes_long(self, cycles: int) -> bool:
+        with suppress(FoldingError):
+            return _multipliers(fold_graph(self.graph, cycles)) > MANY_MULTIPLIERS
+        return False
+
+    def _plan_of_small_circuits(self, least: int) -> tuple[Plan, tuple[int, ...]] | None:
+        """A plan to have one soon, and its level; None if there is none there: others will say why."""
+        cycles = round(least * SMALL_RATIO)
+        wanted, there_is = self.search.least_fps, self._best is not None or self.known_cycles is not None
+        if there_is or (wanted is not None and self.cluster.clock_hz < wanted * cycles):
+            return None
+        try:
+            found = self._find([cycles], self._quick)
+            self._hold(found, [cycles])
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return None
+        finally:
+            # those of a level so slow are of no other search
+            self.prices.ported = None
+        return found, (cycles,)
+
     # ---- what is found
 
     def _hold(self, found: Plan, levels: Sequence[int]) -> None:
@@ -172,9 +214,10 @@ class Planner:
         one at slower levels, if it must be."""
         self._found = found, levels
         known = self._best.plan.cycles_per_frame if self._best is not None else self.known_cycles
-        if known is not None and found.cycles_per_frame >= known:
+        if found is self._priced or (known is not None and found.cycles_per_frame >= known):
             return
         planned = self._holding(found, found) if known is not None else self._with_links(found, levels)
+        self._priced = found
         if planned is not None:
             self._take(replace(planned, searched=self._searched(found, levels, finished=False)))
 
@@ -201,8 +244,22 @@ class Planner:
             self.deadline = whole
 
     def _without_plan(self, end: Ended) -> Ended:
-        """What to say when the time was too short for any plan."""
-        return Ended(f"{self.graph.name} on {self.cluster.name}: {end} before there was a plan")
+        """What to say when the time was too short for any plan: what it went into, and what should do."""
+        spent = ", ".join(f"{seconds:.1f} s went into {what}" for what, seconds in self.spent.items() if seconds > 0)
+        known, wanted = self.prices.known_circuits, self.prices.wanted_circuits
+        done = f" ({known} of {wanted} circuits of the first level elaborated)" if known < wanted else ""
+        return Ended(
+            f"{self.graph.name} on {self.cluster.name}: {end} before there was a plan: {spent or 'none of it was left'}"
+            f"{done}; --time-limit {self._sufficient_seconds()} should do"
+        )
+
+    def _sufficient_seconds(self) -> int:
+        """About the time limit that lets a first plan come about: what is left to elaborate at the pace so far, and as
+        much again for the search and what pricing its placement takes, in tens."""
+        known, wanted = self.prices.known_circuits, self.prices.wanted_circuits
+        spent = self.deadline.spent_seconds
+        rest = self.spent["circuits"] * (wanted - known) / max(1, known)
+        return 10 * math.ceil((2 * (spent + rest)) / 10)
 
     def _faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
         """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.
@@ -221,7 +278,7 @@ class Planner:
         """Where an earlier search of the same problem ended, and the levels priced; None if there is none."""
         if self.start is None:
             return None
-        instance = self.prices.instance(self.start.levels)
+        instance = self.prices.instance(self.start.levels, self._looking)
         found = violations(instance, self.start.plan)
         if found:
             fps = self.start.plan.throughput_fps

@@ -1,0 +1,152 @@
+"""`dagtrain place --time-limit` on an injected clock: it covers everything, and says what it went into."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagtrain.flow import place_step
+from dagtrain.flow.workspace import Workspace
+from dagtrain.planning import planner as planning
+from dagtrain.planning.costs import LevelCosts
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.prices import Prices
+from hdl.layers.base import Layer
+from placement.deadline import Deadline
+from tests.flow_support import Case, Clock, QuickEstimator, new_case, quick_costs
+
+OPTIONS = ("--cap", "dsp=0.001")
+
+
+class SlowEstimator(QuickEstimator):
+    """Takes a second of the clock for every circuit that it doesn't know yet."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.known = clock, set[str]()
+
+    def prepare(self, layers: Iterable[Layer], on_done: Callable[[int], None] = lambda _: None) -> None:
+        """One after the other."""
+        for layer in layers:
+            self.clock.now += 0.0 if repr(layer) in self.known else 1.0
+            self.known.add(repr(layer))
+            on_done(1)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Case:
+    quick_costs(monkeypatch)
+    made = new_case(tmp_path / "case")
+    assert made.step("import").code == 0
+    monkeypatch.setattr(place_step, "Estimator", lambda: SlowEstimator(clock))
+    monkeypatch.setattr(place_step, "Deadline", lambda limit, _clock: Deadline(limit, clock))
+    return made
+
+
+def test_too_short_a_limit_says_what_it_went_into_and_which_one_does(case: Case, clock: Clock) -> None:
+    began = clock.now
+    outcome = case.step("place", *OPTIONS, "--time-limit", "5")
+    assert outcome.code == 1
+    assert clock.now == began + 5, "pricing stops at the limit"
+    told = re.search(
+        r"the time limit of 5 s is over before there was a plan: 5.0 s went into circuits \(5 of (\d+) circuits of the "
+        r"first level elaborated\); --time-limit (\d+) should do",
+        outcome.error,
+    )
+    assert told, outcome.error
+    assert "no placement" not in outcome.error
+    assert not (case.out / "place").exists()
+    circuits, sufficient = map(int, told.groups())
+    assert sufficient >= 2 * circuits
+    assert case.step("place", *OPTIONS, "--time-limit", sufficient).code == 0
+
+
+def test_no_limit_is_overrun_and_a_longer_one_is_no_worse(case: Case, clock: Clock) -> None:
+    rates = []
+    for limit in (20, 30, 60, 1000):
+        began = clock.now
+        outcome = case.step("place", "--time-limit", limit, "--seed", str(limit))
+        assert outcome.code == 0, outcome.error
+        assert clock.now <= began + limit
+        rates.append(json.loads((case.out / "place" / "plan.json").read_text())["throughput_fps"])
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1]
+    assert "goes on" not in outcome.out
+
+
+def test_a_search_leaves_the_time_that_pricing_its_placement_takes(
+    case: Case, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed, priced = Planner.fixed, list[float]()
+
+    def slow(planner: Planner, *words: Any, **options: Any) -> Any:
+        for _ in range(10):
+            clock.now += 1.0
+            planner.deadline.check()
+        priced.append(clock.now)
+        return fixed(planner, *words, **options)
+
+    searched = list[float]()
+    search = planning.find_plan
+
+    def forever(*words: Any) -> Any:
+        plan = search(*words)
+        deadline = words[3]
+        if priced:
+            # as long as it may
+            clock.now += deadline.seconds_left
+            searched.append(clock.now)
+        return plan
+
+    monkeypatch.setattr(place_step, "Estimator", QuickEstimator)
+    monkeypatch.setattr(Planner, "fixed", slow)
+    monkeypatch.setattr(planning, "find_plan", forever)
+    began = clock.now
+    outcome = case.step("place", "--time-limit", "200")
+    assert outcome.code == 0, outcome.error
+    assert searched, "a search after the first plan"
+    assert searched[0] <= began + 200 - 10 * planning.HOLDING_MARGIN
+    assert len(priced) > 1, "what it found is priced"
+    assert clock.now <= began + 200
+
+
+def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_no_other(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[int | str] = []
+    elaborate, leave = Prices._elaborate, Workspace.leave
+
+    def watched(prices: Prices, level: LevelCosts, deadline: Deadline) -> None:
+        events.append(level.cycles)
+        elaborate(prices, level, deadline)
+
+    def left(workspace: Workspace, *words: Any) -> None:
+        leave(workspace, *words)
+        events.append("plan")
+
+    monkeypatch.setattr(Prices, "_elaborate", watched)
+    monkeypatch.setattr(Workspace, "leave", left)
+    assert case.step("place", *OPTIONS).code == 0
+    without, plan = [*events], (case.out / "place" / "plan.json").read_bytes()
+    events.clear()
+    monkeypatch.setattr(planning, "MANY_MULTIPLIERS", 0)
+    assert case.step("place", *OPTIONS, "--gap", "1e-9").code == 0
+    first, slow = events[0], without[0]
+    assert isinstance(first, int)
+    assert isinstance(slow, int)
+    assert first > 10 * slow
+    assert "plan" in events[: events.index(slow)], "it is on disk before any other level is elaborated"
+    assert (case.out / "place" / "plan.json").read_bytes() == plan
+    # a least rate that it can't have is no reason to look there
+    events.clear()
+    assert case.step("place", *OPTIONS, "--least-fps", "2000").code == 0
+    assert events[0] == slow
