@@ -13,6 +13,8 @@ Meaning:
 
 * a slice whose bounds move with a variable but differ by a constant, ``x[i*16+16:i*16]``, is emitted as an
   indexed part select ``x[(i*16) +: 16]``; MyHDL emits ``x[(i*16)+16-1:(i*16)]``, which Verilog forbids;
+* the sensitivity list of a combinational process is in the order of its names; MyHDL has them in the order of a set of
+  texts, which differs from process to process;
 * every block remembers the instances made while it was elaborated (`created_instances`), so that
   `hdl.lint` can report one that wasn't returned; MyHDL drops it silently.
 """
@@ -65,6 +67,7 @@ def install() -> None:
         return
     _install_speed()
     _toVerilog._ConvertVisitor.accessSlice = _access_slice
+    _always_comb._AlwaysComb.__init__ = _init_always_comb
     _record_created_instances()
     _block._Block._dagtrain = True
 
@@ -286,6 +289,22 @@ def _access_slice(self: Any, node: ast.Subscript) -> None:
     self.context = None
     if widen:
         self.write("})")
+
+
+# ---------------------------------------------------------------------------------- sensitivity lists
+
+_original_init_always_comb = _always_comb._AlwaysComb.__init__
+
+
+def _init_always_comb(self: Any, func: Any, callinfo: Any) -> None:
+    """As MyHDL has it, with the sensitivity list in the order of names."""
+    _original_init_always_comb(self, func, callinfo)
+    rank: dict[int, int] = {}
+    for name in sorted(self.inputs):
+        found = self.symdict[name]
+        for signal in found if isinstance(found, list) else [found]:
+            rank.setdefault(id(signal), len(rank))
+    self.senslist = tuple(sorted(self.senslist, key=lambda signal: rank[id(signal)]))
 
 
 # ---------------------------------------------------------------------------------- created instances

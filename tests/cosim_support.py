@@ -10,7 +10,8 @@ from dagtrain.builder import GraphBuilder
 from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.emission.delivered import Delivered, load_delivered
-from dagtrain.emission.design import ClusterDesign
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
 from dagtrain.feeds import synthetic_feeds
@@ -18,7 +19,9 @@ from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.summary import base_layer
+from hdl.axi import AxiFormat
 from hdl.recipe import Recipe
 
 BATCH = 4
@@ -93,3 +96,10 @@ def tiny_placement(graph: Graph) -> dict[str, str]:
         node.name: DEVICES[int(base_layer(node.name) in ("conv2", "norm1") and not node.layer.pinned_to_host)]
         for node in graph.nodes
     }
+
+
+def tiny_design(library: ModuleLibrary) -> ClusterDesign:
+    """The tiny network on two devices, momenta of one layer in DRAM."""
+    graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
+    use = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
+    return design_cluster(graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=64, dram=use)

@@ -163,13 +163,17 @@ class Case:
             assert outcome.code == 0, f"{name}: {outcome.error}"
         return self
 
-    def pretend(self, step: str, earlier: tuple[str, ...], document: Mapping[str, Any]) -> None:
-        """A result of a step that takes long, with what other steps read of it."""
+    def pretend(
+        self, step: str, earlier: tuple[str, ...], document: Mapping[str, Any], beside: Mapping[str, str] | None = None
+    ) -> None:
+        """A result of a step that takes long, with what other steps read of it, and other texts by file name."""
 
         def work(folder: Path) -> None:
             (folder / f"{step}.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **document}))
+            for name, text in (beside or {}).items():
+                (folder / name).write_text(text)
 
-        self.workspace.run(step, {name: self.workspace.fingerprint(name) for name in earlier}, work)
+        self.workspace.leave(step, {name: self.workspace.fingerprint(name) for name in earlier}, work)
 
     def pretend_emit(self) -> Case:
         """The summary that `dagtrain emit` leaves of the plan."""

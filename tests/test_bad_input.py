@@ -25,6 +25,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from dagtrain import cli
 from dagtrain.emulator import Emulator
+from dagtrain.files import write_text
 from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step
 from tests.flow_support import CLUSTER, Case, Outcome, call, new_case, quick_costs, tiny_model
 from tests.import_support import save
@@ -484,8 +485,9 @@ def test_a_result_with_a_missing_file_names_the_file(
 
 
 def test_a_result_of_another_version_is_refused_with_both_versions(case: Case) -> None:
-    path = case.out / "emit" / "emit.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 99}))
+    text = json.dumps({**json.loads((case.out / "emit" / "emit.json").read_text()), "schema_version": 99})
+    earlier = {step: case.workspace.fingerprint(step) for step in ("import", "place")}
+    case.workspace.leave("emit", earlier, lambda folder: write_text(folder / "emit.json", text))
     refused_and_intact(
         case, ("report",), r"emit\.json has schema version 99, this version reads \d+; run `dagtrain emit`"
     )

@@ -14,19 +14,16 @@ from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.compare import compare_start
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.delivered import Delivered, load_delivered
-from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import MANIFEST_SCHEMA, DeliveryError
-from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.executor import Executor, Mode
 from dagtrain.feeds import synthetic_feeds
-from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.progress import Silent
-from hdl.axi import AxiFormat
 from hdl.errors import ToolError
 from hdl.simulate.design import cache_folder
-from tests.cosim_support import DEVICES, TINY_CYCLES, deliver, tiny_net, tiny_placement
+from tests.cosim_support import DEVICES, deliver, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 USED = DEVICES[:2]
@@ -34,10 +31,8 @@ USED = DEVICES[:2]
 
 @pytest.fixture(scope="module")
 def design() -> ClusterDesign:
-    """The tiny network on two devices, momenta of one layer in DRAM."""
-    graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
-    use = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
-    return design_cluster(graph, tiny_placement(graph), DEVICES, TINY_CYCLES, LIBRARY, word_bits=64, dram=use)
+    """Two devices, DRAM on one."""
+    return tiny_design(LIBRARY)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dagtrain.files import write_text
 from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.report_step import gather
 from dagtrain.passes.fold import fold_graph
@@ -151,11 +152,10 @@ def test_efficiency_that_nobody_measured_is_said_to_be_declared_only(case: Case)
 
 
 def test_measured_efficiency_is_that_of_the_measurement(case: Case) -> None:
-    case.pretend("cosim", ("emit",), COSIM)
     engine = engines(gather(case.workspace))[0]
     record = {"node": engine.node, "cycles_per_frame": engine.declared_cycles * 2, "waits_for": "its weights"}
     measured = {"schema_version": 1, "engines": [record]}
-    (case.out / "cosim" / "efficiency.json").write_text(json.dumps(measured))
+    case.pretend("cosim", ("emit",), COSIM, {"efficiency.json": json.dumps(measured)})
     text = page(case)
     assert 'id="not-measured"' not in text
     row = table(text, "engine-table")[0]
@@ -182,10 +182,8 @@ def test_missing_cosimulation_and_training_are_named(case: Case) -> None:
 def test_a_result_of_an_earlier_model_is_not_shown(case: Case) -> None:
     case.pretend("train", ("import",), {"epochs": EPOCHS})
     assert "81.25%" in page(case)
-    stamp = case.out / "train" / "stamp.json"
-    record = json.loads(stamp.read_text())
-    record["earlier"]["import"] = "another"
-    stamp.write_text(json.dumps(record))
+    shown = (case.out / "train" / "train.json").read_text()
+    case.workspace.leave("train", {"import": "another"}, lambda folder: write_text(folder / "train.json", shown))
     text = page(case)
     assert "81.25%" not in text
     assert "`dagtrain train` ran before an earlier step was run anew" in text

@@ -16,7 +16,7 @@ from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
-from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
+from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -29,7 +29,7 @@ from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 
-IMPORT_COMMAND = "dagtrain import MODEL.onnx"
+IMPORT_COMMAND = COMMANDS["import"]
 # batches of the float reference from which binary points are chosen
 CALIBRATION_BATCHES = 16
 # frames a calibration batch may have without data: large models cost seconds a frame

@@ -22,7 +22,16 @@ from dagtrain.flow.import_step import (
 )
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.splitting import SplitPlan, Splitter
-from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, program_hash, read_json
+from dagtrain.flow.workspace import (
+    COMMANDS,
+    SCHEMA_VERSION,
+    MissingStep,
+    Workspace,
+    digest,
+    file_digest,
+    program_hash,
+    read_json,
+)
 from dagtrain.ir import Graph
 from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.passes.schedule import needed_staleness, schedule
@@ -42,7 +51,7 @@ from placement.plan import Plan, plan_from_json
 from placement.search import SearchOptions, Solver
 from placement.validate import violations
 
-COMMAND = "dagtrain place --devices CLUSTER.toml"
+COMMAND = COMMANDS["place"]
 # the graph with layers in parts
 GRAPH = "graph.json"
 # the plan, and the instance that it speaks of
@@ -107,7 +116,8 @@ def run(
         begun_from, unfinished = workspace.fingerprint("place"), _start(workspace)
     else:
         begun_from = earlier["begun_from"] if earlier is not None else ""
-    lost = earlier is not None and not earlier["finished"] and unfinished is None
+    damaged = bool(workspace.fingerprint("place")) and not workspace.intact("place")
+    lost = damaged or (earlier is not None and not earlier["finished"] and unfinished is None)
     depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
     notes = {"problem": digest(problem), "begun_from": begun_from}
 
@@ -206,7 +216,8 @@ def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
 
 def load_placed_graph(workspace: Workspace) -> Graph:
     """The training graph that the plan is for: the imported one, or one with layers in parts that `place` left."""
-    workspace.require("import", IMPORT_COMMAND)
+    if not workspace.holds("place"):
+        workspace.require("import", IMPORT_COMMAND)
     own = workspace.require("place", COMMAND) / GRAPH
     return load_graph(own) if own.is_file() else load_training_graph(workspace)
 
@@ -237,7 +248,7 @@ def _relays(graph: Graph, plan: Plan) -> list[str]:
 
 def _earlier(workspace: Workspace, problem: str) -> Mapping[str, Any] | None:
     """What the last `place` noted of itself, if it was asked the same problem."""
-    if not workspace.fingerprint("place"):
+    if not workspace.intact("place"):
         return None
     try:
         meta: Mapping[str, Any] = read_json(workspace.folder("place") / "place.json", COMMAND)

@@ -9,7 +9,7 @@ from typing import Any
 from dagtrain.files import write_text
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.workspace import Workspace, read_json
+from dagtrain.flow.workspace import COMMANDS, Workspace, read_json
 from dagtrain.planning.choices import plan_pace
 from dagtrain.progress import Progress
 from dagtrain.report.contents import Contents
@@ -40,8 +40,8 @@ def run(workspace: Workspace, progress: Progress) -> StepResult:
 def gather(workspace: Workspace) -> Contents:
     """What the steps left; raises `MissingStep` where one that a report needs is missing."""
     graph = load_placed_graph(workspace)
-    place = workspace.require("place", "dagtrain place --devices CLUSTER.toml")
-    emit = workspace.require("emit", "dagtrain emit")
+    place = workspace.require("place", COMMANDS["place"])
+    emit = workspace.require("emit", COMMANDS["emit"])
     cosim, cosim_note = _optional(workspace, "cosim")
     train, train_note = _optional(workspace, "train")
     plan = load_plan(workspace)
@@ -67,7 +67,7 @@ def _optional(workspace: Workspace, step: str) -> tuple[Mapping[str, Any] | None
         return None, f"`dagtrain {step}` has not been run; the report has no results of it"
     if not workspace.holds(step):
         return None, f"`dagtrain {step}` ran before an earlier step was run anew; run it again to see its results"
-    return read_json(workspace.folder(step) / f"{step}.json", f"dagtrain {step}"), ""
+    return read_json(workspace.require(step, COMMANDS[step]) / f"{step}.json", COMMANDS[step]), ""
 
 
 def _measured(workspace: Workspace) -> list[Mapping[str, Any]] | None:

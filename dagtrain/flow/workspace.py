@@ -1,9 +1,13 @@
 """The working folder: what each step left there, and whether it still holds.
 
 Every step owns one folder ``<out>/<step>/``.  Its `stamp.json` fingerprints everything the step depended on:
-options, input files, the results of earlier steps and the program itself.  A step whose fingerprint is unchanged
+options, input files, the results of earlier steps and the program itself.  A step whose inputs are unchanged
 has nothing to do.  A step writes into a fresh folder that takes the place of the old one only when it is complete,
 so Ctrl-C, a full disk or an error leaves the earlier result as it was.
+
+The stamp vouches for the result: it holds the SHA-256 of every file, and whoever reads a result has all of it
+checked first, and all that it rests on.  A file that was changed, removed or added is an error that names it
+and the command that makes the result again; that command takes a spoilt result for none.
 
 The stamp also says which results of earlier steps the work rests on.  When one of those has been made anew since, the
 result no longer holds: steps that need it ask for it to be made again instead of mixing two models.
@@ -14,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +27,22 @@ from dagtrain.files import replaced_folder, write_text
 from hdl.errors import DagtrainError
 
 SCHEMA_VERSION = 1
-# steps whose results others rest on
-STEPS = ("import", "place", "emit", "cosim", "train")
+# of stamps
+STAMP_SCHEMA = 2
+STAMP = "stamp.json"
+# steps whose results others rest on, and the commands that make them
+COMMANDS = {
+    "import": "dagtrain import MODEL.onnx",
+    "place": "dagtrain place --devices CLUSTER.toml",
+    "emit": "dagtrain emit",
+    "cosim": "dagtrain cosim",
+    "train": "dagtrain train",
+}
+STEPS = tuple(COMMANDS)
+# step -> folder of working files for which its stamp does not vouch
+SCRATCH = {"cosim": "bench"}
+# spoilt files of a result that a message names
+SHOWN_FILES = 6
 
 
 class MissingStep(DagtrainError):
@@ -36,13 +54,17 @@ class Workspace:
     """The folder in which the steps leave their results."""
 
     root: Path
+    # step and fingerprint -> what is wrong with its files; looked at once
+    _looked: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def folder(self, step: str) -> Path:
         """Where a step leaves its results."""
         return self.root / step
 
     def require(self, step: str, command: str) -> Path:
-        """The folder of an earlier step's result; raises `MissingStep` naming the command to run first."""
+        """The folder of an earlier step's result, every file of it and of what it rests on as it was written.
+
+        Raises `MissingStep` naming what is wrong and the command to run."""
         folder = self.folder(step)
         if not self.fingerprint(step):
             raise MissingStep(f"{folder} holds no result of `dagtrain {step}`; run `{command}` first")
@@ -51,14 +73,21 @@ class Workspace:
             raise MissingStep(
                 f"{folder} is of an earlier `dagtrain {renewed}`, which has been run anew since; run `{command}` again"
             )
+        spoilt = [message for name in (*self._rests_on(step), step) if (message := self._spoilt(name))]
+        if spoilt:
+            raise MissingStep("; ".join(spoilt))
         return folder
 
     def holds(self, step: str) -> bool:
         """Whether a step left a result and nothing that it rests on has been made anew since."""
         return bool(self.fingerprint(step)) and not self._renewed(step)
 
+    def intact(self, step: str) -> bool:
+        """Whether a step left a result and its files are as it wrote them."""
+        return bool(self.fingerprint(step)) and not self._wrong_files(step)
+
     def fingerprint(self, step: str) -> str:
-        """The fingerprint under which a step last completed; "" if it never did."""
+        """The fingerprint of what a step last left, and of what from; "" if it never completed."""
         return str(self._stamp(step).get("fingerprint", ""))
 
     def run(self, step: str, depends_on: Mapping[str, Any], work: Callable[[Path], None]) -> bool:
@@ -71,25 +100,32 @@ class Workspace:
         return True
 
     def unchanged(self, step: str, depends_on: Mapping[str, Any]) -> bool:
-        """Whether a step's result is there and was made from the same."""
-        return self.fingerprint(step) == _fingerprint(step, depends_on)
+        """Whether a step's result is there, was made from the same, and is as it was written."""
+        return self._stamp(step).get("inputs") == _inputs(step, depends_on) and self.intact(step)
 
     def leave(self, step: str, depends_on: Mapping[str, Any], work: Callable[[Path], None]) -> None:
         """Have a step's result written, whole, in the place of the one before."""
-        fingerprint = _fingerprint(step, depends_on)
+        inputs = _inputs(step, depends_on)
         earlier = {name: value for name, value in depends_on.items() if name in STEPS}
         with replaced_folder(self.folder(step)) as fresh:
             work(fresh)
-            stamp = {"schema_version": SCHEMA_VERSION, "step": step, "fingerprint": fingerprint, "earlier": earlier}
-            write_text(fresh / "stamp.json", json.dumps(stamp, indent=1) + "\n")
+            files = _file_digests(step, fresh)
+            stamp = {"schema_version": STAMP_SCHEMA, "step": step, "inputs": inputs, "earlier": earlier, "files": files}
+            stamp["fingerprint"] = _fingerprint(stamp)
+            write_text(fresh / STAMP, json.dumps(stamp, indent=1) + "\n")
 
     def _stamp(self, step: str) -> dict[str, Any]:
-        """The stamp of a step's result; empty where there is none that can be read."""
+        """The stamp of a step's result; empty where there is none that can be read and fits itself."""
         try:
-            stamp = json.loads((self.folder(step) / "stamp.json").read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+            stamp = json.loads((self.folder(step) / STAMP).read_text())
+        except (OSError, ValueError, RecursionError):
             return {}
-        return stamp if isinstance(stamp, dict) else {}
+        if not isinstance(stamp, dict) or stamp.get("schema_version") != STAMP_SCHEMA:
+            return {}
+        tables = [stamp.get("files"), stamp.get("earlier")]
+        if not all(isinstance(table, dict) for table in tables) or stamp.get("fingerprint") != _fingerprint(stamp):
+            return {}
+        return stamp
 
     def _renewed(self, step: str) -> str:
         """The first step that a result rests on, at any distance, and that has been made anew since; "" if none."""
@@ -101,9 +137,63 @@ class Workspace:
                 return further
         return ""
 
+    def _rests_on(self, step: str) -> list[str]:
+        """The steps that a result rests on, at any distance, earliest first."""
+        direct = self._stamp(step).get("earlier", {})
+        found = {name for one in direct for name in (*self._rests_on(one), one)}
+        return [name for name in STEPS if name in found]
 
-def _fingerprint(step: str, depends_on: Mapping[str, Any]) -> str:
+    def _spoilt(self, step: str) -> str:
+        """What to say of a result whose files are not as they were written; "" if they are."""
+        wrong = self._wrong_files(step)
+        if not wrong:
+            return ""
+        more = f" and {len(wrong) - SHOWN_FILES} more" if len(wrong) > SHOWN_FILES else ""
+        command = COMMANDS.get(step, f"dagtrain {step}")
+        return f"{', '.join(wrong[:SHOWN_FILES])}{more} since `dagtrain {step}` ended; run `{command}` again"
+
+    def _wrong_files(self, step: str) -> tuple[str, ...]:
+        """Files of a result that are not as its stamp says, with what happened to them."""
+        key = step, self.fingerprint(step)
+        if key not in self._looked:
+            folder, written = self.folder(step), self._stamp(step).get("files", {})
+            found = _file_digests(step, folder)
+            self._looked[key] = tuple(
+                f"{folder / name} {_event(written.get(name), found.get(name))}"
+                for name in sorted({*written, *found})
+                if written.get(name) != found.get(name)
+            )
+        return self._looked[key]
+
+
+def _fingerprint(stamp: Mapping[str, Any]) -> str:
+    return digest({name: value for name, value in stamp.items() if name != "fingerprint"})
+
+
+def _event(written: str | None, found: str | None) -> str:
+    if written is None:
+        return "was added"
+    return "was removed" if found is None else "was changed"
+
+
+def _inputs(step: str, depends_on: Mapping[str, Any]) -> str:
     return digest({"step": step, "program": program_hash(), **depends_on})
+
+
+def _file_digests(step: str, folder: Path) -> dict[str, str]:
+    """Name below the folder -> SHA-256 of every file for which a stamp vouches."""
+    scratch = folder / SCRATCH.get(step, STAMP)
+    paths = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
+    own = [path for path in paths if path != folder / STAMP and not path.is_relative_to(scratch)]
+    return {path.relative_to(folder).as_posix(): _content_digest(path) for path in sorted(own)}
+
+
+def _content_digest(path: Path) -> str:
+    """SHA-256 of a file, or why it can't be told."""
+    try:
+        return file_digest(path)
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
 
 
 def digest(value: Any) -> str:
@@ -113,7 +203,8 @@ def digest(value: Any) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def program_hash() -> str:
