@@ -18,7 +18,7 @@ from onnx import ModelProto
 from dagtrain import cli
 from dagtrain.flow import place_step
 from dagtrain.flow.place_step import load_plan
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
+from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, Workspace, file_digests, stamp_fingerprint
 from hdl.layers.base import Layer
 from hdl.resources import Resources
 from tests.import_support import model, node, save
@@ -174,6 +174,13 @@ class Case:
                 (folder / name).write_text(text)
 
         self.workspace.leave(step, {name: self.workspace.fingerprint(name) for name in earlier}, work)
+
+    def restamp(self, step: str) -> None:
+        """As if the step had left its files as they are now."""
+        path = self.out / step / STAMP
+        stamp = json.loads(path.read_text())
+        stamp["files"] = file_digests(step, self.out / step)
+        path.write_text(json.dumps({**stamp, "fingerprint": stamp_fingerprint(stamp)}))
 
     def pretend_emit(self) -> Case:
         """The summary that `dagtrain emit` leaves of the plan."""

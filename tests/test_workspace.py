@@ -129,6 +129,18 @@ def test_another_result_from_the_same_inputs_makes_what_rests_on_it_void(tmp_pat
         Workspace(tmp_path).require("place", "again")
 
 
+def test_a_result_made_again_in_the_same_process_is_looked_at_again(tmp_path: Path) -> None:
+    space = Workspace(tmp_path)
+    write(space, "import", {"model": "a"}, graph="one")
+    (tmp_path / "import" / "graph").write_text("spoilt")
+    assert not Workspace(tmp_path).intact("import")
+    space = Workspace(tmp_path)
+    assert not space.intact("import")
+    assert write(space, "import", {"model": "a"}, graph="one")
+    assert space.intact("import")
+    assert space.require("import", "again") == tmp_path / "import"
+
+
 Spoil = Callable[[dict[str, object]], object]
 STAMPS: dict[str, Spoil] = {
     "another fingerprint": lambda stamp: stamp.update(fingerprint="another"),

@@ -109,10 +109,11 @@ class Workspace:
         earlier = {name: value for name, value in depends_on.items() if name in STEPS}
         with replaced_folder(self.folder(step)) as fresh:
             work(fresh)
-            files = _file_digests(step, fresh)
+            files = file_digests(step, fresh)
             stamp = {"schema_version": STAMP_SCHEMA, "step": step, "inputs": inputs, "earlier": earlier, "files": files}
-            stamp["fingerprint"] = _fingerprint(stamp)
+            stamp["fingerprint"] = stamp_fingerprint(stamp)
             write_text(fresh / STAMP, json.dumps(stamp, indent=1) + "\n")
+        self._looked.clear()
 
     def _stamp(self, step: str) -> dict[str, Any]:
         """The stamp of a step's result; empty where there is none that can be read and fits itself."""
@@ -123,7 +124,7 @@ class Workspace:
         if not isinstance(stamp, dict) or stamp.get("schema_version") != STAMP_SCHEMA:
             return {}
         tables = [stamp.get("files"), stamp.get("earlier")]
-        if not all(isinstance(table, dict) for table in tables) or stamp.get("fingerprint") != _fingerprint(stamp):
+        if not all(isinstance(table, dict) for table in tables) or stamp.get("fingerprint") != stamp_fingerprint(stamp):
             return {}
         return stamp
 
@@ -157,7 +158,7 @@ class Workspace:
         key = step, self.fingerprint(step)
         if key not in self._looked:
             folder, written = self.folder(step), self._stamp(step).get("files", {})
-            found = _file_digests(step, folder)
+            found = file_digests(step, folder)
             self._looked[key] = tuple(
                 f"{folder / name} {_event(written.get(name), found.get(name))}"
                 for name in sorted({*written, *found})
@@ -166,7 +167,8 @@ class Workspace:
         return self._looked[key]
 
 
-def _fingerprint(stamp: Mapping[str, Any]) -> str:
+def stamp_fingerprint(stamp: Mapping[str, Any]) -> str:
+    """The digest of a stamp's other fields."""
     return digest({name: value for name, value in stamp.items() if name != "fingerprint"})
 
 
@@ -180,7 +182,7 @@ def _inputs(step: str, depends_on: Mapping[str, Any]) -> str:
     return digest({"step": step, "program": program_hash(), **depends_on})
 
 
-def _file_digests(step: str, folder: Path) -> dict[str, str]:
+def file_digests(step: str, folder: Path) -> dict[str, str]:
     """Name below the folder -> SHA-256 of every file for which a stamp vouches."""
     scratch = folder / SCRATCH.get(step, STAMP)
     paths = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
