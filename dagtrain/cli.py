@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
-from collections.abc import Callable
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +20,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from dagtrain import threads as threads
+from dagtrain.files import working_folder
 from dagtrain.flow import (
     cosim_step,
     emit_step,
@@ -34,6 +40,9 @@ from dagtrain.progress import Progress
 from dagtrain.summary import Summary
 from hdl.errors import DagtrainError
 from hdl.timing import NET_PS
+
+# exit code of a fault of this program (EX_SOFTWARE of sysexits.h)
+CRASHED = 70
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -192,7 +201,7 @@ def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
     """Run steps in order; every failure a user can cause ends here, as one message and an exit code."""
     results: list[StepResult] = []
     try:
-        with BarProgress() as progress:
+        with working_folder(out), BarProgress() as progress:
             for job in jobs:
                 result = job(Workspace(out), progress)
                 results.append(result)
@@ -416,6 +425,23 @@ def _summary_table(summary: Summary) -> Table:
     return table
 
 
+def crash_report(error: Exception, words: Sequence[str]) -> str:
+    """Writes what is known of a fault of this program to a file; returns what to tell the user."""
+    text = "".join(traceback.format_exception(error))
+    versions = f"dagtrain {version('dagtrain')}, Python {sys.version.split()[0]}, {sys.platform}"
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        path = folder / f"dagtrain-crash-{os.getpid()}.txt"
+        try:
+            path.write_text(f"{versions}\n{shlex.join(words)}\n\n{text}")
+        except OSError:
+            continue
+        kept = f"{path} holds the details: please report it with that file"
+        break
+    else:
+        kept = "the details could not be written anywhere:\n" + text
+    return f"a fault of dagtrain itself, {type(error).__name__}: {error}; earlier results are untouched; {kept}"
+
+
 def main() -> None:
     """The entry point: one clear message and a non-zero exit code for everything a user can cause."""
     try:
@@ -429,6 +455,12 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}; free the place or choose another --out", file=sys.stderr)
         sys.exit(1)
+    except MemoryError:
+        print("error: out of memory; close other programs, or take a smaller model or batch", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        print(f"error: {crash_report(error, sys.argv)}", file=sys.stderr)
+        sys.exit(CRASHED)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from hdl.layers.host import METRICS
 from hdl.tensor import Kind
 
 # raised whenever the meaning of a checkpoint changes
-CHECKPOINT_SCHEMA = 1
+CHECKPOINT_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,10 @@ class Emulator:
         loss = METRICS.decode(records[:, 0]) if golden else records[:, 0]
         return Metrics(len(records), float(loss.mean()), float(records[:, 1].mean()))
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint; an interrupted write leaves the earlier one intact."""
+    def save(self, path: Path, record: Any = None) -> None:
+        """Write a checkpoint, one file; an interrupted write leaves the earlier one intact.
+
+        ``record`` is plain data that belongs to this state, such as the losses so far."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         document = {
             "schema": CHECKPOINT_SCHEMA,
@@ -120,26 +122,34 @@ class Emulator:
             "batches": self.executor.batches,
             "states": _pack(self.executor.states, arrays),
             "weights": _pack(self.executor.weights, arrays),
+            "record": record,
         }
         arrays["document"] = np.array(json.dumps(document))
         save_arrays(path, arrays)
 
-    def load(self, path: Path) -> None:
-        """Take up a checkpoint of the same graph; raises `StorageError` on another's."""
+    def load(self, path: Path) -> Any:
+        """Take up a checkpoint of the same graph; returns its record.  Raises `StorageError` on another's."""
         arrays = load_arrays(path)
         if "document" not in arrays:
             raise StorageError(f"{path} is not a checkpoint; it holds {', '.join(arrays) or 'nothing'}")
-        document = json.loads(str(arrays["document"]))
+        try:
+            document = json.loads(str(arrays["document"]))
+            missing = {"states", "weights", "batches", "record"} - set(document)
+        except (ValueError, TypeError, RecursionError):
+            missing = {"readable document"}
+        if missing:
+            raise StorageError(f"{path} has no {', '.join(sorted(missing))}; train from the beginning")
         wanted = {"schema": CHECKPOINT_SCHEMA, "graph": self.graph.name, "mode": self.executor.mode.value}
         for name, value in wanted.items():
-            if document[name] != value:
-                raise StorageError(f"{path} is of {name} {document[name]}, not {value}; train from the beginning")
+            if document.get(name) != value:
+                raise StorageError(f"{path} is of {name} {document.get(name)}, not {value}; train from the beginning")
         states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
         if not (_fits(self.executor.states, states) and _fits(self.executor.weights, weights)):
             raise StorageError(f"{path} is of another version of graph {self.graph.name}; train from the beginning")
         self.executor.states = states
         self.executor.weights = weights
         self.executor.batches = document["batches"]
+        return document["record"]
 
 
 def _host_ports(graph: Graph) -> tuple[str, str, str]:

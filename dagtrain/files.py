@@ -1,7 +1,12 @@
-"""Files that are whole or not there: write beside, then rename."""
+"""Files that are whole or not there: write beside, then rename.
+
+What a killed process left beside is called ``.NAME.tmp-…`` or ``.NAME.old-…``; the next that takes the working folder
+clears it away (`working_folder`).
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -11,6 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hdl.errors import DagtrainError
+
+# marks in the names of what is being written, and of what it takes the place of
+FRESH, OLD = ".tmp-", ".old-"
+# held by the process that works in a folder; says which
+LOCK = ".lock"
 
 
 class OutputError(DagtrainError):
@@ -26,7 +36,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically; parent folders are made.
 
     Raises `OutputError` for a full disk, a read-only folder and the like; nothing half-written stays."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    beside = path.with_name(f".{path.name}{FRESH}{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(data)
@@ -44,13 +54,13 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     Raises `OutputError` where the place cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}{FRESH}", dir=path.parent))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
     try:
         yield beside
         beside.chmod(0o755)
-        _swap(beside, path, path.with_name(f".{path.name}.old.{os.getpid()}"))
+        _swap(beside, path, path.with_name(f".{path.name}{OLD}{os.getpid()}"))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
     finally:
@@ -68,3 +78,60 @@ def _swap(fresh: Path, path: Path, old: Path) -> None:
             old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def working_folder(path: Path) -> Iterator[None]:
+    """The folder for this process alone; what earlier ones that were killed left half-written there is cleared away.
+
+    A folder that was not there is made, and goes again if nothing was written.  Raises `OutputError` where another
+    process works in it, or it can't be made."""
+    made = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:
+        # nothing can be written there: a step that would says so, one that has nothing to do need not
+        yield
+        return
+    try:
+        _take(lock, path)
+        try:
+            _clear(path)
+            yield
+        finally:
+            os.ftruncate(lock, 0)
+    finally:
+        os.close(lock)
+        if made and [entry.name for entry in path.iterdir()] == [LOCK]:
+            (path / LOCK).unlink()
+            path.rmdir()
+
+
+def _take(lock: int, path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
+        raise OutputError(
+            f"dagtrain is already at work in {path} ({holder}); wait until it has ended, or choose another --out"
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()}\n".encode(), 0)
+
+
+def _clear(path: Path) -> None:
+    """Old folders whose place is empty come back; all else that was under way goes."""
+    for old in path.glob(f".*{OLD}*"):
+        place = path / old.name[1:].rpartition(OLD)[0]
+        if not place.exists():
+            old.rename(place)
+    for pattern in (f".*{FRESH}*", f"*/.*{FRESH}*", f".*{OLD}*"):
+        for left in path.glob(pattern):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)

@@ -33,6 +33,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="a 
 Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
 Clock = Annotated[Number, Field(ge=Decimal("0.001"), le=2000, description="the clock in MHz, 0.001 to 2000")]
 DEFAULT_SHARE = Decimal("0.85")
+# bits a beat of the MAC port where the file says none: an element of any stream fits, however slow the link
+LEAST_WORD_BITS = 64
 # widths of an AXI4 data bus that serve a memory and are chosen where the file says none, and the widest of them: the
 # port of a memory controller for one channel of 64-bit DDR4
 DRAM_WORD_BITS = (64, 128, 256, 512)
@@ -188,6 +190,8 @@ def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
     """The cluster that a file's text describes; `file` names it in errors (see `read_cluster`)."""
     try:
         raw = tomllib.loads(text, parse_float=Decimal)
+    except RecursionError:
+        raise DagtrainError(f"{file}: not TOML: values are nested too deep; remove the brackets") from None
     except tomllib.TOMLDecodeError as error:
         where = f"{error}, line {len(text.splitlines())}" if "line" not in str(error) else str(error)
         raise DagtrainError(f"{file}: not TOML: {where}; correct that line") from error
@@ -349,8 +353,8 @@ def _link_problems(tables: FileTables) -> list[str]:
 
 
 def _word_bits(board: BoardTable, clock_hz: int) -> int:
-    """The narrowest power of two, from 8, that carries the board's link at the clock."""
-    bits = 8
+    """The narrowest power of two, from `LEAST_WORD_BITS`, that carries the board's link at the clock."""
+    bits = LEAST_WORD_BITS
     while bits * clock_hz < board.link_gbit_per_s * 10**9:
         bits *= 2
     return bits

@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_helper
 
 from dagtrain import cli
 from dagtrain.emulator import Emulator
 from dagtrain.files import write_text
 from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step
+from dagtrain.flow.import_step import load_training_graph
 from tests.flow_support import CLUSTER, Case, Outcome, call, new_case, quick_costs, tiny_model
 from tests.import_support import save
 
@@ -587,13 +589,13 @@ def test_a_read_only_disk_leaves_everything_as_it_was(step: str, case: Case, mon
 def test_a_working_folder_below_a_file_is_refused(fresh: Case) -> None:
     file = fresh.write("file", "a file")
     outcome = call("import", fresh.model, "--out", file / "build")
-    refused(outcome, "cannot write .*file/build/import: (Not a directory|File exists)", "choose another --out")
+    refused(outcome, "cannot write .*file/build: (Not a directory|File exists)", "choose another --out")
     assert file.read_text() == "a file"
 
 
 def test_a_working_folder_that_is_a_file_is_refused(fresh: Case) -> None:
     file = fresh.write("file", "a file")
-    refused(call("import", fresh.model, "--out", file), "cannot write .*file/import", "choose another --out")
+    refused(call("import", fresh.model, "--out", file), "cannot write .*file: File exists", "choose another --out")
     assert file.read_text() == "a file"
 
 
@@ -657,7 +659,7 @@ def test_ctrl_c_while_a_new_result_takes_the_place_of_the_old_one_brings_the_old
     words, before, rename = _changed(case, "place"), case.snapshot(), Path.rename
 
     def interrupt(path: Path, target: Path) -> Path:
-        if target == case.out / "place" and ".old." not in path.name:
+        if target == case.out / "place" and ".old-" not in path.name:
             raise KeyboardInterrupt
         return rename(path, target)
 
@@ -667,7 +669,7 @@ def test_ctrl_c_while_a_new_result_takes_the_place_of_the_old_one_brings_the_old
 
 
 def test_ctrl_c_from_outside_stops_a_running_training(case: Case) -> None:
-    data, checkpoint = case.data(), case.out / ".train-checkpoint.json"
+    data, checkpoint = case.data(), case.out / ".train-checkpoint.npz"
     command = [sys.executable, "-m", "dagtrain.cli", "train", "--data", str(data), "--out", str(case.out)]
     before = case.snapshot()
     with subprocess.Popen(
@@ -711,12 +713,84 @@ def test_a_training_goes_on_where_ctrl_c_stopped_it_and_ends_with_the_same_weigh
 
 
 def test_a_damaged_checkpoint_is_not_taken_up(case: Case) -> None:
-    for text in ("{", "[]", '{"depends": 3}'):
-        (case.out / ".train-checkpoint.json").write_text(text)
+    def checkpoint(record: object) -> bytes:
+        Emulator(load_training_graph(case.workspace)).save(case.out / "made.npz", record)
+        return (case.out / "made.npz").read_bytes()
+
+    whole = checkpoint({"depends": 3, "epochs": []})
+    for data in (b"", b"{", whole[:-40], whole, checkpoint({"depends": {}}), checkpoint(None), checkpoint([1])):
+        (case.out / ".train-checkpoint.npz").write_bytes(data)
         outcome = case.step("train", "--data", case.data(), "--epochs", 2)
         assert outcome.code == 0, outcome.error
         assert len(json.loads((case.out / "train" / "train.json").read_text())["epochs"]) == 2
         shutil.rmtree(case.out / "train")
+
+
+# ---- what other processes do, or did
+
+
+def test_a_second_run_in_the_same_folder_is_told_of_the_first(case: Case) -> None:
+    script = (
+        "import sys, pathlib\nfrom dagtrain.files import working_folder\n"
+        "with working_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(case.out)]
+    before = case.snapshot()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        refused(
+            case.step("report"),
+            rf"dagtrain is already at work in .*build \(process {first.pid}\)",
+            "choose another --out",
+        )
+        first.communicate("")
+    assert {name: data for name, data in case.snapshot().items() if name != ".lock"} == {
+        name: data for name, data in before.items() if name != ".lock"
+    }
+    assert case.step("report").code == 0
+
+
+def test_what_a_killed_run_left_half_written_is_cleared_and_what_it_moved_away_comes_back(case: Case) -> None:
+    before = case.snapshot()
+    (case.out / ".emit.tmp-x7f").mkdir()
+    (case.out / ".emit.tmp-x7f" / "emit.json").write_text("{")
+    (case.out / "import" / ".graph.json.tmp-12.34").write_text("half")
+    (case.out / ".train-checkpoint.npz.tmp-12.34").write_bytes(b"half")
+    (case.out / ".place.old-99").mkdir()
+    (case.out / "import").rename(case.out / ".import.old-99")
+    assert case.step("show").code in (0, 1)
+    assert case.step("place").code == 0
+    left = {str(path.relative_to(case.out)) for path in case.out.rglob(".*")}
+    assert left <= {".lock"}
+    assert {name: data for name, data in case.snapshot().items() if name != ".lock"} == {
+        name: data for name, data in before.items() if name != ".lock"
+    }
+
+
+def test_a_folder_in_which_nothing_was_written_is_not_left_behind(fresh: Case) -> None:
+    outcome = call("place", "--devices", fresh.cluster, "--out", fresh.root / "mistyped")
+    assert outcome.code == 1
+    assert not (fresh.root / "mistyped").exists()
+
+
+def test_weights_that_changed_beside_a_model_make_the_import_anew(fresh: Case) -> None:
+    proto = onnx.load(fresh.model)
+    external_data_helper.convert_model_to_external_data(proto, location="net.data", size_threshold=0)
+    onnx.save(proto, fresh.model)
+    assert "import: done" in fresh.step("import").out
+    assert "unchanged" in fresh.step("import").out
+    data = fresh.root / "net.data"
+    words = np.frombuffer(data.read_bytes(), "<f4") * np.float32(0.5)
+    data.write_bytes(words.tobytes())
+    assert "import: done" in fresh.step("import").out
+
+
+def test_place_refuses_words_of_the_network_that_carry_no_element(case: Case) -> None:
+    text = CLUSTER.replace("clock_mhz = 200", "clock_mhz = 200\nlink_word_bits = 8")
+    path = case.write("narrow.toml", text.replace("link_gbit_per_s = 100", "link_gbit_per_s = 1"))
+    wanted = r"narrow\.toml: cluster\.link_word_bits = 8: elements of .* have \d+ bits"
+    refused(case.step("place", "--devices", path), wanted, "write at least", "or leave it out")
 
 
 # ---- one message for programs, too
@@ -734,10 +808,11 @@ def test_all_steps_at_once_stop_at_the_first_that_fails(fresh: Case) -> None:
     assert outcome.code == 1
     assert "import: done" in outcome.out
     assert re.search(r"error: .*cluster\.toml: cluster is missing", outcome.error)
-    assert [path.name for path in fresh.out.iterdir()] == ["import"]
+    assert sorted(path.name for path in fresh.out.iterdir()) == [".lock", "import"]
 
 
 def test_every_command_of_the_command_line_is_tried_here() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands}
-    assert commands == {*INTERRUPTED, "show", "run"}
-    assert {step for step, _ in ORDER} | {"import", "run"} == commands
+    # timing takes Verilog files, not a working folder
+    assert commands == {*INTERRUPTED, "show", "run", "timing"}
+    assert {step for step, _ in ORDER} | {"import", "run", "timing"} == commands

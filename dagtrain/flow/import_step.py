@@ -16,8 +16,8 @@ from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
-from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, file_digest, read_json
-from dagtrain.ir import Graph
+from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
+from dagtrain.ir import Graph, Node
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
@@ -27,11 +27,15 @@ from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import summarise
 from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
-from importers.onnx import NormMode, import_model
+from importers.onnx import NormMode, external_files, import_model
 
 IMPORT_COMMAND = COMMANDS["import"]
 # batches of the float reference from which binary points are chosen
 CALIBRATION_BATCHES = 16
+# elements of all frames of a batch that calibration holds as float64: of one map, and of all, most of which are dropped
+# after their last reader
+LARGEST_MAP = 1 << 26
+LARGEST_GRAPH = 1 << 33
 # frames a calibration batch may have without data: large models cost seconds a frame
 SYNTHETIC_FRAMES = 2
 
@@ -61,7 +65,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     norm = _norm(options.norm)
     splits = parse_splits(options.splits)
     depends = {
-        "model": file_digest(options.model),
+        "model": model_digest(options.model),
         # from where `place` imports it again if it splits layers
         "path": str(options.model.resolve()),
         "name": options.model.stem,
@@ -95,6 +99,8 @@ def load_recipe(path: Path | None) -> Recipe:
         table = tomllib.loads(path.read_text())
     except OSError as error:
         raise RecipeError(f"{path}: {error.strerror}; give the path of a recipe") from error
+    except RecursionError:
+        raise RecipeError(f"{path} is not TOML: values are nested too deep; remove the brackets") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
     known = set(Recipe.__dataclass_fields__)
@@ -147,11 +153,37 @@ def parts_from_json(record: Mapping[str, str]) -> dict[str, Parts]:
     return {layer: Parts.parse(text) for layer, text in record.items()}
 
 
+def model_digest(model: Path) -> str:
+    """What identifies a model: the bytes of its file and of the files beside it that hold its weights."""
+    return digest([file_digest(path) for path in (model, *external_files(model)) if path.is_file()])
+
+
 def data_digest(source: str | None) -> str:
     """What identifies a data set: its name, or the bytes of its file."""
     if source is None or not Path(source).is_file():
         return str(source)
     return file_digest(Path(source))
+
+
+def check_size(graph: Graph, frames: int) -> None:
+    """Raises `DagtrainError` for a training graph that calibration could not hold in memory, before it tries."""
+    largest = max(graph.nodes, key=_map_elements)
+    total = sum(map(_map_elements, graph.nodes)) + sum(value.size for value in graph.parameters.values())
+    for elements, most, what in (
+        (_map_elements(largest), LARGEST_MAP, f"the map of {largest.name}"),
+        (total, LARGEST_GRAPH, f"all maps of {graph.name}"),
+    ):
+        if elements * frames > most:
+            raise DagtrainError(
+                f"{graph.name} is too large to be calibrated: {what}, {elements:,} elements a frame, would take "
+                f"{elements * frames * 8 / 2**30:,.1f} GiB for {frames} frames, more than {most * 8 / 2**30:.1f}; "
+                "export the model for smaller images, or choose a smaller batch"
+            )
+
+
+def _map_elements(node: Node) -> int:
+    """Elements a frame that a node makes."""
+    return sum(port.tensor.elements for port in node.layer.sources if not port.tensor.kind.per_batch)
 
 
 def _work(
@@ -194,7 +226,7 @@ def _work(
 
 def _source(model: Path, data: str | None) -> dict[str, str]:
     """Where a graph came from."""
-    return {"path": str(model.resolve()), "model": file_digest(model), "data": data_digest(data)}
+    return {"path": str(model.resolve()), "model": model_digest(model), "data": data_digest(data)}
 
 
 def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
@@ -216,6 +248,7 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
 
 def _with_formats(training: Graph, data: str | None) -> Graph:
     """The streaming graph with the number formats that data, or synthetic frames, ask for."""
+    check_size(training, SYNTHETIC_FRAMES if data is None else training.recipe.batch)
     return insert_forks(calibrate(training, _frames(training, data, training.recipe)))
 
 

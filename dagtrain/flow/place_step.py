@@ -101,8 +101,9 @@ def run(
         pins = parse_pins(options.pins, graph, cluster)
         return Planner(graph, cluster, estimator, search, pins, progress, deadline=deadline)
 
-    # wrong pins are told before anything is done
+    # wrong pins and words are told before anything is done
     whole = planner_of(graph)
+    check_words(graph, cluster, options.devices)
     problem = {
         "import": workspace.fingerprint("import"),
         "devices": file_digest(options.devices),
@@ -294,6 +295,18 @@ def read_options_cluster(options: PlaceOptions) -> Cluster:
     if problems:
         raise DagtrainError("; ".join(problems))
     return with_caps(read_cluster(options.devices), shares)
+
+
+def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:
+    """Raises `DagtrainError` where words of the network are narrower than what may have to cross it."""
+    bits = {f"{node.name}.{port.name}": port.tensor.fixed.width for node in graph.nodes for port in node.layer.sources}
+    widest = max(bits, key=lambda name: bits[name])
+    if len(cluster.devices) > 1 and cluster.link_word_bits < bits[widest]:
+        fitting = -(-bits[widest] // 8) * 8
+        raise DagtrainError(
+            f"{file}: cluster.link_word_bits = {cluster.link_word_bits}: elements of {widest} have {bits[widest]} "
+            f"bits, and a word carries whole elements; write at least {fitting}, or leave it out"
+        )
 
 
 def search_options(options: PlaceOptions) -> SearchOptions:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dagtrain.data import Dataset, load_dataset
 from dagtrain.emulator import Emulator, Metrics
+from dagtrain.executor import Executor
 from dagtrain.feeds import check_dataset
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import data_digest
@@ -21,6 +22,8 @@ from dagtrain.progress import Progress
 from dagtrain.storage import save_arrays
 from hdl.errors import DagtrainError
 
+# of an interrupted training, in the working folder
+CHECKPOINT = ".train-checkpoint.npz"
 # of the images, held out of training
 HELD_OUT = 0.2
 
@@ -67,7 +70,7 @@ def _work(
     graph = load_current_graph(workspace)
     data, held_out = check_dataset(graph, load_dataset(source), source).split(HELD_OUT, options.seed)
     emulator = Emulator(graph)
-    checkpoint = workspace.root / ".train-checkpoint"
+    checkpoint = workspace.root / CHECKPOINT
     epochs = _resume(emulator, checkpoint, depends)
     progress.begin("train", options.epochs * (len(data) // graph.recipe.batch))
     progress.advance(emulator.executor.batches)
@@ -75,28 +78,27 @@ def _work(
         trained = emulator.train_epoch(data, options.seed, epoch, lambda _n, m: progress.advance(note=str(m)))
         tested = emulator.evaluate(held_out)
         epochs.append(_record(epoch, trained, tested))
-        emulator.save(checkpoint.with_suffix(".npz"))
-        write_text(checkpoint.with_suffix(".json"), json.dumps({"depends": depends, "epochs": epochs}))
+        emulator.save(checkpoint, {"depends": depends, "epochs": epochs})
     progress.end(note=f"held out {epochs[-1]['held_out_accuracy']:.2%}")
     _write(folder, graph, emulator, data, held_out, epochs)
-    for suffix in (".npz", ".json"):
-        checkpoint.with_suffix(suffix).unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
 
 
 def _resume(emulator: Emulator, checkpoint: Path, depends: Mapping[str, Any]) -> list[dict[str, float]]:
     """Epochs that an interrupted run of the same training has behind it; its state is taken up."""
-    record = checkpoint.with_suffix(".json")
-    if not record.exists():
+    if not checkpoint.exists():
         return []
+    fresh = emulator.executor
     try:
-        found = json.loads(record.read_text())
-        if found["depends"] != json.loads(json.dumps(depends)):
-            return []
-        emulator.load(checkpoint.with_suffix(".npz"))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, DagtrainError):
-        return []
-    epochs: list[dict[str, float]] = found["epochs"]
-    return epochs
+        record = emulator.load(checkpoint)
+        if record["depends"] == json.loads(json.dumps(depends)):
+            epochs: list[dict[str, float]] = record["epochs"]
+            return epochs
+    except (KeyError, TypeError, DagtrainError):
+        # damaged, or of another training: this one begins anew
+        pass
+    emulator.executor = Executor(fresh.graph, fresh.mode)
+    return []
 
 
 def _record(epoch: int, trained: Metrics, tested: Metrics) -> dict[str, float]:

@@ -10,13 +10,13 @@ from dagtrain.ir import Graph
 from hdl.recipe import Recipe
 from importers.onnx.check import check_model
 from importers.onnx.handlers import HANDLERS
-from importers.onnx.load import load_proto
+from importers.onnx.load import external_files, load_proto
 from importers.onnx.lower import lower
 from importers.onnx.norm import NormMode, place_norm
 from importers.onnx.normalise import normalise
 from importers.onnx.problems import Problems
 
-__all__ = ["Imported", "NormMode", "import_model", "import_with_notes"]
+__all__ = ["Imported", "NormMode", "external_files", "import_model", "import_with_notes"]
 
 log = logging.getLogger(__name__)
 

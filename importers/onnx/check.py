@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from importers.onnx.model import Array, OnnxModel, OnnxNode, sort_nodes
 from importers.onnx.names import module_of
 from importers.onnx.problems import Problems
+from importers.onnx.schema import schema_problems, type_name
 
 OLDEST_OPSET = 9
 # stands for a batch of any size; not 1, so that a reshape that mixes frames is noticed
@@ -28,7 +29,7 @@ TRAINED = {"Conv", "Gemm", "MatMul", "BatchNormalization"}
 def check_model(proto: ModelProto, path: Path, known: Collection[str], problems: Problems) -> OnnxModel:
     """The model in plain Python, nodes sorted; what is wrong, and operators not ``known``, go to ``problems``."""
     opset = _opset(proto, problems)
-    nodes = _nodes(proto, problems)
+    nodes = _nodes(proto, opset, problems)
     constants = _constants(proto, problems)
     image, shape = _image(proto, constants, problems)
     outputs = _outputs(proto, nodes, problems)
@@ -42,6 +43,7 @@ def check_model(proto: ModelProto, path: Path, known: Collection[str], problems:
 
 
 def _opset(proto: ModelProto, problems: Problems) -> int:
+    """The version of ONNX's operators; the newest where the file's is not supported."""
     newest = onnx.defs.onnx_opset_version()
     versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
     if not versions:
@@ -50,10 +52,11 @@ def _opset(proto: ModelProto, problems: Problems) -> int:
     if not OLDEST_OPSET <= versions[0] <= newest:
         cure = f"export with an opset in {OLDEST_OPSET}..{newest}, or use onnx.version_converter"
         problems.add("", f"opset {versions[0]} is not supported", cure)
+        return newest
     return int(versions[0])
 
 
-def _nodes(proto: ModelProto, problems: Problems) -> tuple[OnnxNode, ...]:
+def _nodes(proto: ModelProto, opset: int, problems: Problems) -> tuple[OnnxNode, ...]:
     counts = Counter(node.name for node in proto.graph.node)
     uses = Counter(name for node in proto.graph.node if node.op_type not in ONLY_LOOK for name in node.input)
     nodes = []
@@ -61,6 +64,9 @@ def _nodes(proto: ModelProto, problems: Problems) -> tuple[OnnxNode, ...]:
     for index, item in enumerate(proto.graph.node):
         first = next((name for name in item.output if name), f"{item.op_type}_{index}")
         name = item.name if item.name and counts[item.name] == 1 else first
+        where = f"node {name} ({item.op_type})"
+        for what, cure in schema_problems(item, opset):
+            problems.add(where, what, cure)
         node = OnnxNode.from_proto(item, name, _module(item, name, uses))
         for name in node.outputs:
             if name and name in made:
@@ -88,10 +94,13 @@ def _constants(proto: ModelProto, problems: Problems) -> dict[str, Array]:
             problems.add(where, "are given twice", "remove one of the initialisers")
         try:
             value = numpy_helper.to_array(tensor)
-        except (ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+        except (ValueError, TypeError, KeyError, OverflowError, MemoryError, AttributeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             cure = "the file is damaged: export or download it again"
-            problems.add(where, f"their data do not fit the shape {list(tensor.dims)}: {reason}", cure)
+            if tensor.data_type not in TensorProto.DataType.values():
+                problems.add(where, f"are of type {type_name(tensor.data_type)}", cure)
+            else:
+                problems.add(where, f"their data do not fit the shape {_shown(tensor.dims)}: {reason}", cure)
             continue
         if tensor.data_type in FLOATS:
             value = value.astype(np.float32) if tensor.data_type != TensorProto.DOUBLE else value
@@ -100,6 +109,11 @@ def _constants(proto: ModelProto, problems: Problems) -> dict[str, Array]:
     for sparse in proto.graph.sparse_initializer:
         problems.add(f"weights {sparse.values.name}", "are sparse", "store them as a dense initialiser")
     return constants
+
+
+def _shown(dims: Sequence[int], most: int = 8) -> str:
+    """A shape, cut where it is long."""
+    return f"{list(dims[:most])}" if len(dims) <= most else f"{list(dims[:most])[:-1]} … ({len(dims)} dimensions)"
 
 
 def _finite(where: str, value: Array, problems: Problems) -> None:
@@ -131,8 +145,8 @@ def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[int, int, in
         return given
     kind = item.type.tensor_type
     if kind.elem_type not in FLOATS:
-        names = TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "unknown"
-        problems.add(where, f"has type {names}", "export with float images; conversion from bytes is the host's work")
+        cure = "export with float images; conversion from bytes is the host's work"
+        problems.add(where, f"has type {type_name(kind.elem_type)}", cure)
     if not kind.HasField("shape"):
         problems.add(where, "has no shape", "export with the shape (N, channels, height, width)")
         return given

@@ -37,6 +37,21 @@ def load_proto(path: Path) -> ModelProto:
     return _inline(model, path)
 
 
+def external_files(path: Path) -> list[Path]:
+    """Files beside a model that hold weights of it, whether they are there or not; none for what is no model."""
+    problems = Problems(str(path))
+    data = _read(path, problems)
+    model = ModelProto() if list(problems) else _parse(data, problems)
+    return sorted({path.parent / location for location in map(_location, _tensors(model.graph)) if location})
+
+
+def _location(tensor: TensorProto) -> str:
+    """The file of a tensor's data; "" where they are inside."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return ""
+    return next((str(entry.value) for entry in tensor.external_data if entry.key == "location"), "")
+
+
 def _read(path: Path, problems: Problems) -> bytes:
     if path.is_dir():
         problems.add("", "it is a folder", "give the path of an ONNX file")
@@ -76,7 +91,7 @@ def _load_external(model: ModelProto, folder: Path, problems: Problems) -> None:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         where = f"weights {tensor.name}"
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        location = _location(tensor)
         try:
             external_data_helper.load_external_data_for_tensor(tensor, str(folder))
         except (OSError, ValueError, onnx.checker.ValidationError) as error:

@@ -52,7 +52,11 @@ class OnnxNode:
 
 
 def _attribute(item: Any) -> Any:
-    value = helper.get_attribute_value(item)
+    try:
+        value = helper.get_attribute_value(item)
+    except ValueError:
+        # of no known type: nothing reads it, and what is left unread is named to the user
+        return None
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return list(value) if isinstance(value, list | tuple) or hasattr(value, "append") else value

@@ -7,6 +7,7 @@ Passes, in order: `drop_identities`, `fold_constants` (constants, shapes and the
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # larger constants enter shape inference by their shape alone
 SMALL = 64
+# elements of a constant that folding may make: more than the weights of any network that this tool is for
+LARGEST_CONSTANT = 1 << 28
 # never folded, though all inputs are known
 RANDOM = {
     "RandomNormal",
@@ -102,6 +105,9 @@ def _evaluate(
     results = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
     graph = helper.make_graph([node.to_proto()], "fold", infos, results)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    if _would_make(proto, {name: constants[name] for name in read}) > LARGEST_CONSTANT:
+        log.debug("%s would make a constant of more than %d elements", node, LARGEST_CONSTANT)
+        return None
     try:
         made = ReferenceEvaluator(proto).run(None, {name: constants[name] for name in read})
     except Exception as error:
@@ -109,6 +115,19 @@ def _evaluate(
         return None
     values = iter(made)
     return [np.asarray(next(values)) if name else np.zeros(0) for name in node.outputs]
+
+
+def _would_make(proto: onnx.ModelProto, given: Mapping[str, Array]) -> int:
+    """Elements of the largest result of a model of one node, as far as ONNX's inference tells; made of nothing."""
+    sized = onnx.ModelProto()
+    sized.CopyFrom(proto)
+    sized.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in given.items() if v.size <= SMALL)
+    try:
+        results = shape_inference.infer_shapes(sized, data_prop=True).graph.output
+    except (shape_inference.InferenceError, RuntimeError):
+        return 0
+    shapes = [[dim.dim_value for dim in item.type.tensor_type.shape.dim] for item in results]
+    return max((math.prod(shape) for shape in shapes), default=0)
 
 
 def _type(value: Array) -> int:
