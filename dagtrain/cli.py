@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
@@ -178,16 +178,25 @@ class BarProgress:
         self._task = self._bars.add_task(label, total=total, note="")
 
     def advance(self, units: int = 1, note: str = "") -> None:
-        """Move the newest bar."""
-        self._bars.update(self._task, advance=units)
-        self._note(note)
+        """Move the newest bar, unless it has ended."""
+        if self._task is not None:
+            self._bars.update(self._task, advance=units)
+            self._note(note)
 
     def end(self, note: str = "") -> None:
         """Fill the newest bar."""
+        if self._task is None:
+            return
         task = self._bars.tasks[self._task]
         total = task.total if task.total is not None else max(task.completed, 1)
         self._bars.update(self._task, total=total, completed=total)
         self._note(note)
+        self._task = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All bars."""
+        return list(self._bars.tasks)
 
     def _note(self, note: str) -> None:
         if note:
