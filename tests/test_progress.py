@@ -1,4 +1,4 @@
-"""What `dagtrain place` tells of its progress: all circuits counted, plan, bound and gap of searches, 100 % at the end."""
+"""What `dagtrain place` tells of its progress: all circuits counted, plan, bound and gap of searches, full at the end."""
 
 from __future__ import annotations
 

@@ -119,6 +119,20 @@ def test_a_search_leaves_the_time_that_pricing_its_placement_takes(
     assert clock.now <= began + 200
 
 
+def test_without_time_for_other_placements_the_one_found_is_priced_at_slower_levels(
+    case: Case, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def holding(planner: Planner, *_: Any) -> None:
+        # it takes so long that no search may begin after it
+        clock.now += 60.0 if planner._holding_seconds == 0.0 else 0.0
+        planner._holding_seconds = 60.0
+
+    monkeypatch.setattr(Planner, "_holding", holding)
+    outcome = case.step("place", "--time-limit", "150")
+    assert outcome.code == 0, outcome.error
+    assert json.loads((case.out / "place" / "plan.json").read_text())["throughput_fps"] > 0
+
+
 def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_no_other(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -495,7 +495,8 @@ class Planner:
                 last = placed = found_with_reserve
                 best = faster(best, self._holding(placed, found))
         except Ended:
-            if best is None:
+            # no time to look for others; what is left is for pricing
+            if best is None and self.deadline.over:
                 raise
         return best or self._at_slower_levels(last, levels, found)
 
