@@ -1,4 +1,4 @@
-"""What `dagtrain place` tells of its progress: all circuits counted, plan, bound and gap of searches, full at the end."""
+"""What `dagtrain place` tells of its progress: all circuits counted, plan, bound and gap of searches, full bars."""
 
 from __future__ import annotations
 
