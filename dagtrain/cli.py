@@ -138,7 +138,16 @@ Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
-Simulator = Annotated[str, typer.Option(help="verilator, icarus, or myhdl: a MyHDL testbench over VPI (slow).")]
+Simulator = Annotated[
+    str, typer.Option(help="verilator or icarus: a Verilog testbench; myhdl: a MyHDL testbench that plays the host.")
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="What runs the FPGAs under --simulator myhdl: verilator (the default) or icarus (over VPI, slow).",
+        show_default=False,
+    ),
+]
 NetPs = Annotated[int, typer.Option("--net-ps", help="Delay of a net between two cells, in picoseconds.")]
 Efficiency = Annotated[
     bool,
@@ -306,6 +315,7 @@ def cosim(
     stall: Stall = 0.25,
     latency: Latency = 200,
     simulator: Simulator = "verilator",
+    engine: Engine = None,
     data: Data = None,
     seed: Seed = 1,
     efficiency: Efficiency = True,
@@ -318,6 +328,7 @@ def cosim(
         stall=stall,
         latency_cycles=latency,
         simulator=simulator,
+        engine=engine,
         data=data,
         seed=seed,
         efficiency=efficiency,

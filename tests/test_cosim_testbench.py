@@ -1,4 +1,4 @@
-"""MyHDL testbenches drive the emitted Verilog of a device and of a cluster over VPI, bit for bit."""
+"""MyHDL testbenches drive the emitted Verilog of a device and of a cluster, compiled and over VPI, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.passes.memory_home import keep_in_dram
 from hdl.axi import AxiFormat
+from hdl.simulate.cosimulation import Engine
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net
 
@@ -29,19 +30,22 @@ def designed(kind: str, in_dram: tuple[str, ...] = ()) -> ClusterDesign:
     return design_cluster(outside, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64, dram=use)
 
 
-def train(design: ClusterDesign, folder: Path, batches: int = 2) -> ClusterRun:
+def train(design: ClusterDesign, folder: Path, batches: int = 2, engine: Engine = Engine.VERILATOR) -> ClusterRun:
     feeds = [synthetic_feeds(design.graph, BATCH, 100 + index) for index in range(batches)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=3)
     delivered = deliver(design, LIBRARY, folder / "emit")
     return simulate_under_myhdl(
-        delivered, design.graph, LIBRARY, feeds, folder / "bench", network, MemoryModel(), 0.3, 5
+        delivered, design.graph, LIBRARY, feeds, folder / "bench", network, MemoryModel(), 0.3, 5, engine
     )
 
 
-def test_a_device_under_a_myhdl_testbench_trains_to_the_bits_of_the_emulator(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "engine", [Engine.VERILATOR, pytest.param(Engine.ICARUS, marks=pytest.mark.slow)], ids=lambda engine: engine.value
+)
+def test_a_device_under_a_myhdl_testbench_trains_to_the_bits_of_the_emulator(engine: Engine, tmp_path: Path) -> None:
     design = designed("one", ("conv2.w.update",))
     assert len(design.devices) == 1
-    run = train(design, tmp_path, batches=1)
+    run = train(design, tmp_path, batches=1, engine=engine)
     assert run.mismatches == ()
     assert len(run.losses) == BATCH
     # master and momentum in DRAM, and those of all others

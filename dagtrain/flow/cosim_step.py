@@ -30,6 +30,7 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
+from hdl.simulate.cosimulation import Engine
 from placement.plan import Plan
 
 # poorly used engines that the summary names
@@ -44,8 +45,10 @@ class CosimOptions:
     # share of cycles in which hosts and network stall
     stall: float = 0.25
     latency_cycles: int = 200
-    # verilator or icarus run a Verilog bench, myhdl a MyHDL testbench over VPI in Icarus
+    # verilator or icarus run a Verilog bench, myhdl a MyHDL testbench of what `engine` runs
     simulator: str = "verilator"
+    # verilator or icarus, under MyHDL only; None: verilator
+    engine: str | None = None
     data: str | None = None
     seed: int = 1
     # also measure the MAC-slot efficiency of every engine, alone and without stalls, in Verilator
@@ -83,11 +86,29 @@ def _problems(options: CosimOptions) -> list[str]:
         problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
     if options.simulator not in SIMULATORS:
         problems.append(f"--simulator must be one of {', '.join(SIMULATORS)}, not {options.simulator}")
+    engines = [engine.value for engine in Engine]
+    if options.engine is not None and options.simulator != "myhdl":
+        problems.append(f"--engine {options.engine} goes with --simulator myhdl, not {options.simulator}")
+    elif options.engine is not None and options.engine not in engines:
+        problems.append(f"--engine must be one of {', '.join(engines)}, not {options.engine}")
     return problems
 
 
+def _engine(options: CosimOptions) -> Engine:
+    """What runs the Verilog under a MyHDL testbench."""
+    return Engine(options.engine or Engine.VERILATOR.value)
+
+
+def _tools(options: CosimOptions) -> tuple[str, ...]:
+    """The programs that the simulation needs."""
+    if options.simulator != "myhdl":
+        return SIMULATORS[options.simulator]
+    # MyHDL talks to Icarus over VPI
+    return SIMULATORS["verilator"] if _engine(options) is Engine.VERILATOR else SIMULATORS["myhdl"]
+
+
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
-    require_tools(*SIMULATORS[options.simulator], *(SIMULATORS["verilator"] if options.efficiency else ()))
+    require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
     plan, delivered = load_plan(workspace), load_emitted(workspace)
     graph = folded_graph(load_placed_graph(workspace), plan)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
@@ -114,11 +135,10 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
 
         if options.simulator == "myhdl":
             finish_engines()
-            progress.begin("MyHDL testbench")
             outcome = simulate_under_myhdl(
-                delivered, graph, modules, feeds, bench, network, memory, options.stall, options.seed
-            )
-            progress.end()
+                delivered, graph, modules, feeds, bench, network, memory, options.stall, options.seed,
+                _engine(options), progress,
+            )  # fmt: skip
         else:
             simulator = Simulator(options.simulator)
             outcome = simulate_cluster(

@@ -223,6 +223,11 @@ def load_placed_graph(workspace: Workspace) -> Graph:
     return load_graph(own) if own.is_file() else load_training_graph(workspace)
 
 
+def load_folded_graph(workspace: Workspace) -> Graph:
+    """The placed graph as the plan builds it: every layer as wide as its circuit is."""
+    return folded_graph(load_placed_graph(workspace), load_plan(workspace))
+
+
 def load_current_graph(workspace: Workspace) -> Graph:
     """The training graph of the plan if there is one that holds, else the imported one."""
     return load_placed_graph(workspace) if workspace.holds("place") else load_training_graph(workspace)

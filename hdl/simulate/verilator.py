@@ -92,16 +92,25 @@ def build(design: Design, module: VerilogModule) -> Path:
     kept = _kept(module.name, version, module.text, source, _harness_text(), *flags, *_COMPILE)
     if kept.exists():
         return kept
-    runtime, include = _runtime(version)
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
         module.write(folder)
         run_tool(["verilator", *flags, f"{module.name}.v", "-Mdir", "obj"], folder)
-        parts = [f'#include "{path.name}"\n' for path in sorted((folder / "obj").glob("*.cpp"))]
-        (folder / "obj" / "all.cc").write_text("".join(parts) + source)
-        run_tool([*_COMPILE, *include, "-Iobj", "obj/all.cc", *runtime, "-latomic", "-o", "sim"], folder)
-        _keep(folder / "sim", kept)
+        _keep(compile_unit(folder, source, [_HARNESS]), kept)
     return kept
+
+
+def compile_unit(folder: Path, source: str, beside: Sequence[Path] = (), optimise: bool = True) -> Path:
+    """The program of ``<folder>/obj``, where Verilator left its C++, and of ``source``, as one unit.
+
+    ``beside`` are C++ files that are compiled once and kept, as Verilator's runtime is.
+    ``optimise`` False builds fast and runs slowly."""
+    objects, include = _runtime(_verilator(shutil.which("verilator"), "--version"), beside)
+    parts = [f'#include "{path.name}"\n' for path in sorted((folder / "obj").glob("*.cpp"))]
+    (folder / "obj" / "all.cc").write_text("".join(parts) + source)
+    slow = [] if optimise else ["-O0"]
+    run_tool([*_COMPILE, *slow, *include, "-I.", "-Iobj", "obj/all.cc", *objects, "-latomic", "-o", "sim"], folder)
+    return folder / "sim"
 
 
 @cache
@@ -111,13 +120,13 @@ def _verilator(program: str | None, *words: str) -> str:
     return run_tool(["verilator", *words])
 
 
-def _runtime(version: str) -> tuple[list[Path], list[str]]:
-    """Object files of Verilator's own runtime and of the harness, compiled once, and the options to find headers, of
+def _runtime(version: str, beside: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Object files of Verilator's own runtime and of ``beside``, compiled once, and the options to find headers, of
     which Verilator's is precompiled: else the compiler spends most of its time on it."""
     root = Path(_verilator(shutil.which("verilator"), "--getenv", "VERILATOR_ROOT").strip() or "/usr/share/verilator")
     include = [f"-I{root / 'include'}", f"-I{root / 'include' / 'vltstd'}", f"-I{_HARNESS.parent}"]
     objects = []
-    for source in (root / "include" / "verilated.cpp", root / "include" / "verilated_threads.cpp", _HARNESS):
+    for source in (root / "include" / "verilated.cpp", root / "include" / "verilated_threads.cpp", *beside):
         objects.append(_compiled(source, ".o", version, [*include, "-c"]))
     header = _compiled(root / "include" / "verilated.h", ".h.gch", version, [*include, "-x", "c++-header"])
     # the compiler takes NAME.h.gch for NAME.h, and NAME.h itself should it be another version

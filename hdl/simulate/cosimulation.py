@@ -1,0 +1,213 @@
+"""Verilog under a MyHDL testbench: compiled by Verilator, or interpreted by Icarus over VPI.
+
+    program = build_cosimulation(Engine.VERILATOR, "conv", ports, [Path("conv.v")], folder)
+    verilog = program.attach({"clk": clk, "rst": rst, "x_valid": x.valid, ...})
+    myhdl.Simulation(verilog, testbench).run()
+
+Both engines speak the protocol of `myhdl.Cosimulation`, so a testbench can't tell them apart but by their speed:
+Verilator takes its time to compile and then runs as fast as MyHDL drives it, some ten thousand cycles a second; Icarus
+starts at once and slows down with the size of the circuit.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import myhdl
+
+from hdl.errors import ToolError
+from hdl.netlist import Direction, PortDecl
+from hdl.simulate.icarus import check_message_size, vpi_module
+from hdl.simulate.verilator import compile_unit
+from hdl.verilog import VERILATOR_UNROLL, run_tool
+
+BRIDGE = Path(__file__).with_name("myhdl_bridge.cpp")
+# seconds a build may take
+BUILD_TIMEOUT_S = 1800.0
+# statements a file, so that cores share the work without reading the large header too often, and a function: the
+# compiler's time grows faster than a function
+SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
+# bytes of Verilog beyond which compiling in parts, on more than one core, is quicker than one unit with a kept runtime
+LARGE_BYTES = 1_000_000
+# Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
+# which few designs need, it takes longer
+NOT_UNROLLED = "BLKLOOPINIT"
+
+
+class Engine(Enum):
+    """What runs the Verilog under a MyHDL testbench."""
+
+    VERILATOR = "verilator"
+    ICARUS = "icarus"
+
+
+@dataclass(frozen=True)
+class CosimulationProgram:
+    """A built simulation that waits for MyHDL to start it."""
+
+    # what `myhdl.Cosimulation` starts
+    command: tuple[str, ...]
+    # memory files are read from and written to here
+    folder: Path
+    ports: tuple[PortDecl, ...]
+
+    def attach(self, signals: Mapping[str, Any]) -> Any:
+        """Start it: a `myhdl.Cosimulation` for the arguments of `myhdl.Simulation`.
+
+        ``signals`` holds a MyHDL signal for each of `ports`, by name.  Raises `ToolError` for a missing signal, or one
+        of another width: MyHDL itself would cut or pad the value in silence."""
+        problems = []
+        for port in self.ports:
+            signal = signals.get(port.name)
+            width = None if signal is None else 1 if isinstance(signal.val, bool) else len(signal)
+            if width != port.width:
+                found = "no signal" if width is None else f"a signal of {width} bits"
+                problems.append(f"port {port.name} of {port.width} bits has {found}")
+        if problems:
+            raise ToolError("co-simulation: " + "; ".join(problems) + "; give each port a signal of its width")
+        with _inside(self.folder):
+            return myhdl.Cosimulation(list(self.command), **{port.name: signals[port.name] for port in self.ports})
+
+
+def build_cosimulation(
+    engine: Engine,
+    module: str,
+    ports: Sequence[PortDecl],
+    sources: Sequence[Path],
+    folder: Path,
+    *,
+    parameters: Mapping[str, str] | None = None,
+    on_rise: Mapping[str, Sequence[str]] | None = None,
+    optimise: bool = True,
+) -> CosimulationProgram:
+    """Build ``module`` of ``sources`` into ``folder`` to be driven by MyHDL.
+
+    Args:
+        ports: all ports of the module.
+        parameters: string parameters of the module, such as the files that its memories start with.
+        on_rise: extra one-bit signals that MyHDL drives, and the Verilog statements that are executed when one rises
+            (paths below the instance ``dut``), such as ``$writememh``.
+        optimise: False builds fast and runs slowly: right for some thousand cycles.
+
+    Raises:
+        ToolMissing: the simulator isn't installed.
+        ToolError: it refuses the Verilog, or the ports need messages longer than MyHDL reads (about 16 kbit).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    orders = tuple(PortDecl(name, 1, Direction.IN) for name in on_rise or {})
+    exposed = (*ports, *orders)
+    check_message_size(module, exposed)
+    files = [Path(source).resolve() for source in sources]
+    bridge = _Bridge(module, tuple(ports), orders, dict(parameters or {}), dict(on_rise or {}))
+    verilator = engine is Engine.VERILATOR
+    command = _build_verilator(folder, bridge, files, optimise) if verilator else _build_icarus(folder, bridge, files)
+    return CosimulationProgram(command, folder, exposed)
+
+
+@dataclass(frozen=True)
+class _Bridge:
+    """The module around the one that MyHDL drives.  Its own ports and nets are numbered, since a name that is legal in
+    Verilog need not be one in C++."""
+
+    module: str
+    ports: tuple[PortDecl, ...]
+    orders: tuple[PortDecl, ...]
+    parameters: Mapping[str, str]
+    on_rise: Mapping[str, Sequence[str]]
+
+    def member(self, port: PortDecl) -> str:
+        """The name of a port in Verilator's bridge."""
+        return f"port{(*self.ports, *self.orders).index(port)}"
+
+    def instance(self, names: Mapping[str, str]) -> str:
+        """The instance ``dut``, and what is done on orders."""
+        passed = ", ".join(f'.{name}("{value}")' for name, value in self.parameters.items())
+        connected = ", ".join(f".{port.name}({names[port.name]})" for port in self.ports)
+        lines = [f"{self.module} {f'#({passed}) ' if passed else ''}dut ({connected});"]
+        for order, statements in self.on_rise.items():
+            body = "\n".join(f"    {statement}" for statement in statements)
+            lines.append(f"always @(posedge {names[order]}) begin\n{body}\nend")
+        return "\n".join(lines)
+
+
+def _range(port: PortDecl) -> str:
+    return f"[{port.width - 1}:0] " if port.width > 1 else ""
+
+
+def _build_verilator(folder: Path, bridge: _Bridge, sources: Sequence[Path], optimise: bool) -> tuple[str, ...]:
+    everything = (*bridge.ports, *bridge.orders)
+    names = {port.name: bridge.member(port) for port in everything}
+    declared = ",\n".join(f"    {port.direction.value} wire {_range(port)}{names[port.name]}" for port in everything)
+    text = f"module bridge (\n{declared}\n);\n{bridge.instance(names)}\nendmodule\n"
+    rows = [
+        f'{"DRIVEN" if port.direction is Direction.IN else "READ"}({names[port.name]}, "{port.name}", {port.width})\n'
+        for port in everything
+    ]
+    # Verilator's makefiles refuse a path with spaces, such as a user's folder may have
+    with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
+        work = Path(name)
+        (work / "bridge.v").write_text(text)
+        (work / "ports.inc").write_text("".join(rows))
+        shutil.copy2(_compile(work, sources, optimise), folder / "bridge")
+    return (str(folder / "bridge"),)
+
+
+def _compile(work: Path, sources: Sequence[Path], optimise: bool) -> Path:
+    """The program of the bridge, whose Verilog and ports lie in ``work``."""
+    large = sum(path.stat().st_size for path in sources) > LARGE_BYTES
+    command: list[str | Path] = [
+        "verilator", "--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
+        "--top-module", "bridge", "-Mdir", "obj",
+    ]  # fmt: skip
+    if large:
+        shutil.copyfile(BRIDGE, work / BRIDGE.name)
+        command += ["--exe", "--build", "-j", "2", *SPLIT, "-CFLAGS", "-I..", BRIDGE.name]
+        fast = "-O1" if optimise else "-O0"
+        command += ["-MAKEFLAGS", f"OPT_FAST={fast} OPT_GLOBAL={fast} OPT_SLOW=-O0"]
+    command += ["bridge.v", *sources]
+    try:
+        run_tool(command, work, timeout=BUILD_TIMEOUT_S)
+    except ToolError as error:
+        if NOT_UNROLLED not in str(error):
+            raise
+        run_tool([*command, *VERILATOR_UNROLL], work, timeout=BUILD_TIMEOUT_S)
+    if large:
+        return work / "obj" / "Vbridge"
+    return compile_unit(work, BRIDGE.read_text(), optimise=optimise)
+
+
+def _build_icarus(folder: Path, bridge: _Bridge, sources: Sequence[Path]) -> tuple[str, ...]:
+    everything = (*bridge.ports, *bridge.orders)
+    names = {port.name: port.name for port in everything}
+    kinds = {Direction.IN: "reg", Direction.OUT: "wire"}
+    declared = "".join(f"{kinds[port.direction]} {_range(port)}{port.name};\n" for port in everything)
+    inward = ", ".join(port.name for port in everything if port.direction is Direction.IN)
+    outward = ", ".join(port.name for port in everything if port.direction is Direction.OUT)
+    (folder / "bridge.v").write_text(
+        f"module bridge;\n{declared}{bridge.instance(names)}\n"
+        f"initial begin\n    $from_myhdl({inward});\n    $to_myhdl({outward});\nend\nendmodule\n"
+    )
+    program = folder / "bridge.vvp"
+    run_tool(["iverilog", "-g2005", "-o", program, "-s", "bridge", *sources, folder / "bridge.v"])
+    vpi = vpi_module()
+    return ("vvp", "-M", str(vpi.parent), "-m", vpi.stem, str(program))
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Another working folder for a moment: a program that is started here stays there."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
