@@ -50,7 +50,7 @@ def stream_player(
     seed: int,
     contents: Any = None,
 ) -> Any:
-    """Offers ``depth`` beats from the image "beats" once, in order, at most one every two cycles, with stalls."""
+    """Offers ``depth`` beats from the image "beats" once, in order, one a cycle, with stalls."""
     width = len(y.payload)
     last = depth - 1
     address = Signal(intbv(0)[address_width(depth) :])
@@ -61,7 +61,7 @@ def stream_player(
 
     @always_comb
     def fetch() -> None:
-        read.next = go and not valid and not exhausted and not rst
+        read.next = go and (not valid or y.ready) and not exhausted and not rst
 
     @always(clk.posedge)
     def step() -> None:

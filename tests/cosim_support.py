@@ -17,6 +17,7 @@ from dagtrain.emission.project import write_cluster
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.batch_time import batch_time, edge_ways
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
@@ -26,6 +27,8 @@ from hdl.recipe import Recipe
 
 BATCH = 4
 CYCLES = 1200
+# what a rate that is printed may differ from a simulated one without stalls
+CLOSE = 0.02
 DEVICES = ("alpha", "beta", "gamma")
 # cycles a frame of `tiny_net`
 TINY_CYCLES = 64
@@ -103,3 +106,12 @@ def tiny_design(library: ModuleLibrary) -> ClusterDesign:
     graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
     use = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
     return design_cluster(graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=64, dram=use)
+
+
+def said_batch_cycles(design: ClusterDesign, network_cycles: int) -> int:
+    """Cycles of a batch as `batch_time` says, of a design whose network takes so long from port to port."""
+    crossing = {crossing.edge for crossing in design.crossings}
+    ways = edge_ways(
+        design.graph, design.fifo_beats, crossing, network_cycles=network_cycles, word_bits=design.form.word_bits
+    )
+    return batch_time(design.graph, ways).cycles

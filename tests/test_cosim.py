@@ -19,7 +19,20 @@ from dagtrain.ir import Graph
 from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
 from hdl.simulate.design import cache_folder
-from tests.cosim_support import BATCH, CYCLES, DEVICES, inception_net, placement, residual_net, simulate_design
+from tests.cosim_support import (
+    BATCH,
+    CLOSE,
+    CYCLES,
+    DEVICES,
+    inception_net,
+    placement,
+    residual_net,
+    said_batch_cycles,
+    simulate_design,
+)
+
+# between the ports of two devices
+NETWORK_CYCLES = 90
 
 
 def design(graph: Graph, kind: str, folds: Mapping[str, int] | None = None) -> tuple[ClusterDesign, ModuleLibrary]:
@@ -44,8 +57,11 @@ def run(
     seed: int = 1,
 ) -> ClusterRun:
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(4)]
-    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=seed)
-    return simulate_design(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
+    network = NetworkModel(latency_cycles=NETWORK_CYCLES, words=1, cycles=2, stall_256=40, seed=seed)
+    run = simulate_design(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
+    # stalls only cost
+    assert run.batch_cycles[-1] > (1 - CLOSE) * said_batch_cycles(made, NETWORK_CYCLES)
+    return run
 
 
 @pytest.mark.parametrize("staleness", [0, 2, BATCH])
@@ -100,10 +116,12 @@ def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
         for node in made.graph.nodes
     )
     other = replace(made, graph=replace(made.graph, nodes=nodes))
-    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(2)]
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(3)]
     run = simulate_design(
         other, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
     )
+    # nothing stalls here
+    assert run.batch_cycles[-1] == pytest.approx(said_batch_cycles(made, NETWORK_CYCLES), rel=CLOSE)
     assert any("master" in mismatch for mismatch in run.mismatches)
 
 

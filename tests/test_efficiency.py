@@ -115,7 +115,7 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
 
     def simulated(*_arguments: Any, before_run: Callable[[], None], **_options: Any) -> ClusterRun:
         before_run()
-        return ClusterRun(1000, 40.0, 10, (), (1.0,))
+        return ClusterRun(1000, 40.0, (160,), 10, (), (1.0,))
 
     monkeypatch.setattr(cosim_step, "load_emitted", lambda _workspace: Delivered(()))
     monkeypatch.setattr(cosim_step, "simulate_cluster", simulated)

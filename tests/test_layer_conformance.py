@@ -33,7 +33,12 @@ from tests.layer_support import (
     simulate,
     traffic,
 )
+from tests.passage_support import said_and_measured
 
+# cycles by which results of a layer may come sooner or later than said, beside the beats of a pixel of layers that
+# `Layer.required` reckons in whole pixels
+CLOSE_CYCLES = 3
+WHOLE_PIXELS = ("Concat", "Split")
 # examples of each class whose Verilog is simulated and synthesised; that of the others only in the slow suite
 QUICK = 2
 
@@ -178,8 +183,14 @@ def test_outputs_come_from_no_more_input_than_declared(name: str) -> None:
             assert run.outputs[made.names[source.name]] == found.outputs[source.name][:beats]
 
 
+def pixel_beats(layer: Layer) -> int:
+    """Most beats of a pixel of a layer whose pixels go on as a whole, else 0."""
+    ports = (*layer.sinks, *layer.sources) if type(layer).__name__ in WHOLE_PIXELS else ()
+    return max((port.tensor.shape[-1] // port.lanes for port in ports), default=0)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_output_comes_within_the_declared_pipeline_cycles(name: str) -> None:
+def test_outputs_come_when_the_declared_cycles_say(name: str) -> None:
     found, made = case(name), design(name)
     result = simulate(found, made, Backend.MYHDL, stall=0.0, seed=1)
     for source in found.layer.sources:
@@ -191,3 +202,7 @@ def test_the_first_output_comes_within_the_declared_pipeline_cycles(name: str) -
                 if not sink.tensor.kind.per_batch
             ]
             assert result.fire_cycles[source.name][0] - max(entered) <= found.layer.pipeline_cycles, source.name
+    if found.layer.sinks:
+        slack = CLOSE_CYCLES + pixel_beats(found.layer)
+        for source, first, last, *measured in said_and_measured(found.layer, result, BATCHES):
+            assert [first, last] == pytest.approx(measured, abs=slack), source

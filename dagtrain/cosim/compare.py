@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ class ClusterRun:
     cycles: int
     # mean interval between frames at the loss, over the second half of the run
     cycles_per_frame: float
+    # from the last frame of each batch to that of the next one, at the loss
+    batch_cycles: tuple[int, ...]
     # memory words and beats compared
     compared_words: int
     # empty if every bit is equal
@@ -117,7 +120,8 @@ def compare(
         got = dump.contents(read_memory(folder / dump.file_name))
         compared += len(want)
         mismatches += differences(f"{dump.device}: {holder.name}.{dump.image}", got, want)
-    return ClusterRun(log.cycles, _interval(log, frames), compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses))
+    intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
+    return ClusterRun(log.cycles, *intervals, compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses))
 
 
 def differences(what: str, got: Sequence[int], want: Sequence[int]) -> list[str]:
@@ -137,6 +141,12 @@ def _losses(port: Port, beats: Sequence[int]) -> list[float]:
     """Losses (element 0 of each record, u32.16) of recorded metrics."""
     codes = unpack(beats, port.tensor.fixed, port.lanes).reshape(-1, port.tensor.shape[-1])
     return [float(code) / 65536 for code in codes[:, 0]]
+
+
+def batch_cycles(stamps: Sequence[int], batches: int) -> tuple[int, ...]:
+    """Cycles from the end of each batch to that of the next one, of the cycles at which records came."""
+    records = max(1, len(stamps) // batches)
+    return tuple(later - end for end, later in itertools.pairwise(stamps[records - 1 :: records]))
 
 
 def _interval(log: RunLog, frames: int) -> float:

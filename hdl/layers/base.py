@@ -24,6 +24,7 @@ import numpy as np
 
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.stream import Stream
+from hdl.strips import Strips
 from hdl.tensor import Kind, Port
 
 State = dict[str, Any]
@@ -267,6 +268,28 @@ class Layer(ABC):
     def pipeline_cycles(self) -> int:
         """Cycles from an accepted last-needed input beat to the output beat it completes, unstalled (upper bound)."""
         return 4
+
+    def latency_cycles(self, source: str) -> int:
+        """As `pipeline_cycles`, but of one source and what it takes, not at most: `hdl.passage` rests on it.
+
+        Of a source that gives a tensor a batch, from the last input of the batch to the first beat."""
+        del source
+        return self.pipeline_cycles
+
+    @property
+    def strips(self) -> Strips | None:
+        """How an engine goes through a frame that works strip by strip; None of a layer that hands on what it gets."""
+        return None
+
+    @property
+    def weight_cycles(self) -> int:
+        """Cycles from the last beat of a version of the weights to the first operation with it."""
+        return 0
+
+    @property
+    def works_per_batch(self) -> bool:
+        """Whether nothing that passes its ports passes once a frame."""
+        return all(port.tensor.kind.per_batch for port in (*self.sinks, *self.sources))
 
     # ---- meaning ----------------------------------------------------------------------------------------
 

@@ -25,6 +25,9 @@ from hdl.stream import Stream
 from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
+# cycles from the last beat of a batch that adds to a sum until that sum is rounded and leaves, and the beat itself
+SUM_LATENCY = 6
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bias(ElementWise):
@@ -154,6 +157,11 @@ class BiasGradient(ElementWise):
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """As element-wise."""
         return super().fold(cycles, tile)
+
+    def latency_cycles(self, source: str) -> int:
+        """The first sums are complete when the last pixel begins; from there through the rounding."""
+        del source
+        return SUM_LATENCY - self.channels // self.lanes + (self.lanes > 1)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts batches, which the random bits depend on."""

@@ -29,6 +29,8 @@ from hdl.tensor import Kind, Port, Tensor
 SLACK = 4
 # registers from the last beat that a pixel needs to its first one out
 PIPELINE = 10
+# cycles through registers, adapters and queue
+LATENCY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,11 @@ class _SideBySide(Layer):
         """All beats of a pixel, at the port where it has most, and the registers."""
         lanes = (self.a_lanes, self.b_lanes, self.lanes)
         return max(channels // n for channels, n in zip(self.all_channels, lanes, strict=True)) + PIPELINE
+
+    def latency_cycles(self, source: str) -> int:
+        """From a pixel that is whole; its beats leave one after another while the next one comes."""
+        del source
+        return LATENCY
 
 
 @dataclass(frozen=True, kw_only=True)

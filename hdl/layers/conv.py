@@ -27,6 +27,7 @@ from hdl.engine.frame_buffers import REORDER_LATENCY, SHORTEST_PASS, reorder_fra
 from hdl.engine.gradient import ERRORS, FLUSH, MEMORY_TILES, GradientShape, gradient
 from hdl.engine.gradient_passes import LEAVE_LATENCY, gradient_passes
 from hdl.engine.mac import MacShape, operand_bits, tree_levels
+from hdl.engine.strips import WEIGHT_LATENCY, adapter_cycles, gradient_strips, result_strips
 from hdl.engine.walk import Axis, Walk
 from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
@@ -37,6 +38,7 @@ from hdl.layers.versions import by_version
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
+from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor
 
 DATA = Fixed(16, 8)
@@ -270,6 +272,22 @@ class _ConvEngine(Layer):
             f"{tile or 'no tile'} manages {cycles} cycles a frame; allow more cycles"
         )
 
+    @property
+    def weight_cycles(self) -> int:
+        """Through the width adapter into the buffer."""
+        return WEIGHT_LATENCY + adapter_cycles(self.w_lanes, self.tile.size)
+
+    def _result_strips(self, stored: str, stored_word: int, source: str, word: int) -> Strips:
+        """Strips of an engine with these elements a cycle of the map that it stores, and of its results."""
+        terms = self.tile.size // word
+        return result_strips(
+            self.walk,
+            {stored: (self.port(stored), stored_word)},
+            {source: (self.port(source), word)},
+            2 + tree_levels(terms),
+            load_cycles=self.load_cycles,
+        )
+
     # ---- weights by version
 
     def _weight_images(self, state: State, fixed: Fixed) -> dict[str, list[int]]:
@@ -356,6 +374,11 @@ class Conv(_ConvEngine):
     def pipeline_cycles(self) -> int:
         """The work of all rows that one input row may have held up, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of y."""
+        return self._result_strips("x", self.tile.pi, "y", self.tile.po)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Keeps the initial weights for the memory image."""
@@ -489,6 +512,11 @@ class ConvError(_ConvEngine):
     def pipeline_cycles(self) -> int:
         """The work of all rows that one row of e may have held up, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of dx."""
+        return self._result_strips("e", self.tile.po, "dx", self.tile.pi)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Keeps the initial weights for the memory image."""
@@ -635,6 +663,13 @@ class ConvGradient(_ConvEngine):
     def pipeline_cycles(self) -> int:
         """From the last input of a batch to its first gradients: the work of a row, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of e; an error waits until its row is at work."""
+        x, e, g = (self.port(name) for name in ("x", "e", "g"))
+        tile = self.tile
+        return gradient_strips(self.walk, (x, tile.pi), (e, tile.po), (g, tile.size), self.drain_cycles)
 
     @property
     def sum_bits(self) -> int:

@@ -22,7 +22,8 @@ from myhdl import block
 
 from hdl.engine.channelwise import ChannelShape, channel_convolution, channel_gradient
 from hdl.engine.gradient import FLUSH, GradientShape
-from hdl.engine.mac import operand_bits
+from hdl.engine.mac import operand_bits, tree_levels
+from hdl.engine.strips import WEIGHT_LATENCY, adapter_cycles, gradient_strips, result_strips
 from hdl.engine.walk import Walk
 from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError
@@ -34,6 +35,7 @@ from hdl.layers.windowed import _Windowed
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
+from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor
 
 DATA = Fixed(16, 8)
@@ -163,6 +165,16 @@ class _DepthwiseEngine(_Windowed):
             f"{self.name}, stride {self.stride}: {tile or 'no tile'} manages {cycles} cycles a frame; allow more cycles"
         )
 
+    @property
+    def weight_cycles(self) -> int:
+        """Through the width adapter into the buffer."""
+        return WEIGHT_LATENCY + adapter_cycles(self.w_lanes, self.tile.size)
+
+    def _result_strips(self, stored: str, source: str) -> Strips:
+        """Strips of the forward or the error engine."""
+        stores, gives = ({name: (self.port(name), self.tile.po)} for name in (stored, source))
+        return result_strips(self.walk, stores, gives, 2 + tree_levels(self.tile.pk))
+
     # ---- weights
 
     def _weight_memory(self, fixed: Fixed) -> tuple[Memory, ...]:
@@ -230,6 +242,11 @@ class DepthwiseConv(_DepthwiseEngine):
     def pipeline_cycles(self) -> int:
         """The work of all rows that one input row may have held up, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of y."""
+        return self._result_strips("x", "y")
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Keeps the initial weights for the memory image."""
@@ -324,6 +341,11 @@ class DepthwiseConvError(_DepthwiseEngine):
         """The work of all rows that one row of e may have held up, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
 
+    @property
+    def strips(self) -> Strips:
+        """Rows of dx."""
+        return self._result_strips("e", "dx")
+
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Keeps the initial weights for the memory image."""
         return {"initial": self.w_fixed.encode(parameters["w"])}
@@ -407,6 +429,13 @@ class DepthwiseConvGradient(_DepthwiseEngine):
     def pipeline_cycles(self) -> int:
         """From the last input of a batch to its first gradients: the work of a row, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of e; an error waits until its row is at work."""
+        x, e, g = (self.port(name) for name in ("x", "e", "g"))
+        lanes = self.tile.po
+        return gradient_strips(self.walk, (x, lanes), (e, lanes), (g, self.tile.size), self.drain_cycles)
 
     @property
     def sum_bits(self) -> int:

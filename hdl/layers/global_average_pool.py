@@ -26,6 +26,8 @@ from hdl.streams import m2s_pipe, queue, width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
 RECIPROCAL_BITS = 16
+# cycles through memory, scaling and rounding
+LATENCY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,11 @@ class _Averaging(ElementWise):
         factor, shift = self.reciprocal
         scaling = scale_cycles(width, factor) + rounding_cycles(source.fraction_bits + shift - target.fraction_bits)
         return 4 + scaling + self.groups
+
+    def latency_cycles(self, source: str) -> int:
+        """Memory, scaling, rounding, and the width adapter."""
+        del source
+        return LATENCY + int(len({port.lanes for port in (*self.sinks, *self.sources)}) > 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,10 @@ from typing import Any, Self
 import numpy as np
 from myhdl import block
 
+from hdl.engine.mac import tree_levels
 from hdl.engine.pool import PoolShape, pool, pool_error
+from hdl.engine.requantise import REQUANTISE_LATENCY
+from hdl.engine.strips import result_strips
 from hdl.engine.walk import Walk
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
@@ -26,6 +29,7 @@ from hdl.layers.base import Layer, State, Tape, Tile, divisors, lanes_for
 from hdl.layers.conv import waiting_cycles
 from hdl.layers.windowed import _Windowed
 from hdl.stream import Stream
+from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor
 
 DATA = Fixed(16, 8)
@@ -127,6 +131,19 @@ class _Pool(_Windowed):
         """The work of all rows that one stored row may have held up, and the pipeline."""
         return waiting_cycles(self.walk) + PIPELINE
 
+    @property
+    def strips(self) -> Strips:
+        """Rows of the result."""
+        stores, gives = (
+            {port.name: (port, self.engine_lanes) for port in ports} for ports in (self.sinks, self.sources)
+        )
+        return result_strips(self.walk, stores, gives, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
+
+    @property
+    def rounding_cycles(self) -> int:
+        """Cycles from an exact result to a rounded one."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaxPool(_Pool):
@@ -136,6 +153,11 @@ class MaxPool(_Pool):
     # of y and index
     y_lanes: int = 1
     x_fixed: Fixed = DATA
+
+    @property
+    def rounding_cycles(self) -> int:
+        """The largest value is one of those compared."""
+        return 0
 
     @property
     def sinks(self) -> tuple[Port, ...]:
@@ -220,6 +242,11 @@ class MaxPoolError(_Pool):
     dx_lanes: int = 1
     e_fixed: Fixed = ERROR
     dx_fixed: Fixed = ERROR
+
+    @property
+    def rounding_cycles(self) -> int:
+        """Of sums."""
+        return REQUANTISE_LATENCY
 
     @property
     def sinks(self) -> tuple[Port, ...]:

@@ -29,13 +29,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from hdl.engine.norm_backward import DX_AT, BackwardShape, norm_backward, norm_gradients
-from hdl.engine.norm_forward import RESULTS, Y_AT, ForwardShape, norm_forward
+from hdl.engine.norm_backward import DX_AT, GRADIENT_SUMS_AT, BackwardShape, norm_backward, norm_gradients
+from hdl.engine.norm_forward import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape, norm_forward
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
 from hdl.layers.norm_numbers import INVERSE_BITS, NORMAL, BackwardNumbers, ForwardNumbers
-from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
+from hdl.random_bits import ROUNDING_LATENCY, hash32, high_half, requantise_stochastically, stable_id, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import queue_latency
@@ -45,6 +45,8 @@ DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
 ERROR = Fixed(16, 12)
 INVERSE = Fixed(INVERSE_BITS, 14, signed=False)
+# cycles from rounded sums of gradients to the port
+QUEUE_LATENCY = 2
 # y can hold at least this magnitude: statistics start far from the data's, so a calibration sees y too small
 LEAST_RANGE_BITS = 3
 
@@ -105,6 +107,11 @@ class _Norm(Layer):
     def core(self) -> int:
         """Channels a cycle inside."""
         return self.core_lanes or self.lanes
+
+    @property
+    def adapter_cycles(self) -> int:
+        """Of width adapters at both ends."""
+        return 2 if self.core != self.lanes else 0
 
     @property
     def cycles_per_frame(self) -> int:
@@ -242,6 +249,11 @@ class OnlineNorm(_Norm):
     def pipeline_cycles(self) -> int:
         """From x to y, queue and adapters included."""
         return Y_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
+
+    def latency_cycles(self, source: str) -> int:
+        """Through the data path as far as the source, the queue, and the width adapters."""
+        made = {"y": Y_AT, "normal": NORMAL_AT, "inverse": X_AT}[source]
+        return made + queue_latency(RESULTS) + self.adapter_cycles
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """A word of the inside after another; ``inverse`` leaves with the first pixel."""
@@ -480,6 +492,13 @@ class OnlineNormBackward(_Norm):
     def pipeline_cycles(self) -> int:
         """From e to dx, queue and adapters included."""
         return DX_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
+
+    def latency_cycles(self, source: str) -> int:
+        """Through the data path, the queue, and the width adapters; the first sums of a batch are complete when its
+        last pixel begins."""
+        if source == "dx":
+            return DX_AT + queue_latency(RESULTS) + self.adapter_cycles
+        return GRADIENT_SUMS_AT + ROUNDING_LATENCY + QUEUE_LATENCY - self.groups
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """A word of the inside after another; ``inverse`` is needed with the first pixel."""

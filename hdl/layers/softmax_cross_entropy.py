@@ -26,6 +26,9 @@ from hdl.layers.softmax_numbers import VALUE_BITS, SoftmaxNumbers
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
+# cycles of pipelines and queues between the last code of a frame and its first error, its loss
+ERROR_LATENCY, METRICS_LATENCY = 16, 13
+
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxCrossEntropy(Layer):
@@ -107,6 +110,10 @@ class SoftmaxCrossEntropy(Layer):
     def pipeline_cycles(self) -> int:
         """Twice over all classes, once through the divider, and pipelines."""
         return 2 * self.classes + self.numbers.quotient_shift + 32
+
+    def latency_cycles(self, source: str) -> int:
+        """From the last of x: exponentials of all classes, the divider, and pipelines; the loss needs no product."""
+        return self.classes + self.numbers.quotient_shift + (METRICS_LATENCY if source == "metrics" else ERROR_LATENCY)
 
     # ---- meaning
 

@@ -1,0 +1,225 @@
+"""When a layer's results leave, given when its inputs come: a recurrence over frames, without simulating a cycle.
+
+A `Flow` says when each element of a tensor passes a port, kept at the first and the last beat of every row.  `Passage`
+takes one layer through its frames in order.  What it knows of the layer is declared there: `Layer.required` and
+`Layer.pipeline_cycles`, or of an engine that works strip by strip its `Strips`, rests at the end of a batch
+(`drain_cycles`), loads of weights (`load_cycles`).  Nothing waits for room here: FIFOs are deep enough for the steady
+interval (`dagtrain.passes.buffers`), and a frame that is held up earlier than the slowest engine waits there instead.
+
+With a(n) the cycle at which element n has come, an engine of strips 0, 1, … in one frame has
+
+    begin(i) = max(end(i - 1), a(stored(i)) + begin_cycles, a'(along(i - 1) + a word) + along_cycles,
+                   weights + weight_cycles)
+    end(i)   = max(begin(i) + cycles(i), a'(along(i)) + along_cycles + along_work)
+
+where end(-1) is the end of the frame before, or of the engine's rest after the batch before, or load_cycles later when
+it keeps one version of its weights and the frame wants the next one; row i of its result has
+left at end(i) + result_cycles.  Any other layer gives element n at max over its sinks of a(required(n)) +
+pipeline_cycles.  No port passes more than a beat a cycle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from hdl.fixed import FloatArray
+from hdl.layers.base import Layer
+from hdl.tensor import Port, Tensor
+
+# before everything
+LONG_AGO = -1e18
+
+
+@dataclass(frozen=True)
+class Flow:
+    """When the elements of a tensor pass: cycles at some of them, evenly between."""
+
+    # counts, ascending
+    elements: FloatArray
+    # by which so many have passed
+    cycles: FloatArray
+
+    @property
+    def first(self) -> float:
+        """The cycle of the first beat."""
+        return float(self.cycles[0])
+
+    @property
+    def last(self) -> float:
+        """The cycle of the last beat."""
+        return float(self.cycles[-1])
+
+    def at(self, elements: FloatArray) -> FloatArray:
+        """When so many have passed."""
+        return np.asarray(np.interp(elements, self.elements, self.cycles), np.float64)
+
+    def later(self, cycles: float) -> Flow:
+        """The same flow, later."""
+        return Flow(self.elements, self.cycles + cycles)
+
+
+def marks(tensor: Tensor, lanes: int) -> FloatArray:
+    """The elements at which a flow is kept: the ends of the first beat, of the first pixel and of the last beat of
+    every row."""
+    if tensor.kind.per_batch:
+        rows, within = 1, {min(lanes, tensor.elements), tensor.elements}
+    else:
+        rows, columns, channels = tensor.shape
+        within = {min(lanes, columns * channels), channels, columns * channels}
+    row = tensor.elements // rows
+    return np.array([start * row + count for start in range(rows) for count in sorted(within)], np.float64)
+
+
+@dataclass
+class Passing:
+    """A port, and when its last beat passed."""
+
+    port: Port
+    # cycles that a beat holds the port
+    beat_cycles: int = 1
+    last: float = LONG_AGO
+
+    @cached_property
+    def marks(self) -> FloatArray:
+        """See `marks`."""
+        return marks(self.port.tensor, self.port.lanes)
+
+    @cached_property
+    def _even(self) -> FloatArray:
+        """Cycles from the first beat to those of the marks at full rate."""
+        return (np.ceil(self.marks / self.port.lanes) - 1) * self.beat_cycles
+
+    def passed(self, cycles: FloatArray) -> Flow:
+        """A tensor of which so many elements are offered by ``cycles``, at the marks, as it passes."""
+        start = np.maximum(cycles - self._even, self.last + self.beat_cycles)
+        flow = Flow(self.marks, np.maximum.accumulate(start) + self._even)
+        self.last = flow.last
+        return flow
+
+
+@dataclass
+class Passage:
+    """One layer, frame after frame."""
+
+    layer: Layer
+    # the engine is free; the weights in use came; the last frame began
+    free: float = LONG_AGO
+    weights: float = LONG_AGO
+    began: float = LONG_AGO
+    ports: dict[str, Passing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        strips = self.layer.strips
+        widths = strips.words if strips else {}
+        for port in (*self.layer.sinks, *self.layer.sources):
+            self.ports[port.name] = Passing(port, max(1, port.lanes // widths.get(port.name, port.lanes)))
+
+    def frame(self, offered: Mapping[str, Flow], weights: float = LONG_AGO, *, ends_batch: bool) -> dict[str, Flow]:
+        """Flows of the sources, by port, of the next frame.
+
+        ``offered``: at the sinks of frames, and with the last frame of a batch of gradients.
+        ``weights``: the cycle at which the last weight of its version came.
+        ``ends_batch``: the frame is its batch's last, with which go gradients and new weights."""
+        taken = {name: self._taken(name, flow) for name, flow in offered.items()}
+        if self.layer.strips is None:
+            return self._at_once(taken, weights + self.layer.weight_cycles, ends_batch)
+        return self._in_strips(taken, weights, ends_batch)
+
+    def host(self) -> dict[str, Flow]:
+        """Flows of a layer without sinks: a host that always has the next beat."""
+        return {
+            port.name: self.ports[port.name].passed(np.zeros(len(self.ports[port.name].marks)))
+            for port in self.layer.sources
+        }
+
+    def _taken(self, name: str, flow: Flow) -> Flow:
+        passing = self.ports[name]
+        return passing.passed(flow.at(passing.marks))
+
+    @cached_property
+    def _needs(self) -> dict[str, dict[str, FloatArray]]:
+        """Source -> sink -> elements that must have come for those of the source's marks."""
+        found: dict[str, dict[str, FloatArray]] = {}
+        for port in self.layer.sources:
+            if not port.tensor.kind.per_batch:
+                needs = [self.layer.required(port.name, int(count)) for count in self.ports[port.name].marks]
+                found[port.name] = {sink: np.array([need[sink] for need in needs], np.float64) for sink in needs[0]}
+        return found
+
+    def _at_once(self, taken: Mapping[str, Flow], ready: float, ends_batch: bool) -> dict[str, Flow]:
+        layer, made = self.layer, dict[str, Flow]()
+        # the engine's own work, where it takes longer than to pass the beats, begins no sooner than a frame later
+        began = max(self.began + layer.cycles_per_frame, ready)
+        for port in layer.sources:
+            if not port.tensor.kind.per_batch:
+                times = [taken[sink].at(count) for sink, count in self._needs[port.name].items()]
+                offered = np.max(times, axis=0)
+                begins = float(offered[0])
+                offered = np.maximum(offered, began) + layer.latency_cycles(port.name)
+                made[port.name] = self.ports[port.name].passed(offered)
+        if made:
+            self.began = max(began, begins)
+        last = max(flow.last for flow in taken.values())
+        for port in layer.sources:
+            if port.tensor.kind.per_batch and ends_batch:
+                # of a batch: with what comes once a batch, or after the last frame
+                first = max(flow.first for flow in taken.values()) if layer.works_per_batch else last
+                passing = self.ports[port.name]
+                made[port.name] = passing.passed(
+                    np.linspace(first, last, len(passing.marks)) + layer.latency_cycles(port.name)
+                )
+        return made
+
+    def _in_strips(self, taken: Mapping[str, Flow], weights: float, ends_batch: bool) -> dict[str, Flow]:
+        layer, strips = self.layer, self.layer.strips
+        assert strips is not None
+        # a version that is loaded in the place of the one before comes when that is out of use
+        loads = strips.load_cycles if weights > self.weights else 0
+        clock = max(self.free + loads, weights + layer.weight_cycles)
+        self.weights = weights
+        there = np.full(len(strips.cycles), LONG_AGO)
+        for sink, counts in strips.stored.items():
+            there = np.maximum(there, taken[sink].at(counts) + strips.begin_cycles)
+        through = np.full(len(strips.cycles), LONG_AGO)
+        for sink, counts in strips.along.items():
+            before = np.concatenate([[0.0], counts[:-1]]) + strips.words[sink]
+            there = np.maximum(there, taken[sink].at(before) + strips.along_cycles)
+            through = np.maximum(through, taken[sink].at(counts) + strips.along_cycles + strips.along_work)
+        begins, ends = np.empty(len(there)), np.empty(len(there))
+        for index, cycles in enumerate(strips.cycles):
+            begins[index] = max(clock, there[index])
+            clock = max(begins[index] + cycles, through[index])
+            ends[index] = clock
+        self.free = clock
+        made: dict[str, Flow] = {}
+        for port in layer.sources:
+            passing = self.ports[port.name]
+            if not port.tensor.kind.per_batch:
+                made[port.name] = passing.passed(self._results(port, begins, ends))
+            elif ends_batch:
+                made[port.name] = passing.passed(np.full(len(passing.marks), clock + strips.result_cycles))
+        if ends_batch:
+            self.free = clock + strips.rest_cycles
+        return made
+
+    def _results(self, port: Port, begins: FloatArray, ends: FloatArray) -> FloatArray:
+        """When the marks of a source are offered, of its strips."""
+        strips, count = self.layer.strips, len(self.ports[port.name].marks)
+        assert strips is not None
+        rows = port.tensor.shape[0]
+        if strips.reordered:
+            return np.full(count, ends[-1] + strips.result_cycles)
+        word = strips.words.get(port.name, port.lanes)
+        # what is left of the last word when its first beat has left
+        left = max(0, math.ceil(word / port.lanes) - 1)
+        row = port.tensor.elements // rows
+        begins, ends = begins[-rows:, None], ends[-rows:, None]
+        within = self.ports[port.name].marks[: count // rows]
+        share = np.minimum(row, np.ceil(within / word) * word) / row
+        offered = begins + (ends - begins) * share + left * (within == row) + strips.result_cycles
+        return np.asarray(offered, np.float64).reshape(-1)
