@@ -61,6 +61,22 @@ class Recording:
     beats: int
     # Verilog path of the array below the bench
     path: str
+    # that sends it
+    device: str
+
+
+@dataclass(frozen=True)
+class WeightLog:
+    """The file to which the bench writes every beat of new weights."""
+
+    file_name: str
+    # that sends them
+    device: str
+    edge: str
+    # a batch
+    beats: int
+    # Verilog prefix of the stream's nets below the bench
+    net: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,7 @@ class Bench:
     dumps: tuple[Dump, ...]
     # library modules of the bench
     modules: tuple[str, ...]
+    weights: tuple[WeightLog, ...] = ()
 
 
 def design_bench(
@@ -125,9 +142,21 @@ def design_bench(
                 played[host.node] = file_name
             else:
                 path = _add_recorder(assembly, library, host, beats, options)
-                recorded[host.node] = Recording(file_name, beats, path)
-    texts = {CLUSTER: assembly.module().to_verilog(), BENCH: _bench_text(devices, recorded, dumps, options)}
-    return Bench(texts, played, recorded, tuple(dumps), bench_modules(assembly, devices))
+                recorded[host.node] = Recording(file_name, beats, path, device.manifest.device)
+    weights = tuple(
+        WeightLog(
+            f"{verilog_name(record.edge)}.weights.txt",
+            device.manifest.device,
+            record.edge,
+            record.beats_per_batch,
+            f"dut.fpga_{device.manifest.top}.{record.net}",
+        )
+        for device in devices
+        for record in device.manifest.weights
+    )
+    text = _bench_text(devices, recorded, weights, dumps, options)
+    texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
+    return Bench(texts, played, recorded, tuple(dumps), bench_modules(assembly, devices), weights)
 
 
 def bench_modules(assembly: Assembly, devices: Sequence[DeliveredDevice]) -> tuple[str, ...]:
@@ -357,33 +386,47 @@ def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stal
 def _bench_text(
     devices: Sequence[DeliveredDevice],
     recorded: Mapping[str, Recording],
+    weights: Sequence[WeightLog],
     dumps: Sequence[Dump],
     options: BenchOptions,
 ) -> str:
-    """The outermost module: counts the weight beats of every update and dumps state when all is done."""
+    """The outermost module: writes and counts the weight beats of every update, and dumps state when all is done."""
     batches = options.frames // options.batch
     counters, conditions, dump_lines = [], [], []
-    for device in devices:
-        for weights in device.manifest.weights:
-            counter = f"seen_{verilog_name(weights.edge)}"
-            counters.append((counter, f"dut.fpga_{device.manifest.top}.{weights.net}"))
-            conditions.append(f"{counter} == {batches * weights.beats_per_batch}")
+    for log in weights:
+        counter = f"seen_{verilog_name(log.edge)}"
+        counters.append((counter, log.net))
+        conditions.append(f"{counter} == {batches * log.beats}")
     for dump in dumps:
         dump_lines.append(f"            {dump.statement}")
     total = sum(recording.beats for recording in recorded.values())
     for recording in recorded.values():
         dump_lines.append(f'            $writememh("{recording.file_name}", {recording.path});')
     done = " && ".join([f"recorded == {total}", *conditions])
-    declarations = "\n".join(f"reg [31:0] {counter} = 0;" for counter, _net in counters)
-    counting = "\n".join(
-        f"    if ({net}_valid && {net}_ready) {counter} <= {counter} + 1;" for counter, net in counters
+    declarations = "\n".join(f"reg [31:0] {counter} = 0;\ninteger file_{counter};" for counter, _net in counters)
+    opening = "\n".join(
+        f'initial file_{counter} = $fopen("{log.file_name}", "w");'
+        for (counter, _net), log in zip(counters, weights, strict=True)
     )
+    counting = "\n".join(
+        f"    if ({net}_valid && {net}_ready && !rst) begin\n        {counter} <= {counter} + 1;\n"
+        f'        $fdisplay(file_{counter}, "%h", {net}_payload);\n    end'
+        for counter, net in counters
+    )
+    dump_lines += [f"            $fclose(file_{counter});" for counter, _net in counters]
     activity = " + ".join(["recorded", *(counter for counter, _net in counters)])
     dumping = "\n".join(dump_lines)
+    streams = [(device.manifest.top, stream.net) for device in devices for stream in device.manifest.streams]
+    reporting = "\n".join(
+        f'        $display("net {top} {net} %b %b", dut.fpga_{top}.{net}_valid, dut.fpga_{top}.{net}_ready);'
+        for top, net in streams
+    )
     return f"""// The outermost module of the co-simulation.
 module {BENCH} (
     input wire clk,
     input wire rst,
+    // to have valid and ready of every stream printed
+    input wire report,
     output reg finished,
     output wire [31:0] progress,
     output wire [31:0] activity,
@@ -395,6 +438,7 @@ reg refused = 0;
 reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
+{opening}
 {CLUSTER} dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error));
 assign network_error = lost_word || refused;
 assign progress = recorded;
@@ -405,6 +449,9 @@ always @(posedge clk) begin
         refused <= 1;
     end
 {counting}
+    if (report) begin
+{reporting}
+    end
     if ({done}) begin
         settled <= settled + 1;
         if (settled == {options.settle_cycles}) begin

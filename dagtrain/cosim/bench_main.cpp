@@ -1,5 +1,6 @@
 // Drives the clock of a self-checking Verilog bench until it says it has finished.
 // Prints "frames N" on every change of the bench's progress counter and, at the end, "cycles N".
+// When nothing moves: what the bench prints of every stream, and "stuck N".
 // Arguments: limit on cycles without progress.
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@ int main(int argc, char** argv) {
     unsigned long long cycles = 0, since_progress = 0;
     unsigned last_progress = 0, last_activity = 0;
     bench.rst = 1;
+    bench.report = 0;
     while (!bench.finished) {
         bench.clk = 0;
         bench.eval();
@@ -28,6 +30,11 @@ int main(int argc, char** argv) {
             last_activity = bench.activity;
             since_progress = 0;
         } else if (++since_progress > limit) {
+            bench.report = 1;
+            bench.clk = 0;
+            bench.eval();
+            bench.clk = 1;
+            bench.eval();
             std::printf("stuck %llu\n", cycles);
             return 3;
         }

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from dagtrain.cosim.bench import Bench, BenchOptions, design_bench
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
-from dagtrain.cosim.simulator import Simulator, build, execute
+from dagtrain.cosim.deadlock import explain
+from dagtrain.cosim.simulator import Simulator, StuckError, build, execute
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
@@ -76,7 +77,8 @@ def simulate_cluster(
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     started = compare_start(delivered, golden)
-    expected = emulate(golden, feeds)
+    sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
+    expected = emulate(golden, feeds, sent)
     _write_inputs(graph, bench, feeds, folder)
     before_run()
     progress.begin("co-simulation", frames)
@@ -90,9 +92,16 @@ def simulate_cluster(
 
     total_records = sum(recording.beats for recording in bench.recorded.values())
     stuck = STUCK_FRAMES * interval + 20 * network.latency_cycles
-    log = execute(program, folder, on_frame, stuck_after_cycles=stuck)
+    try:
+        log = execute(program, folder, on_frame, stuck_after_cycles=stuck)
+    except StuckError as error:
+        if not error.nets:
+            raise
+        batch, frame = divmod(seen, graph.recipe.batch)
+        where = f"the host waits for frame {frame + 1} of batch {batch + 1}" if seen < frames else "all frames are out"
+        raise StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", error.nets) from None
     progress.end()
-    return compare(bench, golden, expected, folder, log, frames, started)
+    return compare(bench, golden, expected, folder, log, frames, started, sent)
 
 
 def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, folder: Path) -> list[Path]:
@@ -110,12 +119,18 @@ def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, fo
     return [path.resolve() for path in (*modules.values(), *(folder / "rtl" / f"{name}.v" for name in texts))]
 
 
-def emulate(golden: Executor, feeds: Sequence[Feeds]) -> dict[str, IntArray]:
-    """What every host output must have received: stacked over all frames."""
+def emulate(
+    golden: Executor, feeds: Sequence[Feeds], sent: dict[str, list[IntArray]] | None = None
+) -> dict[str, IntArray]:
+    """What every host output must have received: stacked over all frames.
+
+    ``sent`` gets the new weights of every batch, by edge."""
     parts: dict[str, list[Any]] = {}
     for feed in feeds:
         for name, array in golden.step(feed).items():
             parts.setdefault(name, []).append(array)
+        for edge, versions in (sent or {}).items():
+            versions.append(golden.weights[edge])
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 

@@ -7,16 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagtrain.cosim.bench import Bench
+import numpy as np
+
+from dagtrain.cosim.bench import Bench, WeightLog
+from dagtrain.cosim.locate import element_at
 from dagtrain.cosim.simulator import RunLog, read_memory
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
-from dagtrain.emission.device import first_images
 from dagtrain.emission.manifest import COMMAND, DeliveryError
 from dagtrain.executor import Executor
 from hdl.fixed import IntArray
-from hdl.layers.base import to_beats, unpack
+from hdl.layers.base import from_beats, unpack
 from hdl.tensor import Port
 
+# what the host gets of a frame
+RECORD = ("loss", "correctness")
 # mismatches described one by one
 SHOWN_MISMATCHES = 40
 
@@ -47,7 +51,7 @@ class Compared:
 
 
 def compare_start(delivered: Delivered, golden: Executor) -> Compared:
-    """The delivered images of memories beside what the graph starts with.
+    """The delivered images of memories beside what the graph starts with; of an executor that has done no batch.
 
     Raises `DeliveryError` where a device has other images than its nodes."""
     placed = [node for device in delivered.devices for node in device.manifest.nodes]
@@ -56,14 +60,31 @@ def compare_start(delivered: Delivered, golden: Executor) -> Compared:
     mismatches: list[str] = []
     words = 0
     for device in delivered.devices:
-        for what, got, want in _initial_words(device, golden):
+        for node, image, file, got in _initial_words(device, golden):
+            where = Where(device.manifest.device, node, f"at the start, in {file}")
+            want = golden.graph.by_name[node].layer.images(golden.states[node])[image]
             words += len(want)
-            mismatches += differences(f"{device.manifest.device}: {what} at the start", got, want)
+            mismatches += _image_differences(golden, where, image, got, want)
     return Compared(words, tuple(mismatches))
 
 
-def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
-    """(what it is, words that were delivered, words that the graph starts with) of every image."""
+@dataclass(frozen=True)
+class Where:
+    """Of what words are."""
+
+    device: str
+    node: str
+    # "after batch 3, the last one", say
+    when: str
+
+    def message(self, tensor: str, wrong: int, total: int, unit: str, first: str) -> str:
+        """A difference of ``wrong`` among ``total``."""
+        what = f"{self.device}: {tensor} of {self.node} {self.when}"
+        return f"{what}: {wrong} of {total} {unit} differ, first {first}"
+
+
+def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[str, str, str, Sequence[int]]]:
+    """(node, image, file, words that were delivered) of every image."""
     manifest, graph = device.manifest, golden.graph
     known = {(image.node, image.image) for image in manifest.images}
     wanted = {(name, memory.name) for name in manifest.nodes for memory in graph.by_name[name].layer.memories()}
@@ -73,8 +94,7 @@ def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[
             f"the manifest of {manifest.device} has other images than its layers: {names}; run `{COMMAND}` again"
         )
     for image in manifest.images:
-        want = first_images(graph, graph.by_name[image.node])[image.image]
-        yield f"{image.node}.{image.image} ({image.file})", device.words(image), want
+        yield image.node, image.image, image.file, device.words(image)
     memory = manifest.memory
     if memory is None:
         return
@@ -85,12 +105,7 @@ def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[
     for base, region in regions.items():
         held = region.contents
         assert held is not None
-        got = held.beats(parts[base], memory.format)
-        yield (
-            f"{held.node}.{held.image} ({memory.image})",
-            got,
-            first_images(graph, graph.by_name[held.node])[held.image],
-        )
+        yield held.node, held.image, memory.image, held.beats(parts[base], memory.format)
 
 
 def compare(
@@ -101,45 +116,98 @@ def compare(
     log: RunLog,
     frames: int,
     start: Compared,
+    sent: Mapping[str, Sequence[IntArray]],
 ) -> ClusterRun:
-    """What the bench recorded and dumped into ``folder``, beside what the golden models say; and ``start``."""
+    """What the bench recorded and dumped into ``folder``, beside what the golden models say; and ``start``.
+
+    ``sent`` are the new weights of every batch, by edge."""
     mismatches = list(start.mismatches)
     compared = start.words
     losses: list[float] = []
     for node, recording in bench.recorded.items():
-        layer = golden.graph.by_name[node].layer
-        port = layer.sinks[0]
+        port = golden.graph.by_name[node].layer.sinks[0]
         got = read_memory(folder / recording.file_name)
-        want = to_beats(layer, port.name, expected[node])
-        compared += len(want)
-        mismatches += differences(node, got, want)
+        where = Where(recording.device, node, "at the host's port")
+        compared += len(expected[node]) * port.beats
+        mismatches += _record_differences(golden, where, got, expected[node])
         losses += _losses(port, got)
+    for weights in bench.weights:
+        got = read_memory(folder / weights.file_name)
+        compared += len(sent[weights.edge]) * weights.beats
+        mismatches += _weight_differences(golden, weights, got, np.stack(sent[weights.edge]))
     for dump in bench.dumps:
-        holder = golden.graph.by_name[dump.node]
-        want = holder.layer.images(golden.states[holder.name])[dump.image]
+        want = golden.graph.by_name[dump.node].layer.images(golden.states[dump.node])[dump.image]
         got = dump.contents(read_memory(folder / dump.file_name))
         compared += len(want)
-        mismatches += differences(f"{dump.device}: {holder.name}.{dump.image}", got, want)
+        where = Where(dump.device, dump.node, f"after batch {golden.batches}, the last one")
+        mismatches += _image_differences(golden, where, dump.image, got, want)
     intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
     return ClusterRun(log.cycles, *intervals, compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses))
 
 
-def differences(what: str, got: Sequence[int], want: Sequence[int]) -> list[str]:
-    """Descriptions of a difference between words: the count, and the first word."""
+def _image_differences(
+    golden: Executor, where: Where, image: str, got: Sequence[int], want: Sequence[int]
+) -> list[str]:
+    """Words of a memory, laid out as `Layer.images` does."""
     if len(got) != len(want):
-        return [f"{what}: {len(got)} words instead of {len(want)}"]
+        return [f"{where.device}: {image} of {where.node} {where.when}: {len(got)} words instead of {len(want)}"]
     wrong = [index for index, (a, b) in enumerate(zip(got, want, strict=True)) if a != b]
     if not wrong:
         return []
-    first = wrong[0]
-    return [
-        f"{what}: {len(wrong)} of {len(want)} words differ, first word {first}: {got[first]:#x}, not {want[first]:#x}"
-    ]
+    word = wrong[0]
+    difference = got[word] ^ want[word]
+    low = (difference & -difference).bit_length() - 1
+    element = element_at(golden.graph.by_name[where.node].layer, golden.states[where.node], image, word, low)
+    first = f"{element or 'no element'} in word {word}: {got[word]:#x}, not {want[word]:#x}"
+    return [where.message(image, len(wrong), len(want), "words", first)]
+
+
+def _record_differences(golden: Executor, where: Where, got: Sequence[int], want: IntArray) -> list[str]:
+    """Records that the host got, one a frame: loss and correctness."""
+    layer = golden.graph.by_name[where.node].layer
+    port = layer.sinks[0]
+    if len(got) != len(want) * port.beats:
+        return [f"{where.device}: {where.node}: {len(got)} beats instead of {len(want) * port.beats}"]
+    found = from_beats(layer, port.name, got).reshape(len(want), -1)
+    wanted = want.reshape(len(want), -1)
+    mismatches = []
+    for column, name in enumerate(RECORD):
+        wrong = np.flatnonzero(found[:, column] != wanted[:, column])
+        if len(wrong):
+            batch, frame = divmod(int(wrong[0]), golden.graph.recipe.batch)
+            codes = f"{found[wrong[0], column]:#x}, not {wanted[wrong[0], column]:#x}"
+            first = f"frame {frame + 1} of batch {batch + 1}: {codes}"
+            mismatches.append(where.message(name, len(wrong), len(want), "frames", first))
+    return mismatches
+
+
+def _weight_differences(golden: Executor, log: WeightLog, got: Sequence[int], want: IntArray) -> list[str]:
+    """New weights of every batch on their way to an engine."""
+    node, port = golden.graph.producers[log.edge]
+    # the order is that of the engine, also behind a fork
+    reader, sink = golden.graph.consumers[log.edge][0]
+    order = reader.layer.stream_order(sink.name)
+    if len(got) != len(want) * port.beats:
+        beats = f"{len(got)} beats instead of {len(want) * port.beats}"
+        return [f"{log.device}: weights {log.edge} of {node.name}: {beats}"]
+    flat = unpack(got, port.tensor.fixed, port.lanes).reshape(len(want), -1)
+    found = np.empty_like(flat)
+    found[:, slice(None) if order is None else order] = flat
+    for batch, (version, wanted) in enumerate(zip(found.reshape(want.shape), want, strict=True)):
+        wrong = np.argwhere(version != wanted)
+        if len(wrong):
+            index = tuple(map(int, wrong[0]))
+            codes = f"{version[index]:#x}, not {wanted[index]:#x}"
+            where = Where(log.device, node.name, f"sent after batch {batch + 1}")
+            first = f"{log.edge}[{', '.join(map(str, index))}]: {codes}"
+            return [where.message("weights", len(wrong), wanted.size, "elements", first)]
+    return []
 
 
 def _losses(port: Port, beats: Sequence[int]) -> list[float]:
-    """Losses (element 0 of each record, u32.16) of recorded metrics."""
-    codes = unpack(beats, port.tensor.fixed, port.lanes).reshape(-1, port.tensor.shape[-1])
+    """Losses (element 0 of each record, u32.16) of the whole records among recorded metrics."""
+    whole = beats[: len(beats) // port.beats * port.beats]
+    codes = unpack(whole, port.tensor.fixed, port.lanes).reshape(-1, port.tensor.shape[-1])
     return [float(code) / 65536 for code in codes[:, 0]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -32,9 +32,12 @@ reg clk = 0;
 reg rst = 1;
 wire finished, network_error;
 wire [31:0] progress, activity;
-reg [31:0] shown = 0, cycles = 0;
-dagtrain_bench bench (.clk(clk), .rst(rst), .finished(finished), .progress(progress), .activity(activity),
-    .network_error(network_error));
+reg [31:0] shown = 0, cycles = 0, seen = 0, idle = 0, limit = 0;
+// 1: the streams are printed, 2: they have been
+reg [1:0] stuck = 0;
+initial if (!$value$plusargs("stuck=%d", limit)) limit = 0;
+dagtrain_bench bench (.clk(clk), .rst(rst), .report(stuck[0]), .finished(finished), .progress(progress),
+    .activity(activity), .network_error(network_error));
 always #1 clk = !clk;
 always @(posedge clk) begin
     cycles <= cycles + 1;
@@ -42,6 +45,14 @@ always @(posedge clk) begin
     if (progress != shown) begin
         shown <= progress;
         $display("frames %0d %0d", progress, cycles);
+    end
+    seen <= activity;
+    idle <= activity == seen ? idle + 1 : 0;
+    if (limit != 0 && idle == limit) stuck <= 1;
+    if (stuck == 1) stuck <= 2;
+    if (stuck == 2) begin
+        $display("stuck %0d", cycles);
+        $finish;
     end
     if (network_error && !rst) begin
         $display("network error %0d", cycles);
@@ -65,6 +76,11 @@ class Simulator(Enum):
 
 class StuckError(DagtrainError):
     """The simulated cluster stopped making progress: a deadlock."""
+
+    def __init__(self, message: str, nets: Mapping[tuple[str, str], tuple[bool, bool]] | None = None) -> None:
+        super().__init__(message)
+        # (top module, net) -> valid and ready when nothing moved
+        self.nets = nets or {}
 
 
 @dataclass(frozen=True)
@@ -128,7 +144,9 @@ def execute(
     """Run a built bench in ``folder``, where its memory files lie; ``on_frame`` gets the number of frames done.
 
     Raises `StuckError` when nothing moves for ``stuck_after_cycles``."""
-    command = ["vvp", "-n", str(program)] if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]
+    icarus = ["vvp", "-n", str(program), f"+stuck={stuck_after_cycles}"]
+    command = icarus if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]
+    nets: dict[tuple[str, str], tuple[bool, bool]] = {}
     frame_cycles: list[int] = []
     cycles = None
     tail: list[str] = []
@@ -142,10 +160,13 @@ def execute(
                 on_frame(int(words[1]))
             elif words[:1] == ["cycles"]:
                 cycles = int(words[1])
+            elif words[:1] == ["net"]:
+                nets[words[1], words[2]] = words[3] == "1", words[4] == "1"
             elif words[:1] == ["stuck"]:
                 raise StuckError(
                     f"nothing moved for {stuck_after_cycles} cycles, at cycle {words[1]}, after {len(frame_cycles)} "
-                    "records: the pipeline has deadlocked"
+                    "records: the pipeline has deadlocked",
+                    nets,
                 )
             elif words[:2] == ["network", "error"]:
                 raise StuckError(f"a receiver lost or reordered words of a stream before cycle {words[2]}")

@@ -98,7 +98,7 @@ def simulate_under_myhdl(
         write_image(folder / recording.file_name, run.outputs[verilog_name(node)], port.payload_bits)
     first = next(iter(bench.recorded))
     ends = run.fire_cycles[verilog_name(first)][:: bench.recorded[first].beats // frames]
-    return compare(bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames, start)
+    return compare(bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames, start, {})
 
 
 def emitted_cluster(
@@ -138,7 +138,8 @@ def _host_ports(assembly: Assembly, delivered: Delivered, frames: int) -> dict[s
                 assembly.connect(source=name, target=inside)
             else:
                 assembly.connect(source=inside, target=name)
-                recorded[host.node] = Recording(f"{name}.beats.mem", host.beats_per_frame * frames, "")
+                beats = host.beats_per_frame * frames
+                recorded[host.node] = Recording(f"{name}.beats.mem", beats, "", device.manifest.device)
     return recorded
 
 

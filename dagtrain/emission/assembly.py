@@ -20,6 +20,11 @@ class Assembly:
     instances: list[Instance] = field(default_factory=list)
     assigns: list[tuple[str, str]] = field(default_factory=list)
     parameters: dict[str, int | str] = field(default_factory=dict)
+    # stream net -> who writes it, who reads it
+    writers: dict[str, str] = field(default_factory=dict)
+    readers: dict[str, str] = field(default_factory=dict)
+    # nets that are connected
+    _same: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.port("clk", 1, Direction.IN)
@@ -51,7 +56,8 @@ class Assembly:
         return net
 
     def connect(self, source: str, target: str) -> None:
-        """Connect two stream nets."""
+        """Connect two stream nets, which then have the same ends."""
+        self._same.append((source, target))
         self.assigns += [
             (f"{target}_valid", f"{source}_valid"),
             (f"{target}_payload", f"{source}_payload"),
@@ -65,11 +71,17 @@ class Assembly:
         streams: Mapping[str, str],
         signals: Mapping[str, str] | None = None,
         parameters: Mapping[str, Value] | None = None,
+        role: str = "",
     ) -> None:
-        """Instantiate a stream module: ``streams`` maps its streams to nets, ``signals`` its other ports."""
+        """Instantiate a stream module: ``streams`` maps its streams to nets, ``signals`` its other ports.
+
+        ``role`` is what messages call the instance, by default its name."""
+        ways = {port.name: port.direction for port in module.verilog.ports}
         connections = {"clk": "clk", "rst": "rst", **(signals or {})}
         for stream, net in streams.items():
             prefix = module.prefixes[stream]
+            ends = self.writers if ways[f"{prefix}_valid"] is Direction.OUT else self.readers
+            ends[net] = role or name
             for part in ("valid", "ready", "payload"):
                 connections[f"{prefix}_{part}"] = f"{net}_{part}"
         self.raw_instance(module.name, module.verilog.ports, name, connections, parameters)
@@ -87,6 +99,17 @@ class Assembly:
         wanted = {port: net for port, net in connections.items() if port in declared or port not in ("clk", "rst")}
         widths = {port.name: port.width for port in self.ports} | {wire.name: wire.width for wire in self.wires}
         self.instances.append(instantiate(module, ports, name, wanted, widths, parameters))
+
+    def ends(self) -> list[tuple[str, str, str]]:
+        """(net, who writes it, who reads it) of every stream inside that has both."""
+        for source, target in self._same:
+            if source in self.writers:
+                self.writers.setdefault(target, self.writers[source])
+            if target in self.readers:
+                self.readers.setdefault(source, self.readers[target])
+        wires = {wire.name for wire in self.wires}
+        both = sorted(self.writers.keys() & self.readers.keys())
+        return [(net, self.writers[net], self.readers[net]) for net in both if f"{net}_valid" in wires]
 
     def module(self) -> Module:
         """The finished module."""

@@ -81,6 +81,8 @@ class DeviceDesign:
     number: int
     # that its updates send
     weights: tuple[WeightStream, ...]
+    # streams inside the top: net, who writes it, who reads it
+    streams: tuple[tuple[str, str, str], ...]
     # what lies in DRAM, if anything
     memory: DeviceMemory | None = None
 
@@ -141,8 +143,20 @@ def design_device(
         for edge, producer, source, consumer, sink in graph.edges
         if placed[producer.name] == name and is_delayed(consumer.layer, sink)
     )
-    top, ports = assembly.module(), tuple(host_ports)
-    return DeviceDesign(name, top, names, tuple(images), ports, egress, ingress, form, number, weights, stores)
+    return DeviceDesign(
+        name=name,
+        top=assembly.module(),
+        nodes=names,
+        images=tuple(images),
+        host_ports=tuple(host_ports),
+        egress=egress,
+        ingress=ingress,
+        form=form,
+        number=number,
+        weights=weights,
+        streams=tuple(assembly.ends()),
+        memory=stores,
+    )
 
 
 def produced_net(edge: str) -> str:
@@ -202,7 +216,7 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
         files.append(ImageFile(node.name, memory.name, words, memory.width, path, memory.is_state))
         assembly.parameters[files[-1].parameter] = ""
     chosen = {module.verilog.images[file.image].parameter: Identifier(file.parameter) for file in files}
-    assembly.instance(module, instance_name(node.name), streams, parameters=chosen)
+    assembly.instance(module, instance_name(node.name), streams, parameters=chosen, role=node.name)
     return files
 
 
@@ -216,10 +230,12 @@ def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:
     ports = []
     for port in node.layer.sources:
         net = assembly.stream_port(f"host_{verilog_name(node.name)}", port.payload_bits, Direction.IN)
+        assembly.writers[net] = f"host ({node.name})"
         assembly.connect(source=net, target=produced_net(node.outputs[port.name]))
         ports.append(HostPort(node.name, net, port, Direction.IN))
     for port in node.layer.sinks:
         net = assembly.stream_port(f"host_{verilog_name(node.name)}", port.payload_bits, Direction.OUT)
+        assembly.readers[net] = f"host ({node.name})"
         assembly.connect(source=consumed_net(node.inputs[port.name]), target=net)
         ports.append(HostPort(node.name, net, port, Direction.OUT))
     return ports
@@ -254,10 +270,10 @@ def _add_channel(
     if source.lanes != sink.lanes:
         adapted = assembly.stream(f"a_{verilog_name(edge)}", sink.payload_bits)
         adapter = adapter_module(library, source.lanes, sink.lanes, source.tensor.fixed.width)
-        assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted})
+        assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted}, role=f"adapter of {edge}")
         net = adapted
     fifo = queue_module(library, sink.payload_bits, depth_beats)
-    assembly.instance(fifo, f"fifo_{verilog_name(edge)}", {"x": net, "y": consumed_net(edge)})
+    assembly.instance(fifo, f"fifo_{verilog_name(edge)}", {"x": net, "y": consumed_net(edge)}, role=f"FIFO of {edge}")
 
 
 def _add_stored_channel(
@@ -273,7 +289,7 @@ def _add_stored_channel(
     """An edge whose data go through DRAM, from ``net`` of that many lanes on."""
     edge = node.inputs[sink.name]
     bits = lanes * sink.tensor.fixed.width
-    nets = _between_queues(assembly, memory, verilog_name(edge), (net, bits), (consumed_net(edge), sink.payload_bits))
+    nets = _between_queues(assembly, memory, edge, (net, bits), (consumed_net(edge), sink.payload_bits))
     if sink.name in node.layer.replayed:
         version0 = first_images(graph, node)[sink.name]
         memory.add_weights(node.name, edge, lanes, sink, graph.recipe, version0, nets)
@@ -288,21 +304,22 @@ def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort)
     for ring in node.layer.rings:
         out = ring_net(node.name, ring.out), ring.out.payload_bits
         back = ring_net(node.name, ring.back), ring.back.payload_bits
-        nets = _between_queues(assembly, memory, f"{verilog_name(node.name)}_{ring.name}", out, back)
+        nets = _between_queues(assembly, memory, f"{node.name}.{ring.name}", out, back)
         preloaded = first_images(graph, node)[ring.name] if ring.preload else ()
         memory.add_ring(node.name, ring, preloaded, nets)
 
 
 def _between_queues(
-    assembly: Assembly, memory: MemoryPort, label: str, source: tuple[str, int], target: tuple[str, int]
+    assembly: Assembly, memory: MemoryPort, what: str, source: tuple[str, int], target: tuple[str, int]
 ) -> tuple[str, str]:
     """Small queues behind a net and in front of another (name, payload bits); returns the nets between them."""
+    label = verilog_name(what)
     to_store = assembly.stream(f"t_{label}", source[1])
     from_store = assembly.stream(f"f_{label}", target[1])
     before = queue_module(memory.library, source[1], REGISTER_BEATS)
     after = queue_module(memory.library, target[1], REGISTER_BEATS)
-    assembly.instance(before, f"store_{label}", {"x": source[0], "y": to_store})
-    assembly.instance(after, f"fetch_{label}", {"x": from_store, "y": target[0]})
+    assembly.instance(before, f"store_{label}", {"x": source[0], "y": to_store}, role=f"queue to DRAM of {what}")
+    assembly.instance(after, f"fetch_{label}", {"x": from_store, "y": target[0]}, role=f"queue from DRAM of {what}")
     return to_store, from_store
 
 

@@ -29,6 +29,20 @@ LEAST_LINK_WORDS = 16
 NETWORK_CYCLES = 512
 
 
+# what messages call the switches and arbiters of a network port
+NETWORK_ROLE = "network port"
+
+
+def sender_role(edge: str) -> str:
+    """What messages call the sending end of an edge between devices."""
+    return f"sender of {edge}"
+
+
+def receiver_role(edge: str) -> str:
+    """What messages call the receiving end of an edge between devices."""
+    return f"receiver of {edge}"
+
+
 @dataclass(frozen=True)
 class Crossing:
     """A stream that passes over the network."""
@@ -162,9 +176,17 @@ class NetworkPort:
         """A word stream."""
         return self.assembly.stream(name, self.form.payload_bits)
 
-    def unit(self, kind: str, unit: Unit, name: str, streams: Mapping[str, str], ports: Mapping[str, str]) -> None:
+    def unit(
+        self,
+        kind: str,
+        unit: Unit,
+        name: str,
+        streams: Mapping[str, str],
+        ports: Mapping[str, str],
+        role: str = NETWORK_ROLE,
+    ) -> None:
         """An instance of a unit."""
-        self.assembly.instance(unit_module(self.library, kind, unit), name, streams, ports)
+        self.assembly.instance(unit_module(self.library, kind, unit), name, streams, ports, role=role)
 
     def constant(self, field: str, value: int) -> str:
         """A header field's value as Verilog."""
@@ -185,7 +207,8 @@ class NetworkPort:
             "number": self.constant("stream", crossing.number),
             "device": self.constant("device", crossing.target_index),
         }
-        self.unit("link_egress", unit, f"egress_{name}", {"x": net, "credits": returned, "y": words}, ports)
+        streams = {"x": net, "credits": returned, "y": words}
+        self.unit("link_egress", unit, f"egress_{name}", streams, ports, sender_role(crossing.edge))
         self.leaving.append(words)
 
     def add_ingress(self, crossing: Crossing, net: str, depth: int) -> None:
@@ -206,7 +229,8 @@ class NetworkPort:
             "device": self.constant("device", crossing.source_index),
             "error": error,
         }
-        self.unit("link_ingress", unit, f"ingress_{name}", {"x": words, "y": net, "credits": returned}, ports)
+        streams = {"x": words, "y": net, "credits": returned}
+        self.unit("link_ingress", unit, f"ingress_{name}", streams, ports, receiver_role(crossing.edge))
         self.leaving.append(returned)
 
     def finish(self, egress: Sequence[Crossing], ingress: Sequence[Crossing]) -> None:

@@ -85,6 +85,17 @@ class WeightRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamRecord:
+    """A stream inside the top."""
+
+    # prefix of its three nets
+    net: str
+    # a node, or a part such as "FIFO of <edge>", "sender of <edge>", "network port"
+    writer: str
+    reader: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ContentsRecord:
     """What a region of DRAM starts with: tensors of elements packed into words, low bits first."""
 
@@ -104,7 +115,16 @@ class ContentsRecord:
 
     def beats(self, region: Sequence[int], form: AxiFormat) -> list[int]:
         """Beats of all tensors, of the region's words."""
-        unit = DramFifo(
+        unit = self._unit(form)
+        return [beat for tensor in range(self.tensors) for beat in unit.beats(region, tensor, self.lanes)]
+
+    def words(self, beats: Sequence[int], form: AxiFormat) -> list[int]:
+        """The inverse of `beats`."""
+        each = self.elements // self.lanes
+        return self._unit(form).image([beats[at : at + each] for at in range(0, len(beats), each)], self.lanes)
+
+    def _unit(self, form: AxiFormat) -> DramFifo:
+        return DramFifo(
             format=form,
             element_bits=self.element_bits,
             x_lanes=self.lanes,
@@ -114,7 +134,6 @@ class ContentsRecord:
             prefetch=self.burst,
             capacity=self.tensors,
         )
-        return [beat for tensor in range(self.tensors) for beat in unit.beats(region, tensor, self.lanes)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +204,7 @@ class Manifest:
     images: tuple[ImageRecord, ...]
     host_ports: tuple[HostRecord, ...]
     weights: tuple[WeightRecord, ...]
+    streams: tuple[StreamRecord, ...]
     memory: MemoryRecord | None
     network: NetworkRecord | None
     egress: tuple[CrossingRecord, ...]

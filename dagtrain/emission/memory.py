@@ -33,6 +33,8 @@ from hdl.tensor import Port
 
 # prefix of the AXI4 signals of a device
 AXI_PREFIX = "m_axi"
+# what messages call the arbiters of a memory port
+MEMORY_ROLE = "memory port"
 # cycles in a store's queues and adapters, at most
 STORE_CYCLES = 64
 _SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
@@ -215,7 +217,7 @@ class MemoryPort:
         streams = {"x": nets[0], "y": nets[1], **_port(master, "m")}
         signals = {"base": f"{unit.format.address_bits}'d{base}", "error": error}
         module = unit_module(self.library, "dram_store", unit)
-        self.assembly.instance(module, f"u_dram_{label}", streams, signals)
+        self.assembly.instance(module, f"u_dram_{label}", streams, signals, role=f"DRAM of {name}")
         self.masters.append(master)
         self.errors.append(error)
 
@@ -235,7 +237,7 @@ class MemoryPort:
             for a, b in zip(level[::2], level[1::2], strict=False):
                 out = self._axi(f"dram_merged{count}")
                 streams = {**_port(a, "a"), **_port(b, "b"), **_port(out, "m")}
-                self.assembly.instance(merge, f"dram_merge{count}", streams)
+                self.assembly.instance(merge, f"dram_merge{count}", streams, role=MEMORY_ROLE)
                 merged.append(out)
                 count += 1
             level = merged + level[len(level) - len(level) % 2 :]

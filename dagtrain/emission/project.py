@@ -27,6 +27,7 @@ from dagtrain.emission.manifest import (
     NetworkRecord,
     PortRecord,
     RegionRecord,
+    StreamRecord,
     WeightRecord,
 )
 from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, Held
@@ -191,6 +192,7 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz
         images=images,
         host_ports=host_ports,
         weights=tuple(WeightRecord(edge=w.edge, net=w.net, beats_per_batch=w.beats) for w in design.weights),
+        streams=tuple(StreamRecord(net=net, writer=writer, reader=reader) for net, writer, reader in design.streams),
         memory=_memory(design.memory) if design.memory else None,
         network=NetworkRecord(format=design.form, device=design.number) if design.has_network else None,
         egress=tuple(map(_crossing, design.egress)),
