@@ -102,7 +102,8 @@ class Binding:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan. `status` is "optimal" when the bound meets the throughput, else "feasible"."""
+    """The plan. `status` is "optimal" when no plan can be faster, "optimal as priced" when none can with the
+    configurations that were priced, else "feasible"."""
 
     instance: str
     # SHA-256 of the instance's JSON: the plan speaks of exactly that instance
@@ -115,6 +116,10 @@ class Plan:
     bound_cycles_per_frame: int
     bound_fps: float
     bound_basis: str
+    # the same for any other configurations that its items could be given: those that were priced are some of them
+    any_bound_cycles_per_frame: int
+    any_bound_fps: float
+    any_bound_basis: str
     # (bound − throughput) / bound
     gap: float
     status: str
@@ -275,9 +280,13 @@ def build_plan(
     bound: Bound,
     *,
     seed: int,
+    any_bound: Bound | None = None,
     binding: tuple[Binding, ...] = (),
 ) -> Plan:
     """The plan of an assignment at its least T.
+
+    Args:
+        any_bound: for whatever configurations its items could be given; None: those of the instance are all.
 
     Raises:
         DagtrainError: the assignment needs DRAM or links on a device that has none.
@@ -295,7 +304,7 @@ def build_plan(
         clock_hz=instance.clock_hz,
         cycles_per_frame=cycles,
         throughput_fps=float(Fraction(instance.clock_hz, cycles)),
-        **_bound_fields(instance.clock_hz, cycles, bound),
+        **_bound_fields(instance.clock_hz, cycles, bound, any_bound or bound),
         seed=seed,
         binding=binding,
         items=tuple(_placed_items(instance, assignment, levels)),
@@ -304,23 +313,36 @@ def build_plan(
     )
 
 
-def with_bound(plan: Plan, bound: Bound) -> Plan:
-    """The plan with another bound, at most its own cycles a frame."""
-    kept = replace(bound, cycles_per_frame=min(bound.cycles_per_frame, plan.cycles_per_frame))
-    return replace(plan, **_bound_fields(plan.clock_hz, plan.cycles_per_frame, kept))
+def with_bound(plan: Plan, bound: Bound, any_bound: Bound) -> Plan:
+    """The plan with another bound, and another one for any configurations, both at most its own cycles a frame. The
+    first is raised to the second, which holds for the configurations priced too."""
+    most = min(any_bound.cycles_per_frame, plan.cycles_per_frame)
+    least = min(bound.cycles_per_frame, plan.cycles_per_frame)
+    kept = replace(bound, cycles_per_frame=least) if least >= most else replace(any_bound, cycles_per_frame=most)
+    any_kept = replace(any_bound, cycles_per_frame=most)
+    return replace(plan, **_bound_fields(plan.clock_hz, plan.cycles_per_frame, kept, any_kept))
 
 
-def _bound_fields(clock_hz: int, cycles: int, bound: Bound) -> dict[str, Any]:
-    """What a plan says of its bound. Rates are exact until they are written: a quotient of two rounded ones may differ
+def _bound_fields(clock_hz: int, cycles: int, bound: Bound, any_bound: Bound) -> dict[str, Any]:
+    """What a plan says of its bounds. Rates are exact until they are written: a quotient of two rounded ones may differ
     in the last digit from what the validator computes."""
     throughput, best = Fraction(clock_hz, cycles), Fraction(clock_hz, bound.cycles_per_frame)
     return {
         "bound_cycles_per_frame": bound.cycles_per_frame,
         "bound_fps": float(best),
         "bound_basis": bound.basis,
+        "any_bound_cycles_per_frame": any_bound.cycles_per_frame,
+        "any_bound_fps": float(Fraction(clock_hz, any_bound.cycles_per_frame)),
+        "any_bound_basis": any_bound.basis,
         "gap": float((best - throughput) / best),
-        "status": "optimal" if bound.cycles_per_frame == cycles else "feasible",
+        "status": _status(cycles, bound, any_bound),
     }
+
+
+def _status(cycles: int, bound: Bound, any_bound: Bound) -> str:
+    if any_bound.cycles_per_frame == cycles:
+        return "optimal"
+    return "optimal as priced" if bound.cycles_per_frame == cycles else "feasible"
 
 
 def assignment_of(instance: Instance, plan: Plan) -> Assignment:

@@ -70,6 +70,14 @@ def find_plan(
     return judged(instance, build_plan(instance, assignment, bound, seed=options.seed, binding=binding))
 
 
+def proven_bound(instance: Instance, options: SearchOptions, deadline: Deadline | None = None) -> Bound:
+    """The bounds that take milliseconds, without a search."""
+    problem = restrict(instance, options.same_device, options.exclude)
+    search = Descent(problem.instance, options, lambda _: None, slowest_cycles(problem.instance), deadline)
+    search.find_bound()
+    return Bound(search.bound.cycles_per_frame, problem.note + search.bound.basis)
+
+
 def _started(instance: Instance, restricted: Instance, options: SearchOptions) -> Assignment:
     """The assignment of the plan to continue from, in the restricted instance.
 

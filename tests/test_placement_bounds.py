@@ -141,11 +141,13 @@ def _plan_of(clock: int, cycles: int) -> tuple[Instance, Plan]:
     return instance, build_plan(instance, Assignment((0,), (0,)), Bound(1, "nothing is faster"), seed=0)
 
 
-@given(st.integers(1, 10**9), st.integers(1, 10**7), st.integers(1, 10**7))
+@given(st.integers(1, 10**9), st.integers(1, 10**7), st.integers(1, 10**7), st.integers(1, 10**7))
 @settings(max_examples=300, deadline=None)
-def test_every_bound_put_into_a_plan_is_accepted_by_the_validator(clock: int, cycles: int, bound: int) -> None:
+def test_every_bound_put_into_a_plan_is_accepted_by_the_validator(
+    clock: int, cycles: int, bound: int, any_bound: int
+) -> None:
     instance, plan = _plan_of(clock, cycles)
-    bounded = with_bound(plan, Bound(bound, "drawn"))
+    bounded = with_bound(plan, Bound(bound, "drawn"), Bound(any_bound, "drawn for all"))
     assert violations(instance, bounded) == []
     assert violations(instance, plan_from_json(bounded.to_json())) == []
 

@@ -61,6 +61,7 @@ def _work(folder: Path, workspace: Workspace, search: SearchOptions, progress: P
         "schema_version": SCHEMA_VERSION,
         "throughput_fps": searched.plan.throughput_fps,
         "bound_fps": searched.plan.bound_fps,
+        "any_bound_fps": searched.plan.any_bound_fps,
         "levels": list(searched.levels),
         "next_level": asdict(found.next_level) if found.next_level else None,
         "shadow_prices": [asdict(price) for price in found.prices],
@@ -93,8 +94,8 @@ def lines(found: Explanation) -> Iterator[str]:
     """The answers in words."""
     plan = found.plan
     yield (
-        f"the search found {plan.throughput_fps:,.1f} frames/s, proven bound {plan.bound_fps:,.1f}; ports and memories "
-        "as estimates"
+        f"the search found {plan.throughput_fps:,.1f} frames/s, proven bound {plan.bound_fps:,.1f} at the levels "
+        f"priced, {plan.any_bound_fps:,.1f} for any folding; ports and memories as estimates"
     )
     yield from (f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding)
     yield from _next_level(found.next_level)

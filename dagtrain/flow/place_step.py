@@ -142,8 +142,9 @@ def run(
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND)
     lines = (
-        f"{plan.throughput_fps:,.1f} frames/s at {plan.cycles_per_frame:,} cycles a frame; proven bound "
-        f"{plan.bound_fps:,.1f}, gap {plan.gap:.2%} ({plan.status})",
+        f"{plan.throughput_fps:,.1f} frames/s at {plan.cycles_per_frame:,} cycles a frame ({plan.status}); "
+        f"proven bound {plan.bound_fps:,.1f} at the levels priced, gap {plan.gap:.2%}; "
+        f"{plan.any_bound_fps:,.1f} for any folding",
         *(f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding),
         *(
             f"{use.device} ({use.part}): {use.items} nodes, {use.dsp}/{use.dsp_capacity} DSP, "

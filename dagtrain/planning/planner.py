@@ -23,8 +23,9 @@ from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.carry import carried_over, places_of, reserving
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
+from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.prices import ON_CHIP, PricedLevel, Prices, level_key
-from dagtrain.planning.results import Planned, Searched, Start, faster, with_bound
+from dagtrain.planning.results import Planned, Searched, Start, faster, with_any_bound, with_bound
 from dagtrain.progress import Progress
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
@@ -33,7 +34,7 @@ from hdl.tensor import Kind
 from placement.cluster import Cluster
 from placement.deadline import Deadline, Ended
 from placement.instance import RESOURCES, Instance
-from placement.plan import Plan
+from placement.plan import Bound, Plan
 from placement.search import Progress as SearchProgress
 from placement.search import SearchOptions, Solver, find_plan, plan_from_assignment
 from placement.validate import violations
@@ -78,6 +79,8 @@ LINK_STEPS = 8
 SLOWER_RATIO = 1.03
 # multipliers of 16-bit operands in a DSP block of every part
 MULTIPLIERS_PER_DSP = 2
+# nodes of a graph whose foldings are all known at once, in a second or two
+QUICK_NODES = 100
 
 
 @dataclass
@@ -159,7 +162,7 @@ class Planner:
         best, levels = self._faster(best, levels, least)
         self._hold(best, levels)
         for _ in range(REFINEMENT_ROUNDS):
-            finer = _between(best.bound_cycles_per_frame, best.cycles_per_frame, steps // 2, levels)
+            finer = self._finer(best, levels, max(LEAST_STEPS, steps // 2))
             if not finer:
                 break
             levels = sorted({*levels, *finer})
@@ -273,6 +276,14 @@ class Planner:
             levels = [next_level, *levels]
             best = self._better(best, levels)
         return best, levels
+
+    def _finer(self, best: Plan, levels: Sequence[int], count: int) -> list[int]:
+        """New levels faster than a plan, above the fastest that is known to be too fast: steps of the staircase of
+        multipliers, else evenly spaced above the bound at the levels priced."""
+        low, high = best.any_bound_cycles_per_frame, best.cycles_per_frame
+        below = max((level for level in levels if level < high), default=0)
+        found = self.foldings.steps(max(low, below + 1), round(high / LEAST_RATIO), count)
+        return found or _between(best.bound_cycles_per_frame, high, count, levels)
 
     def _resumed(self) -> tuple[Plan, tuple[int, ...]] | None:
         """Where an earlier search of the same problem ended, and the levels priced; None if there is none."""
@@ -471,7 +482,28 @@ class Planner:
         finally:
             self.spent["search"] += self.deadline.spent_seconds - began
             self.progress.end()
-        return plan
+        if self._best is None and self.known_cycles is None and len(self.graph.nodes) > QUICK_NODES:
+            # the first plan does not wait for it
+            return with_any_bound(plan, Bound(1, "nothing runs in less than one cycle"))
+        # those of the plan speak of the levels priced, and of estimated ports
+        if plan.cycles_per_frame < self._any_bound.cycles_per_frame:
+            self.warnings.append(
+                f"warning: a plan of {plan.cycles_per_frame:,} cycles a frame is below the bound of all foldings "
+                f"({self._any_bound.cycles_per_frame:,}: {self._any_bound.basis}), which is therefore wrong: please "
+                "report it"
+            )
+            self.__dict__["_any_bound"] = Bound(1, "none: one was found to be wrong")
+        return with_any_bound(plan, self._any_bound)
+
+    @cached_property
+    def foldings(self) -> Foldings:
+        """Whatever the nodes could be folded for."""
+        return Foldings(self.prices)
+
+    @cached_property
+    def _any_bound(self) -> Bound:
+        """Of all foldings."""
+        return self.foldings.bound(self.search, self.deadline)
 
     @property
     def _looking(self) -> Deadline:

@@ -56,6 +56,12 @@ def faster(best: Planned | None, other: Planned | None) -> Planned | None:
 
 
 def with_bound(plan: Plan, found: Plan) -> Plan:
-    """The plan with the bound of the search that found it: the forced one's own bound speaks of its placement only."""
-    bounded = bounded_plan(plan, Bound(found.bound_cycles_per_frame, found.bound_basis))
+    """The plan with the bounds of the search that found it: the forced one's own bound speaks of its placement only."""
+    bound = Bound(found.bound_cycles_per_frame, found.bound_basis)
+    bounded = bounded_plan(plan, bound, Bound(found.any_bound_cycles_per_frame, found.any_bound_basis))
     return replace(bounded, binding=found.binding)
+
+
+def with_any_bound(plan: Plan, any_bound: Bound) -> Plan:
+    """The plan of a search at some levels with the bound of all foldings."""
+    return bounded_plan(plan, Bound(plan.bound_cycles_per_frame, plan.bound_basis), any_bound)

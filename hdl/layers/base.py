@@ -216,6 +216,11 @@ class Layer(ABC):
         """Whether a tile is one of `tiles`."""
         return tile in self.tiles(cycles)
 
+    def least_cycles(self, tile: Tile) -> int | None:
+        """Cycles a frame that this layer needs at least with a tile, whatever its lanes; None if it can't have it."""
+        del tile
+        return None
+
     @abstractmethod
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with the fewest multipliers, then the fewest lanes, that needs at most ``cycles`` a frame.

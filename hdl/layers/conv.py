@@ -221,6 +221,12 @@ class _ConvEngine(Layer):
             return False
         return self._with(tile, cycles).cycles_per_frame <= cycles
 
+    def least_cycles(self, tile: Tile) -> int | None:
+        """As its tile and its widest ports allow."""
+        if tile not in self._paces:
+            return None
+        return max(self._paces[tile], *(port.tensor.elements // port.tensor.shape[-1] for port in self._frame_ports()))
+
     @cached_property
     def _paces(self) -> dict[Tile, int]:
         """Every tile that can be built -> cycles a frame with it if no port is slower, in the order of `tiles`."""

@@ -133,6 +133,12 @@ class _DepthwiseEngine(_Windowed):
         slowest_port = max(port.tensor.elements // self.channels for port in self._frame_ports())
         return max(slowest_port, self._paces.get(tile, math.inf)) <= cycles
 
+    def least_cycles(self, tile: Tile) -> int | None:
+        """As its tile and its widest ports allow."""
+        if tile not in self._paces:
+            return None
+        return max(self._paces[tile], *(port.tensor.elements // self.channels for port in self._frame_ports()))
+
     @cached_property
     def _paces(self) -> dict[Tile, int]:
         """Every tile -> cycles a frame with it if no port is slower, in the order of `tiles`."""

@@ -1,0 +1,269 @@
+"""What every node needs at least in any folding, known without elaborating a circuit: what a bound over all foldings
+rests on, and where the steps of the multipliers' staircase lie.
+
+A plan chooses among the levels that were priced, and its search proves a bound for these.  Here stands every way in
+which a node could be folded, at the least that it can cost: a tile's multipliers exactly, the memory of its weights as
+blocks, or, where that may lie outside, the bytes that then move; everything else is free.  What has no placement with
+that has none with circuits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dagtrain.ir import Node
+from dagtrain.passes.fold import weight_groups
+from dagtrain.planning.prices import PricedLevel, Prices
+from hdl.errors import FoldingError
+from hdl.layers.base import Home, Layer, Tile, divisors
+from hdl.parts import Part
+from hdl.resources import Resources, fit
+from placement.deadline import Deadline
+from placement.instance import Configuration, Instance
+from placement.plan import Bound
+from placement.search import SearchOptions, proven_bound
+
+# cycles a frame at which any tile is slow enough
+ANY_PACE = 1 << 40
+
+
+@dataclass
+class Foldings:
+    """All foldings of the nodes of one graph on one cluster."""
+
+    prices: Prices
+
+    @cached_property
+    def instance(self) -> Instance:
+        """The placement problem in which every node may be folded in any way, and costs the least it can."""
+        groups = weight_groups(self.prices.graph)
+        offers: dict[str, Mapping[str, Sequence[Configuration]]] = {}
+        tiled: set[str] = set()
+        known: dict[tuple[Layer, ...], dict[str, Mapping[str, Sequence[Configuration]]]] = {}
+        for group in groups:
+            # layers of equal dimensions are as often the same as not
+            like = tuple(_like(node.layer) for node in group)
+            if like not in known:
+                known[like] = self._group(group)
+            found = {node.name: menu for node, menu in zip(group, known[like].values(), strict=bool(known[like]))}
+            offers |= found
+            tiled |= found.keys()
+        for node in self.prices.graph.nodes:
+            if node.name not in offers:
+                offers[node.name] = self._alone(node.layer)
+        level = PricedLevel(offers, frozenset(tiled), {}, {})
+        return self.prices.of_levels([level], self.prices.links())
+
+    def bound(self, search: SearchOptions, deadline: Deadline) -> Bound:
+        """Cycles a frame below which there is no placement, however the nodes are folded."""
+        found = proven_bound(self.instance, search, deadline)
+        return Bound(found.cycles_per_frame, f"multipliers, weights, DRAM and links of all foldings: {found.basis}")
+
+    @cached_property
+    def staircase(self) -> list[tuple[int, int]]:
+        """(cycles a frame, least DSP blocks of all nodes there), ascending in cycles: every T that is the least for its
+        number of blocks."""
+        totals: dict[int, int] = {}
+        menus = [self._least_dsp(members) for members in self._choosing()]
+        paces = sorted({int(pace) for menu in menus for pace, _ in menu})
+        need = np.zeros(len(paces), dtype=np.int64)
+        for menu in menus:
+            # blocks from each pace on; none that fast: infinitely many
+            best, blocks = np.full(len(paces), 2**40, dtype=np.int64), 2**40
+            for (pace, cost), following in zip(menu, [*menu[1:], (paces[-1] + 1, 0)], strict=True):
+                blocks = min(blocks, cost)
+                begin, end = (int(at) for at in np.searchsorted(paces, [pace, following[0]]))
+                best[begin:end] = blocks
+            need += best
+        for pace, total in zip(paces, need, strict=True):
+            totals.setdefault(int(total), pace)
+        return sorted((pace, total) for total, pace in totals.items() if total < 2**40)
+
+    def steps(self, low: int, high: int, count: int) -> list[int]:
+        """At most so many steps of the staircase in [low, high) at which the DSP blocks of the cluster suffice, the
+        fastest among them, the others spread evenly."""
+        blocks = sum(device.dsp for device in self.instance.devices)
+        fits = [pace for pace, need in self.staircase if low <= pace < high and need <= blocks]
+        if len(fits) <= count:
+            return fits
+        return sorted({fits[round(i * (len(fits) - 1) / max(1, count))] for i in range(count)})
+
+    def at_step(self, cycles: int) -> int:
+        """The least T that needs no more DSP blocks than T = `cycles`."""
+        below = [pace for pace, _ in self.staircase if pace <= cycles]
+        return below[-1] if below else cycles
+
+    def _choosing(self) -> Iterator[list[int]]:
+        """Positions of items that choose a tile together, or alone."""
+        seen: set[int] = set()
+        for members in self.instance.tile_groups.values():
+            seen |= set(members)
+            yield list(members)
+        yield from ([i] for i in range(len(self.instance.items)) if i not in seen)
+
+    def _least_dsp(self, members: Sequence[int]) -> list[tuple[int, int]]:
+        """(pace, DSP blocks) of every tile, ascending in pace, on the part that needs fewest."""
+        by_tile: dict[str | None, dict[int, tuple[int, int]]] = {}
+        for i in members:
+            for menu in self.instance.items[i].configurations.values():
+                for c in menu:
+                    found = by_tile.setdefault(c.tile, {})
+                    pace, dsp = found.get(i, (ANY_PACE, ANY_PACE))
+                    found[i] = min(pace, c.cycles_per_frame), min(dsp, c.dsp)
+        if len(members) == 1:
+            menus = self.instance.items[members[0]].configurations.values()
+            return sorted((c.cycles_per_frame, c.dsp) for menu in menus for c in menu)
+        whole = [found.values() for found in by_tile.values() if len(found) == len(members)]
+        return sorted((max(pace for pace, _ in each), sum(dsp for _, dsp in each)) for each in whole)
+
+    # ---- nodes
+
+    def _group(self, group: Sequence[Node]) -> dict[str, Mapping[str, Sequence[Configuration]]]:
+        """Configurations of a weight group's nodes, by part, for every tile; none where they have no tile."""
+        parts = self.prices.parts
+        lead = next((node for node in group if next(node.layer.tiles(ANY_PACE), None) is not None), None)
+        if lead is None:
+            return {}
+        ways: list[dict[str, dict[str, list[Configuration]]]] = []
+        homes = {node.name: _homes(node.layer) for node in group}
+        for tile in lead.layer.tiles(ANY_PACE):
+            way = {node.name: self._with(homes[node.name], tile) for node in group}
+            if all(way.values()):
+                ways.append(way)
+        best = list(_best(ways))
+        return {
+            node.name: {part.name: [c for way in best for c in way[node.name][part.name]] for part in parts}
+            for node in group
+        }
+
+    def _with(self, homes: Mapping[Home, Layer], tile: Tile) -> dict[str, list[Configuration]]:
+        """A node of a weight group with that tile, its memory at any home; nothing where it can't have the tile."""
+        label = f"{tile.po}x{tile.pi}x{tile.pk}"
+        if not homes:
+            # it follows the engines
+            free = [Configuration(label=label, cycles_per_frame=1, tile=label)]
+            return {part.name: free for part in self.prices.parts}
+        folded: dict[Home, Layer] = {}
+        paces = []
+        for home, variant in homes.items():
+            pace = variant.least_cycles(tile)
+            if pace is not None:
+                paces.append(pace)
+                with suppress(FoldingError):
+                    folded[home] = variant.fold(ANY_PACE, tile)
+        if not folded:
+            return {}
+        multipliers = min(variant.multipliers for variant in folded.values())
+        width = min(port.tensor.fixed.width for layer in homes.values() for port in layer.sinks)
+        return {
+            part.name: [
+                Configuration(
+                    label=f"{label} {home.value}", cycles_per_frame=min(paces), tile=label,
+                    dsp=part.dsp_blocks({(width, width): multipliers}), m20k=_blocks(variant, part),
+                    dram_bytes_per_frame=_moved_bytes(variant),
+                )
+                for home, variant in folded.items()
+            ]
+            for part in self.prices.parts
+        }  # fmt: skip
+
+    def _alone(self, layer: Layer) -> dict[str, list[Configuration]]:
+        """A node without weights in tiles: every number of lanes."""
+        variants = {(variant.cycles_per_frame, variant.multipliers) for variant in _variants(layer)}
+        return {
+            part.name: [
+                Configuration(
+                    label=f"{multipliers} multipliers, {pace} cycles", cycles_per_frame=pace,
+                    dsp=part.dsp_blocks({(1, 1): multipliers}),
+                )
+                for pace, multipliers in sorted(variants)
+            ]
+            for part in self.prices.parts
+        }  # fmt: skip
+
+
+def _like(layer: Layer) -> Layer:
+    """The layer without what tells its random bits from others'."""
+    return replace(layer, tensor_id=0) if hasattr(layer, "tensor_id") else layer  # type: ignore[type-var]
+
+
+def _homes(layer: Layer) -> dict[Home, Layer]:
+    """A layer with its memory at every home it can have; nothing for one that follows the tile of others."""
+    if next(layer.tiles(ANY_PACE), None) is None:
+        return {}
+    return {home: variant for home in Home if (variant := layer.at(home)) is not None}
+
+
+def _best(ways: Sequence[dict[str, dict[str, list[Configuration]]]]) -> Iterator[dict[str, Any]]:
+    """Of a group's tiles those that no other beats or equals at every node, part and home in pace and costs."""
+    rows = np.array(
+        [
+            [
+                value
+                for name in sorted(way)
+                for part in sorted(way[name])
+                for home in Home
+                for value in _numbers(way[name][part], home)
+            ]
+            for way in ways
+        ]
+    )  # fmt: skip
+    kept: list[int] = []
+    for at in np.lexsort(rows.T[::-1]):
+        if not any((rows[other] <= rows[at]).all() for other in kept):
+            kept.append(int(at))
+    return (ways[at] for at in sorted(kept))
+
+
+def _numbers(menu: Sequence[Configuration], home: Home) -> tuple[int, ...]:
+    found = next((c for c in menu if c.label.endswith(f" {home.value}")), menu[0])
+    return (found.cycles_per_frame, *found.costs)
+
+
+def _variants(layer: Layer) -> Iterator[Layer]:
+    """A layer in every way that it can be folded without a tile.
+
+    Lanes of ports change at these paces only. Between two of them what is inside may still change, in steps: from the
+    slowest pace on, each variant is as fast as the next one need not be."""
+    frame = [port.tensor for port in (*layer.sinks, *layer.sources)]
+    ends = {tensor.elements // lanes for tensor in frame for lanes in divisors(tensor.shape[-1])}
+    for high, low in pairwise([ANY_PACE, *sorted(ends, reverse=True), 0]):
+        pace = high - 1 if high < ANY_PACE else high
+        while pace >= max(1, low):
+            try:
+                variant = layer.fold(pace)
+            except FoldingError:
+                break
+            if variant.cycles_per_frame > pace:
+                # as fast as it gets, and doesn't say so
+                yield variant
+                break
+            yield variant
+            pace = variant.cycles_per_frame - 1
+
+
+def _blocks(layer: Layer, part: Part) -> int:
+    """Block memories of the images of a layer whose shapes no lanes change."""
+    images = [image for image in layer.memories() if not image.is_state]
+    return sum(fit(Resources(memories={(image.depth, image.width): 1}), part).m20k for image in images)
+
+
+def _moved_bytes(layer: Layer) -> int:
+    """Bytes a frame that at least go to and from DRAM: twice the larger of reads and writes of what is replayed or lies
+    in rings."""
+    bits = sum(2 * _bits(layer, name) for name in layer.replayed)
+    for ring in layer.rings:
+        bits += int(2 * ring.out.tensor.elements * ring.out.tensor.fixed.width * ring.per_frame)
+    return bits // 8
+
+
+def _bits(layer: Layer, port: str) -> int:
+    tensor = layer.port(port).tensor
+    return tensor.elements * tensor.fixed.width

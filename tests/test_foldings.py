@@ -1,0 +1,126 @@
+"""The least that every folding costs is never more than what a folding costs, and the bound that rests on it is never
+above a plan."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dagtrain.passes.fold import fold_graph, weight_tiles
+from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.planner import SLOW_RATIO, Planner
+from dagtrain.planning.prices import Prices
+from dagtrain.progress import Silent
+from hdl.errors import FoldingError
+from hdl.estimate import Estimator
+from placement.plan import Bound
+from placement.search import SearchOptions
+from placement.validate import violations
+from tests.cosim_support import inception_net
+from tests.flow_support import QuickEstimator
+from tests.test_relays import residual, small_cluster
+
+
+@cache
+def foldings(name: str) -> Foldings:
+    """Of a small network on two parts' worth of devices."""
+    graph = {"residual": lambda: residual(2), "inception": lambda: inception_net(1)}[name]()
+    return Foldings(Prices(graph, small_cluster(3, 40), Estimator(), {}, Silent()))
+
+
+NETS = ("residual", "inception")
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_no_folding_is_faster_or_has_fewer_multipliers_than_the_least(net: str) -> None:
+    found = foldings(net)
+    graph, part = found.prices.graph, found.prices.parts[0]
+    menus = {item.name: item.configurations[part.name] for item in found.instance.items}
+    seen = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        cycles = round(2 ** rng.uniform(5, 14))
+        try:
+            tiles, folded = weight_tiles(graph, cycles), fold_graph(graph, cycles)
+        except FoldingError:
+            continue
+        seen += 1
+        for node in folded.nodes:
+            tile = tiles.get(node.name)
+            label = f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None
+            pace, dsp = node.layer.cycles_per_frame, part.dsp_blocks({(16, 16): node.layer.multipliers})
+            # some way to fold it is as fast with no more of anything; tiles that others beat are left out
+            assert any(c.cycles_per_frame <= pace and c.dsp <= dsp for c in menus[node.name]), (
+                f"seed {seed}: {node.name} with tile {label} at {pace} cycles, {dsp} DSP blocks"
+            )
+    assert seen >= 20
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_circuits_cost_at_least_what_their_folding_is_said_to(net: str) -> None:
+    """Against elaborated circuits: a whole level, homes of memories included, is dominated by the least."""
+    found = foldings(net)
+    cycles = found.staircase[len(found.staircase) // 2][0]
+    for pace in (round(cycles * 1.5), 2 * cycles):
+        level = found.prices.level(pace)
+        for item in found.instance.items:
+            for part, menu in level.offers[item.name].items():
+                for built in menu:
+                    assert any(
+                        least.cycles_per_frame <= built.cycles_per_frame
+                        and all(a <= b for a, b in zip(least.costs, built.costs, strict=True))
+                        for least in item.configurations[part]
+                    ), f"{item.name} {built.label}: {built.costs} at {built.cycles_per_frame} cycles"
+
+
+def test_the_staircase_says_what_folding_at_its_steps_costs() -> None:
+    found = foldings("residual")
+    graph, part = found.prices.graph, found.prices.parts[0]
+    assert len(found.staircase) > 10
+    assert all(a < b and more > less for (a, more), (b, less) in pairwise(found.staircase))
+    for pace, blocks in found.staircase:
+        try:
+            folded = fold_graph(graph, pace)
+        except FoldingError:
+            continue
+        need = sum(part.dsp_blocks({(16, 16): node.layer.multipliers}) for node in folded.nodes)
+        # softmax multiplies narrower operands, and shares blocks
+        assert blocks <= need <= blocks + 4, f"at {pace} cycles"
+        assert found.at_step(pace) == pace
+    (fast, _), (slow, _) = found.staircase[3:5]
+    assert found.at_step(slow - 1) == fast
+    # those that fit the cluster's 120 blocks, the fastest first
+    fits = [pace for pace, blocks in found.staircase if blocks <= 120]
+    assert found.steps(1, 1 << 40, 1) == fits[:1]
+    assert len(found.steps(1, 1 << 40, 4)) == 4
+    assert found.steps(1, 1 << 40, 1000) == fits
+
+
+@pytest.mark.parametrize(("devices", "dsp"), [(1, 30), (2, 16), (3, 40), (3, 12)])
+def test_the_bound_of_all_foldings_is_below_every_plan_and_first_levels_are_not_called_optimal(
+    devices: int, dsp: int
+) -> None:
+    estimator: Any = QuickEstimator()
+    planner = Planner(residual(2), small_cluster(devices, dsp), estimator, SearchOptions(seed=1), {}, Silent())
+    least = planner._least_cycles()
+    first, _ = planner._first_plan(round(least * SLOW_RATIO))
+    final = planner.run()
+    assert planner.warnings == [], "no plan is below the bound of all foldings"
+    assert final.plan.any_bound_cycles_per_frame == first.any_bound_cycles_per_frame <= final.plan.cycles_per_frame
+    assert violations(final.instance, final.plan) == []
+    # the bound at one level is reached there, and beaten at others
+    assert first.bound_cycles_per_frame > final.plan.cycles_per_frame
+    assert first.status != "optimal"
+
+
+def test_a_bound_that_a_plan_beats_is_reported_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimator: Any = QuickEstimator()
+    planner = Planner(residual(1), small_cluster(2, 40), estimator, SearchOptions(seed=1), {}, Silent())
+    monkeypatch.setattr(Foldings, "bound", lambda *_: Bound(1 << 30, "wrong"))
+    planned = planner.run()
+    assert planned.plan.any_bound_cycles_per_frame == 1
+    assert "is below the bound of all foldings (1,073,741,824: wrong), which is therefore wrong" in planner.warnings[0]
