@@ -356,11 +356,15 @@ def estimate(
     check: Annotated[bool, typer.Option("--check", help="Synthesise each layer with Yosys and compare.")] = False,
     layer: Annotated[list[str] | None, typer.Option(help="Only these nodes; default: one of each kind.")] = None,
     cycles: Annotated[int | None, typer.Option(help="Fold to this many cycles a frame; default: the plan's.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Only so many circuits, drawn by --seed of all kinds.")] = None,
+    seed: Annotated[int, typer.Option(help="Of --sample.")] = 1,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
     """Resources of every layer, read off its elaborated circuit; --check sets them beside synthesis."""
-    options = estimate_step.EstimateOptions(check=check, layers=tuple(layer or ()), cycles=cycles)
+    options = estimate_step.EstimateOptions(
+        check=check, layers=tuple(layer or ()), cycles=cycles, sample=sample, seed=seed
+    )
     _perform(out, as_json, lambda space, progress: estimate_step.run(space, options, progress))
 
 

@@ -7,8 +7,9 @@ that are always zero.  Both err on the side of keeping a bit.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from functools import reduce
 from operator import and_
 
@@ -23,7 +24,7 @@ MOST_BITS = 1 << 20
 class Op(Enum):
     """How a node's bits depend on those of its inputs."""
 
-    # a signal or a memory: any of `flows` may write it
+    # a signal of amount bits or a memory: any of `flows` may write it
     STORE = auto()
     CONSTANT = auto()
     # input 0 << amount; amount may be negative
@@ -35,7 +36,7 @@ class Op(Enum):
     ADD = auto()
     SUBTRACT = auto()
     MULTIPLY = auto()
-    # bit by bit: & | ^ ~
+    # bit by bit: amount is a Logic
     BITWISE = auto()
     # inputs side by side, none where another is
     JOIN = auto()
@@ -43,8 +44,65 @@ class Op(Enum):
     TABLE = auto()
     # input 0 decides which of the others
     CHOOSE = auto()
-    # any bit depends on every bit: comparisons, varying shifts and indices
+    # any bit depends on every bit, here and below
     MIX = auto()
+    # amount is a Comparison
+    COMPARE = auto()
+    # of truths: amount is a Logic
+    LOGIC = auto()
+    # amount bits of input 0 from the place that input 1 says
+    SELECT = auto()
+    # input 0 shifted by input 1; to the left if amount is 1
+    SHIFT_BY = auto()
+    # of a memory: input 0 goes to the address that input 1 says
+    WRITE = auto()
+    # a memory stays as it is
+    HOLD = auto()
+
+
+class Logic(IntEnum):
+    """Operators on bits, and on truths."""
+
+    AND = auto()
+    OR = auto()
+    XOR = auto()
+    NOT = auto()
+
+
+class Comparison(IntEnum):
+    """Comparisons."""
+
+    EQ = auto()
+    NE = auto()
+    LT = auto()
+    LE = auto()
+    GT = auto()
+    GE = auto()
+
+    @property
+    def mirrored(self) -> Comparison:
+        """The same with the operands exchanged."""
+        return _MIRRORED.get(self, self)
+
+    def holds(self, left: int, right: int) -> bool:
+        """The comparison of two numbers."""
+        return bool(_HOLDS[self](left, right))
+
+
+_MIRRORED = {
+    Comparison.LT: Comparison.GT,
+    Comparison.GT: Comparison.LT,
+    Comparison.LE: Comparison.GE,
+    Comparison.GE: Comparison.LE,
+}
+_HOLDS = {
+    Comparison.EQ: operator.eq,
+    Comparison.NE: operator.ne,
+    Comparison.LT: operator.lt,
+    Comparison.LE: operator.le,
+    Comparison.GT: operator.gt,
+    Comparison.GE: operator.ge,
+}
 
 
 def _trailing_ones(mask: int) -> int:
@@ -58,7 +116,7 @@ def _ones(count: int) -> int:
 class Node:
     """A value of the circuit."""
 
-    __slots__ = ("amount", "flows", "inputs", "live", "of_three", "op", "start", "table", "zeros")
+    __slots__ = ("amount", "flows", "inputs", "live", "memory", "of_three", "op", "start", "table", "zeros")
 
     def __init__(self, op: Op, inputs: Iterable[Node] = (), amount: int = 0, table: tuple[int, ...] = ()) -> None:
         self.op, self.amount, self.table = op, amount, table
@@ -67,6 +125,8 @@ class Node:
         self.flows: list[tuple[Node, int, int, tuple[Node, ...]]] = []
         # first value of a register; None for a wire and for what is no STORE
         self.start: int | None = None
+        # words of which one is read or written at a varying index
+        self.memory = False
         # a sum that is an operand of another sum, or has one
         self.of_three = False
         # bits that matter

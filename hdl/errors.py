@@ -39,6 +39,10 @@ class ToolError(DagtrainError):
     """An external tool failed; the message carries its own words."""
 
 
+class ToolTimeout(ToolError):
+    """An external tool did not finish in the time that it was given."""
+
+
 class ToolMissing(ToolError):
     """An external tool isn't installed."""
 

@@ -101,13 +101,14 @@ def _key(configuration: str, widths: Mapping[str, int]) -> str:
     return f"{code_hash()}|{configuration}|{sorted(widths.items())}"
 
 
-_SHAPED = ("multipliers", "memories", "roms", "memory_registers", "constant_multipliers")
+_SHAPED = ("multipliers", "memories", "memory_registers", "constant_multipliers", "constants", "bare_bits")
 
 
 def _to_json(resources: Resources) -> str:
     record = {name: getattr(resources, name) for name in Resources.__dataclass_fields__}
     for name in _SHAPED:
         record[name] = [[*shape, number] for shape, number in record[name].items()]
+    record["tables"] = list(record["tables"].items())
     return json.dumps(record)
 
 
@@ -115,4 +116,5 @@ def _from_json(text: str) -> Resources:
     record = json.loads(text)
     for name in _SHAPED:
         record[name] = {(a, b): number for a, b, number in record[name]}
+    record["tables"] = dict(record["tables"])
     return Resources(**record)

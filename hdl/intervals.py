@@ -109,7 +109,7 @@ class GeneratorAnalysis(ExpressionAnalysis):
         self._depth += 1
         for body in bodies:
             self.locals = {name: Local(**vars(local)) for name, local in before.items()}
-            self._body(body)
+            self._branch(body)
             after.append(self.locals)
         self._depth -= 1
         self.locals = {}
@@ -122,6 +122,10 @@ class GeneratorAnalysis(ExpressionAnalysis):
                     joined.declaration, joined.bits, joined.declared = INTEGER, None, None
                 joined.version = max(joined.version, other.version) + 1
             self.locals[name] = joined
+
+    def _branch(self, body: list[ast.stmt]) -> None:
+        """One of several bodies."""
+        self._body(body)
 
     def _body(self, statements: list[ast.stmt]) -> None:
         for statement in statements:

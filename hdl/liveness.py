@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from myhdl import ConcatSignal, concat, intbv, modbv
 from myhdl._ShadowSignal import _ShadowSignal, _SliceSignal
 from myhdl._Signal import _Signal
 
-from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Node, Op, settle_zeros
+from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Comparison, Logic, Node, Op, settle_zeros
 from hdl.equal_bits import EqualBits
 from hdl.expressions import Visitor, augmented
 from hdl.intervals import GeneratorAnalysis, generators
+from hdl.mapping import Driver
 from hdl.ranges import Interval, combine
 from hdl.verilog import port_signals
 
 _SUMS = {ast.Add: Op.ADD, ast.Sub: Op.SUBTRACT, ast.Mult: Op.MULTIPLY}
-_BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
+_BITWISE = {ast.BitAnd: Logic.AND, ast.BitOr: Logic.OR, ast.BitXor: Logic.XOR}
+_COMPARISONS = {
+    ast.Eq: Comparison.EQ,
+    ast.NotEq: Comparison.NE,
+    ast.Lt: Comparison.LT,
+    ast.LtE: Comparison.LE,
+    ast.Gt: Comparison.GT,
+    ast.GtE: Comparison.GE,
+}
 
 
 class Liveness:
@@ -28,8 +38,12 @@ class Liveness:
         # element of a memory -> the memory
         self._arrays: dict[int, Node] = {}
         self._equal = EqualBits()
+        # what generators write, with the signal or memory
+        self.drivers: list[tuple[Driver, Any]] = []
         # signals must live as long as their ids are keys
         self._kept: list[Any] = []
+        # ports
+        self.outputs: list[Node] = []
 
     def signal_bits(self, signal: Any) -> int:
         """Mask of the bits of a signal that matter and aren't always zero."""
@@ -50,7 +64,7 @@ class Liveness:
         """The node of a signal; a shadow of other signals depends on them."""
         node = self._arrays.get(id(signal)) or self._stores.get(id(signal))
         if node is None:
-            node = self._stores[id(signal)] = Node(Op.STORE)
+            node = self._stores[id(signal)] = Node(Op.STORE, amount=_width(signal))
             self._kept.append(signal)
             if isinstance(signal, _ShadowSignal):
                 self._shadow(node, signal)
@@ -60,7 +74,8 @@ class Liveness:
         """The node of a list of signals that is accessed at a varying index."""
         node = self._arrays.get(id(members[0]))
         if node is None:
-            node = Node(Op.STORE)
+            node = Node(Op.STORE, amount=_width(members[0]))
+            node.memory = True
             self._kept.append(members)
             for member in members:
                 self._arrays[id(member)] = node
@@ -97,8 +112,9 @@ class Liveness:
                 node.zeros &= ~start
         # contents of memories aren't known here: their bits may be anything
         settle_zeros(list(self._stores.values()))
-        for signal in outputs:
-            self.store(signal).demand(EVERY_BIT)
+        self.outputs = [self.store(signal) for signal in outputs]
+        for node in self.outputs:
+            node.demand(EVERY_BIT)
 
 
 def trace(block: Any, visitor: Visitor) -> Liveness:
@@ -109,12 +125,47 @@ def trace(block: Any, visitor: Visitor) -> Liveness:
         tracer.liveness = liveness
         visitor.generator(tracer)
         tracer.run()
+        liveness.drivers += tracer.drivers()
     liveness.finish(list(port_signals(block, "block").values()))
     return liveness
 
 
 def _width(signal: Any) -> int:
     return 1 if signal._type is bool else int(signal._nrbits)
+
+
+# the identity of a signal or memory, lowest bit, bits
+_Place: TypeAlias = tuple[int, int, int]
+_Key = TypeVar("_Key")
+
+
+def _chosen(
+    test: Node, yes: Mapping[_Key, Node], no: Mapping[_Key, Node], before: Mapping[_Key, Node]
+) -> dict[_Key, Node]:
+    """The state after two branches; what only one of them has and nothing had before is that."""
+    found: dict[_Key, Node] = {}
+    for key in {**yes, **no}:
+        left, right = yes.get(key, before.get(key)), no.get(key, before.get(key))
+        if left is None or right is None or left is right:
+            only = left if left is not None else right
+            assert only is not None
+            found[key] = only
+        else:
+            found[key] = Node(Op.CHOOSE, [test, left, right])
+    return found
+
+
+def _part(node: Node, low: int, width: int) -> Node:
+    return Node(Op.CUT, [Node(Op.SHIFT, [node], -low)], width)
+
+
+def _replaced(old: Node, value: Node, low: int, width: int, whole: int) -> Node:
+    """``old``, of ``whole`` bits or more, with some of its bits replaced."""
+    parts = [Node(Op.CUT, [old], low)] if low else []
+    parts.append(Node(Op.SHIFT, [Node(Op.CUT, [value], width)], low))
+    if low + width < whole:
+        parts.append(Node(Op.SHIFT, [Node(Op.SHIFT, [old], -low - width)], low + width))
+    return Node(Op.JOIN, parts)
 
 
 class _Tracer(GeneratorAnalysis):
@@ -126,21 +177,99 @@ class _Tracer(GeneratorAnalysis):
         super().__post_init__()
         self._values: dict[str, Node] = {}
         self._conditions: list[Node] = []
+        # tests of the branches that are being walked, and the states in which these end
+        self._tests: list[list[Node]] = []
+        self._ends: list[list[tuple[dict[str, Node], dict[_Place, Node]]]] = []
+        # what is written so far, in every case; and the store, signal or memory of each place
+        self._written: dict[_Place, Node] = {}
+        self._places: dict[_Place, tuple[Node, Any]] = {}
+        # signals that are written in parts
+        self._in_parts: set[int] = set()
+
+    def drivers(self) -> list[tuple[Driver, Any]]:
+        """What this generator writes."""
+        return [
+            (Driver(self._places[place][0], place[1], place[2], value, self.clocked), self._places[place][1])
+            for place, value in self._written.items()
+        ]
 
     # ---- statements
 
     def on_if(self, node: ast.If) -> None:
         """What is assigned inside depends on the test."""
-        self._under(node.test, lambda: super(_Tracer, self).on_if(node))
+        test = self.graph(node.test)
+        self._under(test, [test], lambda: super(_Tracer, self).on_if(node))
 
     def on_match(self, node: ast.Match) -> None:
         """What is assigned inside depends on the subject."""
-        self._under(node.subject, lambda: super(_Tracer, self).on_match(node))
+        subject = self.graph(node.subject)
+        tests = [
+            Node(Op.COMPARE, [subject, self.graph(case.pattern.value)], Comparison.EQ)
+            for case in node.cases
+            if isinstance(case.pattern, ast.MatchValue)
+        ]
+        self._under(subject, tests, lambda: super(_Tracer, self).on_match(node))
 
-    def _under(self, test: ast.expr, body: Any) -> None:
-        self._conditions.append(self.graph(test))
+    def _under(self, condition: Node, tests: list[Node], body: Any) -> None:
+        self._conditions.append(condition)
+        self._tests.append(tests)
         body()
+        self._tests.pop()
         self._conditions.pop()
+
+    def _branches(self, bodies: list[list[ast.stmt]]) -> None:
+        before = self._values, self._written
+        self._ends.append([])
+        super()._branches(bodies)
+        ends = self._ends.pop()
+        tests = self._tests[-1]
+        if len(ends) == len(tests):
+            # a match without a default
+            ends.append(before)
+        self._values, self._written = ends[-1]
+        for test, (values, written) in zip(reversed(tests), reversed(ends[:-1]), strict=True):
+            self._values = _chosen(test, values, self._values, before[0])
+            written, self._written = self._comparable(written, self._written)
+            missing = {place: self._hold(place) for place in {**written, **self._written} if place not in before[1]}
+            self._written = _chosen(test, written, self._written, {**before[1], **missing})
+
+    def _comparable(
+        self, left: dict[_Place, Node], right: dict[_Place, Node]
+    ) -> tuple[dict[_Place, Node], dict[_Place, Node]]:
+        """Both with a signal as a whole if one of them has it so."""
+        for place in {**left, **right}:
+            store, target = self._places[place]
+            if place[0] in self._in_parts and place[1:] == (0, _width(target)):
+                left = left if place in left else self._joined(left, store, place)
+                right = right if place in right else self._joined(right, store, place)
+        return left, right
+
+    def _joined(self, written: dict[_Place, Node], store: Node, whole: _Place) -> dict[_Place, Node]:
+        """With what is written of a signal in parts as a whole, if anything is."""
+        parts = [place for place in written if place[0] == whole[0]]
+        if parts in ([], [whole]):
+            return written
+        value = written.get(whole, store)
+        for place in sorted(parts):
+            if place != whole:
+                value = _replaced(value, written[place], place[1], place[2], whole[2])
+        rest = {place: node for place, node in written.items() if place[0] != whole[0]}
+        self._places.setdefault(whole, self._places[parts[0]])
+        return {**rest, whole: value}
+
+    def _branch(self, body: list[ast.stmt]) -> None:
+        values, written = self._values, self._written
+        self._values, self._written = dict(values), dict(written)
+        super()._branch(body)
+        self._ends[-1].append((self._values, self._written))
+        self._values, self._written = values, written
+
+    def _hold(self, place: _Place) -> Node:
+        """What bits of a signal are where nothing is written."""
+        store, target = self._places[place]
+        if isinstance(target, list):
+            return Node(Op.HOLD)
+        return _part(store, place[1], place[2]) if place[1:] != (0, _width(target)) else store
 
     def assign(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
         """Record the flow, then report as usual."""
@@ -150,29 +279,27 @@ class _Tracer(GeneratorAnalysis):
     def on_augassign(self, node: ast.AugAssign) -> None:
         """Likewise."""
         assert isinstance(node.target, ast.Name)
-        self._set_local(node.target.id, self.graph(augmented(node)), whole=True)
+        self._values[node.target.id] = self.graph(augmented(node))
         super().on_augassign(node)
 
     def _flow(self, target: ast.expr, value: Node) -> None:
         if isinstance(target, ast.Name):
-            self._set_local(target.id, value, whole=True)
+            self._values[target.id] = value
         elif (
             isinstance(target, ast.Subscript)
             and isinstance(target.value, ast.Name)
             and (target.value.id in self.locals)
         ):
             whole = isinstance(target.slice, ast.Slice) and target.slice.lower is None and target.slice.upper is None
-            if not whole:
-                value = Node(Op.MIX, [value, *self._index_nodes(target.slice)])
-            self._set_local(target.value.id, value, whole=whole)
+            old = self._values.get(target.value.id)
+            bounds = None if whole else self._bounds(target)
+            if bounds is not None and old is not None:
+                value = _replaced(old, value, *bounds, bounds[0] + bounds[1] + 1)
+            elif not whole:
+                value = Node(Op.MIX, [value, *self._index_nodes(target.slice), *([old] if old is not None else [])])
+            self._values[target.value.id] = value
         else:
             self._write(target, value)
-
-    def _set_local(self, name: str, value: Node, *, whole: bool) -> None:
-        old = self._values.get(name)
-        if old is not None and (self._conditions or not whole):
-            value = Node(Op.CHOOSE, [Node(Op.MIX, self._conditions), value, old])
-        self._values[name] = value
 
     def _write(self, target: ast.expr, value: Node) -> None:
         """A signal, part of a signal, or a memory."""
@@ -187,6 +314,7 @@ class _Tracer(GeneratorAnalysis):
         assert isinstance(target, ast.Attribute)
         base = target.value
         members: Any = self.object(base.value) if isinstance(base, ast.Subscript) else None
+        index: int | None = 0
         if isinstance(base, ast.Subscript) and self.is_signal_list(members):
             index = self._constant(base.slice)
             signal = members[index if index is not None else 0]
@@ -202,6 +330,28 @@ class _Tracer(GeneratorAnalysis):
         if self.clocked:
             store.start = int(signal._init)
         store.flows.append((value, low, whole if width is None else width, (*self._conditions, *extra)))
+        if store.memory and index is None:
+            assert isinstance(base, ast.Subscript)
+            place: _Place = id(members), 0, whole
+            self._places[place] = store, members
+            self._written[place] = Node(Op.WRITE, [value, self.graph(base.slice)])
+        else:
+            self._put((id(signal), low, whole if width is None else width), value, store, signal)
+
+    def _put(self, place: _Place, value: Node, store: Node, signal: Any) -> None:
+        """Bits of a signal get a value; parts that overlap others make one whole of it."""
+        whole: _Place = place[0], 0, _width(signal)
+        self._places[place] = store, signal
+        if place == whole:
+            self._written = {other: node for other, node in self._written.items() if other[0] != place[0]}
+        else:
+            self._in_parts.add(place[0])
+            others = (other for other in self._written if other[0] == place[0] and other != place)
+            if any(other[1] < place[1] + place[2] and place[1] < other[1] + other[2] for other in others):
+                self._written = self._joined(self._written, store, whole)
+                value = _replaced(self._written[whole], value, place[1], place[2], whole[2])
+                place = whole
+        self._written[place] = value
 
     # ---- expressions
 
@@ -219,7 +369,15 @@ class _Tracer(GeneratorAnalysis):
         if isinstance(node, ast.BinOp):
             return self._binary(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-            return Node(Op.BITWISE, [self.graph(node.operand)])
+            return Node(Op.BITWISE, [self.graph(node.operand)], Logic.NOT)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return Node(Op.LOGIC, [self.graph(node.operand)], Logic.NOT)
+        if isinstance(node, ast.BoolOp):
+            kind = Logic.AND if isinstance(node.op, ast.And) else Logic.OR
+            return Node(Op.LOGIC, [self.graph(part) for part in node.values], kind)
+        if isinstance(node, ast.Compare):
+            sides = [self.graph(node.left), self.graph(node.comparators[0])]
+            return Node(Op.COMPARE, sides, _COMPARISONS[type(node.ops[0])])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return Node(Op.SUBTRACT, [Node(Op.CONSTANT), self.graph(node.operand)])
         if isinstance(node, ast.IfExp):
@@ -292,7 +450,12 @@ class _Tracer(GeneratorAnalysis):
             low = self._constant(node.slice.upper) if node.slice.upper is not None else 0
             if low is not None:
                 return Node(Op.SHIFT, [vector], -low)
-        return Node(Op.MIX, [vector, *self._index_nodes(node.slice)])
+        if isinstance(node.slice, ast.Slice):
+            width = self.slice_width(node)
+            if width is not None and node.slice.upper is not None:
+                return Node(Op.SELECT, [vector, self.graph(node.slice.upper)], width)
+            return Node(Op.MIX, [vector, *self._index_nodes(node.slice)])
+        return Node(Op.SELECT, [vector, self.graph(node.slice)], 1)
 
     def _signal_node(self, signal: Any, store: Node) -> Node:
         signed = signal._min is not None and signal._min < 0
@@ -302,11 +465,13 @@ class _Tracer(GeneratorAnalysis):
         left, right = self.graph(node.left), self.graph(node.right)
         if type(node.op) in _SUMS:
             return Node(_SUMS[type(node.op)], [left, right])
-        if isinstance(node.op, _BITWISE):
-            return Node(Op.BITWISE, [left, right])
+        if type(node.op) in _BITWISE:
+            return Node(Op.BITWISE, [left, right], _BITWISE[type(node.op)])
         amount = self._constant(node.right)
         if isinstance(node.op, ast.LShift | ast.RShift) and amount is not None:
             return Node(Op.SHIFT, [left], amount if isinstance(node.op, ast.LShift) else -amount)
+        if isinstance(node.op, ast.LShift | ast.RShift):
+            return Node(Op.SHIFT_BY, [left, right], int(isinstance(node.op, ast.LShift)))
         return Node(Op.MIX, [left, right])
 
     def _call(self, node: ast.Call) -> Node:
@@ -319,6 +484,8 @@ class _Tracer(GeneratorAnalysis):
             return self.graph(node.args[0]) if node.args else Node(Op.CONSTANT)
         if function is concat:
             return self._concat(node)
+        if function is bool:
+            return Node(Op.LOGIC, [self.graph(node.args[0])], Logic.OR)
         return Node(Op.MIX, [self.graph(argument) for argument in node.args])
 
     def _concat(self, node: ast.Call) -> Node:

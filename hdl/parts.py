@@ -116,6 +116,16 @@ class Part:
         """Block memories for one simple-dual-port memory of `depth` words × `width` bits (0 if empty)."""
         return _blocks(self.m20k_shapes, depth, width)
 
+    def m20k_rows(self, depth: int, width: int) -> int:
+        """Block memories one above the other, between which a read chooses: as few as take the fewest blocks."""
+        fewest = self.m20k_blocks(depth, width)
+        deepest = max(shape.depth for shape in self.m20k_shapes if _blocks((shape,), depth, width) == fewest)
+        return -(-depth // deepest)
+
+    def mlab_rows(self, depth: int) -> int:
+        """Logic memory blocks one above the other."""
+        return -(-depth // max(shape.depth for shape in self.lut_memory.shapes))
+
     def mlab_blocks(self, depth: int, width: int) -> int:
         """Logic memory blocks (MLAB, LUT RAM) for one memory of `depth` words × `width` bits (0 if empty)."""
         return _blocks(self.lut_memory.shapes, depth, width)

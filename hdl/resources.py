@@ -1,7 +1,8 @@
 """What an elaborated circuit is made of, and how many blocks of a device that takes.
 
-`count` reads multipliers, memories, registers and adders off the elaborated MyHDL block through the interval analysis
-of `hdl.intervals`; `fit` packs them into the blocks of a part.  There is no formula beside the circuit.
+`count` reads multipliers, memories and registers off the elaborated MyHDL block through the interval analysis of
+`hdl.intervals`, and look-up tables and carry chains off its data flow (`hdl.mapping`); `fit` packs them into the blocks
+of a part.  There is no formula beside the circuit.
 
 What counts as what:
 * a product of two values that vary is a multiplier of their interval widths; with a constant factor it is adders,
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from hdl.dataflow import EVERY_BIT
+from hdl.dataflow import EVERY_BIT, Node
 from hdl.equal_bits import CONSTANTS
+from hdl.gates import TABLE_INPUTS
 from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.liveness import Liveness, trace
+from hdl.mapping import Driver, Mapper
 from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts import Part
 from hdl.ranges import Interval
@@ -35,10 +38,10 @@ LEAST_M20K_FILL = 0.05
 ADDER_BITS_PER_ALM = 2
 # flip-flops an ALM holds
 REGISTERS_PER_ALM = 4
-# two-way multiplexer or logic bits an ALM computes (two 4-input functions)
-LOGIC_BITS_PER_ALM = 2
-# bits of a table that an ALM holds (one 6-input function)
-ROM_BITS_PER_ALM = 64
+# words of the largest look-up table, and those among which one chooses
+TABLE_WORDS, CHOSEN_WORDS = 1 << TABLE_INPUTS, 4
+# inputs -> look-up tables of so many that an ALM holds
+TABLES_PER_ALM = {1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,6 @@ class Resources:
     multipliers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # (words, bits) -> memories with one write and one read port
     memories: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    # (words, bits) -> read-only memories in logic
-    roms: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # flip-flops, output registers of block memories left out
     registers: int = 0
     # flip-flops that are output registers of memories, by (words, bits) of the memory
@@ -59,25 +60,30 @@ class Resources:
     constant_multipliers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # bits of the adders of products with constants
     constant_adder_bits: int = 0
-    # bits of all other adders and subtractors
-    adder_bits: int = 0
-    # bits of comparators
-    compare_bits: int = 0
-    # bits of multiplexers (conditional assignments too), shifters, selections and logic
-    logic_bits: int = 0
+    # bits of the carry chains of all other adders, subtractors and comparators
+    carry_bits: int = 0
+    # bits of sums of three values, and again for each value beyond
+    three_bits: int = 0
+    # inputs -> look-up tables of so many: multiplexers, comparisons, tables, logic
+    tables: Mapping[int, int] = field(default_factory=dict)
+    # (words, bits) -> tables of constants of more words than a look-up table has
+    constants: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # (words, bits) of a memory -> bits read from it that something takes that is neither table nor flip-flop
+    bare_bits: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     def __add__(self, other: Resources) -> Resources:
         return Resources(
             _sum(self.multipliers, other.multipliers),
             _sum(self.memories, other.memories),
-            _sum(self.roms, other.roms),
             self.registers + other.registers,
             _sum(self.memory_registers, other.memory_registers),
             _sum(self.constant_multipliers, other.constant_multipliers),
             self.constant_adder_bits + other.constant_adder_bits,
-            self.adder_bits + other.adder_bits,
-            self.compare_bits + other.compare_bits,
-            self.logic_bits + other.logic_bits,
+            self.carry_bits + other.carry_bits,
+            self.three_bits + other.three_bits,
+            _sum(self.tables, other.tables),
+            _sum(self.constants, other.constants),
+            _sum(self.bare_bits, other.bare_bits),
         )
 
     @property
@@ -115,23 +121,62 @@ def count(block: Any) -> Resources:
     return counter.result(trace(block, counter))
 
 
-def fit(resources: Resources, part: Part) -> Usage:
-    """Blocks of ``part`` for these contents; memories and multipliers of one circuit share blocks as it packs them."""
+def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], ReadPort] | None = None) -> Usage:
+    """Blocks of ``part`` for these contents; memories and multipliers of one circuit share blocks as it packs them.
+
+    Args:
+        read_port: words, bits of a block memory, bits that go to no flip-flop or table -> what reads it; by default
+            that of the fewest blocks.
+    """
+    port_of = read_port or (lambda depth, width, bare: block_read_port(part.m20k_rows(depth, width), width, bare))
     m20k = mlab = 0
-    registers = resources.registers
+    registers, tables = resources.registers, Counter(resources.tables)
     for (depth, width), number in resources.memories.items():
         if in_block_memory(depth, width, part):
             m20k += number * part.m20k_blocks(depth, width)
+            port = port_of(depth, width, min(width, resources.bare_bits.get((depth, width), 0) // max(1, number)))
+            registers += number * port.registers
         else:
             mlab += number * part.mlab_blocks(depth, width)
             registers += resources.memory_registers.get((depth, width), 0)
-    rom_bits = sum(number * depth * width for (depth, width), number in resources.roms.items())
-    adder_bits = resources.adder_bits + resources.constant_adder_bits
-    arithmetic = (adder_bits + resources.compare_bits) / ADDER_BITS_PER_ALM
-    logic = resources.logic_bits / LOGIC_BITS_PER_ALM + rom_bits / ROM_BITS_PER_ALM
+            port = logic_read_port(part.mlab_rows(depth), width)
+        for inputs, count_of in port.tables.items():
+            tables[inputs] += number * count_of
+    for (words, width), number in resources.constants.items():
+        columns = -(-words // TABLE_WORDS)
+        tables[TABLE_INPUTS] += number * width * (columns + -(-(columns - 1) // (CHOSEN_WORDS - 1)))
+    # a chain adds three values as well as two
+    adder_bits = resources.carry_bits + resources.three_bits + resources.constant_adder_bits
+    arithmetic = adder_bits / ADDER_BITS_PER_ALM
+    logic = sum(number / TABLES_PER_ALM[inputs] for inputs, number in tables.items())
     alm = max(math.ceil(arithmetic + logic), math.ceil(registers / REGISTERS_PER_ALM))
     alm += mlab * part.lut_memory.logic_cells
     return Usage(part.dsp_blocks(resources.multipliers), m20k, mlab, registers, alm)
+
+
+@dataclass(frozen=True)
+class ReadPort:
+    """What chooses between the blocks of a memory when it is read, and between them when it is written."""
+
+    tables: Mapping[int, int]
+    registers: int
+
+
+def block_read_port(rows: int, width: int, bare: int) -> ReadPort:
+    """Of block memories, ``rows`` one above the other.
+
+    A flip-flop for each row remembers that the row was read; a table joins the words of two rows and those before,
+    the last of which needs no flip-flop's word where a flip-flop or a table takes it.  A table for each row finds from
+    the address that it is read, and another one that it is written."""
+    if rows < 2:
+        return ReadPort({}, 0)
+    gated, plain = -(-rows // 2) + (rows > 3), -(-(rows - 1) // 2) + (rows > 4)
+    return ReadPort({5: gated * bare + plain * (width - bare) + 2 * rows}, rows)
+
+
+def logic_read_port(rows: int, width: int) -> ReadPort:
+    """Of memory made of logic: two-way multiplexers before the output register."""
+    return ReadPort({3: (rows - 1) * width, 2: rows}, 0) if rows > 1 else ReadPort({}, 0)
 
 
 def in_block_memory(depth: int, width: int, part: Part) -> bool:
@@ -142,7 +187,10 @@ def in_block_memory(depth: int, width: int, part: Part) -> bool:
     return depth * width >= LEAST_M20K_FILL * blocks * part.m20k_bits
 
 
-def _sum(a: Mapping[tuple[int, int], int], b: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+_Shape = TypeVar("_Shape", int, tuple[int, int])
+
+
+def _sum(a: Mapping[_Shape, int], b: Mapping[_Shape, int]) -> dict[_Shape, int]:
     total = Counter(a)
     total.update(b)
     return dict(sorted(total.items()))
@@ -163,20 +211,14 @@ class _Counter(Visitor):
     """Collects events of all generators of a hierarchy."""
 
     def __init__(self) -> None:
-        self.roms: dict[int, tuple[int, int]] = {}
         self.written: dict[int, tuple[Any, set[int]]] = {}
         # register -> range of all values written; missing once a part alone is written
         self.ranges: dict[int, Interval | None] = {}
         self.memory_writes: dict[int, Any] = {}
-        self.memory_reads: dict[int, Any] = {}
         # memory -> signals that take its words straight into a register
         self.outputs: dict[int, dict[int, Any]] = {}
-        # (signal, its bits) -> assignments of values that vary, in one generator
-        self.assignments: Counter[tuple[int, tuple[int, int]]] = Counter()
-        # operations with the signal or memory that the next assignment writes, None if none follows
-        self.operations: list[tuple[Any, Event]] = []
-        # signal -> bits of multiplexers before it
-        self.selected_bits: list[tuple[Any, int]] = []
+        # products with the signal or memory that the next assignment writes, None if none follows
+        self.products: list[tuple[Any, Event]] = []
         self._pending: list[Event] = []
         self._just_read: Any = None
 
@@ -188,7 +230,7 @@ class _Counter(Visitor):
 
     def _flush(self, target: Any) -> None:
         """The operations since the last assignment belong to this one."""
-        self.operations += [(target, event) for event in self._pending]
+        self.products += [(target, event) for event in self._pending]
         self._pending = []
 
     def event(self, event: Event) -> None:
@@ -196,33 +238,15 @@ class _Counter(Visitor):
         just_read, self._just_read = self._just_read, None
         if event.kind in (Kind.REGISTER_WRITE, Kind.WIRE_WRITE):
             self._flush(event.target)
-            self._assignment(event)
             if event.kind is Kind.REGISTER_WRITE:
                 self._register(event, just_read)
         elif event.kind is Kind.MEMORY_WRITE:
             self._flush(event.target)
             self.memory_writes[id(event.target)] = event.target
         elif event.kind is Kind.MEMORY_READ:
-            self.memory_reads[id(event.target)] = event.target
             self._just_read = event.target
-        elif event.kind is Kind.ROM_READ:
-            width = max(1, *(max(int(value).bit_length() + (value < 0), 1) for value in event.target))
-            self.roms[id(event.target)] = (len(event.target), width)
-        elif not event.repeated and not event.constant:
+        elif event.kind is Kind.MULTIPLY and not event.repeated and not event.constant:
             self._pending.append(event)
-
-    def _assignment(self, event: Event) -> None:
-        """Every assignment but the first selects between it and the others.
-
-        A flip-flop has a clear, an enable and a second input of its own: a constant and one more value are free."""
-        if event.kind is Kind.REGISTER_WRITE and event.constant:
-            return
-        width = 1 if event.target._type is bool else event.target._nrbits
-        high, low = event.bits or (width, 0)
-        key = id(event.target), (high, low)
-        self.assignments[key] += 1
-        if self.assignments[key] > (2 if event.kind is Kind.REGISTER_WRITE else 1):
-            self.selected_bits.append((event.target, high - low))
 
     def _register(self, event: Event, just_read: Any) -> None:
         signal = event.target
@@ -241,6 +265,7 @@ class _Counter(Visitor):
         memories: Counter[tuple[int, int]] = Counter()
         outputs: Counter[tuple[int, int]] = Counter()
         output_signals: set[int] = set()
+        read: dict[Node, tuple[int, int]] = {}
         for key, array in self.memory_writes.items():
             members.update(id(signal) for signal in array)
             shape = (len(array), live.memory_bits(array).bit_count())
@@ -250,37 +275,43 @@ class _Counter(Visitor):
                 if id(signal) not in output_signals:
                     output_signals.add(id(signal))
                     outputs[shape] += len(self._register_bits(signal, live))
-        work = _Work()
-        for target, event in self.operations:
-            bits = _live_bits(target, live)
-            if bits:
-                work.add(event, EVERY_BIT if bits < 0 else bits.bit_length())
-        work.logic_bits += sum(width for target, width in self.selected_bits if _live_bits(target, live))
-        roms = Counter(self.roms.values())
-        for key, array in self.memory_reads.items():
-            if key not in self.memory_writes:
-                if any(id(signal) in self.written for signal in array):
-                    # registers behind a multiplexer
-                    work.logic_bits += (len(array) - 1) * (array[0]._nrbits or 1)
-                else:
-                    roms[len(array), array[0]._nrbits or 1] += 1
-        registers = {
-            live.bit_number(signal, bit)
-            for key, (signal, _) in self.written.items()
-            if key not in members and key not in output_signals
-            for bit in self._register_bits(signal, live)
-        }
+                    read[live.store(signal)] = shape
+        work = _Products()
+        for target, event in self.products:
+            if _live_bits(target, live):
+                work.add(event)
+        kept: dict[int, int] = {}
+        seen = set(CONSTANTS)
+        registers = 0
+        for key, (signal, _) in self.written.items():
+            if key in members:
+                continue
+            fresh = {bit: live.bit_number(signal, bit) for bit in self._register_bits(signal, live)}
+            kept[key] = sum(1 << bit for bit, number in fresh.items() if number not in seen)
+            seen.update(fresh.values())
+            registers += kept[key].bit_count() if key not in output_signals else 0
+        targets = {id(driver): target for driver, target in live.drivers}
+
+        def built(driver: Driver) -> int:
+            target = targets[id(driver)]
+            return live.memory_bits(target) if isinstance(target, list) else kept.get(id(target), 0) >> driver.low
+
+        mapped = Mapper([driver for driver, _ in live.drivers], built).run(live.outputs)
+        bare: Counter[tuple[int, int]] = Counter()
+        for store, shape in read.items():
+            bare[shape] += mapped.bare.get(store, 0).bit_count()
         return Resources(
             dict(sorted(work.multipliers.items())),
             dict(sorted(memories.items())),
-            dict(sorted(roms.items())),
-            len(registers.difference(CONSTANTS)),
+            registers,
             dict(sorted(outputs.items())),
             dict(sorted(work.constant_multipliers.items())),
             work.constant_adder_bits,
-            work.adder_bits,
-            work.compare_bits,
-            work.logic_bits,
+            mapped.carry_bits,
+            mapped.three_bits,
+            mapped.tables,
+            mapped.constants,
+            {shape: bits for shape, bits in bare.items() if bits},
         )
 
     def _register_bits(self, signal: Any, live: Liveness) -> list[int]:
@@ -301,36 +332,17 @@ def _live_bits(target: Any, live: Liveness) -> int:
     return live.memory_bits(target) if isinstance(target, list) else live.signal_bits(target)
 
 
-class _Work:
-    """Operations, added up."""
+class _Products:
+    """Products, added up."""
 
     def __init__(self) -> None:
         self.multipliers: Counter[tuple[int, int]] = Counter()
         self.constant_multipliers: Counter[tuple[int, int]] = Counter()
-        self.adder_bits = self.constant_adder_bits = self.compare_bits = self.logic_bits = 0
+        self.constant_adder_bits = 0
 
-    def add(self, event: Event, limit: int) -> None:
-        """One operation whose result is written where ``limit`` bits matter (negative: any number)."""
+    def add(self, event: Event) -> None:
+        """One product; an unsigned operand beside a signed one needs a bit more, for its sign."""
         widths = [operand.width for operand in event.operands]
-        width = event.result.width if limit < 0 else min(event.result.width, limit)
-        if event.kind is Kind.MULTIPLY:
-            self._multiply(event, widths)
-        elif event.kind in (Kind.ADD, Kind.DIVIDE):
-            self.adder_bits += width
-        elif event.kind is Kind.COMPARE:
-            self.compare_bits += max(widths)
-        elif event.kind is Kind.MUX:
-            self.logic_bits += width
-        elif event.kind is Kind.LOGIC:
-            self.logic_bits += max(widths) if event.result.width > 1 else 1
-        elif event.kind is Kind.SHIFT and not event.constant_operand:
-            # a barrel shifter: one rank of two-way multiplexers for each bit of the distance
-            self.logic_bits += event.operands[0].width * event.operands[1].width
-        elif event.kind is Kind.SELECT and event.operands[1].constant is None:
-            self.logic_bits += event.operands[0].width
-
-    def _multiply(self, event: Event, widths: list[int]) -> None:
-        """An unsigned operand beside a signed one needs a bit more, for its sign."""
         mixed = any(operand.signed for operand in event.operands)
         widths = [w + (mixed and not o.signed) for w, o in zip(widths, event.operands, strict=True)]
         constants = [operand.constant for operand in event.operands if operand.constant is not None]

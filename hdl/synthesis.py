@@ -19,14 +19,16 @@ import math
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from hdl.errors import ToolError
+from hdl.mapping import NARROWEST_FACTOR, factors
 from hdl.parts import Part, part
-from hdl.resources import Resources, fit, in_block_memory
+from hdl.resources import ReadPort, Resources, block_read_port, fit, in_block_memory
 from hdl.simulate.design import cache_folder
 from hdl.verilog import VerilogModule, run_tool
 
@@ -34,13 +36,16 @@ from hdl.verilog import VerilogModule, run_tool
 FABRIC = "10AX115"
 # words of one MISTRAL_MLAB cell, which is one bit wide
 MLAB_CELL_WORDS = 32
-# operand bits of Yosys' multipliers, and the least for which it takes one
-WIDEST_FACTOR, NARROWEST_FACTOR = 27, 4
+# ALMs that Yosys takes for a bit of a table of more than 64 words (`tests/test_resources.py` measures three): it makes
+# trees of multiplexers of them
+ALMS_A_TABLE_BIT = 0.065
 # words and bits a block memory can have
 M20K_SHAPES = (
     *((16384, 1), (8192, 2), (4096, 4), (4096, 5), (2048, 8)),
     *((2048, 10), (1024, 16), (1024, 20), (512, 32), (512, 40)),
 )
+# halves of an ALM that Yosys takes for a bit of a sum of three: it makes them of tables alone
+TABLES_A_THREE_BIT = 4.3
 _ADDER = "MISTRAL_ALUT_ARITH"
 
 
@@ -105,7 +110,7 @@ class Comparison:
 def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...]:
     """Estimate beside synthesis: multipliers, block memories, MLAB cells, registers, ALMs."""
     target = part(FABRIC)
-    usage = fit(dataclasses.replace(resources, constant_adder_bits=0), target)
+    usage = fit(expected_contents(resources), target, expected_read_port)
     return (
         Comparison("multipliers", expected_multipliers(resources), synthesis.multipliers),
         Comparison("m20k", expected_m20k(resources, target), synthesis.m20k),
@@ -115,20 +120,40 @@ def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...
     )
 
 
+def expected_contents(resources: Resources) -> Resources:
+    """Contents as Yosys sees them: multipliers for products with constants, wide ones in parts that are added; trees of
+    multiplexers for large tables; words of memories gated by a flip-flop, free where a flip-flop or a table takes
+    them."""
+    parts = sum(
+        number * (math.prod(factors(width) for width in widths) - 1) * sum(widths)
+        for widths, number in resources.constant_multipliers.items()
+    )
+    bits = sum(number * words * width for (words, width), number in resources.constants.items())
+    tables = Counter(resources.tables)
+    tables[5] += round(2 * ALMS_A_TABLE_BIT * bits)
+    tables[5] += round(TABLES_A_THREE_BIT * resources.three_bits)
+    target = part(FABRIC)
+    for (depth, width), bare in resources.bare_bits.items():
+        if in_block_memory(depth, width, target) and depth <= _best_fill(depth, width)[0]:
+            tables[2] += bare
+    return dataclasses.replace(
+        resources,
+        constant_adder_bits=0,
+        carry_bits=resources.carry_bits + parts,
+        three_bits=0,
+        constants={},
+        tables=tables,
+    )
+
+
 def expected_multipliers(resources: Resources) -> int:
     """Multiplier cells that Yosys should use; it takes them for products with constants too."""
     both = [*resources.multipliers.items(), *resources.constant_multipliers.items()]
     return sum(
-        number * math.prod(_pieces(width) for width in widths)
+        number * math.prod(factors(width) for width in widths)
         for widths, number in both
         if min(widths) >= NARROWEST_FACTOR
     )
-
-
-def _pieces(width: int) -> int:
-    """Multipliers side by side for a factor of ``width`` bits; a short rest is made of logic."""
-    whole, rest = divmod(width, WIDEST_FACTOR)
-    return whole + (rest >= NARROWEST_FACTOR)
 
 
 def expected_m20k(resources: Resources, target: Part) -> int:
@@ -140,18 +165,30 @@ def expected_m20k(resources: Resources, target: Part) -> int:
     )
 
 
+def expected_read_port(depth: int, width: int, bare: int) -> ReadPort:
+    """What Yosys builds to read a block memory: a flip-flop that says that something has been read even where one block
+    is deep enough."""
+    rows = -(-depth // _best_fill(depth, width)[0])
+    return block_read_port(rows, width, bare) if rows > 1 else ReadPort({}, 1)
+
+
 def _blocks_of_best_fill(depth: int, width: int) -> int:
-    """Yosys takes the shape whose own bits a memory fills best, of the fewest blocks among equals.
+    words, bits = _best_fill(depth, width)
+    return -(-depth // words) * -(-width // bits)
+
+
+def _best_fill(depth: int, width: int) -> tuple[int, int]:
+    """The shape (words, bits) that Yosys takes: the one whose own bits a memory fills best, of the fewest blocks among
+    equals, and the deepest of these.
 
     Shapes without parity bits have fewer, so this may be one of 512 × 32 where 512 × 40 takes fewer blocks."""
 
-    def blocks(words: int, bits: int) -> int:
-        return -(-depth // words) * -(-width // bits)
+    def rank(shape: tuple[int, int]) -> tuple[int, int, int]:
+        words, bits = shape
+        blocks = -(-depth // words) * -(-width // bits)
+        return -(100 * depth * width // (blocks * words * bits)), blocks, -words
 
-    return min(
-        (-(100 * depth * width // (blocks(words, bits) * words * bits)), blocks(words, bits))
-        for words, bits in M20K_SHAPES
-    )[1]
+    return min(M20K_SHAPES, key=rank)
 
 
 def expected_mlab_cells(resources: Resources, target: Part) -> int:

@@ -37,7 +37,7 @@ from myhdl._ShadowSignal import _ShadowSignal
 from myhdl._Signal import _Signal, _WaiterList
 from myhdl.conversion import _misc, _toVerilog
 
-from hdl.errors import ConversionError, ToolError, ToolMissing
+from hdl.errors import ConversionError, ToolError, ToolMissing, ToolTimeout
 from hdl.memory import LOGIC_MEMORY_WORDS, simple_dual_port
 from hdl.netlist import VERILOG_KEYWORDS, Direction, PortDecl
 
@@ -409,7 +409,7 @@ def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout:
             _direct(words), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired as error:
-        raise ToolError(f"{words[0]} did not finish in {timeout:.0f} s: {' '.join(words)[:500]}") from error
+        raise ToolTimeout(f"{words[0]} did not finish in {timeout:.0f} s: {' '.join(words)[:500]}") from error
     if done.returncode:
         raise ToolError(f"{words[0]} failed with {done.returncode}: {' '.join(words)[:500]}\n{done.stdout[-4000:]}")
     return done.stdout

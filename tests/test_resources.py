@@ -6,12 +6,14 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
 import hdl
+from dagtrain.flow.estimate_step import sampled
 from hdl.axi import AxiFormat
 from hdl.dram import DramFifo
 from hdl.estimate import Estimator
@@ -213,7 +215,7 @@ def test_a_circuit_without_effect_does_not_count() -> None:
     found = count(build(unused, bits(8), bits(8)))
     assert found.registers == 8
     assert found.multipliers == {}
-    assert found.adder_bits == 0
+    assert found.carry_bits == 0
 
 
 @block
@@ -304,14 +306,19 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_counts_agree_with_synthesis(name: str) -> None:
-    """Multipliers and memories exactly, registers within 2 % (or two), logic within a factor of two."""
+    """Multipliers and memories exactly, registers within 2 % (or one), ALMs within 12 % (or three).
+
+    In a gearbox late signals choose among many; Yosys spends tables on shorter paths there."""
     make = CIRCUITS[name]
     rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), name)))}
     for quantity in ("multipliers", "m20k", "mlab_cells"):
         assert rows[quantity].estimate == rows[quantity].synthesis, rows[quantity]
     registers = rows["registers"]
-    assert abs(registers.estimate - registers.synthesis) <= max(2, 0.02 * registers.synthesis), registers
-    assert 0.5 <= rows["alm"].estimate / rows["alm"].synthesis <= 2, rows["alm"]
+    assert abs(registers.estimate - registers.synthesis) <= max(1, 0.02 * registers.synthesis), registers
+    alm = rows["alm"]
+    assert abs(alm.estimate - alm.synthesis) <= max(
+        3, {"gearbox": 0.45, "ingress": 0.15}.get(name, 0.12) * alm.synthesis
+    ), alm
 
 
 @pytest.mark.parametrize(
@@ -434,3 +441,15 @@ def test_a_synthesis_is_kept_until_the_circuit_changes(tmp_path: Path, monkeypat
         assert synthesise(module) == first
     wider = convert(build(multiply, bits(9), bits(9), bits(18)), "circuit")
     assert (first.registers, synthesise(wider).registers) == (16, 18)
+
+
+def test_a_sample_has_every_kind_of_layer_and_is_drawn_by_its_seed() -> None:
+    nodes: list[Any] = [
+        SimpleNamespace(name=f"{kind.__name__}{index}", layer=kind()) for kind in (int, str, list) for index in range(9)
+    ]
+    drawn = [node.name for node in sampled(nodes, 8, 3)]
+    assert drawn == [node.name for node in sampled(nodes, 8, 3)]
+    assert drawn != [node.name for node in sampled(nodes, 8, 4)]
+    assert len(set(drawn)) == 8
+    assert {name[:-1] for name in drawn[:3]} == {"int", "str", "list"}
+    assert len(sampled(nodes, 100, 1)) == len(nodes)

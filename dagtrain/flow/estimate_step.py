@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from dagtrain.files import write_text
@@ -17,16 +19,21 @@ from dagtrain.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.progress import Progress
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, ToolTimeout
 from hdl.estimate import Estimator
 from hdl.parts import part
-from hdl.resources import fit
+from hdl.resources import Resources, fit
 from hdl.synthesis import FABRIC, compare, longest_path, synthesise
+from hdl.verilog import VerilogModule
 
 # cycles a frame where neither the user nor a plan says how to fold
 DEFAULT_CYCLES = 4096
 # error beside synthesis that is called close
 CLOSE = 0.02
+# circuits of more ALMs are judged together, by the share that is so near
+LARGE_ALM, NEAR_ALM = 200, 0.12
+# time for one circuit's synthesis
+SYNTHESIS_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +44,17 @@ class EstimateOptions:
     # node names; all distinct circuits if empty
     layers: tuple[str, ...] = ()
     cycles: int | None = None
+    # this many circuits drawn by seed, of all kinds of layers; all if None
+    sample: int | None = None
+    seed: int = 1
 
 
 def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> StepResult:
     """Estimate unless nothing changed."""
     if options.cycles is not None and options.cycles < 1:
         raise DagtrainError(f"--cycles must be at least 1, not {options.cycles}")
+    if options.sample is not None and (options.sample < 1 or options.layers):
+        raise DagtrainError(f"--sample {options.sample}: a number of circuits, at least 1, and no --layer beside it")
     graph = load_current_graph(workspace)
     if options.cycles is None and workspace.holds("place"):
         plan = load_plan(workspace)
@@ -51,6 +63,8 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
         pace = Pace.of(graph, dict.fromkeys(graph.by_name, options.cycles or DEFAULT_CYCLES))
     cycles = pace.interval
     nodes = _chosen(fold_graph(graph, pace.folds), options.layers)
+    if options.sample is not None:
+        nodes = sampled(nodes, options.sample, options.seed)
     # a plan of the same interval may fold nodes otherwise, or keep their memories elsewhere
     circuits = digest({node.name: repr(node.layer) for node in nodes})
     depends = {**graph_of(workspace), **asdict(options), "cycles": cycles, "circuits": circuits}
@@ -74,6 +88,18 @@ def _chosen(graph: Graph, names: tuple[str, ...]) -> list[Node]:
     return list(distinct.values())
 
 
+def sampled(nodes: Sequence[Node], number: int, seed: int) -> list[Node]:
+    """``number`` of the nodes, drawn by ``seed``: one of each kind of layer, as far as it goes, then any."""
+    draw = random.Random(seed)
+    kinds: dict[str, list[Node]] = {}
+    for node in nodes:
+        kinds.setdefault(type(node.layer).__name__, []).append(node)
+    first = [draw.choice(kinds[kind]) for kind in draw.sample(sorted(kinds), len(kinds))]
+    names = {node.name for node in first}
+    rest = [node for node in nodes if node.name not in names]
+    return [*first, *draw.sample(rest, len(rest))][:number]
+
+
 def _work(folder: Path, nodes: list[Node], cycles: int, options: EstimateOptions, progress: Progress) -> None:
     estimator, modules, fabric = Estimator(), library(), part(FABRIC)
     progress.begin("estimate and synthesise" if options.check else "estimate", len(nodes))
@@ -89,17 +115,27 @@ def _work(folder: Path, nodes: list[Node], cycles: int, options: EstimateOptions
             **asdict(usage),
         }
         if options.check:
-            module = modules.layer(node.layer).verilog
-            row["check"] = [
-                {"quantity": item.quantity, "estimate": item.estimate, "synthesis": item.synthesis, "error": item.error}
-                for item in compare(resources, synthesise(module))
-            ]
-            row["longest_path_cells"] = longest_path(module)
+            row.update(_check(modules.layer(node.layer).verilog, resources, sampled=options.sample is not None))
         rows.append(row)
         progress.advance(note=node.name)
     progress.end()
     meta = {"schema_version": SCHEMA_VERSION, "part": FABRIC, "cycles_per_frame": cycles, "layers": rows}
     write_text(folder / "estimate.json", json.dumps(meta, indent=1, default=str) + "\n")
+
+
+def _check(module: VerilogModule, resources: Resources, *, sampled: bool) -> dict[str, Any]:
+    """A circuit beside its synthesis; of a sample without the longest path, and one that takes too long is told."""
+    try:
+        found = compare(resources, synthesise(module, SYNTHESIS_LIMIT_S))
+    except ToolTimeout:
+        return {"unfinished_s": SYNTHESIS_LIMIT_S}
+    row: dict[str, Any] = {
+        "check": [
+            {"quantity": item.quantity, "estimate": item.estimate, "synthesis": item.synthesis, "error": item.error}
+            for item in found
+        ]
+    }
+    return row if sampled else {**row, "longest_path_cells": longest_path(module)}
 
 
 def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
@@ -110,24 +146,35 @@ def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
             f"{row['node']:<34}{row['layer']:<22}{row['cycles_per_frame']:>9,}{row['dsp']:>6}{row['m20k']:>6}"
             f"{row['mlab']:>6}{row['registers']:>8,}{row['alm']:>8,}"
         )
-        if check:
+        if "unfinished_s" in row:
+            lines.append(f"    synthesis not finished in {row['unfinished_s']:,.0f} s")
+        elif check:
             lines += [
                 f"    {item['quantity']:<12} estimate {item['estimate']:>8,}  synthesis {item['synthesis']:>8,}  "
                 f"error {item['error']:+.1%}"
                 for item in row["check"]
             ]
+        if "longest_path_cells" in row:
             lines.append(f"    longest path between registers: {row['longest_path_cells']} word-level cells")
     if check:
-        lines += _agreement([item for row in meta["layers"] for item in row["check"]])
+        lines += _agreement([item for row in meta["layers"] for item in row.get("check", ())])
     return tuple(lines)
 
 
 def _agreement(items: list[Mapping[str, Any]]) -> list[str]:
-    """How often each quantity of all layers agrees with synthesis."""
+    """How well each quantity of all layers agrees with synthesis."""
     lines = []
     for quantity in dict.fromkeys(item["quantity"] for item in items):
-        errors = [abs(item["error"]) for item in items if item["quantity"] == quantity]
-        exact, close = sum(error == 0 for error in errors), sum(error <= CLOSE for error in errors)
-        share = f"exact in {exact} of {len(errors)}, within {CLOSE:.0%} in {close}"
-        lines.append(f"{quantity}: {share}, at most {max(errors):.1%} off")
+        errors = [item["error"] for item in items if item["quantity"] == quantity]
+        sizes = [abs(error) for error in errors]
+        exact, close = sum(size == 0 for size in sizes), sum(size <= CLOSE for size in sizes)
+        share = f"exact in {exact} of {len(sizes)}, within {CLOSE:.0%} in {close}"
+        lines.append(f"{quantity}: {share}, at most {max(sizes):.1%} off")
+    large = [item["error"] for item in items if item["quantity"] == "alm" and item["synthesis"] > LARGE_ALM]
+    if large:
+        near = sum(abs(error) <= NEAR_ALM for error in large)
+        lines.append(
+            f"alm of {len(large)} circuits above {LARGE_ALM}: within {NEAR_ALM:.0%} in {near / len(large):.0%}, "
+            f"mean size of the error {fmean(map(abs, large)):.1%}, mean error {fmean(large):+.1%}"
+        )
     return lines

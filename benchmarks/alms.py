@@ -1,0 +1,97 @@
+"""Estimates beside synthesis, of circuits drawn by seed from ResNet-18, ResNet-50 and MobileNetV2 at 224 × 224.
+
+    .venv/bin/python benchmarks/alms.py                          # draw, synthesise, print the table
+    .venv/bin/python benchmarks/alms.py --seed 2 mobilenetv2
+
+Each network is folded for the cycles a frame that stand in `CASES`, which are those of plans on a few FPGAs: the widest
+circuits of the fastest plans take Yosys hours.  What Yosys made of a circuit is kept, so a run that is ended early
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+# case -> model under examples/models, cycles a frame
+CASES: dict[str, tuple[str, int]] = {
+    "mobilenetv2": ("mobilenetv2-dynamo-eval-norm", 802_816),
+    "resnet18": ("resnet18-dynamo-eval-norm", 2_007_040),
+    "resnet50": ("resnet50-dynamo-eval-norm", 4_014_080),
+}
+# circuits of more ALMs are judged
+LARGE_ALM = 200
+
+
+def main() -> None:
+    """Draw, estimate, synthesise; the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
+    parser.add_argument("--sample", type=int, default=28, help="circuits of each network")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("build/alms"))
+    options = parser.parse_args()
+    unknown = [case for case in options.cases if case not in CASES]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; cases are {', '.join(CASES)}")
+    rows = [row for case in options.cases or CASES for row in drawn(case, options.sample, options.seed, options.out)]
+    print("| network | layer | node | ALM estimated | synthesised | error | registers |\n|" + " --- |" * 7)
+    for row in rows:
+        print(line(row))
+    errors = [checked(row, "alm")["error"] for row in rows if "check" in row and large(row)]
+    near = sum(abs(error) <= 0.12 for error in errors)
+    print(
+        f"\n{len(rows)} circuits, {len(errors)} of more than {LARGE_ALM} ALMs: within 12 % in {near}, "
+        f"mean size of the error {fmean(map(abs, errors)):.1%}, mean error {fmean(errors):+.1%}; registers at most "
+        f"{max(abs(checked(row, 'registers')['error']) for row in rows if 'check' in row and large(row)):.1%} off"
+    )
+
+
+def drawn(case: str, sample: int, seed: int, out: Path) -> list[dict[str, Any]]:
+    """The rows of a network's estimate, with its name."""
+    model, cycles = CASES[case]
+    path = ROOT / "build" / "models" / f"{model}.onnx"
+    if not path.exists():
+        subprocess.run([sys.executable, "examples/models/fill.py", model], cwd=ROOT, check=True, stdout=sys.stderr)
+    folder = out / case
+    dagtrain("import", path, "--out", folder)
+    dagtrain("estimate", "--check", "--sample", sample, "--seed", seed, "--cycles", cycles, "--out", folder)
+    rows = json.loads((folder / "estimate" / "estimate.json").read_text())["layers"]
+    return [{"network": case, **row} for row in rows]
+
+
+def dagtrain(*words: object) -> None:
+    """Run a command."""
+    arguments = [str(Path(sys.executable).with_name("dagtrain")), *map(str, words)]
+    subprocess.run(arguments, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+def checked(row: dict[str, Any], quantity: str) -> dict[str, Any]:
+    """Estimate and synthesis of one quantity."""
+    found: dict[str, Any] = next(item for item in row["check"] if item["quantity"] == quantity)
+    return found
+
+
+def large(row: dict[str, Any]) -> bool:
+    """Whether a circuit is judged."""
+    return bool(checked(row, "alm")["synthesis"] > LARGE_ALM)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    head = f"| {row['network']} | {row['layer']} | {row['node']} | {row['alm']:,} |"
+    if "check" not in row:
+        return f"{head} not finished in {row['unfinished_s']:,.0f} s | | |"
+    alm, registers = checked(row, "alm"), checked(row, "registers")
+    head = f"| {row['network']} | {row['layer']} | {row['node']} | {alm['estimate']:,} |"
+    return f"{head} {alm['synthesis']:,} | {alm['error']:+.1%} | {registers['error']:+.1%} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""Logic counted off small circuits, one construct each, beside what Yosys makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.memory import simple_dual_port
+from hdl.parts import part
+from hdl.resources import count, fit
+from hdl.synthesis import FABRIC, compare, synthesise
+from hdl.verilog import convert
+
+
+def bits(width: int, signed: bool = False, start: int = 0) -> Any:
+    if signed:
+        return Signal(intbv(start, min=-(1 << (width - 1)), max=1 << (width - 1)))
+    return Signal(intbv(start)[width:])
+
+
+@block
+def counter(clk: Any, rst: Any, step: Any, last: Any, y: Any) -> Any:
+    """Clear and enable are the flip-flops' own; the clear below the enable is a gate a bit."""
+    at = bits(12)
+
+    @always(clk.posedge)
+    def go() -> None:
+        if rst:
+            at.next = 0
+        elif step:
+            if last:
+                at.next = 0
+            else:
+                at.next = (at + 1) & 4095
+
+    @always_comb
+    def out() -> None:
+        y.next = at
+
+    return go, out
+
+
+@block
+def kept(clk: Any, rst: Any, a: Any, b: Any, y: Any) -> Any:
+    """A register that keeps its value in one branch of three: an enable, and one multiplexer a bit."""
+    held = bits(16)
+
+    @always(clk.posedge)
+    def go() -> None:
+        if rst:
+            held.next = a
+        elif a[0] and b[0]:
+            held.next = b
+
+    @always_comb
+    def out() -> None:
+        y.next = held
+
+    return go, out
+
+
+@block
+def backwards(clk: Any, a: Any, y: Any) -> Any:
+    """Flip-flops that start with ones hold the inverse, which a carry chain wants undone."""
+    at = bits(10, True, -1)
+
+    @always(clk.posedge)
+    def go() -> None:
+        at.next = a
+        y.next = at + a
+
+    return go
+
+
+@block
+def three(clk: Any, a: Any, b: Any, c: Any, y: Any) -> Any:
+    """A sum of three: one chain, and adders in tables."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a + b + c
+
+    return go
+
+
+@block
+def difference(clk: Any, a: Any, b: Any, y: Any) -> Any:
+    """A chain, and a cell for its first carry."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a - b
+
+    return go
+
+
+@block
+def saturated(clk: Any, a: Any, y: Any) -> Any:
+    """Cut to 12 bits, at the ends where it does not fit."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        if a > 2047:
+            y.next = 2047
+        elif a < -2048:
+            y.next = -2048
+        else:
+            y.next = a
+
+    return go
+
+
+@block
+def less(clk: Any, a: Any, b: Any, y: Any) -> Any:
+    """A chain whose top tells."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a < b
+
+    return go
+
+
+@block
+def equal(clk: Any, a: Any, b: Any, y: Any) -> Any:
+    """Tables of bits that agree, joined."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a == b
+
+    return go
+
+
+@block
+def in_time(clk: Any, a: Any, y: Any) -> Any:
+    """Against a number of few bits: one table; against a power of two: the bits above it."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a[5:] < 19 or a >= 1024
+
+    return go
+
+
+@block
+def shifted(clk: Any, a: Any, n: Any, y: Any) -> Any:
+    """A barrel shifter."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a >> n
+
+    return go
+
+
+@block
+def chosen(clk: Any, a: Any, n: Any, y: Any) -> Any:
+    """One of eight elements."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = a[n * 6 + 6 : n * 6]
+
+    return go
+
+
+@block
+def looked_up(clk: Any, n: Any, y: Any) -> Any:
+    """A table of 40 words; two of its columns agree, and one never changes."""
+    table = tuple((index * index * 5) % 61 * 8 + (index & 4) + 2 for index in range(40))
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = table[int(n)]
+
+    return go
+
+
+@block
+def negated(clk: Any, a: Any, b: Any, y: Any) -> Any:
+    """Inverted before a chain: a table of one input a bit."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = (a ^ 0x5A5A) + b
+
+    return go
+
+
+def flag() -> Any:
+    return Signal(bool(0))
+
+
+CONSTRUCTS: dict[str, Callable[[], Any]] = {
+    "counter": lambda: counter(flag(), flag(), flag(), flag(), bits(12)),
+    "kept": lambda: kept(flag(), flag(), bits(16), bits(16), bits(16)),
+    "backwards": lambda: backwards(flag(), bits(10, True), bits(11, True)),
+    "three": lambda: three(flag(), bits(16), bits(16), bits(16), bits(18)),
+    "difference": lambda: difference(flag(), bits(16), bits(16), bits(17, True)),
+    "saturated": lambda: saturated(flag(), bits(20, True), bits(12, True)),
+    "less": lambda: less(flag(), bits(20), bits(20), flag()),
+    "equal": lambda: equal(flag(), bits(20), bits(20), flag()),
+    "in_time": lambda: in_time(flag(), bits(14), flag()),
+    "shifted": lambda: shifted(flag(), bits(16), bits(4), bits(16)),
+    "chosen": lambda: chosen(flag(), bits(48), bits(3), bits(6)),
+    "looked_up": lambda: looked_up(flag(), bits(6), bits(10)),
+    "negated": lambda: negated(flag(), bits(16), bits(16), bits(17)),
+}
+# how far the estimate may be from Yosys' ALMs: most constructs are exact
+ALMS_OFF = {"three": 1, "equal": 1, "in_time": 2, "shifted": 2, "saturated": 6, "chosen": 7}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_logic_of_a_construct_agrees_with_synthesis(name: str) -> None:
+    contents = count(CONSTRUCTS[name]())
+    found = synthesise(convert(CONSTRUCTS[name](), f"circuit_{name}"))
+    # of two columns of a table that agree Yosys keeps one
+    assert contents.registers == found.registers + (name == "looked_up")
+    # sums of three it makes of tables
+    assert contents.carry_bits == found.adder_bits
+    rows = {row.quantity: row for row in compare(contents, found)}
+    assert abs(rows["alm"].estimate - rows["alm"].synthesis) <= ALMS_OFF.get(name, 0), rows["alm"]
+
+
+def test_an_adder_of_three_is_as_large_as_one_of_two() -> None:
+    """In a vendor's hands: an ALM adds three values of two bits."""
+    contents = count(CONSTRUCTS["three"]())
+    assert contents.three_bits == 18
+    assert fit(contents, part(FABRIC)).alm == 9
+
+
+@block
+def stored(clk: Any, write: Any, read: Any, at: Any, data: Any, y: Any, depth: int, bare: bool) -> Any:
+    word = bits(len(data))
+    store = simple_dual_port(clk, write, at, data, read, at, word, depth=depth, width=len(data))
+
+    if bare:
+
+        @always_comb
+        def wire() -> None:
+            y.next = word
+
+        return store, wire
+
+    @always(clk.posedge)
+    def keep() -> None:
+        y.next = word
+
+    return store, keep
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "bare"),
+    [
+        *((64, 18, False), (1000, 20, True), (1000, 20, False), (8092, 40, False), (6044, 40, False)),
+        *((6044, 40, True), (24476, 40, True), (24476, 40, False)),
+    ],
+)
+def test_what_reads_a_memory_of_several_blocks_agrees_with_synthesis(depth: int, width: int, bare: bool) -> None:
+    def make() -> Any:
+        at, data, y = bits((depth - 1).bit_length()), bits(width), bits(width)
+        return stored(flag(), flag(), flag(), at, data, y, depth, bare)
+
+    rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), "memory")))}
+    assert rows["m20k"].error == 0
+    assert abs(rows["registers"].estimate - rows["registers"].synthesis) <= 1, rows["registers"]
+    assert rows["alm"].error == pytest.approx(0, abs=0.12), rows["alm"]
+
+
+def test_a_memory_as_deep_as_one_block_has_no_multiplexer() -> None:
+    """2048 × 40 fits four blocks side by side; 2049 words are five rows of 512, chosen between when read."""
+    arria = part(FABRIC)
+    assert (arria.m20k_rows(2048, 40), arria.m20k_rows(2049, 40)) == (1, 5)
+
+    def alm(depth: int) -> int:
+        at, data, y = bits((depth - 1).bit_length()), bits(40), bits(40)
+        return fit(count(stored(flag(), flag(), flag(), at, data, y, depth, False)), arria).alm
+
+    assert alm(2049) - alm(2048) >= 40
+
+
+def test_large_tables_are_counted_apart() -> None:
+    """Yosys makes trees of multiplexers of them, at the rate that is measured here; a look-up table has 64 bits."""
+    words = [(index * index * 37 + index * 11) % 251 for index in range(256)]
+
+    def make() -> Any:
+        return of_words(flag(), bits(8), bits(8), tuple(words))
+
+    contents = count(make())
+    assert contents.constants == {(256, 8): 1}
+    assert fit(contents, part(FABRIC)).alm == 8 * (4 + 1)
+    assert synthesise(convert(make(), "words")).alm > 2 * fit(contents, part(FABRIC)).alm
+
+
+@block
+def of_words(clk: Any, n: Any, y: Any, words: tuple[int, ...]) -> Any:
+    table = words
+
+    @always(clk.posedge)
+    def go() -> None:
+        y.next = table[int(n)]
+
+    return go
