@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,12 @@ class Estimator:
         wanted = {_key(repr(layer), _widths(layer)): layer for layer in layers if layer.sinks and layer.sources}
         missing = {key: layer for key, layer in wanted.items() if key not in self._known and not self._load(key)}
         on_done(len(wanted) - len(missing))
-        for key, contents in in_processes(_contents, missing):
-            self._known[key] = contents
-            self._keep(key, contents)
-            on_done(1)
+        # closed at once when it is interrupted, also where the traceback of that lives on
+        with closing(in_processes(_contents, missing)) as results:
+            for key, contents in results:
+                self._known[key] = contents
+                self._keep(key, contents)
+                on_done(1)
         for key, layer in missing.items():
             if key not in self._known:
                 self.layer(layer)

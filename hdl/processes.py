@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _pool: ProcessPoolExecutor | None = None
 
 
-def in_processes(work: Callable[[Layer], T], layers: Mapping[str, Layer]) -> Iterator[tuple[str, T]]:
+def in_processes(work: Callable[[Layer], T], layers: Mapping[str, Layer]) -> Generator[tuple[str, T], None, None]:
     """(key, result of ``work``) of every layer, or of none if they are few or there is one core.
 
     The widest layers come first, so that no process is left with one of them at the end.  ``work`` must be a function
@@ -33,16 +33,27 @@ def in_processes(work: Callable[[Layer], T], layers: Mapping[str, Layer]) -> Ite
     order = sorted(layers, key=lambda key: (-layers[key].multipliers, key))
     pool, _pool = _pool or _started(workers), None
     try:
-        yield from zip(order, pool.map(work, [layers[key] for key in order]), strict=True)
+        begun = [pool.submit(work, layers[key]) for key in order]
+        for key, result in zip(order, begun, strict=True):
+            yield key, result.result()
         _pool = pool
     finally:
-        # interrupted or failed: what was not begun never is
+        # interrupted or failed: nobody waits for the rest
         if _pool is not pool:
-            pool.shutdown(wait=False, cancel_futures=True)
+            _end(pool)
 
 
 def _started(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _follow_parent)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End a pool with what its processes are at: a wide layer takes them seconds, in which nobody could leave."""
+    # `terminate_workers` of Python 3.14; what is cancelled before is an error of the pool's own thread
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=False)
+    for process in processes:
+        process.terminate()
 
 
 def _follow_parent() -> None:

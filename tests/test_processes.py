@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,39 @@ def test_one_who_stops_early_leaves_the_next_nothing_to_wait_for() -> None:
     next(started)
     started.close()
     assert len(dict(in_processes(process, LAYERS))) == len(LAYERS)
+
+
+def test_one_who_stops_early_leaves_nobody_at_work(tmp_path: Path) -> None:
+    before, slow = set(multiprocessing.active_children()), Slow(tmp_path)
+    started = in_processes(slow, LAYERS)
+    assert next(started)[0] == "relu1"
+    while not slow.began():
+        time.sleep(0.01)
+    workers = {child.pid for child in set(multiprocessing.active_children()) | before if child.pid is not None}
+    assert workers
+    started.close()
+    for _ in range(300):
+        if not any(_alive(pid) for pid in workers):
+            return
+        time.sleep(0.1)
+    raise AssertionError("what a process was at goes on")
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Work of which all but the first piece never end."""
+
+    folder: Path
+
+    def __call__(self, layer: Layer) -> int:
+        if layer.sinks[0].tensor.shape[-1] > 1:
+            (self.folder / "began").touch()
+            time.sleep(600)
+        return os.getpid()
+
+    def began(self) -> bool:
+        """Whether some process is at a piece that never ends."""
+        return (self.folder / "began").exists()
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:

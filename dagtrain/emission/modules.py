@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,10 @@ class ModuleLibrary:
         """Convert the layers that aren't known yet in several processes, where that pays."""
         wanted = {_module_name(*_layer_block(layer)): layer for layer in layers if layer.sinks and layer.sources}
         missing = {name: wanted[name] for name in wanted if name not in self._modules and self._load(name) is None}
-        for name, module in in_processes(_converted_layer, missing):
-            self._modules[name] = module
-            self._store(module)
+        with closing(in_processes(_converted_layer, missing)) as results:
+            for name, module in results:
+                self._modules[name] = module
+                self._store(module)
 
     def block(self, kind: str, configuration: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
         """The module of any block between streams of the given payload widths.
