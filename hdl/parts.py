@@ -12,6 +12,7 @@ Series Overview (DS180), 7 Series Memory Resources (UG473) and DSP48E1 (UG479) g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,6 +58,24 @@ class LutMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogicCell:
+    """What one logic cell holds: an ALM, or a look-up table of Virtex-7 with its flip-flops."""
+
+    # inputs of a look-up table -> tables of so many
+    tables: Mapping[int, float]
+    # bits of carry chains
+    adder_bits: int
+    registers: int
+
+
+# two functions of five inputs, two full adders (of three values each), four flip-flops
+ALM = LogicCell(tables={1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}, adder_bits=2, registers=4)
+# one function (Yosys uses the second output of none), the propagate signal of one carry bit, two flip-flops; inverters
+# vanish, since flip-flops may start with 1 and a carry bit's table inverts
+LUT6 = LogicCell(tables={1: math.inf, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}, adder_bits=1, registers=2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """A device type: totals, and the packing rules of its hard blocks."""
 
@@ -80,6 +99,9 @@ class Part:
     lut_memory: LutMemory
     # modes of a DSP block, narrowest multiplier first
     dsp_modes: tuple[DspMode, ...]
+    logic_cell: LogicCell = ALM
+    # aspect ratios of half a block memory, where two halves are memories of their own
+    half_shapes: tuple[MemoryShape, ...] = ()
 
     def dsp_blocks(self, multipliers: Mapping[tuple[int, int], int]) -> int:
         """DSP blocks that pack these multipliers.
@@ -115,6 +137,11 @@ class Part:
     def m20k_blocks(self, depth: int, width: int) -> int:
         """Block memories for one simple-dual-port memory of `depth` words × `width` bits (0 if empty)."""
         return _blocks(self.m20k_shapes, depth, width)
+
+    def m20k_halves(self, depth: int, width: int) -> int:
+        """Halves of block memories for one memory; two to a block where a part has no halves."""
+        whole = 2 * self.m20k_blocks(depth, width)
+        return min(whole, _blocks(self.half_shapes, depth, width)) if self.half_shapes else whole
 
     def m20k_rows(self, depth: int, width: int) -> int:
         """Block memories one above the other, between which a read chooses: as few as take the fewest blocks."""
@@ -190,6 +217,8 @@ PARTS: Mapping[str, Part] = {
             # 64×1 (or 32×2) a look-up table; 10 888 kbit at most (DS180)
             lut_memory=LutMemory(shapes=_shapes((64, 1), (32, 2)), logic_cells=1, blocks=174_208),
             dsp_modes=(DspMode(width_a=25, width_b=18, multipliers=1),),
+            logic_cell=LUT6,
+            half_shapes=_shapes((512, 36), (1024, 18), (2048, 9)),
         ),
     )
 }  # fmt: skip

@@ -34,14 +34,8 @@ from hdl.ranges import Interval
 
 # a memory that would fill less of its blocks than this goes to MLABs as well (the rule of Yosys' `synth_intel_alm`)
 LEAST_M20K_FILL = 0.05
-# adder or comparator bits an ALM computes (two full adders each)
-ADDER_BITS_PER_ALM = 2
-# flip-flops an ALM holds
-REGISTERS_PER_ALM = 4
 # words of the largest look-up table, and those among which one chooses
 TABLE_WORDS, CHOSEN_WORDS = 1 << TABLE_INPUTS, 4
-# inputs -> look-up tables of so many that an ALM holds
-TABLES_PER_ALM = {1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}
 
 
 @dataclass(frozen=True)
@@ -129,11 +123,11 @@ def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], R
             that of the fewest blocks.
     """
     port_of = read_port or (lambda depth, width, bare: block_read_port(part.m20k_rows(depth, width), width, bare))
-    m20k = mlab = 0
+    halves = mlab = 0
     registers, tables = resources.registers, Counter(resources.tables)
     for (depth, width), number in resources.memories.items():
         if in_block_memory(depth, width, part):
-            m20k += number * part.m20k_blocks(depth, width)
+            halves += number * part.m20k_halves(depth, width)
             port = port_of(depth, width, min(width, resources.bare_bits.get((depth, width), 0) // max(1, number)))
             registers += number * port.registers
         else:
@@ -147,11 +141,12 @@ def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], R
         tables[TABLE_INPUTS] += number * width * (columns + -(-(columns - 1) // (CHOSEN_WORDS - 1)))
     # a chain adds three values as well as two
     adder_bits = resources.carry_bits + resources.three_bits + resources.constant_adder_bits
-    arithmetic = adder_bits / ADDER_BITS_PER_ALM
-    logic = sum(number / TABLES_PER_ALM[inputs] for inputs, number in tables.items())
-    alm = max(math.ceil(arithmetic + logic), math.ceil(registers / REGISTERS_PER_ALM))
+    cell = part.logic_cell
+    arithmetic = adder_bits / cell.adder_bits
+    logic = sum(number / cell.tables[inputs] for inputs, number in tables.items())
+    alm = max(math.ceil(arithmetic + logic), math.ceil(registers / cell.registers))
     alm += mlab * part.lut_memory.logic_cells
-    return Usage(part.dsp_blocks(resources.multipliers), m20k, mlab, registers, alm)
+    return Usage(part.dsp_blocks(resources.multipliers), -(-halves // 2), mlab, registers, alm)
 
 
 @dataclass(frozen=True)

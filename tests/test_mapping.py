@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,9 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import simple_dual_port
 from hdl.parts import part
-from hdl.resources import count, fit
+from hdl.resources import Resources, count, fit
 from hdl.synthesis import FABRIC, compare, synthesise
-from hdl.verilog import convert
+from hdl.verilog import convert, run_tool
 
 
 def bits(width: int, signed: bool = False, start: int = 0) -> Any:
@@ -305,3 +307,27 @@ def of_words(clk: Any, n: Any, y: Any, words: tuple[int, ...]) -> Any:
         y.next = table[int(n)]
 
     return go
+
+
+VIRTEX = part("XC7VX690T")
+
+
+@pytest.mark.parametrize(("name", "off"), [("difference", 2), ("looked_up", 0), ("kept", 1), ("backwards", 2)])
+def test_look_up_tables_of_virtex_agree_with_synthesis(name: str, off: int, tmp_path: Path) -> None:
+    """A table and a carry bit take one each, where an ALM has room for two."""
+    module = convert(CONSTRUCTS[name](), "circuit")
+    (tmp_path / "circuit.v").write_text(module.text)
+    synth = "synth_xilinx -family xc7 -top circuit -noiopad -noclkbuf"
+    run_tool(["yosys", "-q", "-p", f"read_verilog circuit.v; {synth}; tee -q -o stat.json stat -json"], tmp_path)
+    cells = json.loads((tmp_path / "stat.json").read_text())["design"]["num_cells_by_type"]
+    tables = sum(number for cell, number in cells.items() if cell.startswith("LUT") or cell == "INV")
+    assert abs(fit(count(CONSTRUCTS[name]()), VIRTEX).alm - tables) <= off
+
+
+def test_virtex_packs_by_its_own_rules() -> None:
+    """One 16 × 16 product a DSP48E1, two flip-flops a look-up table, half a RAMB36 for 18 kbit."""
+    assert fit(Resources(multipliers={(16, 16): 3}), VIRTEX).dsp == 3
+    assert fit(Resources(multipliers={(16, 16): 3}), part(FABRIC)).dsp == 2
+    assert (fit(Resources(registers=80), VIRTEX).alm, fit(Resources(registers=80), part(FABRIC)).alm) == (40, 20)
+    assert fit(Resources(memories={(512, 36): 3}), VIRTEX).m20k == 2
+    assert fit(Resources(memories={(512, 40): 3}), VIRTEX).m20k == 3
