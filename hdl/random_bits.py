@@ -27,7 +27,7 @@ UintArray = npt.NDArray[np.uint32]
 
 ROUNDS = 7
 # cycles of `hash32_pipeline`, counted in cycles with ``enable``
-HASH_LATENCY = ROUNDS
+HASH_LATENCY = ROUNDS + 1
 # random bits that decide one rounding
 ROUNDING_BITS = 16
 # cycles of `round_stochastically`, counted in cycles with ``enable``
@@ -111,7 +111,8 @@ def requantise_stochastically(codes: IntArray, fraction_bits: int, target: Fixed
 def hash32_pipeline(clk: Any, enable: Any, index: Any, step: Any, key: int, result: Any) -> Any:
     """`hash32` for a vector of elements, one round a cycle, `HASH_LATENCY` cycles; stalls while ``enable`` is low.
 
-    Costs 64 registers and a 32-bit adder a round and lane.
+    Costs 64 registers and a 32-bit adder a round and lane, and registers for ``index`` and ``step``, which come from
+    adders of their own.
 
     Args:
         index: ``32 * lanes`` bits, lane 0 in the low bits.
@@ -122,14 +123,22 @@ def hash32_pipeline(clk: Any, enable: Any, index: Any, step: Any, key: int, resu
     words = round_keys(key)
     x = [Signal(intbv(0)[len(index) :]) for _ in range(ROUNDS)]
     y = [Signal(intbv(0)[len(index) :]) for _ in range(ROUNDS)]
-    whiten = hash32_whitening(index, step, words[0], words[1], x[0], y[0])
+    held_index, held_step = Signal(intbv(0)[len(index) :]), Signal(intbv(0)[WORD:])
+    whiten = hash32_whitening(held_index, held_step, words[0], words[1], x[0], y[0])
     x_last = Signal(intbv(0)[len(index) :])
     x_next, y_next = [*x[1:], x_last], [*y[1:], result]
     rounds = [
         hash32_round(clk, enable, x[stage], y[stage], words[2 + stage], x_next[stage], y_next[stage])
         for stage in range(ROUNDS)
     ]
-    return whiten, rounds
+
+    @always(clk.posedge)
+    def hold() -> None:
+        if enable:
+            held_index.next = index
+            held_step.next = step
+
+    return whiten, rounds, hold
 
 
 @block

@@ -6,11 +6,13 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.mac import signed_signal
+from hdl.engine.mac import WIDEST_FACTOR, WIDEST_OF_PAIR, signed_signal
 from hdl.engine.scalar import Scalar
 
-# cycles of `scale_lanes`
-SCALE_LATENCY = 2
+# cycles of a product by a constant: of codes that fit a multiplier, and of any others
+PRODUCT_LATENCY, WIDE_PRODUCT_LATENCY = 1, 2
+# cycles of `scale_lanes` and `scale_rounded`, of such and of such codes
+SCALE_LATENCY, WIDE_SCALE_LATENCY = PRODUCT_LATENCY + 1, WIDE_PRODUCT_LATENCY + 1
 
 
 def signed_lanes(count: int, bits: int) -> list[Any]:
@@ -38,6 +40,19 @@ def split_lanes(clk: Any, vector: Any, lanes: Any, *, width: int, signed: bool =
             lanes[lane].next = vector[base + lane * width + width : base + lane * width]
 
     return widen
+
+
+@block
+def part_lanes(vector: Any, lanes: Any, *, width: int) -> Any:
+    """Signed codes of ``width`` bits of a flat vector as signals; combinational, the inverse of `join_lanes`."""
+    count = len(lanes)
+
+    @always_comb
+    def part() -> None:
+        for lane in range(count):
+            lanes[lane].next = vector[lane * width + width : lane * width].signed()
+
+    return part
 
 
 @block
@@ -82,19 +97,86 @@ def delay_vector(clk: Any, source: Any, delayed: Any, *, cycles: int) -> Any:
 
 
 @block
-def scale_lanes(clk: Any, codes: Any, scaled: Any, *, scalar: Scalar) -> Any:
-    """`Scalar.times` on each lane, `SCALE_LATENCY` cycles: a product by a constant, then its shift."""
+def multiply_constant(clk: Any, codes: Any, products: Any, *, factor: int, cycles: int) -> Any:
+    """``products = codes * factor``, exactly, for a factor that isn't negative.
+
+    Codes too wide for a multiplier are multiplied in two parts; products stand in registers before they are added.
+
+    Args:
+        cycles: `PRODUCT_LATENCY` or `WIDE_PRODUCT_LATENCY`.
+    """
     count, bits = len(codes), len(codes[0])
-    product_bits = scalar.product_bits(bits) + 1
-    products = signed_lanes(count, product_bits)
-    mantissa, right, left = scalar.mantissa, max(scalar.shift, 0), max(-scalar.shift, 0)
-    out_bits = len(scaled[0])
-    bound = 1 << (max(out_bits, product_bits) - 1)
+    cut = WIDEST_FACTOR - 1
+    narrow = bits <= WIDEST_FACTOR or factor <= 1
+    if not narrow and (cycles == PRODUCT_LATENCY or bits > WIDEST_FACTOR + cut):
+        raise ValueError(f"codes of {bits} bits are too wide for {cycles} multipliers of {WIDEST_FACTOR} bits")
+    if cycles == PRODUCT_LATENCY:
+        return constant_products(clk, codes, products, factor=factor)
+    if narrow:
+        made = signed_lanes(count, len(products[0]))
+        return constant_products(clk, codes, made, factor=factor), register_lanes(clk, made, products)
+
+    low_codes, high_codes = signed_lanes(count, WIDEST_FACTOR), signed_lanes(count, bits - cut)
+    lows, highs = (signed_lanes(count, len(part[0]) + factor.bit_length()) for part in (low_codes, high_codes))
+    bound = 1 << (len(products[0]) - 1)
+    multiply_low = constant_products(clk, low_codes, lows, factor=factor)
+    multiply_high = constant_products(clk, high_codes, highs, factor=factor)
+
+    @always_comb
+    def cut_codes() -> None:
+        for lane in range(count):
+            low_codes[lane].next = codes[lane][cut:]
+            high_codes[lane].next = codes[lane][bits:cut].signed()
+
+    @always(clk.posedge)
+    def add() -> None:
+        low = intbv(0, min=-bound, max=bound)
+        high = intbv(0, min=-bound, max=bound)
+        for lane in range(count):
+            low[:] = lows[lane]
+            high[:] = highs[lane]
+            high[:] = high << cut
+            products[lane].next = low + high
+
+    return multiply_low, multiply_high, cut_codes, add
+
+
+@block
+def constant_products(clk: Any, codes: Any, products: Any, *, factor: int) -> Any:
+    """``products = codes * factor``, one cycle; one multiplier a lane."""
+    count = len(codes)
+    # see `multiply_lanes`; a factor of 18 bits, with its sign, fits the narrower multiplier, whatever the codes
+    if factor.bit_length() >= WIDEST_OF_PAIR:
+
+        @always(clk.posedge)
+        def multiply_wide() -> None:
+            for lane in range(count):
+                products[lane].next = factor * codes[lane]
+
+        return multiply_wide
 
     @always(clk.posedge)
     def multiply() -> None:
         for lane in range(count):
-            products[lane].next = codes[lane] * mantissa
+            products[lane].next = codes[lane] * factor
+
+    return multiply
+
+
+@block
+def scale_lanes(clk: Any, codes: Any, scaled: Any, *, scalar: Scalar, cycles: int = SCALE_LATENCY) -> Any:
+    """`Scalar.times` on each lane: a product by a constant, then its shift.
+
+    Args:
+        cycles: `SCALE_LATENCY` or `WIDE_SCALE_LATENCY`.
+    """
+    count, bits = len(codes), len(codes[0])
+    product_bits = scalar.product_bits(bits) + 1
+    products = signed_lanes(count, product_bits)
+    right, left = max(scalar.shift, 0), max(-scalar.shift, 0)
+    out_bits = len(scaled[0])
+    bound = 1 << (max(out_bits, product_bits) - 1)
+    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=cycles - 1)
 
     if left:
 
@@ -131,16 +213,31 @@ def add_lanes(clk: Any, a: Any, b: Any, sums: Any) -> Any:
 
 
 @block
-def subtract_lanes(clk: Any, a: Any, b: Any, differences: Any) -> Any:
-    """``differences = a - b``, one cycle."""
+def subtract_lanes(clk: Any, a: Any, b: Any, differences: Any, *, a_shift: int = 0, b_shift: int = 0) -> Any:
+    """``differences = a * 2**a_shift - b * 2**b_shift``, one cycle; ``differences`` must be wide enough."""
     count = len(differences)
+    bound = 1 << (len(differences[0]) - 1)
+    if a_shift == 0 and b_shift == 0:
+
+        @always(clk.posedge)
+        def subtract() -> None:
+            for lane in range(count):
+                differences[lane].next = a[lane] - b[lane]
+
+        return subtract
 
     @always(clk.posedge)
-    def subtract() -> None:
+    def subtract_aligned() -> None:
+        left = intbv(0, min=-bound, max=bound)
+        right = intbv(0, min=-bound, max=bound)
         for lane in range(count):
-            differences[lane].next = a[lane] - b[lane]
+            left[:] = a[lane]
+            left[:] = left << a_shift
+            right[:] = b[lane]
+            right[:] = right << b_shift
+            differences[lane].next = left - right
 
-    return subtract
+    return subtract_aligned
 
 
 @block
@@ -171,11 +268,13 @@ def always_on(clk: Any, enable: Any) -> Any:
 def multiply_lanes(clk: Any, a: Any, b: Any, products: Any) -> Any:
     """``products = a * b``, one cycle; one multiplier a lane."""
     count = len(products)
+    # Yosys takes one multiplier for factors on both sides of `WIDEST_OF_PAIR` bits only if the wider one comes first
+    wide, narrow = (a, b) if len(a[0]) >= len(b[0]) else (b, a)
 
     @always(clk.posedge)
     def multiply() -> None:
         for lane in range(count):
-            products[lane].next = a[lane] * b[lane]
+            products[lane].next = wide[lane] * narrow[lane]
 
     return multiply
 
@@ -217,15 +316,8 @@ def round_lanes(clk: Any, codes: Any, rounded: Any, *, shift: int) -> Any:
 
 @block
 def scale_rounded(clk: Any, codes: Any, rounded: Any, *, scalar: Scalar) -> Any:
-    """`Scalar.rounded` on each lane, `SCALE_LATENCY` cycles."""
-    count = len(codes)
-    products = signed_lanes(count, scalar.product_bits(len(codes[0])) + 1)
-    mantissa = scalar.mantissa
-
-    @always(clk.posedge)
-    def multiply() -> None:
-        for lane in range(count):
-            products[lane].next = codes[lane] * mantissa
-
+    """`Scalar.rounded` on each lane, `WIDE_SCALE_LATENCY` cycles."""
+    products = signed_lanes(len(codes), scalar.product_bits(len(codes[0])) + 1)
+    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=WIDE_PRODUCT_LATENCY)
     finish = round_lanes(clk, products, rounded, shift=scalar.shift)
     return multiply, finish

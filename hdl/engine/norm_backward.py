@@ -14,10 +14,12 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.lanes import (
+    WIDE_PRODUCT_LATENCY,
     add_lanes,
     always_on,
     delay_vector,
     join_lanes,
+    multiply_constant,
     multiply_lanes,
     round_lanes,
     signed_lanes,
@@ -25,6 +27,7 @@ from hdl.engine.lanes import (
     subtract_lanes,
 )
 from hdl.engine.norm_common import (
+    MEAN_LATENCY,
     beat_counter,
     channel_sums,
     frame_gate,
@@ -34,7 +37,7 @@ from hdl.engine.norm_common import (
     split_word,
 )
 from hdl.engine.places import result_places
-from hdl.engine.requantise import delay_line, requantise_lanes
+from hdl.engine.requantise import REQUANTISE_LATENCY, delay_line, requantise_lanes
 from hdl.engine.scalar import Scalar
 from hdl.engine.weight_buffer import weight_buffer
 from hdl.fixed import Fixed
@@ -50,12 +53,12 @@ from hdl.streams import queue, width_adapter
 RESULTS = 32
 # cycles, counted from that in which a beat is accepted, in which a signal shows what belongs to it
 OPERANDS_AT = 4
-SHAPED_AT = 9
-DX_AT = 15
+SHAPED_AT = 8
+DX_AT = 13
 GRADIENT_SUMS_AT = HASH_LATENCY + 1
-CONTROL_SUMS_AT = 17
-STATE_AT = 23
-TABLE_AT = 27
+CONTROL_SUMS_AT = DX_AT + 2
+STATE_AT = CONTROL_SUMS_AT + MEAN_LATENCY + 1 + REQUANTISE_LATENCY
+TABLE_AT = STATE_AT + 1 + WIDE_PRODUCT_LATENCY + REQUANTISE_LATENCY
 
 
 @dataclass(frozen=True)
@@ -408,9 +411,9 @@ def error_path(
     products = signed_lanes(lanes, product_width)
     product_bits = numbers.shaped.fraction_bits + shape.inverse.fraction_bits
     bits = max(product_bits, numbers.control_u.fraction_bits)
-    align, align_control = product_bits - bits, numbers.control_u.fraction_bits - bits
-    width = max(product_width - align, numbers.control_u.width - align_control) + 1
-    aligned, controls, totals = (signed_lanes(lanes, width) for _ in range(3))
+    align, align_control = bits - product_bits, bits - numbers.control_u.fraction_bits
+    width = max(product_width + align, numbers.control_u.width + align_control) + 1
+    totals = signed_lanes(lanes, width)
     correlations = signed_lanes(lanes, numbers.shaped.width + numbers.normal.width)
     first = shape_error(clk, e, normal, scale, line, shaped, shape)
     operand_at = SHAPED_AT + 1
@@ -434,9 +437,7 @@ def error_path(
         ),
         multiply_lanes(clk, shapeds, inverses, products),
         multiply_lanes(clk, shapeds, normals, correlations),
-        round_lanes(clk, products, aligned, shift=align),
-        round_lanes(clk, control, controls, shift=align_control),
-        subtract_lanes(clk, aligned, controls, totals),
+        subtract_lanes(clk, products, control, totals, a_shift=align, b_shift=align_control),
         requantise_lanes(clk, totals, dx, shift=bits - numbers.dx.fraction_bits, target=numbers.dx),
         join_lanes(correlations, correlation),
     ]
@@ -455,7 +456,7 @@ def shape_error(clk: Any, e: Any, normal: Any, scale: Any, line: Any, shaped: An
     bits = max(scaled_bits, control_bits)
     width = max(scaled_width + bits - scaled_bits, control_width + bits - control_bits) + 1
     scaled, controlled = signed_lanes(lanes, scaled_width), signed_lanes(lanes, control_width)
-    aligned, controls, totals = (signed_lanes(lanes, width) for _ in range(3))
+    totals = signed_lanes(lanes, width)
     return [
         split_word(clk, e, es, width=numbers.e.width, signed=True, base=0, cycles=OPERANDS_AT),
         split_word(clk, normal, normals, width=numbers.normal.width, signed=True, base=0, cycles=OPERANDS_AT),
@@ -463,9 +464,7 @@ def shape_error(clk: Any, e: Any, normal: Any, scale: Any, line: Any, shaped: An
         split_word(clk, line, control, width=numbers.control_v.width, signed=True, base=0, cycles=OPERANDS_AT - 2),
         multiply_lanes(clk, es, gammas, scaled),
         multiply_lanes(clk, normals, control, controlled),
-        round_lanes(clk, scaled, aligned, shift=scaled_bits - bits),
-        round_lanes(clk, controlled, controls, shift=control_bits - bits),
-        subtract_lanes(clk, aligned, controls, totals),
+        subtract_lanes(clk, scaled, controlled, totals, a_shift=bits - scaled_bits, b_shift=bits - control_bits),
         requantise_lanes(clk, totals, shaped, shift=bits - numbers.shaped.fraction_bits, target=numbers.shaped),
     ]
 
@@ -596,7 +595,6 @@ def control_state(
     means = signed_lanes(lanes, mean_width)
     totals = signed_lanes(lanes, max(mean_width, state.width) + 1)
     products = signed_lanes(lanes, gain.product_bits(state.width) + 1)
-    mantissa = gain.mantissa
     store = simple_dual_port(
         clk,
         write,
@@ -613,19 +611,15 @@ def control_state(
     )
     steps = [
         mean_lanes(clk, sums, means, mean=mean),
-        split_lanes(clk, old, olds, width=state.width),
+        # two cycles of the memory
+        split_word(clk, old, olds, width=state.width, signed=True, base=0, cycles=MEAN_LATENCY - 2),
         add_lanes(clk, olds, means, totals),
         requantise_lanes(clk, totals, new, shift=0, target=state),
         split_lanes(clk, new, news, width=state.width),
+        multiply_constant(clk, news, products, factor=gain.mantissa, cycles=WIDE_PRODUCT_LATENCY),
         requantise_lanes(clk, products, controls, shift=gain.shift, target=control),
     ]
-
-    @always(clk.posedge)
-    def multiply() -> None:
-        for lane in range(lanes):
-            products[lane].next = news[lane] * mantissa
-
-    return store, steps, multiply
+    return store, steps
 
 
 @block

@@ -7,13 +7,21 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.lanes import delay_vector, join_lanes, round_lanes, scale_rounded, signed_lanes, split_lanes
+from hdl.engine.lanes import (
+    WIDE_SCALE_LATENCY,
+    delay_vector,
+    join_lanes,
+    round_lanes,
+    scale_rounded,
+    signed_lanes,
+    split_lanes,
+)
 from hdl.engine.scalar import Scalar
 from hdl.layers.norm_numbers import RECIPROCAL_BITS, Mean
 from hdl.memory import address_width, simple_dual_port
 
 # cycles of `mean_lanes`
-MEAN_LATENCY = 3
+MEAN_LATENCY = 1 + WIDE_SCALE_LATENCY
 # up to so many groups, sums circulate in registers; more lie in a memory
 RING_GROUPS = 4
 # cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again

@@ -15,6 +15,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.lanes import (
+    WIDE_SCALE_LATENCY,
     add_lanes,
     delay_vector,
     join_lanes,
@@ -27,6 +28,7 @@ from hdl.engine.lanes import (
     subtract_lanes,
 )
 from hdl.engine.norm_common import (
+    MEAN_LATENCY,
     beat_counter,
     channel_sums,
     frame_gate,
@@ -63,7 +65,7 @@ Y_AT = 12
 # from the last beat's acceptance to its sums in the queue
 SUMS_AT = 4
 # the same counted from the start of the sequential unit on a group
-SQUARES_AT = 7
+SQUARES_AT = MEAN_LATENCY + 4
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class ForwardShape:
     @property
     def statistics_at(self) -> int:
         """When the new statistics of a group stand."""
-        return SQUARES_AT + square_latency(self.square_bits) + 9
+        return SQUARES_AT + square_latency(self.square_bits) + 2 * WIDE_SCALE_LATENCY + 4
 
     @property
     def root_at(self) -> int:
@@ -577,8 +579,10 @@ def new_variances_of(
     numbers, lanes, size = shape.numbers, shape.lanes, shape.square_bits
     short_now, short_away = signed_lanes(lanes, size + 1), signed_lanes(lanes, size + 1)
     now_squares, away_squares = unsigned_lanes(lanes, 2 * size), unsigned_lanes(lanes, 2 * size)
-    squares, distances = signed_lanes(lanes, 2 * size), signed_lanes(lanes, 2 * size)
-    raw, within, kept, part, change, growth, grown = (signed_lanes(lanes, 2 * size + 3) for _ in range(7))
+    # of a square, with a sign; sums of three such
+    bits = 2 * size - SQUARE_GUARD + 2
+    squares, distances = signed_lanes(lanes, bits), signed_lanes(lanes, bits)
+    raw, within, kept, part, change, growth, grown = (signed_lanes(lanes, bits + 2) for _ in range(7))
     ceiling = numbers.variance.high - numbers.epsilon_code
     return [
         round_lanes(clk, now, short_now, shift=numbers.square_shift),
@@ -589,7 +593,7 @@ def new_variances_of(
         round_lanes(clk, away_squares, distances, shift=SQUARE_GUARD),
         subtract_lanes(clk, square_means, squares, raw),
         clamp_negative(clk, raw, within),
-        scale_lanes(clk, distances, kept, scalar=numbers.kept),
+        scale_lanes(clk, distances, kept, scalar=numbers.kept, cycles=WIDE_SCALE_LATENCY),
         subtract_lanes(clk, within, variances, part),
         add_lanes(clk, part, kept, change),
         scale_rounded(clk, change, growth, scalar=numbers.fresh),

@@ -8,60 +8,108 @@ from __future__ import annotations
 
 from typing import Any
 
-from myhdl import Signal, always, block, concat, intbv
+from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.lanes import signed_lanes
 
+# bits of a number by which it is multiplied in a cycle, to square it
+DIGIT_BITS = 4
+
 
 def square_latency(bits: int) -> int:
-    """Cycles from ``load`` to the square of a magnitude of ``bits`` (even) bits."""
-    return bits // 2 + 1
+    """Cycles from ``load`` to the square of a magnitude of ``bits`` bits."""
+    return -(-bits // DIGIT_BITS) + 3
 
 
 @block
 def serial_square(clk: Any, load: Any, numbers: Any, squares: Any, *, bits: int) -> Any:
-    """``squares = numbers**2``, two bits a cycle, `square_latency`; magnitudes are below ``2**bits``, ``bits`` even.
+    """``squares = numbers**2``, `DIGIT_BITS` bits a cycle, `square_latency`; magnitudes are below ``2**bits``.
 
-    Costs four registers of up to ``2 * bits`` and an adder of three operands a lane."""
+    A digit times the number in two steps, then it is added above what stands already; costs seven registers of about
+    ``bits`` and four adders a lane."""
     lanes = len(numbers)
-    rounds = bits // 2
-    bound = 1 << (len(numbers[0]))
+    rounds = -(-bits // DIGIT_BITS)
+    low_bits = rounds * DIGIT_BITS
+    high_bits, out_bits = bits + 1, len(squares[0])
+    ones = (1 << (bits + 1)) - 1
     magnitude = [Signal(intbv(0)[bits:]) for _ in range(lanes)]
-    digits = [Signal(intbv(0)[bits:]) for _ in range(lanes)]
+    digits, lows = ([Signal(intbv(0)[low_bits:]) for _ in range(lanes)] for _ in range(2))
+    # a number times the low and the high half of a digit, times the digit, and what stands above `lows`
+    times_low, times_high = ([Signal(intbv(0)[bits + 2 :]) for _ in range(lanes)] for _ in range(2))
+    parts = [Signal(intbv(0)[bits + DIGIT_BITS :]) for _ in range(lanes)]
+    highs = [Signal(intbv(0)[high_bits:]) for _ in range(lanes)]
     left = Signal(intbv(0, min=0, max=rounds + 1))
+    halved, whole = Signal(bool(0)), Signal(bool(0))
 
     @always(clk.posedge)
     def count() -> None:
+        halved.next = left != 0
+        whole.next = halved
         if load:
             left.next = rounds
         elif left != 0:
             left.next = left - 1
 
     @always(clk.posedge)
-    def step() -> None:
-        number = intbv(0, min=-bound, max=bound)
-        part = intbv(0)[2 * bits + 2 :]
-        total = intbv(0)[2 * bits + 2 :]
+    def multiply() -> None:
+        number = intbv(0)[bits + 1 :]
+        one = intbv(0)[1:]
+        once = intbv(0)[bits + 2 :]
+        twice = intbv(0)[bits + 2 :]
+        low = intbv(0)[bits + DIGIT_BITS :]
+        high = intbv(0)[bits + DIGIT_BITS :]
         for lane in range(lanes):
             if load:
-                number[:] = numbers[lane]
-                if numbers[lane] < 0:
-                    number[:] = -number
+                number[:] = numbers[lane][bits + 1 :]
+                one[:] = numbers[lane][bits]
+                if numbers[lane][bits]:
+                    number[:] = number ^ intbv(ones)[bits + 1 :]
+                number[:] = number + one
                 magnitude[lane].next = number[bits:]
                 digits[lane].next = number[bits:]
-                squares[lane].next = 0
-            elif left != 0:
-                digits[lane].next = concat(digits[lane][bits - 2 :], intbv(0)[2:])
-                total[:] = concat(squares[lane][2 * bits - 2 :], intbv(0)[2:])
-                part[:] = magnitude[lane]
-                if digits[lane][bits - 2]:
-                    total[:] = total + part
-                part[:] = part << 1
-                if digits[lane][bits - 1]:
-                    total[:] = total + part
-                squares[lane].next = total[2 * bits :]
+            else:
+                digits[lane].next = digits[lane] >> 4
+            once[:] = 0
+            if digits[lane][0]:
+                once[:] = magnitude[lane]
+            twice[:] = 0
+            if digits[lane][1]:
+                twice[:] = magnitude[lane]
+                twice[:] = twice << 1
+            times_low[lane].next = once + twice
+            once[:] = 0
+            if digits[lane][2]:
+                once[:] = magnitude[lane]
+            twice[:] = 0
+            if digits[lane][3]:
+                twice[:] = magnitude[lane]
+                twice[:] = twice << 1
+            times_high[lane].next = once + twice
+            low[:] = times_low[lane]
+            high[:] = times_high[lane]
+            high[:] = high << 2
+            parts[lane].next = low + high
 
-    return count, step
+    @always(clk.posedge)
+    def add() -> None:
+        total = intbv(0)[bits + DIGIT_BITS + 1 :]
+        part = intbv(0)[bits + DIGIT_BITS + 1 :]
+        for lane in range(lanes):
+            if load:
+                highs[lane].next = 0
+            elif whole:
+                total[:] = highs[lane]
+                part[:] = parts[lane]
+                total[:] = total + part
+                highs[lane].next = total[bits + DIGIT_BITS + 1 : DIGIT_BITS]
+                lows[lane].next = concat(total[DIGIT_BITS:], lows[lane][low_bits:DIGIT_BITS])
+
+    @always_comb
+    def out() -> None:
+        for lane in range(lanes):
+            squares[lane].next = concat(highs[lane][out_bits - low_bits :], lows[lane])
+
+    return count, multiply, add, out
 
 
 def root_latency(bits: int) -> int:

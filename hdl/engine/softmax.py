@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.mac import signed_signal
 from hdl.engine.rounding import round_stream
-from hdl.engine.tables import registered_look_up, signal_for
+from hdl.engine.tables import large_look_up, registered_look_up, signal_for
 from hdl.fixed import Fixed
 from hdl.layers.host import METRICS
 from hdl.layers.softmax_numbers import (
@@ -26,7 +26,7 @@ from hdl.streams import fork, m2s_pipe, queue, width_adapter
 # cycles of a division beyond `SoftmaxNumbers.quotient_shift`: the first rank, loading, handing over
 DIVIDER_EXTRA = 3
 # cycles from a code to its exponential
-EXPONENTIAL_LATENCY = 6
+EXPONENTIAL_LATENCY = 7
 # classes that wait beyond those of one frame, so that neither stage stops for the other
 SLACK = 16
 # bits that shift an exponential: its whole exponent is cut off at VALUE_BITS + 2
@@ -256,7 +256,7 @@ def exponentials(
 
 @block
 def exponential(clk: Any, go: Any, distance: Any, value: Any, *, numbers: SoftmaxNumbers) -> Any:
-    """`SoftmaxNumbers.exponentials`, five cycles with ``go``: scale, round, look up, multiply, shift."""
+    """`SoftmaxNumbers.exponentials`, six cycles with ``go``: scale, round, look up, multiply, shift, round."""
     scale, shift = numbers.scale, numbers.exponent_shift
     scaled_bits = len(distance) + scale.bit_length()
     cut, grow = max(shift, 0), max(-shift, 0)
@@ -265,6 +265,7 @@ def exponential(clk: Any, go: Any, distance: Any, value: Any, *, numbers: Softma
     scaled = Signal(intbv(0)[scaled_bits:])
     part, high_part, low_part = (Signal(intbv(0)[bits:]) for bits in (EXPONENT_BITS, HALF_BITS, HALF_BITS))
     whole = [Signal(intbv(0)[WHOLE_BITS:]) for _ in range(3)]
+    shifted = Signal(intbv(0)[VALUE_BITS + 2 :])
     coarse, fine = signal_for(numbers.coarse), signal_for(numbers.fine)
     product = Signal(intbv(0)[2 * (TABLE_BITS + 1) :])
     most, dropped = VALUE_BITS + 2, 2 * TABLE_BITS - VALUE_BITS - 1
@@ -305,6 +306,8 @@ def exponential(clk: Any, go: Any, distance: Any, value: Any, *, numbers: Softma
             for level in range(WHOLE_BITS):
                 if whole[2][level]:
                     kept[:] = kept >> (1 << level)
+            shifted.next = kept[value_bits + 1 :]
+            kept[:] = shifted
             kept[:] = kept + 1
             kept[:] = kept >> 1
             value.next = kept[value_bits:]
@@ -328,7 +331,6 @@ def enabled_look_up(clk: Any, go: Any, index: Any, value: Any, *, table: tuple[i
 def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: SoftmaxNumbers, label_bits: int) -> Any:
     """Reciprocal of the sum, a rank a cycle; meanwhile its logarithm and the loss."""
     bits, steps = numbers.sum_bits, numbers.quotient_shift + 1
-    bound = 1 << bits
     one = 1 << VALUE_BITS
     first_power = bits - 1 - VALUE_BITS
     top = bits - 1
@@ -361,7 +363,8 @@ def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: Soft
 
     @always(clk.posedge)
     def step() -> None:
-        difference = intbv(0, min=-bound, max=2 * bound)
+        difference = modbv(0)[bits + 2 :]
+        difference[:] = remainder - divisor
         if free and sums.valid:
             divisor.next = sums.payload[bits:]
             mantissa.next = sums.payload[bits:]
@@ -370,9 +373,7 @@ def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: Soft
             power.next = first_power
             left.next = steps
         elif left != 0:
-            difference[:] = remainder
-            difference[:] = difference - divisor
-            if difference < 0:
+            if difference[bits + 1]:
                 quotient.next = quotient[steps - 1 :] << 1
                 remainder.next = remainder[bits:] << 1
             else:
@@ -394,12 +395,12 @@ def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: Soft
 
 @block
 def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbers: SoftmaxNumbers) -> Any:
-    """The loss, three cycles after mantissa and power have settled."""
+    """The loss, four cycles after mantissa and power have settled."""
     bits, distance_bits = numbers.sum_bits, numbers.distance_bits
     index = Signal(intbv(0)[LOG_BITS:])
     of_mantissa, of_power = signal_for(numbers.log_of_mantissa), signal_for(numbers.log_of_exponent)
     tables = (
-        registered_look_up(clk, index, of_mantissa, table=numbers.log_of_mantissa),
+        large_look_up(clk, index, of_mantissa, table=numbers.log_of_mantissa),
         registered_look_up(clk, power, of_power, table=numbers.log_of_exponent),
     )
     shift = numbers.x.fraction_bits - METRICS.fraction_bits

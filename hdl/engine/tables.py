@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
+
+# bits of an index for which a bit of a table is one gate
+GATE_BITS = 6
 
 
 def signal_for(values: Iterable[int], start: int = 0) -> Any:
@@ -38,3 +41,33 @@ def registered_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ..
         value.next = table[int(index)]
 
     return read
+
+
+@block
+def large_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
+    """As `look_up` of a table of 2**k values that aren't negative, k above `GATE_BITS`, two cycles later.
+
+    Parts of the table whose bits are one gate each, then a choice among them."""
+    width, bits = len(value), len(index)
+    size = 1 << GATE_BITS
+    parts = len(table) // size
+    found = [Signal(intbv(0)[width:]) for _ in range(parts)]
+    every = ConcatSignal(*reversed(found))
+    inside, chosen = Signal(intbv(0)[GATE_BITS:]), Signal(intbv(0)[bits - GATE_BITS :])
+    reads = [
+        registered_look_up(clk, inside, found[part], table=table[part * size : part * size + size])
+        for part in range(parts)
+    ]
+
+    @always_comb
+    def cut() -> None:
+        inside.next = index[GATE_BITS:]
+
+    @always(clk.posedge)
+    def choose() -> None:
+        chosen.next = index[bits:GATE_BITS]
+        for part in range(parts):
+            if chosen == part:
+                value.next = every[part * width + width : part * width]
+
+    return reads, cut, choose

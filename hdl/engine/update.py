@@ -10,10 +10,12 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.lanes import (
+    WIDE_SCALE_LATENCY,
     add_lanes,
     always_on,
     delay_vector,
     join_lanes,
+    part_lanes,
     register_lanes,
     scale_lanes,
     signed_lanes,
@@ -32,9 +34,9 @@ from hdl.streams import queue
 
 # cycles, counted from that in which a gradient is accepted, in which a signal shows what belongs to it
 MASTER_READ_AT = 2
-MOMENTUM_DELAY = 2
-MOMENTUM_SUM_AT = 9
-MOMENTUM_AT = 11
+MOMENTUM_DELAY = 0
+MOMENTUM_SUM_AT = 8
+MOMENTUM_AT = 10
 MASTER_SUM_AT = 15
 MASTER_AT = 17
 VIEW_AT = 20
@@ -335,8 +337,8 @@ def next_momentum(
     wait = delay_vector(clk, g.payload, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
     split_old = split_lanes(clk, old, olds, width=shape.momentum.width)
-    scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor)
-    align = scale_lanes(clk, gradients, fresh, scalar=shape.gradient_factor)
+    scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
+    align = scale_lanes(clk, gradients, fresh, scalar=shape.gradient_factor, cycles=WIDE_SCALE_LATENCY)
     add = add_lanes(clk, kept, fresh, sums)
     if shape.decay_factor.mantissa:
         decays = signed_lanes(lanes, bits)
@@ -359,12 +361,12 @@ def weight_decay(clk: Any, master: Any, decays: Any, shape: UpdateShape) -> Any:
     lanes = shape.lanes
     masters, weights = signed_lanes(lanes, shape.master.width), signed_lanes(lanes, shape.weight.width)
     view = Signal(intbv(0)[shape.weight.width * lanes :])
-    split = split_lanes(clk, master, masters, width=shape.master.width)
+    part = part_lanes(master, masters, width=shape.master.width)
     shift = shape.master.fraction_bits - shape.weight.fraction_bits
     rounding = requantise_lanes(clk, masters, view, shift=shift, target=shape.weight)
     split_view = split_lanes(clk, view, weights, width=shape.weight.width, signed=shape.weight.signed)
     scale = scale_lanes(clk, weights, decays, scalar=shape.decay_factor)
-    return split, rounding, split_view, scale
+    return part, rounding, split_view, scale
 
 
 @block
@@ -381,8 +383,8 @@ def next_master(
     wait = delay_vector(clk, old_master, late, cycles=MOMENTUM_AT - MASTER_READ_AT)
     split = split_lanes(clk, momentum, momenta, width=shape.momentum.width)
     split_old = split_lanes(clk, late, olds, width=shape.master.width)
-    scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor)
-    align = scale_lanes(clk, olds, aligned, scalar=Scalar(1, -shape.guard))
+    scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY)
+    align = scale_lanes(clk, olds, aligned, scalar=Scalar(1, -shape.guard), cycles=WIDE_SCALE_LATENCY)
     subtract = subtract_lanes(clk, aligned, steps, totals)
     join = join_lanes(totals, total)
     rounding = round_stochastically(
