@@ -11,6 +11,8 @@ from hdl.fixed import Fixed
 
 # bits of the widest signed factor that one multiplier takes
 WIDEST_FACTOR = 27
+# the same of a multiplier of which a DSP block has two
+WIDEST_OF_PAIR = 18
 
 
 def operand_bits(fixed: Fixed) -> int:
@@ -92,28 +94,37 @@ def operand_lanes(clk: Any, words: Any, inside: Any, lanes: Any, *, fixed: Fixed
     """Registers the lanes of one word a tap as signed numbers, zeros where padding is."""
     width, taps = fixed.width, len(words)
     count = len(lanes) // taps
+    ones = (1 << width) - 1
 
+    # a gate in front of the register, not a clear, which the registers of a multiplier don't have
     if fixed.signed:
 
         @always(clk.posedge)
         def split() -> None:
+            mask = intbv(0)[width:]
+            word = intbv(0)[width:]
             for tap in range(taps):
+                mask[:] = 0
+                if inside[tap]:
+                    mask[:] = intbv(ones)[width:]
                 for lane in range(count):
-                    if inside[tap]:
-                        lanes[tap * count + lane].next = words[tap][lane * width + width : lane * width].signed()
-                    else:
-                        lanes[tap * count + lane].next = 0
+                    word[:] = words[tap][lane * width + width : lane * width]
+                    word[:] = word & mask
+                    lanes[tap * count + lane].next = word.signed()
 
         return split
 
     @always(clk.posedge)
     def widen() -> None:
+        mask = intbv(0)[width:]
+        word = intbv(0)[width:]
         for tap in range(taps):
+            mask[:] = 0
+            if inside[tap]:
+                mask[:] = intbv(ones)[width:]
             for lane in range(count):
-                if inside[tap]:
-                    lanes[tap * count + lane].next = words[tap][lane * width + width : lane * width]
-                else:
-                    lanes[tap * count + lane].next = 0
+                word[:] = words[tap][lane * width + width : lane * width]
+                lanes[tap * count + lane].next = word & mask
 
     return widen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.tables import look_up, registered_look_up, signal_for
 from hdl.engine.walk import FRAME, LEVELS, Axis, Walk
@@ -119,18 +119,24 @@ def row_grants(
     bound = 4 * walk.rows.stored + 16
     # stored rows written less those that the next strip to be granted needs
     slack = Signal(intbv(-first_need, min=-bound, max=bound))
-    step = signal_for(growth)
+    sign = len(slack) - 1
+    # what a grant takes, and what it takes while a row is written
+    step, short_step = signal_for(growth), signal_for([more - 1 for more in growth])
     strip = Signal(intbv(0)[address_width(len(needs)) :])
     # the first strip of a pass claims the weights of that pass
     opens = Signal(intbv(0)[1:])
     opening = tuple(int(index % walk.rows.outputs == 0) for index in range(len(needs)))
     tokens = Signal(intbv(0, min=0, max=GRANTS + 1))
     grant = Signal(bool(0))
-    roms = look_up(strip, step, table=growth), look_up(strip, opens, table=opening)
+    roms = [
+        look_up(strip, step, table=growth),
+        look_up(strip, short_step, table=tuple(more - 1 for more in growth)),
+        look_up(strip, opens, table=opening),
+    ]
 
     @always_comb
     def decide() -> None:
-        grant.next = slack >= 0 and tokens != GRANTS and (opens == 0 or claimable)
+        grant.next = not slack[sign] and tokens != GRANTS and (opens == 0 or claimable)
         token.next = tokens != 0
 
     @always_comb
@@ -140,7 +146,7 @@ def row_grants(
     @always(clk.posedge)
     def count() -> None:
         if grant and row_written:
-            slack.next = slack - step + 1
+            slack.next = slack - short_step
         elif grant:
             slack.next = slack - step
         elif row_written:
@@ -385,7 +391,8 @@ def ring_addresses(clk: Any, rst: Any, move: Any, steps: Steps, *, walk: Walk, r
     """The address of each parallel tap, modulo the ring."""
     total = ring_rows * walk.row_words
     forward = tuple(delta % total for delta in walk.deltas(walk.address))
-    back = tuple(delta - total for delta in forward)
+    # two's complement, a bit wider than an address
+    back = tuple((delta - total) % (2 << address_width(total)) for delta in forward)
     ahead, behind = signal_for(forward), signal_for(back)
     roms = (registered_look_up(clk, move, ahead, table=forward), registered_look_up(clk, move, behind, table=back))
     first = walk.address(0, 0, 0, 0, 0, 0, 0)
@@ -401,18 +408,21 @@ def ring_addresses(clk: Any, rst: Any, move: Any, steps: Steps, *, walk: Walk, r
 
 @block
 def ring_address(clk: Any, rst: Any, advance: Any, ahead: Any, behind: Any, out: Any, *, start: int, total: int) -> Any:
-    """``at`` moves by ``ahead`` modulo ``total``; ``behind`` is ``ahead - total``."""
+    """``at`` moves by ``ahead`` modulo ``total``; ``behind`` is ``ahead - total`` in a bit more than an address has."""
     width = len(out)
     at = Signal(intbv(start)[width:])
 
     @always(clk.posedge)
     def step() -> None:
-        wrapped = intbv(0, min=-2 * total, max=2 * total)
+        # both sums beside each other, and only then the choice
+        onward = modbv(0)[width + 1 :]
+        wrapped = modbv(0)[width + 1 :]
         out.next = at
+        onward[:] = at + ahead
+        wrapped[:] = at + behind
         if advance:
-            wrapped[:] = at + behind
-            if wrapped < 0:
-                at.next = at + ahead
+            if wrapped[width]:
+                at.next = onward[width:]
             else:
                 at.next = wrapped[width:]
         if rst:

@@ -27,7 +27,7 @@ from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
 # cycles of pipelines and queues between the last code of a frame and its first error, its loss
-ERROR_LATENCY, METRICS_LATENCY = 16, 13
+ERROR_LATENCY, METRICS_LATENCY = 18, 14
 
 
 @dataclass(frozen=True, kw_only=True)
