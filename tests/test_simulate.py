@@ -250,7 +250,7 @@ def test_threads_that_build_at_the_same_time_don_t_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAGTRAIN_CACHE", str(tmp_path))
-    designs = [adder_design(width) for width in (3, 5, 7, 9)]
+    designs = [adder_design(width) for width in (3, 5)]
     modules = [design.convert() for design in designs]
     together = threading.Barrier(len(designs))
 
