@@ -1,4 +1,4 @@
-"""All layers by class name: importing every module of `hdl.layers` fills `Layer.registry`."""
+"""All layers by class name, from every module of `hdl.layers`."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def load_layers() -> dict[str, type[Layer]]:
     """Class name -> concrete layer."""
     for module in pkgutil.iter_modules(hdl.layers.__path__):
         importlib.import_module(f"hdl.layers.{module.name}")
-    return {kind.__name__: kind for kind in Layer.registry if kind.__module__.startswith("hdl.layers.")}
+    return {kind.__name__: kind for kind in Layer.concrete() if kind.__module__.startswith("hdl.layers.")}

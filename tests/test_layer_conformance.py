@@ -6,15 +6,13 @@ Each class's `examples` run for a few batches of random codes.  To run one case:
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import hdl.layers
+from dagtrain.registry import load_layers
 from hdl.layers.base import Layer
 from hdl.resources import count
 from hdl.simulate import Backend, check_no_x, run_streams
@@ -45,9 +43,7 @@ QUICK = 2
 
 def all_layers() -> dict[str, Layer]:
     """Every example of every layer, by class name and number."""
-    for module in pkgutil.iter_modules(hdl.layers.__path__):
-        importlib.import_module(f"hdl.layers.{module.name}")
-    kinds = [kind for kind in Layer.registry if kind.__module__.startswith("hdl.layers.")]
+    kinds = load_layers().values()
     return {f"{kind.__name__}-{number}": example for kind in kinds for number, example in enumerate(kind.examples())}
 
 

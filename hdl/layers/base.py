@@ -12,6 +12,7 @@ gives the same bits as any timing of the hardware.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from hdl.strips import Strips
 from hdl.tensor import Kind, Port
 
 State = dict[str, Any]
+# of sampled codes, those at the edges
+EDGE_SHARE = 0.25
 # codes that `pack` handles at a time
 PACKED_CODES = 1 << 18
 
@@ -137,18 +140,21 @@ class Layer(ABC):
     Number formats are fields named ``<port>_fixed``; parallelism are plain integer fields, 1 by default.
     """
 
-    # every concrete layer, filled on class creation, for the conformance suite
-    registry: ClassVar[list[type[Layer]]] = []
     # engines that work only once a batch or carry no arithmetic may have no multipliers; others state them
     multipliers: Any = 0
 
     # must stand on the device that carries the host interface (equation (5) of the poster)
     pinned_to_host: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if not cls.__name__.startswith("_") and "sinks" in cls.__dict__:
-            Layer.registry.append(cls)
+    @classmethod
+    def concrete(cls) -> tuple[type[Self], ...]:
+        """Every concrete layer among the subclasses that were imported, whatever it inherits."""
+        found: list[type[Self]] = []
+        for kind in cls.__subclasses__():
+            if not inspect.isabstract(kind) and not kind.__name__.startswith("_"):
+                found.append(kind)
+            found += kind.concrete()
+        return tuple(dict.fromkeys(found))
 
     # ---- shape rule -------------------------------------------------------------------------------------
 
@@ -321,6 +327,18 @@ class Layer(ABC):
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """As `golden`, in float64 without any rounding or saturation of formats."""
 
+    @property
+    def closeness(self) -> dict[str, float]:
+        """Source -> steps of its format that `golden` may be away from `reference`, where nothing saturates.
+
+        The default is one rounding to nearest, and of per-batch sources one stochastic rounding."""
+        return {port.name: 1.0 if port.tensor.kind.per_batch else 0.5 for port in self.sources}
+
+    def distance(self, port: str, codes: IntArray, values: FloatArray) -> FloatArray:
+        """Steps between what `golden` and `reference` say of a source."""
+        fixed = self.port(port).tensor.fixed
+        return np.abs(codes - np.clip(values / fixed.step, fixed.low, fixed.high))
+
     def evaluating(self, state: State, frames: int) -> tuple[Layer, State]:
         """This layer and a state, both free to be used up, with which `golden` evaluates ``frames`` frames.
 
@@ -362,13 +380,19 @@ class Layer(ABC):
         """Small instances, degenerate ones included, over which the conformance suite runs."""
 
     def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
-        """Random legal codes for ``count`` tensors at a sink: ``(count, *shape)``, edge values included."""
+        """Random legal codes for ``count`` tensors at a sink, ``(count, *shape)``; a quarter are `edge_codes`."""
         tensor = self.port(port).tensor
         codes = rng.integers(tensor.fixed.low, tensor.fixed.high + 1, (count, *tensor.shape), dtype=np.int64)
-        extreme = rng.random(codes.shape)
-        codes[extreme < 0.02] = tensor.fixed.low
-        codes[extreme > 0.98] = tensor.fixed.high
-        return codes
+        edges = np.array(edge_codes(tensor.fixed))
+        return np.where(rng.random(codes.shape) < EDGE_SHARE, rng.choice(edges, codes.shape), codes)
+
+
+def edge_codes(fixed: Fixed) -> list[int]:
+    """Codes at which a comparison, a rounding or a saturation that is off by one shows: 0, both ends, ±1, powers of two
+    (half-way between codes of a coarser format) and their neighbours.  0 and the ends thrice."""
+    powers = [sign << bit for bit in range(fixed.width) for sign in (1, -1)]
+    near = [power + step for power in powers for step in (-1, 0, 1)]
+    return [code for code in (*([0, fixed.low, fixed.high] * 3), *near) if fixed.low <= code <= fixed.high]
 
 
 def lanes_for(elements: int, channels: int, cycles: int) -> int:

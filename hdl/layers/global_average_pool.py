@@ -49,6 +49,11 @@ class _Averaging(ElementWise):
         return ((1 << shift) + self.pixels // 2) // self.pixels, shift
 
     @property
+    def closeness(self) -> dict[str, float]:
+        """The constant is off by 2**-17 of itself, the greatest code by a quarter of a step, before it is rounded."""
+        return {port.name: 0.75 for port in self.sources}
+
+    @property
     def groups(self) -> int:
         """Beats a pixel."""
         return self.channels // self.lanes
