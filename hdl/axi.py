@@ -25,6 +25,7 @@ from hdl.link import merge
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.fork_join import fork
+from hdl.streams.pipes import Policy, pipe
 from hdl.unit import Unit
 
 CHANNELS = ("aw", "w", "b", "ar", "r")
@@ -91,6 +92,9 @@ class AxiMerge(Unit):
     """Two masters ``a`` and ``b`` share the port ``m``, burst by burst, in turns."""
 
     format: AxiFormat
+    # whether data and answers pass through a stage that cuts valid, payload and ready; with every second one cut, paths
+    # stay short in a tree of any height
+    cut: bool = True
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -99,12 +103,13 @@ class AxiMerge(Unit):
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""
-        return axi_merge(clk, rst, *(Axi.of(streams, prefix) for prefix in "abm"), form=self.format)
+        return axi_merge(clk, rst, *(Axi.of(streams, prefix) for prefix in "abm"), form=self.format, cut=self.cut)
 
 
 @block
-def axi_merge(clk: Any, rst: Any, a: Axi, b: Axi, m: Axi, *, form: AxiFormat) -> Any:
-    """See `AxiMerge`.  Cost: two requests of flip-flops and three queues of one bit.  Latency: 1 cycle a request."""
+def axi_merge(clk: Any, rst: Any, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, cut: bool) -> Any:
+    """See `AxiMerge`.  Cost: four requests of flip-flops, three queues of one bit, and with ``cut`` four words of data.
+    Latency: 1 cycle a request; with ``cut``, 1 for data and answers."""
     requests = form.widths["aw"]
     turns = [Stream(1) for _ in range(6)]
     writes, reads = Stream(requests + 1), Stream(requests + 1)
@@ -117,10 +122,14 @@ def axi_merge(clk: Any, rst: Any, a: Axi, b: Axi, m: Axi, *, form: AxiFormat) ->
     requests_out = [_untag(write_heads[0], m.aw), _untag(read_heads[0], m.ar)]
     tags = [_only_tag(head, turns[i]) for i, head in enumerate((write_heads[1], write_heads[2], read_heads[1]))]
     queues = [queue(clk, rst, turns[i], turns[3 + i], depth=_OUTSTANDING[i]) for i in range(3)]
-    data = _select(turns[3], a.w, b.w, m.w)
-    answers = _route(turns[4], m.b, a.b, b.b, last_bit=-1)
-    read = _route(turns[5], m.r, a.r, b.r, last_bit=form.widths["r"] - 1)
-    return write_merge, read_merge, write_fork, read_fork, requests_out, tags, queues, data, answers, read
+    inner = [Stream(form.widths[channel]) for channel in "wbr"]
+    policy = Policy.FULL if cut else Policy.NONE
+    ways = ((inner[0], m.w), (m.b, inner[1]), (m.r, inner[2]))
+    stages = [pipe(clk, rst, x, y, policy=policy) for x, y in ways]
+    data = _select(turns[3], a.w, b.w, inner[0])
+    answers = _route(turns[4], inner[1], a.b, b.b, last_bit=-1)
+    read = _route(turns[5], inner[2], a.r, b.r, last_bit=form.widths["r"] - 1)
+    return write_merge, read_merge, write_fork, read_fork, requests_out, tags, queues, stages, data, answers, read
 
 
 @block

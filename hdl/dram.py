@@ -404,7 +404,9 @@ def _burst_writer(
     position = _tensor_position(clk, rst, started, first, last, bursts=unit.tensor_bursts)
     answers = _tensor_position(clk, rst, written, answered_first, answered_last, bursts=unit.tensor_bursts)
     slot = Signal(intbv(0)[address_width(unit.ring_bursts) :])
+    # words of the coming burst, and one less
     length = Signal(intbv(0, min=0, max=burst + 1))
+    shorter = Signal(intbv(0, min=0, max=burst))
     collected = Signal(intbv(0, min=0, max=2 * burst + 1))
     left = Signal(intbv(0, min=0, max=burst + 1))
     address = Signal(intbv(0)[unit.format.address_bits :])
@@ -417,8 +419,10 @@ def _burst_writer(
     def next_burst() -> None:
         if last:
             length.next = last_length
+            shorter.next = last_length - 1
         else:
             length.next = burst
+            shorter.next = burst - 1
 
     @always_comb
     def start() -> None:
@@ -446,7 +450,7 @@ def _burst_writer(
     @always(clk.posedge)
     def collect() -> None:
         if started and came:
-            collected.next = collected + 1 - length
+            collected.next = collected - shorter
         elif started:
             collected.next = collected - length
         elif came:
@@ -463,7 +467,7 @@ def _burst_writer(
         if started:
             request.next = True
             left.next = length
-            beats.next = length - 1
+            beats.next = shorter
             address.next = base + (slot << shift)
             if slot == final_slot:
                 slot.next = 0
@@ -490,7 +494,9 @@ def _burst_reader(
     position = _tensor_position(clk, rst, started, first, last, bursts=unit.tensor_bursts)
     answers = _tensor_position(clk, rst, done, done_first, done_last, bursts=unit.tensor_bursts)
     room = Signal(intbv(0, min=0, max=unit.prefetch + 1))
+    # words of the coming burst, and one less
     length = Signal(intbv(0, min=0, max=burst + 1))
+    shorter = Signal(intbv(0, min=0, max=burst))
     address = Signal(intbv(0)[unit.format.address_bits :])
     beats = Signal(intbv(0, min=0, max=burst))
     request = Signal(bool(0))
@@ -502,8 +508,10 @@ def _burst_reader(
     def next_burst() -> None:
         if last:
             length.next = last_length
+            shorter.next = last_length - 1
         else:
             length.next = burst
+            shorter.next = burst - 1
 
     @always_comb
     def start() -> None:
@@ -527,7 +535,7 @@ def _burst_reader(
     @always(clk.posedge)
     def ask() -> None:
         if started and popped:
-            room.next = room + 1 - length
+            room.next = room - shorter
         elif started:
             room.next = room - length
         elif popped:
@@ -535,7 +543,7 @@ def _burst_reader(
         if started:
             request.next = True
             address.next = base + (slot << shift)
-            beats.next = length - 1
+            beats.next = shorter
         elif ar.ready:
             request.next = False
         if rst:

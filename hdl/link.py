@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
 from hdl.stream import Stream
@@ -282,20 +282,26 @@ class Drain(LinkUnit):
 def link_egress(
     clk: Any, rst: Any, number: Any, device: Any, x: Stream, credits: Stream, y: Stream, *, unit: Egress
 ) -> Any:
-    """See `Egress`.  Cost: the width adapter, a stage of a word, counters.  Latency: that of the adapter + 1."""
+    """See `Egress`.  Cost: the width adapter, a stage of a word, one of a word or of a beat of ``x`` if that is less,
+    counters.  Latency: that of the adapter + 1.  ``x.ready`` does not depend on ``y.ready`` in the same cycle."""
     form = unit.format
     per_word = elements_per_word(unit.element_bits, form.word_bits)
-    packed = Stream(per_word * unit.element_bits)
+    entered, packed = Stream(x.width), Stream(per_word * unit.element_bits)
     word = Stream(form.payload_bits)
-    adapter = width_adapter(clk, rst, x, packed, element_bits=unit.element_bits, flush_every=unit.elements)
-    stage = m2s_pipe(clk, rst, word, y)
+    # ready is cut where that takes the fewest registers
+    early = x.width <= form.payload_bits
+    door = pipe(clk, rst, x, entered, policy=Policy.S2M if early else Policy.NONE)
+    adapter = width_adapter(clk, rst, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
+    stage = pipe(clk, rst, word, y, policy=Policy.M2S if early else Policy.FULL)
     words = wire_words(unit.elements, unit.element_bits, form.word_bits)
     final, most = words - 1, unit.credits
     position = Signal(intbv(0)[address_width(words) :])
     order = Signal(intbv(0)[form.sequence_bits :])
     credit = Signal(intbv(0, min=0, max=unit.credits + 1))
-    returned = Signal(intbv(0)[form.word_bits :])
-    may_send, fire, last = (Signal(bool(0)) for _ in range(3))
+    # credits that came in the cycle before, and one less
+    counted = len(credit)
+    returned, gained = (Signal(modbv(0)[counted:]) for _ in range(2))
+    came, may_send, fire, last = (Signal(bool(0)) for _ in range(4))
     top_sequence = (1 << form.sequence_bits) - 1
     last_at, sequence_at = form.fields["last"][0], form.fields["sequence"][0]
     stream_at, credit_at, device_at = (form.fields[name][0] for name in ("stream", "credit", "device"))
@@ -312,6 +318,7 @@ def link_egress(
 
     @always_comb
     def gate() -> None:
+        credits.ready.next = True
         may_send.next = credit != 0
         last.next = position == final
 
@@ -321,12 +328,13 @@ def link_egress(
         packed.ready.next = word.ready and may_send
         fire.next = packed.valid and word.ready and may_send
 
-    @always_comb
+    @always(clk.posedge)
     def credit_in() -> None:
-        credits.ready.next = True
-        returned.next = 0
-        if credits.valid:
-            returned.next = credits.payload[data_bits:]
+        came.next = credits.valid
+        returned.next = credits.payload[counted:]
+        gained.next = credits.payload[counted:] - 1
+        if rst:
+            came.next = False
 
     @always(clk.posedge)
     def step() -> None:
@@ -339,16 +347,18 @@ def link_egress(
                 order.next = 0
             else:
                 order.next = order + 1
-        if fire:
-            credit.next = credit + returned - 1
-        else:
+        if fire and came:
+            credit.next = credit + gained
+        elif fire:
+            credit.next = credit - 1
+        elif came:
             credit.next = credit + returned
         if rst:
             position.next = 0
             order.next = 0
             credit.next = most
 
-    return adapter, stage, header, gate, handshake, credit_in, step
+    return door, adapter, stage, header, gate, handshake, credit_in, step
 
 
 @block
@@ -367,6 +377,7 @@ def link_ingress(
     adapter = width_adapter(clk, rst, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
     words = wire_words(unit.elements, unit.element_bits, form.word_bits)
     final, batch, depth = words - 1, credit_batch(unit.depth), unit.depth
+    others = batch - 1
     # freed words whose credits have not gone back; never above depth while the sender spends only what it has
     freed = Signal(intbv(0, min=0, max=unit.depth + 1))
     position = Signal(intbv(0)[address_width(words) :])
@@ -437,7 +448,7 @@ def link_ingress(
     @always(clk.posedge)
     def count() -> None:
         if send and free:
-            freed.next = freed + 1 - batch
+            freed.next = freed - others
         elif send:
             freed.next = freed - batch
         elif free and freed != depth:
@@ -457,54 +468,53 @@ def link_ingress(
 def merge(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream) -> Any:
     """Two streams into one; where both have beats they take turns.
 
-    Cost: payload + 2 flip-flops and a multiplexer a payload bit.  Latency: 1 cycle.  Not deterministic in the
-    order of the two: use it where the beats say what they are.
+    Cost: 2 payload + 3 flip-flops and two multiplexers a payload bit.  Latency: 1 cycle.  No ready depends on
+    ``y.ready`` in the same cycle, so merges make trees of any height.  Not deterministic in the order of the two: use
+    it where the beats say what they are.
     """
     width = same_width("merge", a, y)
     same_width("merge", b, y)
-    payload = Signal(intbv(0)[width:])
-    valid, turn, take, from_a, from_b = (Signal(bool(0)) for _ in range(5))
-
-    @always_comb
-    def room() -> None:
-        take.next = y.ready or not valid
+    chosen = Stream(width)
+    stage = pipe(clk, rst, chosen, y, policy=Policy.FULL)
+    turn, from_a, from_b = (Signal(bool(0)) for _ in range(3))
 
     @always_comb
     def choose() -> None:
-        from_a.next = take and (not turn or not b.valid)
-        from_b.next = take and (turn or not a.valid)
+        from_a.next = not turn or not b.valid
+        from_b.next = turn or not a.valid
 
     @always_comb
     def out() -> None:
-        a.ready.next = from_a
-        b.ready.next = from_b
-        y.valid.next = valid
-        y.payload.next = payload
+        a.ready.next = chosen.ready and from_a
+        b.ready.next = chosen.ready and from_b
+        chosen.valid.next = a.valid or b.valid
+        if from_a and a.valid:
+            chosen.payload.next = a.payload
+        else:
+            chosen.payload.next = b.payload
 
     @always(clk.posedge)
     def step() -> None:
-        if take:
-            valid.next = a.valid or b.valid
-        if from_a and a.valid:
-            payload.next = a.payload
-            turn.next = True
-        elif from_b and b.valid:
-            payload.next = b.payload
-            turn.next = False
+        if chosen.ready:
+            if from_a and a.valid:
+                turn.next = True
+            elif from_b and b.valid:
+                turn.next = False
         if rst:
-            valid.next = False
             turn.next = False
 
-    return room, choose, out, step
+    return stage, choose, out, step
 
 
 @block
 def link_split(
     clk: Any, rst: Any, number: Any, credit: Any, x: Stream, mine: Stream, rest: Stream, *, unit: Split
 ) -> Any:
-    """See `Split`.  Cost: two words of flip-flops.  Latency: 0 to ``mine``, 1 to ``rest``; ready to ``rest`` is cut."""
+    """See `Split`.  Cost: three words of flip-flops.  Latency: 1.  Both outputs come from registers, and ready of
+    ``rest`` is cut."""
     form = unit.format
-    passed = Stream(form.payload_bits)
+    taken, passed = Stream(form.payload_bits), Stream(form.payload_bits)
+    keep = m2s_pipe(clk, rst, taken, mine)
     stage = pipe(clk, rst, passed, rest, policy=Policy.FULL)
     hit = Signal(bool(0))
     stream_at, credit_at = form.fields["stream"][0], form.fields["credit"][0]
@@ -515,16 +525,16 @@ def link_split(
 
     @always_comb
     def route() -> None:
-        mine.valid.next = x.valid and hit
+        taken.valid.next = x.valid and hit
         passed.valid.next = x.valid and not hit
-        mine.payload.next = x.payload
+        taken.payload.next = x.payload
         passed.payload.next = x.payload
         if hit:
-            x.ready.next = mine.ready
+            x.ready.next = taken.ready
         else:
             x.ready.next = passed.ready
 
-    return stage, match, route
+    return keep, stage, match, route
 
 
 @block

@@ -207,8 +207,8 @@ def shared(
     sides = ((base0, a, p), (base1, b, q), (base2, c, r))
     stores = [dram_store(clk, rst, *sides[i], ports[i], flags[i], unit=units[i]) for i in range(3)]
     merges = [
-        axi_merge(clk, rst, ports[0], ports[1], ports[3], form=FORM),
-        axi_merge(clk, rst, ports[3], ports[2], ports[4], form=FORM),
+        axi_merge(clk, rst, ports[0], ports[1], ports[3], form=FORM, cut=True),
+        axi_merge(clk, rst, ports[3], ports[2], ports[4], form=FORM, cut=False),
     ]
     latency, words, cycles, stall = memory
     model = dram_model(
@@ -282,7 +282,8 @@ UNITS: list[Unit] = [
     FIFOS[4],
     RINGS[0],
     replay(22, 3, 1),
-    AxiMerge(format=FORM),
+    AxiMerge(format=FORM, cut=False),
+    AxiMerge(format=FORM, cut=True),
     DramFifo(format=AxiFormat(), element_bits=16, x_lanes=64, y_lanes=16, elements=4096, capacity=300),
 ]
 

@@ -18,6 +18,7 @@ from hdl.streams import (
     Policy,
     QueueKind,
     adapter_kind,
+    bordering_adapter,
     fork,
     join,
     pipe,
@@ -288,6 +289,15 @@ def adapter_design(a: int, b: int, bits: int, frame: int) -> Design:
     )
 
 
+def border_design(a: int, b: int, bits: int, _frame: int) -> Design:
+    return one_to_one(
+        f"border_{a}_{b}_{bits}",
+        lambda c, r, x, y: bordering_adapter(c, r, x, y, element_bits=bits),
+        a * bits,
+        b * bits,
+    )
+
+
 def beats_from(frames: list[list[int]], per_beat: int, bits: int, rng: random.Random | None = None) -> list[int]:
     """Frames of elements as beats; the last beat of each is filled with zeros, or garbage if ``rng`` is given."""
     beats = []
@@ -300,17 +310,25 @@ def beats_from(frames: list[list[int]], per_beat: int, bits: int, rng: random.Ra
     return beats
 
 
-def adapts(a: int, b: int, bits: int, frame: int, backend: Backend, seed: int, stall: float) -> None:
+def adapts(
+    a: int, b: int, bits: int, frame: int, backend: Backend, seed: int, stall: float, make: Any = adapter_design
+) -> None:
     rng = random.Random(seed)
     length = frame or a * b
     frames = [[rng.getrandbits(bits) for _ in range(length)] for _ in range(6)]
     inputs, outputs = beats_from(frames, a, bits, rng), beats_from(frames, b, bits)
-    design = adapter_design(a, b, bits, frame)
+    design = make(a, b, bits, frame)
     run = run_streams(backend, design, {"x": inputs}, {"y": len(outputs)}, seed=seed, stall_probability=stall)
     assert run.outputs["y"] == outputs, f"seed {seed}"
     if stall == 0:
         # one beat a cycle on the side with more beats; a few cycles to fill and drain, one bubble a frame
         assert run.cycles <= max(len(inputs), len(outputs)) + len(frames) + 3
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 4), (4, 1), (2, 6), (2, 1), (1, 1), (3, 2)])
+def test_an_adapter_at_a_border_is_as_fast_and_keeps_all_elements(a: int, b: int) -> None:
+    for stall in (0.0, 0.4):
+        adapts(a, b, 3, 0, Backend.MYHDL, a * 10 + b, stall, border_design)
 
 
 @pytest.mark.parametrize("b", [1, 2, 3, 4, 5, 6, 8])

@@ -13,7 +13,7 @@ from dagtrain.ir import Graph, Node, is_delayed
 from dagtrain.passes.buffers import REGISTER_BEATS
 from hdl.link import LinkFormat
 from hdl.netlist import Direction, Identifier, Module
-from hdl.streams import queue, width_adapter
+from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 
 
@@ -339,5 +339,5 @@ def adapter_module(library: ModuleLibrary, lanes_in: int, lanes_out: int, elemen
         "width_adapter",
         f"{element_bits}",
         {"x": lanes_in * element_bits, "y": lanes_out * element_bits},
-        lambda clk, rst, streams: width_adapter(clk, rst, streams["x"], streams["y"], element_bits=element_bits),
+        lambda clk, rst, streams: bordering_adapter(clk, rst, streams["x"], streams["y"], element_bits=element_bits),
     )

@@ -230,9 +230,11 @@ class MemoryPort:
         """The tree of arbiters, the port, the error flag; None if nothing lies in DRAM."""
         if not self.regions:
             return None
-        level, count = list(self.masters), 0
-        merge = unit_module(self.library, "axi_merge", AxiMerge(format=self.use.format))
+        level, count, cut = list(self.masters), 0, False
         while len(level) > 1:
+            # of the levels of the tree, every second one is cut
+            merge = unit_module(self.library, "axi_merge", AxiMerge(format=self.use.format, cut=cut))
+            cut = not cut
             merged = []
             for a, b in zip(level[::2], level[1::2], strict=False):
                 out = self._axi(f"dram_merged{count}")

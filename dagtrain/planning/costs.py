@@ -36,7 +36,7 @@ from hdl.layers.base import Home, Layer, Tile
 from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.parts import Part
 from hdl.resources import Resources, Usage, fit
-from hdl.streams import queue, width_adapter
+from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 from hdl.unit import Unit
 
@@ -256,9 +256,8 @@ class LevelCosts:
             edge = node.outputs[port.name]
             if edge in self.links.crossings:
                 contents += self._units(self.links.sending(edge, self.depths[edge]))
-        # every unit has a place in the tree of arbiters
-        merges = [AxiMerge(format=self.dram.format)] * len(units)
-        contents += self._units([*(unit for unit, _ in units), *merges])
+        contents += self._units(unit for unit, _ in units)
+        contents += [self._arbiter()] * len(units)
         word_bytes = self.dram.format.data_bits // 8
         moved = sum(2 * unit.tensor_words * word_bytes * share for unit, share in units)
         size = sum(unit.region_words * word_bytes for unit, _ in units)
@@ -274,7 +273,7 @@ class LevelCosts:
         bits = port.tensor.fixed.width
 
         def build(clk: Any, rst: Any, streams: Any) -> Any:
-            return width_adapter(clk, rst, streams["x"], streams["y"], element_bits=bits)
+            return bordering_adapter(clk, rst, streams["x"], streams["y"], element_bits=bits)
 
         streams = {"x": source.lanes * bits, "y": port.lanes * bits}
         return [self.estimator.block(f"width adapter {bits}", streams, build)]
@@ -282,6 +281,12 @@ class LevelCosts:
     def _queues(self, *payload_bits: int) -> list[Resources]:
         """The small queues around a store."""
         return [queue_resources(bits, REGISTER_BEATS, self.estimator) for bits in payload_bits]
+
+    def _arbiter(self) -> Resources:
+        """A unit's place in the tree of arbiters, a third of which cut their paths."""
+        whole, cut = self._units(AxiMerge(format=self.dram.format, cut=cut) for cut in (False, True))
+        registers, logic = cut.registers - whole.registers, cut.logic_bits - whole.logic_bits
+        return whole + Resources(registers=-(-registers // 3), logic_bits=-(-logic // 3))
 
     def _units(self, units: Iterable[Unit]) -> list[Resources]:
         return [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]

@@ -5,13 +5,14 @@ synchronous and high, and the docstring states cost and latency.  All keep the c
 from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency
 from hdl.streams.fork_join import fork, join
 from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, wire
-from hdl.streams.width import AdapterKind, adapter_kind, width_adapter
+from hdl.streams.width import AdapterKind, adapter_kind, bordering_adapter, width_adapter
 
 __all__ = [
     "AdapterKind",
     "Policy",
     "QueueKind",
     "adapter_kind",
+    "bordering_adapter",
     "fork",
     "half_pipe",
     "join",

@@ -6,11 +6,11 @@ import math
 from enum import Enum
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
 from hdl.stream import Stream
-from hdl.streams.pipes import wire
+from hdl.streams.pipes import s2m_pipe, wire
 
 
 class AdapterKind(Enum):
@@ -72,6 +72,24 @@ def width_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int
     else:
         inside = _gearbox(clk, rst, x, y, element_bits=element_bits, a=a, b=b, frame=frame)
     return inside
+
+
+@block
+def bordering_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int) -> Any:
+    """`width_adapter` between two modules: ``x.ready`` does not depend on ``y.ready`` in the same cycle.
+
+    Cost and latency: as there, and an `s2m_pipe` on the side with the narrower beats."""
+    kind = adapter_kind(*_elements(x, y, element_bits, 0))
+    inner = Stream(min(x.width, y.width))
+    if kind is AdapterKind.PACK:
+        stage = s2m_pipe(clk, rst, x, inner)
+        adapter = width_adapter(clk, rst, inner, y, element_bits=element_bits)
+        return stage, adapter
+    if kind is AdapterKind.UNPACK:
+        adapter = width_adapter(clk, rst, x, inner, element_bits=element_bits)
+        stage = s2m_pipe(clk, rst, inner, y)
+        return stage, adapter
+    return width_adapter(clk, rst, x, y, element_bits=element_bits)
 
 
 @block
@@ -212,16 +230,21 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
     word = Signal(intbv(0)[capacity * bits :])
     rest, inserted = (Signal(intbv(0)[capacity * bits :]) for _ in range(2))
     beat = Signal(intbv(0)[x.width :])
-    level, base = (Signal(intbv(0, min=0, max=capacity + 1)) for _ in range(2))
-    ready, valid, fire, last = (Signal(bool(0)) for _ in range(4))
+    level = Signal(intbv(0, min=0, max=capacity + 1))
+    # the level after a beat went, came, or both, where that is one: all at once, the choice is late
+    size = len(level)
+    less, more, same, more_last, same_last = (Signal(modbv(0)[size:]) for _ in range(5))
+    ready, valid, fire, gone, last = (Signal(bool(0)) for _ in range(5))
     width_in, width_out, total = x.width, y.width, capacity * bits
     kept = width_in - dropped * bits
     step_last = into + padding - dropped
+    step_same, step_same_last = into - outof, step_last - outof
     frames = _frame_end(clk, rst, fire, last, beats=-(-frame // a))
 
     @always_comb
     def handshake() -> None:
         fire.next = x.valid and ready
+        gone.next = y.ready and valid
 
     @always_comb
     def out() -> None:
@@ -231,13 +254,10 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
 
     @always_comb
     def taken() -> None:
-        # not by `valid`: a level that is already lower would make the difference negative for a moment
-        if y.ready and level >= outof:
+        if gone:
             rest.next = word[total:width_out]
-            base.next = level - outof
         else:
             rest.next = word
-            base.next = level
 
     @always_comb
     def mask() -> None:
@@ -249,7 +269,7 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
     def insert() -> None:
         inserted.next = rest
         for i in range(places):
-            if fire and base == i:
+            if fire and ((gone and level == i + outof) or (not gone and level == i)):
                 inserted.next[i * bits + width_in : i * bits] = beat
 
     @always_comb
@@ -257,18 +277,31 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
         ready.next = level <= room
         valid.next = level >= outof
 
+    @always_comb
+    def count() -> None:
+        less.next = level - outof
+        more.next = level + into
+        more_last.next = level + step_last
+        same.next = level + step_same
+        same_last.next = level + step_same_last
+
     @always(clk.posedge)
     def step() -> None:
         word.next = inserted
-        if fire:
+        if fire and gone:
             if last:
-                level.next = base + step_last
+                level.next = same_last
             else:
-                level.next = base + into
-        else:
-            level.next = base
+                level.next = same
+        elif fire:
+            if last:
+                level.next = more_last
+            else:
+                level.next = more
+        elif gone:
+            level.next = less
         if rst:
             level.next = 0
             word.next = 0
 
-    return frames, handshake, out, taken, mask, insert, judge, step
+    return frames, handshake, out, taken, mask, insert, judge, count, step
