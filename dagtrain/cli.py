@@ -370,18 +370,26 @@ def estimate(
 
 @app.command()
 def timing(
-    files: Annotated[list[Path], typer.Argument(help="Verilog files of one module each.", show_default=False)],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Verilog files of one module each, instead of what emit left.", show_default=False),
+    ] = None,
     net_ps: NetPs = NET_PS,
+    module_ps: Annotated[int, typer.Option("--module-ps", help="Limit of a module's slowest path.")] = 4000,
+    top_ps: Annotated[int, typer.Option("--top-ps", help="Limit of a device's slowest path.")] = 4500,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
-    """Static timing: the slowest path of every module, with its registers and cells, and products out of place.
+    """Static timing of the emitted Verilog: the slowest path of every module and of every device, worst first.
 
     Yosys maps each module to the cells of Cyclone 10 GX (the fabric of Arria 10), whose delays it ships; every net
-    between two cells has the same delay, and ports count as registers next door.  Fails if a path is above 4.0 ns or
-    a multiplier does not stand between registers.  Mapped modules are kept by the digest of their text, so only
-    what changed is mapped again."""
-    options = timing_step.TimingOptions(files=tuple(files), net_ps=net_ps)
+    between two cells has the same delay, and ports count as registers next door.  A device is timed with its hierarchy
+    kept: from the delays of its modules between their ports.
+
+    Exits with 1 if a module or a device takes longer than its limit, a multiplier does not stand between registers of
+    its own, or a path of ready signals enters more than two modules.  Mapping takes seconds to a minute a module; what
+    was mapped once is kept by the digest of its text, so an interrupted run goes on where it was."""
+    options = timing_step.TimingOptions(files=tuple(files or ()), net_ps=net_ps, module_ps=module_ps, top_ps=top_ps)
     _perform(out, as_json, lambda space, progress: timing_step.run(space, options, progress))
 
 

@@ -15,6 +15,7 @@ modules timed before is walked in the same way, with hierarchy kept.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import itertools
@@ -25,6 +26,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +121,34 @@ class ModuleTiming:
 
 
 def time_module(text: str, name: str, net_ps: int = NET_PS, cache: Path | None = None) -> ModuleTiming:
-    """Map a Verilog module and walk it.  ``cache`` is a folder that keeps mapped modules by the digest of their text.
+    """Map a Verilog module and walk it.  ``cache`` is a folder that keeps mapped modules by the digest of their text,
+    and what the walk found.
 
     Raises `ToolError`, `ToolMissing`."""
-    return time_netlist(_kept_netlist(text, name, cache) if cache else map_module(text, name), net_ps)
+    if cache is None:
+        return time_netlist(map_module(text, name), net_ps)
+    key = hashlib.sha256("\0".join((yosys_version(), mapping_script(name), text)).encode()).hexdigest()[:24]
+    found = cache / f"{name}-{key}-{net_ps}-{_walk_hash()}.json.gz"
+    if not found.exists():
+        timing = time_netlist(_kept_netlist(text, name, cache / f"{name}-{key}.json.gz"), net_ps)
+        _keep(found, {**dataclasses.asdict(timing), "delays": _delays_as_lists(timing.delays)})
+        return timing
+    data = _kept(found)
+    paths = [TimingPath(**{**path, "steps": tuple(Step(**step) for step in path["steps"])}) for path in data["paths"]]
+    products = tuple(Product(**product) for product in data["products"])
+    return ModuleTiming(name, net_ps, tuple(paths), products, _delays_of_lists(data["delays"]))
 
 
-def _kept_netlist(text: str, name: str, folder: Path) -> Netlist:
-    key = hashlib.sha256("\0".join((yosys_version(), mapping_script(name), text)).encode()).hexdigest()
-    path = folder / f"{name}-{key[:24]}.json.gz"
+@cache
+def _walk_hash() -> str:
+    """Of the code that walks: another version does not trust what this one found."""
+    code = b"".join((Path(__file__).parent / name).read_bytes() for name in ("timing.py", "cell_delays.py"))
+    return hashlib.sha256(code).hexdigest()[:12]
+
+
+def _kept_netlist(text: str, name: str, path: Path) -> Netlist:
     if path.exists():
-        data = json.loads(gzip.decompress(path.read_bytes()))
+        data = _kept(path)
         return Netlist(
             name,
             {port: (way, tuple(bits)) for port, (way, bits) in data["ports"].items()},
@@ -137,12 +156,33 @@ def _kept_netlist(text: str, name: str, folder: Path) -> Netlist:
             {int(bit): called for bit, called in data["names"].items()},
         )
     netlist = map_module(text, name)
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {"ports": netlist.ports, "cells": netlist.cells, "names": netlist.names}
+    _keep(path, {"ports": netlist.ports, "cells": netlist.cells, "names": netlist.names})
+    return netlist
+
+
+def _kept(path: Path) -> Any:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def _keep(path: Path, data: Any) -> None:
+    """Whole or not at all: several may write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     beside.write_bytes(gzip.compress(json.dumps(data).encode(), 5))
     beside.replace(path)
-    return netlist
+
+
+def _delays_as_lists(delays: CellDelays) -> list[list[Any]]:
+    through = [[*source, *target, ps] for (source, target), ps in delays.through.items()]
+    return [through, *([[*pin, ps] for pin, ps in item.items()] for item in (delays.launch, delays.setup))]
+
+
+def _delays_of_lists(lists: list[list[Any]]) -> CellDelays:
+    through, launch, setup = lists
+    return CellDelays(
+        {((a, i), (b, j)): ps for a, i, b, j, ps in through},
+        *({(port, index): ps for port, index, ps in item} for item in (launch, setup)),
+    )
 
 
 def map_module(text: str, name: str, timeout: float = 900.0, blackboxes: str = "") -> Netlist:
@@ -225,8 +265,7 @@ class _Walk:
         return self.netlist.names.get(bit, f"net {bit}")
 
     def _model(self, kind: str) -> CellDelays:
-        plain = re.sub(r"^\$paramod(?:\$[0-9a-f]+)?\\+(\w+).*$", r"\1", kind)
-        model = self.models.get(plain)
+        model = self.models.get(plain_kind(kind))
         if model is None:
             raise ToolError(f"{self.netlist.name}: cell {kind} has no delays; is this another Yosys than 0.23?")
         return model
@@ -535,3 +574,52 @@ def _to_registers(walk: _Walk) -> dict[Bit, int]:
             for source, ps, _ in walk.graph.before[bit]:
                 found[source] = max(found.get(source, 0), found[bit] + ps)
     return found
+
+
+# -------------------------------------------------------------------------------------------------- ready
+
+
+@dataclass(frozen=True)
+class ReadyPath:
+    """A combinational path along the ready signals between modules."""
+
+    # the net or port at which it leaves a register or enters the top
+    start: str
+    # instances that it enters, the last one where it ends
+    instances: tuple[str, ...]
+
+
+def ready_paths(netlist: Netlist, modules: Mapping[str, CellDelays]) -> tuple[ReadyPath, ...]:
+    """The longest path along ready signals to each place where one ends; the longest first."""
+    # net -> (net before, instance between)
+    before: dict[Bit, list[tuple[Bit, str]]] = {}
+    ends: list[tuple[Bit, str]] = []
+    for cell, (kind, pins) in netlist.cells.items():
+        model = modules.get(plain_kind(kind))
+        if model is None:
+            continue
+        for (source, target), _ in model.through.items():
+            if source[0].endswith("_ready") and target[0].endswith("_ready"):
+                entry, leave = pins[source[0]][0], pins[target[0]][0]
+                if isinstance(entry, int) and isinstance(leave, int):
+                    before.setdefault(leave, []).append((entry, cell))
+        for (port, _), _ in model.setup.items():
+            if port.endswith("_ready") and isinstance(pins[port][0], int):
+                ends.append((pins[port][0], cell))
+    known: dict[Bit, tuple[Bit, tuple[str, ...]]] = {}
+
+    def longest(bit: Bit) -> tuple[Bit, tuple[str, ...]]:
+        if bit not in known:
+            ways = [(start, (*way, cell)) for entry, cell in before.get(bit, ()) for start, way in [longest(entry)]]
+            known[bit] = max(ways, key=lambda item: len(item[1]), default=(bit, ()))
+        return known[bit]
+
+    outputs = [bits[0] for port, (way, bits) in netlist.ports.items() if way == "output" and port.endswith("ready")]
+    found = [ReadyPath(netlist.names[longest(bit)[0]], (*longest(bit)[1], cell)) for bit, cell in ends]
+    found += [ReadyPath(netlist.names[longest(bit)[0]], longest(bit)[1]) for bit in outputs if isinstance(bit, int)]
+    return tuple(sorted(found, key=lambda path: (-len(path.instances), path.instances)))
+
+
+def plain_kind(kind: str) -> str:
+    """The name of a module without the parameters that Yosys puts into it."""
+    return re.sub(r"^\$paramod(?:\$[0-9a-f]+)?\\+(\w+).*$", r"\1", kind)

@@ -43,6 +43,31 @@ COSIM = {
 }
 
 
+TIMING = {
+    "net_ps": 350,
+    "rules": [
+        {"rule": "modules take at most 4.0 ns", "broken": 1, "of": 2},
+        {"rule": "products stand between registers", "broken": 0, "of": 3},
+    ],
+    "devices": [
+        {
+            "device": "board0",
+            "paths": [{"start": "a_valid of u", "end": "v.b_ready", "ps": 3669, "levels": 1, "steps": []}],
+            "ready": [{"start": "p_ready", "instances": ["u", "v"]}],
+        }
+    ],
+    "modules": [
+        {
+            "module": f"conv_{index}",
+            "devices": ["board0"],
+            "paths": [{"start": f"sum{index}", "end": "y", "ps": 4100 - index, "levels": 3, "steps": []}],
+            "products": [{"signal": "p", "cell": "MISTRAL_MUL18X18", "touches": "", "registered": True}] * (1 + index),
+        }
+        for index in range(2)
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def placed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """A case that is placed and emitted."""
@@ -178,6 +203,16 @@ def test_missing_cosimulation_and_training_are_named(case: Case) -> None:
     text = page(case)
     assert "`dagtrain cosim` has not been run" in text
     assert "`dagtrain train` has not been run" in text
+
+
+def test_timing_is_shown_by_kind_of_circuit_and_by_device(case: Case) -> None:
+    assert "`dagtrain timing` has not been run" in page(case)
+    case.pretend("timing", ("emit",), TIMING)
+    text = page(case)
+    Tags(text)
+    assert table(text, "timing-modules") == [["conv", "2", "4.10", "3", "sum0", "y", "3", ""]]
+    assert table(text, "timing-devices") == [["board0", "3.67", "a_valid of u", "v.b_ready", "2"]]
+    assert "broken in 1 of 2" in text
 
 
 def test_a_result_of_an_earlier_model_is_not_shown(case: Case) -> None:

@@ -19,7 +19,7 @@ from dagtrain.summary import summarise
 PAGE = "report.html"
 PICTURE = "graph.svg"
 # steps whose results are shown if they are there and still hold
-OPTIONAL = ("cosim", "train")
+OPTIONAL = ("cosim", "timing", "train")
 
 
 def run(workspace: Workspace, progress: Progress) -> StepResult:
@@ -32,7 +32,7 @@ def run(workspace: Workspace, progress: Progress) -> StepResult:
     contents = gather(workspace)
     done = workspace.run("report", depends, lambda folder: _work(folder, contents, progress))
     folder = workspace.folder("report")
-    notes = tuple(note for note in (contents.cosim_note, contents.train_note) if note)
+    notes = tuple(note for note in (contents.cosim_note, contents.timing_note, contents.train_note) if note)
     lines = (f"{folder / PAGE} (one page, opens in any browser)", f"{folder / PICTURE} (the placed graph)", *notes)
     return StepResult("report", folder, done, lines, {"page": str(folder / PAGE), "picture": str(folder / PICTURE)})
 
@@ -43,6 +43,7 @@ def gather(workspace: Workspace) -> Contents:
     place = workspace.require("place", COMMANDS["place"])
     emit = workspace.require("emit", COMMANDS["emit"])
     cosim, cosim_note = _optional(workspace, "cosim")
+    timing, timing_note = _optional(workspace, "timing")
     train, train_note = _optional(workspace, "train")
     plan = load_plan(workspace)
     return Contents(
@@ -55,6 +56,8 @@ def gather(workspace: Workspace) -> Contents:
         emitted=read_json(emit / "emit.json", "dagtrain emit"),
         cosim=cosim,
         cosim_note=cosim_note,
+        timing=timing,
+        timing_note=timing_note,
         train=train,
         train_note=train_note,
         measured=_measured(workspace) if cosim else None,

@@ -36,6 +36,7 @@ COMMANDS = {
     "place": "dagtrain place --devices CLUSTER.toml",
     "emit": "dagtrain emit",
     "cosim": "dagtrain cosim",
+    "timing": "dagtrain timing",
     "train": "dagtrain train",
 }
 STEPS = tuple(COMMANDS)

@@ -285,8 +285,10 @@ class LevelCosts:
     def _arbiter(self) -> Resources:
         """A unit's place in the tree of arbiters, a third of which cut their paths."""
         whole, cut = self._units(AxiMerge(format=self.dram.format, cut=cut) for cut in (False, True))
-        registers, logic = cut.registers - whole.registers, cut.logic_bits - whole.logic_bits
-        return whole + Resources(registers=-(-registers // 3), logic_bits=-(-logic // 3))
+        registers = cut.registers - whole.registers
+        tables = {inputs: number - whole.tables.get(inputs, 0) for inputs, number in cut.tables.items()}
+        thirds = {inputs: -(-number // 3) for inputs, number in tables.items() if number > 0}
+        return whole + Resources(registers=-(-registers // 3), tables=thirds)
 
     def _units(self, units: Iterable[Unit]) -> list[Resources]:
         return [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]

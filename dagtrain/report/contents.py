@@ -31,8 +31,42 @@ class Contents:
     cosim_note: str = ""
     train: Mapping[str, Any] | None = None
     train_note: str = ""
+    timing: Mapping[str, Any] | None = None
+    timing_note: str = ""
     # one record an engine, of a measurement in simulation
     measured: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class TimedKind:
+    """The slowest module of a kind of circuit."""
+
+    kind: str
+    # distinct modules
+    modules: int
+    worst_ps: int
+    levels: int
+    start: str
+    end: str
+    products: int
+    loose_products: int
+
+
+def timed_kinds(timing: Mapping[str, Any]) -> tuple[TimedKind, ...]:
+    """The modules of `dagtrain timing` by kind, the slowest first."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for module in timing["modules"]:
+        kinds.setdefault(module["module"].rpartition("_")[0], []).append(module)
+    found = []
+    for kind, modules in kinds.items():
+        paths = [path for module in modules for path in module["paths"][:1]]
+        none: Mapping[str, Any] = {"ps": 0, "levels": 0, "start": "", "end": ""}
+        path = max(paths, key=lambda path: int(path["ps"]), default=none)
+        products = [product for module in modules for product in module["products"]]
+        loose = sum(not product["registered"] for product in products)
+        ends = path["start"], path["end"]
+        found.append(TimedKind(kind, len(modules), path["ps"], path["levels"], *ends, len(products), loose))
+    return tuple(sorted(found, key=lambda item: (-item.worst_ps, item.kind)))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from dagtrain.report.contents import (
     layer_uses,
     placed,
     slowest,
+    timed_kinds,
 )
 from dagtrain.report.picture import draw
 
@@ -40,6 +41,7 @@ def render(contents: Contents) -> str:
         lstrip_blocks=True,
     )
     environment.filters["count"] = _count
+    environment.filters["ns"] = lambda ps: f"{ps / 1000:.2f}"
     environment.filters["percent"] = lambda value: f"{value:.1%}"
     return environment.get_template(TEMPLATE).render(
         contents=contents,
@@ -52,6 +54,7 @@ def render(contents: Contents) -> str:
         cluster_efficiency=cluster_efficiency(contents),
         slowest=slowest(contents.plan),
         well_used=WELL_USED,
+        timed_kinds=timed_kinds(contents.timing) if contents.timing else (),
         recipe=contents.graph.recipe,
         cosim_chart=Markup(_cosim_chart(contents.cosim)) if contents.cosim else "",
         train_charts=[Markup(text) for text in _train_charts(contents.train)] if contents.train else [],

@@ -1,0 +1,96 @@
+"""The slowest path of a fixed set of circuits, of the sizes that networks for ImageNet have.
+
+python benchmarks/timing.py            # units of links and memory ports, two minutes
+python benchmarks/timing.py --layers   # and one circuit of each kind of ResNet-18 and MobileNetV2 at 224×224, an hour
+
+Exits with 1 if a path takes more than 4.0 ns at 350 ps a net, or a multiplier does not stand between registers.  Mapped
+circuits are kept as those of `dagtrain timing` are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from myhdl import Signal
+
+from hdl.axi import AxiFormat, AxiMerge
+from hdl.dram import DramFifo, DramReplay
+from hdl.elaboration import forgotten_signals
+from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.memory import unsimulated
+from hdl.simulate.design import cache_folder
+from hdl.stream import Stream
+from hdl.timing import NET_PS, ModuleTiming, time_module
+from hdl.unit import Unit
+from hdl.verilog import convert
+
+LIMIT_PS = 4000
+FORM = LinkFormat(word_bits=64, streams=40, devices=4)
+PORT = AxiFormat(data_bits=64, address_bits=26)
+_STORE = {"element_bits": 16, "x_lanes": 2, "y_lanes": 4, "elements": 56 * 56 * 64, "burst": 8, "prefetch": 64}
+UNITS: Mapping[str, Unit] = {
+    "merge": Merge(format=FORM),
+    "split": Split(format=FORM),
+    "egress, 3 lanes": Egress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, credits=500),
+    "egress, 8 lanes": Egress(format=FORM, element_bits=16, lanes=8, elements=56 * 56 * 64, credits=500),
+    "ingress, 3 lanes": Ingress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, depth=500),
+    "axi merge": AxiMerge(format=PORT, cut=False),
+    "axi merge, cut": AxiMerge(format=PORT, cut=True),
+    "dram fifo": DramFifo(format=PORT, capacity=9, **_STORE),  # type: ignore[arg-type]
+    "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
+}
+
+# builds a block from (clk, rst, streams by name)
+Build = Callable[[Any, Any, Mapping[str, Stream]], Any]
+
+
+def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
+    """Time a block between streams of these payload widths."""
+    streams = {name: Stream(width) for name, width in widths.items()}
+    with unsimulated(), forgotten_signals():
+        text = convert(build(Signal(bool(0)), Signal(bool(0)), streams), "circuit").text
+    return time_module(text, "circuit", NET_PS, cache_folder() / "timing")
+
+
+def layers() -> Iterator[tuple[str, Mapping[str, int], Build]]:
+    """One circuit of each kind and network, that of the middle width; always the same."""
+    from benchmarks.elaboration import NETWORKS, built, circuits_of
+
+    for network in NETWORKS:
+        kinds: dict[str, dict[str, tuple[Mapping[str, int], Build]]] = {}
+        for key, circuit in circuits_of(network):
+            name, widths, build = built(*circuit)
+            kinds.setdefault(name, {})[key] = widths, build
+        for name, found in sorted(kinds.items()):
+            order = sorted(found, key=lambda key: (sum(found[key][0].values()), key))
+            yield f"{name}, {network.split('-')[0]}", *found[order[len(order) // 2]]
+
+
+def main() -> int:
+    """Time all, print a line each; 1 if one breaks a limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", action="store_true", help="layers of networks too")
+    wanted: list[tuple[str, Mapping[str, int], Build]] = [(name, u.streams, u.build) for name, u in UNITS.items()]
+    if parser.parse_args().layers:
+        wanted += layers()
+    broken = 0
+    print(f"{'circuit':<44}{'ns':>6}{'levels':>8}{'products':>10}{'loose':>7}  path")
+    for name, widths, build in wanted:
+        timing = time_circuit(widths, build)
+        worst, loose = timing.worst, len(timing.loose_products)
+        broken += worst.ps > LIMIT_PS or loose > 0
+        figures = f"{worst.ps / 1000:>6.2f}{worst.levels:>8}{len(timing.products):>10}{loose:>7}"
+        print(f"{name:<44}{figures}  {worst.start} -> {worst.end}", flush=True)
+    print(f"{broken} of {len(wanted)} above {LIMIT_PS / 1000:.1f} ns at {NET_PS} ps a net, or with loose products")
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
