@@ -69,7 +69,7 @@ def test_planning_counts_circuits_and_shows_where_searches_stand(
     monkeypatch.setattr(Prices, "_elaborate", watched)
     # the circuits are counted by what makes them known
     monkeypatch.setattr(place_step, "Estimator", lambda: Estimator(":memory:"))
-    monkeypatch.setattr("hdl.estimate.in_processes", lambda _work, _layers: iter(()))
+    monkeypatch.setattr("hdl.estimate.in_processes", lambda _work, _layers: (result for result in ()))
     monkeypatch.setattr(Estimator, "layer", _quick_layer)
     monkeypatch.setattr(Estimator, "block", lambda *_: Resources(registers=10))
     place_step.run(case.workspace, PlaceOptions(devices=case.cluster, caps=("dsp=0.001",)), bars)
