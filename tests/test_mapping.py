@@ -46,6 +46,20 @@ def counter(clk: Any, rst: Any, step: Any, last: Any, y: Any) -> Any:
 
 
 @block
+def cleared(clk: Any, rst: Any, a: Any, y: Any) -> Any:
+    """Nothing but flip-flops with a clear."""
+
+    @always(clk.posedge)
+    def go() -> None:
+        if rst:
+            y.next = 0
+        else:
+            y.next = a
+
+    return go
+
+
+@block
 def kept(clk: Any, rst: Any, a: Any, b: Any, y: Any) -> Any:
     """A register that keeps its value in one branch of three: an enable, and one multiplexer a bit."""
     held = bits(16)
@@ -199,6 +213,7 @@ def flag() -> Any:
 
 CONSTRUCTS: dict[str, Callable[[], Any]] = {
     "counter": lambda: counter(flag(), flag(), flag(), flag(), bits(12)),
+    "cleared": lambda: cleared(flag(), flag(), bits(16), bits(16)),
     "kept": lambda: kept(flag(), flag(), bits(16), bits(16), bits(16)),
     "backwards": lambda: backwards(flag(), bits(10, True), bits(11, True)),
     "three": lambda: three(flag(), bits(16), bits(16), bits(16), bits(18)),
