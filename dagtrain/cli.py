@@ -137,6 +137,13 @@ Solver = Annotated[
 Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")]
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
+Hold = Annotated[
+    int,
+    typer.Option(
+        help="Also shut every port through which an FPGA sends for stretches of so many cycles, half of them at "
+        "random, so that FIFOs fill and empty. 0: never."
+    ),
+]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 Simulator = Annotated[
     str, typer.Option(help="verilator or icarus: a Verilog testbench; myhdl: a MyHDL testbench that plays the host.")
@@ -314,6 +321,7 @@ def cosim(
     batches: Batches = 4,
     stall: Stall = 0.25,
     latency: Latency = 200,
+    hold: Hold = 0,
     simulator: Simulator = "verilator",
     engine: Engine = None,
     data: Data = None,
@@ -327,6 +335,7 @@ def cosim(
         batches=batches,
         stall=stall,
         latency_cycles=latency,
+        hold_cycles=hold,
         simulator=simulator,
         engine=engine,
         data=data,

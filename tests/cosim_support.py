@@ -101,11 +101,13 @@ def tiny_placement(graph: Graph) -> dict[str, str]:
     }
 
 
-def tiny_design(library: ModuleLibrary) -> ClusterDesign:
+def tiny_design(library: ModuleLibrary, **options: Any) -> ClusterDesign:
     """The tiny network on two devices, momenta of one layer in DRAM."""
     graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
     use = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
-    return design_cluster(graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=64, dram=use)
+    return design_cluster(
+        graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=64, dram=use, **options
+    )
 
 
 def said_batch_cycles(design: ClusterDesign, network_cycles: int) -> int:

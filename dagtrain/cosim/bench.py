@@ -10,6 +10,7 @@ generated, under names that begin with ``dagtrain_bench``.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ from hdl.stream import Stream
 
 # bits of a recorder's count of beats
 COUNT_BITS = 32
+# ports that are shut on their own
+HOLD_BITS = 32
 # the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
 BENCH = "dagtrain_bench"
 CLUSTER = f"{BENCH}_cluster"
@@ -51,6 +54,9 @@ class BenchOptions:
     seed: int = 1
     # cycles between the last weights' arrival and the dump of the state
     settle_cycles: int = 4096
+    # beside the stalls above: every port through which a device sends to network, DRAM and host is shut for stretches
+    # of so many cycles, half of them at random; 0: never
+    hold_cycles: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,8 @@ def design_bench(
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
     assembly.port("recorded", COUNT_BITS, Direction.OUT)
+    if options.hold_cycles:
+        assembly.port("hold", HOLD_BITS, Direction.IN)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
     dumps = add_cluster(assembly, devices, library, options, folder)
@@ -183,10 +191,10 @@ def add_cluster(
         dumps += _memory_dumps(device)
         memory = device.manifest.memory
         if memory:
-            path = _add_memory(assembly, library, device, memory, options.memory, folder)
+            path = _add_memory(assembly, library, device, memory, options, folder)
             dumps += _ring_dumps(device, memory, path)
     if len(devices) > 1:
-        _add_network(assembly, library, devices, options.network)
+        _add_network(assembly, library, devices, options)
     flags = [f"{device.manifest.top}_net_error" for device in devices if device.manifest.network]
     assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
     memory_flags = [f"{device.manifest.top}_dram_error" for device in devices if device.manifest.memory]
@@ -240,11 +248,11 @@ def _add_memory(
     library: ModuleLibrary,
     device: DeliveredDevice,
     memory: MemoryRecord,
-    model: MemoryModel,
+    bench: BenchOptions,
     folder: Path,
 ) -> str:
     """The memory behind a device's AXI4 port; returns the path of its array below the bench."""
-    form, top = memory.format, device.manifest.top
+    form, top, model = memory.format, device.manifest.top, bench.memory
     options = asdict(model)
     latency = options.pop("latency_cycles")
 
@@ -270,7 +278,8 @@ def _add_memory(
                 pieces.append(wire)
             low += bits
         if channel in FORWARD:
-            assembly.assigns += [(f"{net}_valid", f"{theirs}valid"), (f"{theirs}ready", f"{net}_ready")]
+            gate = _gate(bench, f"{top} {channel}")
+            assembly.assigns += [(f"{net}_valid", f"{theirs}valid{gate}"), (f"{theirs}ready", f"{net}_ready{gate}")]
             assembly.assigns.append((f"{net}_payload", f"{{{', '.join(reversed(pieces))}}}"))
         else:
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
@@ -317,8 +326,14 @@ def _add_recorder(
     module = _recorder_module(library, host.payload_bits, beats, options.host_stall_256, seed)
     name = f"recorder_{verilog_name(host.node)}"
     image = module.verilog.images["beats"]
-    streams = {"x": host_net(assembly, host)}
-    assembly.instance(module, name, streams, {"count": "recorded"}, {image.parameter: ""})
+    theirs, taken = host_net(assembly, host), assembly.stream(f"taken_{verilog_name(host.node)}", host.payload_bits)
+    gate = _gate(options, f"host {host.node}")
+    assembly.assigns += [
+        (f"{taken}_valid", f"{theirs}_valid{gate}"),
+        (f"{theirs}_ready", f"{taken}_ready{gate}"),
+        (f"{taken}_payload", f"{theirs}_payload"),
+    ]
+    assembly.instance(module, name, {"x": taken}, {"count": "recorded"}, {image.parameter: ""})
     return f"dut.{name}.{image.memory}"
 
 
@@ -326,7 +341,7 @@ def _add_network(
     assembly: Assembly,
     library: ModuleLibrary,
     devices: Sequence[DeliveredDevice],
-    network: NetworkModel,
+    bench: BenchOptions,
 ) -> None:
     """A switch between the network ports of all devices."""
     numbers = range(len(devices))
@@ -337,6 +352,7 @@ def _add_network(
         raise DeliveryError(f"the manifests of {names} don't describe one network; run `{COMMAND}` again")
     (form,) = forms
     widths = {f"{way}{number}": form.payload_bits for way in "xy" for number in numbers}
+    network = bench.network
     options = {
         "latency": network.latency_cycles,
         "words": network.words,
@@ -352,19 +368,25 @@ def _add_network(
     module = library.block(f"{BENCH}_switch", f"{form} {options}", widths, build)
     nets = {}
     for number, device in enumerate(devices):
-        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.manifest.top, form)
+        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.manifest.top, form, bench)
     assembly.instance(module, "network", nets)
 
 
-def _cable(assembly: Assembly, top: str, form: LinkFormat) -> tuple[str, str]:
+def _gate(bench: BenchOptions, port: str) -> str:
+    """What a port's valid and ready are joined with, so that it is shut for stretches of time."""
+    return f" & ~hold[{zlib.crc32(port.encode()) % HOLD_BITS}]" if bench.hold_cycles else ""
+
+
+def _cable(assembly: Assembly, top: str, form: LinkFormat, bench: BenchOptions) -> tuple[str, str]:
     """The word streams (from, to) of a device's AXI4-Stream ports."""
     sent, received = f"{top}_net_tx", f"{top}_net_rx"
+    gate = _gate(bench, f"{top} network")
     leaving = assembly.stream(f"{top}_leaving", form.payload_bits)
     arriving = assembly.stream(f"{top}_arriving", form.payload_bits)
     assembly.assigns += [
-        (f"{leaving}_valid", f"{sent}_tvalid"),
+        (f"{leaving}_valid", f"{sent}_tvalid{gate}"),
         (f"{leaving}_payload", link_word(form, sent)),
-        (f"{sent}_tready", f"{leaving}_ready"),
+        (f"{sent}_tready", f"{leaving}_ready{gate}"),
         (f"{received}_tvalid", f"{arriving}_valid"),
         (f"{arriving}_ready", f"{received}_tready"),
     ]
@@ -381,6 +403,18 @@ def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stal
         return stream_recorder(clk, rst, streams["x"], count, depth=beats, probability_256=stall_256, seed=seed)
 
     return library.block(f"{BENCH}_recorder", f"{beats} {stall_256} {seed}", {"x": payload_bits}, build)
+
+
+def _holding_text(options: BenchOptions) -> str:
+    """Random bits by a linear-feedback shift register (x^32 + x^22 + x^2 + x + 1), taken over once a stretch."""
+    start = zlib.crc32(f"hold {options.seed}".encode()) | 1
+    return f"""reg [31:0] hold = 0, shift = 32'd{start}, stretch = 0;
+always @(posedge clk) begin
+    shift <= {{shift[30:0], shift[31] ^ shift[21] ^ shift[1] ^ shift[0]}};
+    stretch <= stretch == {options.hold_cycles - 1} ? 0 : stretch + 1;
+    if (stretch == 0) hold <= rst ? 0 : shift;
+end
+"""
 
 
 def _bench_text(
@@ -416,6 +450,8 @@ def _bench_text(
     dump_lines += [f"            $fclose(file_{counter});" for counter, _net in counters]
     activity = " + ".join(["recorded", *(counter for counter, _net in counters)])
     dumping = "\n".join(dump_lines)
+    connected = ".hold(hold), " if options.hold_cycles else ""
+    holding = _holding_text(options) if options.hold_cycles else ""
     streams = [(device.manifest.top, stream.net) for device in devices for stream in device.manifest.streams]
     reporting = "\n".join(
         f'        $display("net {top} {net} %b %b", dut.fpga_{top}.{net}_valid, dut.fpga_{top}.{net}_ready);'
@@ -439,7 +475,9 @@ reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
 {opening}
-{CLUSTER} dut (.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error));
+{holding}{CLUSTER} dut (
+    {connected}.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error)
+);
 assign network_error = lost_word || refused;
 assign progress = recorded;
 assign activity = {activity} + settled;

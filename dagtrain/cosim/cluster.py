@@ -31,6 +31,8 @@ from hdl.verilog import write_image
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
+# stretches for which a port may stay shut before the pipeline is called deadlocked
+HELD_STRETCHES = 24
 # intervals of the pipeline that pass between the last weights and the dump of the state
 SETTLE_FRAMES = 2
 # intervals without any progress after which the pipeline is called deadlocked
@@ -51,6 +53,7 @@ def simulate_cluster(
     optimise: bool = True,
     memory: MemoryModel | None = None,
     before_run: Callable[[], None] = lambda: None,
+    hold_cycles: int = 0,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the delivered Verilog, and compare with the golden models of the folded
     ``graph``.
@@ -59,6 +62,7 @@ def simulate_cluster(
     ``optimise`` False builds fast and runs slowly: right for few frames.
     ``memory`` describes the DRAM of devices that use any.
     ``before_run`` is called once the simulation is built: what else is going on should end before it runs.
+    ``hold_cycles``: see `BenchOptions`.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
     interval = delivered.cycles_per_frame
@@ -70,6 +74,7 @@ def simulate_cluster(
         host_stall_256=host_stall_256,
         seed=seed,
         settle_cycles=SETTLE_FRAMES * interval + network.latency_cycles + 4096,
+        hold_cycles=hold_cycles,
     )
     bench = design_bench(delivered.devices, library, options, folder)
     progress.begin(f"build for {simulator.value}", 1)
@@ -79,7 +84,7 @@ def simulate_cluster(
     started = compare_start(delivered, golden)
     sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
     expected = emulate(golden, feeds, sent)
-    _write_inputs(graph, bench, feeds, folder)
+    write_inputs(graph, bench, feeds, folder)
     before_run()
     progress.begin("co-simulation", frames)
     seen = 0
@@ -91,7 +96,7 @@ def simulate_cluster(
         seen = done
 
     total_records = sum(recording.beats for recording in bench.recorded.values())
-    stuck = STUCK_FRAMES * interval + 20 * network.latency_cycles
+    stuck = STUCK_FRAMES * interval + 20 * network.latency_cycles + HELD_STRETCHES * hold_cycles
     try:
         log = execute(program, folder, on_frame, stuck_after_cycles=stuck)
     except StuckError as error:
@@ -134,7 +139,7 @@ def emulate(
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _write_inputs(graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path) -> None:
+def write_inputs(graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path) -> None:
     for node, file_name in bench.played.items():
         layer = graph.by_name[node].layer
         port = layer.sources[0]

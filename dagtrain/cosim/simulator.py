@@ -140,12 +140,15 @@ def execute(
     on_frame: Callable[[int], None],
     stuck_after_cycles: int = 200_000,
     timeout_s: float | None = None,
+    arguments: Sequence[str] = (),
 ) -> RunLog:
     """Run a built bench in ``folder``, where its memory files lie; ``on_frame`` gets the number of frames done.
 
+    ``arguments`` are plusargs for the Verilog.
+
     Raises `StuckError` when nothing moves for ``stuck_after_cycles``."""
     icarus = ["vvp", "-n", str(program), f"+stuck={stuck_after_cycles}"]
-    command = icarus if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]
+    command = [*(icarus if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]), *arguments]
     nets: dict[tuple[str, str], tuple[bool, bool]] = {}
     frame_cycles: list[int] = []
     cycles = None

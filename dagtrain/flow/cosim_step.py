@@ -45,6 +45,8 @@ class CosimOptions:
     # share of cycles in which hosts and network stall
     stall: float = 0.25
     latency_cycles: int = 200
+    # stretches for which ports are shut, see `dagtrain.cosim.bench.BenchOptions`; 0: never
+    hold_cycles: int = 0
     # verilator or icarus run a Verilog bench, myhdl a MyHDL testbench of what `engine` runs
     simulator: str = "verilator"
     # verilator or icarus, under MyHDL only; None: verilator
@@ -84,6 +86,10 @@ def _problems(options: CosimOptions) -> list[str]:
         problems.append(f"--stall must lie in [0, 1), not {options.stall}")
     if options.latency_cycles < 1:
         problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
+    if options.hold_cycles < 0:
+        problems.append(f"--hold must be at least 0 cycles, not {options.hold_cycles}")
+    if options.hold_cycles and options.simulator == "myhdl":
+        problems.append("--hold needs --simulator verilator or icarus")
     if options.simulator not in SIMULATORS:
         problems.append(f"--simulator must be one of {', '.join(SIMULATORS)}, not {options.simulator}")
     engines = [engine.value for engine in Engine]
@@ -143,7 +149,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
             simulator = Simulator(options.simulator)
             outcome = simulate_cluster(
                 delivered, graph, modules, feeds, bench, simulator, network, stall_256, options.seed, progress,
-                memory=memory, before_run=finish_engines,
+                memory=memory, before_run=finish_engines, hold_cycles=options.hold_cycles,
             )  # fmt: skip
     meta = _meta(outcome, options, batch, delivered, plan)
     if measured is not None:
