@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 # inputs of the widest table
 TABLE_INPUTS = 6
@@ -34,8 +35,7 @@ class GateKind(Enum):
     FUNCTION = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """``width`` bits of a gate's result: bit i is its bit ``offset + stride * i``; a stride of 0 repeats one bit."""
 
     gate: int
@@ -45,7 +45,10 @@ class Run:
 
     def part(self, low: int, width: int) -> Run:
         """Bits ``low`` to ``low + width``."""
-        return Run(self.gate, self.offset + self.stride * low, self.stride if width > 1 else 0, width)
+        gate, offset, stride, known = self
+        if width == known and width > 1:
+            return self
+        return Run(gate, offset + stride * low, stride if width > 1 else 0, width)
 
     @property
     def constant(self) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from hdl.gates import ZERO, Run, constant_run
 
@@ -14,11 +16,16 @@ class Word:
 
     runs: tuple[Run, ...]
     signed: bool = False
+    # bit after each run
+    ends: tuple[int, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ends", tuple(accumulate(run.width for run in self.runs)))
 
     @property
     def width(self) -> int:
         """Bits."""
-        return sum(run.width for run in self.runs)
+        return self.ends[-1] if self.ends else 0
 
     def extended(self, width: int) -> tuple[Run, ...]:
         """Cut or filled to ``width`` bits."""
@@ -35,14 +42,15 @@ class Word:
     def part(self, low: int, width: int) -> Word:
         """Bits ``low`` to ``low + width``, unsigned."""
         found: list[Run] = []
-        at = 0
-        for run in self.runs:
-            start, stop = max(low, at), min(low + width, at + run.width)
-            if start < stop:
-                found.append(run.part(start - at, stop - start))
-            at += run.width
-        if low + width > at:
-            fill = low + width - max(low, at)
+        stop, known = low + width, self.width
+        for index in range(bisect_right(self.ends, low), len(self.runs)):
+            run, end = self.runs[index], self.ends[index]
+            start = max(low, end - run.width)
+            if start >= stop:
+                break
+            found.append(run.part(start - end + run.width, min(stop, end) - start))
+        if stop > known:
+            fill = stop - max(low, known)
             if self.signed and self.runs:
                 top = self.runs[-1]
                 sign = top.part(top.width - 1, 1)
@@ -122,9 +130,10 @@ def aligned(left: tuple[Run, ...], right: tuple[Run, ...]) -> Iterator[tuple[Run
     ours, theirs = list(reversed(left)), list(reversed(right))
     while ours and theirs:
         a, b = ours.pop(), theirs.pop()
-        width = min(a.width, b.width)
-        if a.width > width:
-            ours.append(a.part(width, a.width - width))
-        if b.width > width:
-            theirs.append(b.part(width, b.width - width))
-        yield a.part(0, width), b.part(0, width)
+        if a.width > b.width:
+            ours.append(a.part(b.width, a.width - b.width))
+            a = a.part(0, b.width)
+        elif b.width > a.width:
+            theirs.append(b.part(a.width, b.width - a.width))
+            b = b.part(0, a.width)
+        yield a, b
