@@ -291,7 +291,7 @@ class _ConvEngine(Layer):
             {stored: (self.port(stored), stored_word)},
             {source: (self.port(source), word)},
             2 + tree_levels(terms),
-            load_cycles=self.load_cycles,
+            load_cycles=self.load_cycles and self.load_cycles - LOAD_LATENCY + LOAD_BEGIN,
         )
 
     # ---- weights by version
@@ -753,6 +753,9 @@ SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "
 PARKED_EXAMPLES = (2, 3, 8)
 # cycles from the last use of a version to the first use of the next one, beside those in which it comes, at most
 LOAD_LATENCY = 16
+# of them, those beyond a weight a cycle where the next version waits at the port: its first words have come that far
+# already, and the last products of the one before are still on their way
+LOAD_BEGIN = -2
 # cycles, beyond work and arrival, for which the weights of a pass hold their place, at most
 PASS_LATENCY = 12
 # upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
