@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,7 +20,7 @@ class Word:
     ends: tuple[int, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ends", tuple(accumulate(run.width for run in self.runs)))
+        object.__setattr__(self, "ends", tuple(accumulate([run.width for run in self.runs])))
 
     @property
     def width(self) -> int:
@@ -41,23 +41,27 @@ class Word:
 
     def part(self, low: int, width: int) -> Word:
         """Bits ``low`` to ``low + width``, unsigned."""
-        found: list[Run] = []
         stop, known = low + width, self.width
-        for index in range(bisect_right(self.ends, low), len(self.runs)):
-            run, end = self.runs[index], self.ends[index]
-            start = max(low, end - run.width)
-            if start >= stop:
-                break
-            found.append(run.part(start - end + run.width, min(stop, end) - start))
-        if stop > known:
-            fill = stop - max(low, known)
-            if self.signed and self.runs:
-                top = self.runs[-1]
-                sign = top.part(top.width - 1, 1)
-                found.append(Run(sign.gate, sign.offset, 0, fill))
-            else:
-                found.append(constant_run(ZERO, fill))
-        return Word(joined(found))
+        found = self._between(low, min(stop, known))
+        if stop <= known:
+            return Word(found)
+        fill = constant_run(ZERO, stop - max(low, known))
+        if self.signed and self.runs:
+            sign = last(self.runs[-1])
+            fill = Run(sign.gate, sign.offset, 0, fill.width)
+        return Word(joined((*found, fill)))
+
+    def _between(self, low: int, stop: int) -> tuple[Run, ...]:
+        """The runs of bits that are there."""
+        if low >= stop:
+            return ()
+        first, final = bisect_right(self.ends, low), bisect_left(self.ends, stop)
+        head, tail = self.runs[first], self.runs[final]
+        begin = self.ends[first] - head.width
+        if first == final:
+            return (head.part(low - begin, stop - low),)
+        rest = tail.part(0, stop - self.ends[final] + tail.width)
+        return (head.part(low - begin, self.ends[first] - low), *self.runs[first + 1 : final], rest)
 
     def trimmed(self) -> Word:
         """Without upper bits that are known from those below."""
@@ -93,6 +97,7 @@ class Word:
 
 
 def last(run: Run) -> Run:
+    """Its highest bit."""
     return run.part(run.width - 1, 1)
 
 
