@@ -82,7 +82,7 @@ def unfolded(layer: Any) -> Any:
 
 def differentiable_examples() -> list[Any]:
     cases = []
-    for kind in Layer.registry:
+    for kind in Layer.concrete():
         # the norm's backward pass is a control process, not a gradient (Chiley et al. 2019); its own tests check it
         if kind.backward is Layer.backward or kind.__name__ in ("OnlineNorm", "SoftmaxCrossEntropy"):
             continue

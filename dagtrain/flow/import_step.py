@@ -155,7 +155,7 @@ def parts_from_json(record: Mapping[str, str]) -> dict[str, Parts]:
 
 def model_digest(model: Path) -> str:
     """What identifies a model: the bytes of its file and of the files beside it that hold its weights."""
-    return digest([file_digest(path) for path in (model, *external_files(model)) if path.is_file()])
+    return digest([file_digest(model), *(file_digest(path) for path in external_files(model) if path.is_file())])
 
 
 def data_digest(source: str | None) -> str:

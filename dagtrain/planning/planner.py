@@ -437,7 +437,8 @@ class Planner:
             found = self._find(levels, search or self._quick, best)
         except Ended:
             raise
-        except OutOfTimeError:
+        except (InfeasibleError, OutOfTimeError):
+            # levels faster than the plan's own may have none
             return best
         better = found if found.cycles_per_frame <= best.cycles_per_frame else best
         self._found = better, levels

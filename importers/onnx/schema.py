@@ -58,9 +58,11 @@ def schema_problems(item: NodeProto, opset: int) -> Iterator[tuple[str, str]]:
 
 
 def _counted(item: NodeProto, schema: onnx.defs.OpSchema) -> Iterator[tuple[str, str]]:
+    # what a later version made optional is read without it
+    newest = onnx.defs.get_schema(item.op_type, onnx.defs.onnx_opset_version())
     for what, names, least, most in (
-        ("inputs", item.input, schema.min_input, schema.max_input),
-        ("outputs", item.output, schema.min_output, schema.max_output),
+        ("inputs", item.input, min(schema.min_input, newest.min_input), schema.max_input),
+        ("outputs", item.output, min(schema.min_output, newest.min_output), schema.max_output),
     ):
         if not least <= len(names) <= most:
             limits = str(least) if least == most else f"{least} or more" if most > 1000 else f"{least} to {most}"
