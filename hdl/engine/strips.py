@@ -42,7 +42,9 @@ def stored_rows(walk: Walk, port: Port) -> FloatArray:
 
 
 def results_along(walk: Walk, port: Port) -> FloatArray:
-    """Elements of the map of results by the end of each strip of the only pass."""
+    """Elements of a map like that of results by the end of each strip; all where passes take it in other orders."""
+    if walk.passes > 1:
+        return np.full(len(walk.strip_cycles), float(port.tensor.elements))
     return np.arange(1, walk.rows.outputs + 1, dtype=np.float64) * (port.tensor.elements // walk.rows.outputs)
 
 
