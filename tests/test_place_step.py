@@ -17,10 +17,12 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import estimate_step, place_step, sweep_step
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.planning.planner import RESERVES, Planner
+from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
 from hdl.errors import FoldingError, InfeasibleError
@@ -445,3 +447,26 @@ def _note(folder: Path, made: list[int]) -> None:
     made.append(1)
     meta = {"schema_version": 1, "part": "AGFB014", "cycles_per_frame": 1, "layers": []}
     (folder / "estimate.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize("staleness", [0, 4])
+def test_the_rate_of_training_in_whole_batches_stands_before_the_pace_inside_one(
+    staleness: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    recipe = case.write("recipe.toml", f"batch = 4\nstaleness = {staleness}\n")
+    assert case.step("import", "--recipe", recipe).code == 0
+    outcome = case.step("place")
+    assert outcome.code == 0, outcome.error
+    training = json.loads((case.out / "place" / "place.json").read_text())["training"]
+    plan = load_plan(case.workspace)
+    time = plan_time(plan, load_placed_graph(case.workspace), load_plan_cluster(case.workspace))
+    assert training["batch_cycles"] == max(time.cycles, 4 * plan.cycles_per_frame)
+    # with D = 0 the pipeline drains at every batch; of four frames that is most of the time
+    waits = training["batch_cycles"] > 1.2 * 4 * plan.cycles_per_frame
+    assert waits if staleness == 0 else training["batch_cycles"] >= 4 * plan.cycles_per_frame
+    assert training["throughput_fps"] == pytest.approx(plan.clock_hz * 4 / training["batch_cycles"])
+    said = outcome.out.split("place: done\n")[1].splitlines()
+    assert f"frames/s of training: a batch of 4 frames with staleness {staleness} takes" in said[0]
+    assert "frames/s inside a batch" in said[1]

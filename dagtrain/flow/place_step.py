@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.planner import Planner
+from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.progress import Progress
+from dagtrain.rates import rate_text, training_text
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer
 from hdl.errors import DagtrainError
@@ -122,11 +125,13 @@ def run(
     depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
     notes = {"problem": digest(problem), "begun_from": begun_from}
 
-    def leave(found: SplitPlan) -> None:
+    def leave(found: SplitPlan, last: bool = False) -> None:
         def write(folder: Path) -> None:
             if found.planner is not whole:
                 save_graph(found.planner.graph, folder / GRAPH)
-            _write(folder, found, options.devices, {**notes, "seconds": round(deadline.spent_seconds, 1)})
+            training = _training(found, cluster) if last else None
+            seconds = round(deadline.spent_seconds, 1)
+            _write(folder, found, options.devices, {**notes, "training": training, "seconds": seconds})
 
         workspace.leave("place", depends, write)
 
@@ -137,12 +142,14 @@ def run(
             if lost:
                 warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
                 found = replace(found, warnings=(warning, *found.warnings))
-            leave(found)
+            leave(found, last=True)
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND)
     lines = (
-        f"{plan.throughput_fps:,.1f} frames/s at {plan.cycles_per_frame:,} cycles a frame ({plan.status}); "
+        *_training_lines(meta["training"]),
+        f"{rate_text(plan.throughput_fps)} frames/s inside a batch, {plan.cycles_per_frame:,} cycles a frame "
+        f"({plan.status}); "
         f"proven bound {plan.bound_fps:,.1f} at the levels priced, gap {plan.gap:.2%}; "
         f"{plan.any_bound_fps:,.1f} for any folding",
         *(f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding),
@@ -157,7 +164,7 @@ def run(
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
-    measured = {name: meta[name] for name in ("seconds", "finished", "splits")}
+    measured = {name: meta[name] for name in ("seconds", "finished", "splits", "training")}
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
 
@@ -385,6 +392,30 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     if problems:
         raise DagtrainError("; ".join(problems))
     return found
+
+
+def _training(found: SplitPlan, cluster: Cluster) -> dict[str, object]:
+    """What training in whole batches gets of a plan: at the end of each, the pipeline may have to wait for weights."""
+    plan, graph = found.planned.plan, found.planner.graph
+    time = plan_time(plan, graph, cluster)
+    # links or memory may be slower than all engines
+    cycles = max(time.cycles, time.batch * plan.cycles_per_frame)
+    return {
+        "batch_frames": time.batch,
+        "staleness_frames": graph.recipe.staleness,
+        "batch_cycles": cycles,
+        "throughput_fps": float(Fraction(plan.clock_hz * time.batch, cycles)),
+    }
+
+
+def _training_lines(training: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Nothing is known of a plan that was written while the search went on."""
+    if training is None:
+        return ()
+    return (
+        f"{training_text(training['throughput_fps'])} frames/s of training: a batch of {training['batch_frames']} "
+        f"frames with staleness {training['staleness_frames']} takes {training['batch_cycles']:,} cycles",
+    )
 
 
 def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, Any]) -> None:

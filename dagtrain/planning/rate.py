@@ -1,0 +1,45 @@
+"""The frames a second that training with a plan gets: whole batches, not the pace inside one."""
+
+from __future__ import annotations
+
+from dagtrain.emission.device import stored_edges
+from dagtrain.emission.links import NETWORK_CYCLES
+from dagtrain.ir import Graph
+from dagtrain.passes.batch_time import BatchTime, batch_time, edge_ways
+from dagtrain.passes.buffers import fifo_beats
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
+from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.schedule import schedule
+from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace
+from placement.cluster import Cluster
+from placement.plan import Plan
+
+# cycles between the network ports of two devices that a plan reckons with: a microsecond at 200 MHz, as
+# `dagtrain cosim` has it unless told otherwise
+PLANNED_NETWORK_CYCLES = 200
+
+
+def plan_time(plan: Plan, graph: Graph, cluster: Cluster, network_cycles: int = PLANNED_NETWORK_CYCLES) -> BatchTime:
+    """Cycles of a batch with the engines, FIFOs, memories and links of a plan.
+
+    ``graph`` is the one that is placed; relays may be in it or not."""
+    choices, pace = plan_choices(plan), plan_pace(plan)
+    relays = [edge for edge in relayed_edges(graph, choices) if relay_of(edge) not in graph.by_name]
+    chosen = move_memories(insert_relays(graph, relays), memory_homes(choices))
+    folded = fold_graph(chosen, pace.folds)
+    dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
+    placed = {item.item: item.device for item in plan.items}
+    crossing = {
+        edge: NETWORK_CYCLES
+        for edge, producer, _source, consumer, _sink in folded.edges
+        if placed[producer.name] != placed[consumer.name]
+    }
+    depths = fifo_beats(folded, schedule(folded, pace.interval, crossing))
+    stored = {
+        edge: dram.delay_cycles(sink) for edge, _p, _s, _c, sink in folded.edges if edge in stored_edges(folded, dram)
+    }
+    ways = edge_ways(
+        folded, depths, crossing, network_cycles=network_cycles, word_bits=cluster.link_word_bits, stored=stored
+    )
+    return batch_time(folded, ways)
