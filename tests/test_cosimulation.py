@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from myhdl import CosimulationError, Signal, Simulation, StopSimulation, always,
 
 from hdl.errors import ToolError
 from hdl.netlist import Direction, PortDecl
-from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation
+from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
 from hdl.simulate.myhdl_run import fresh_simulator
 
 # widths around those at which C++ changes the type of a port
@@ -120,3 +123,12 @@ def test_a_signal_that_is_missing_or_of_another_width_is_named(tmp_path: Path) -
 def test_ports_of_too_many_bits_are_refused_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="wide has 20000 bits of input ports"):
         build_cosimulation(Engine.VERILATOR, "wide", [PortDecl("x", 20000, Direction.IN)], [], tmp_path)
+
+
+def test_on_one_core_a_child_is_there_too_and_afterwards_all_are_allowed_again() -> None:
+    before = os.sched_getaffinity(0)
+    script = "import os; print(len(os.sched_getaffinity(0)))"
+    with one_core():
+        cores = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+    assert cores == "1\n"
+    assert os.sched_getaffinity(0) == before

@@ -25,7 +25,7 @@ from dagtrain.emission.manifest import COMMAND, MANIFEST
 from hdl.errors import DagtrainError
 from hdl.netlist import Direction, PortDecl
 from hdl.simulate import Design, Run, StreamPort
-from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation
+from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
 from hdl.simulate.drivers import Bench
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
 from hdl.stream import Stream
@@ -108,7 +108,7 @@ class EmittedModule:
         beats = {port.name: inputs.get(port.name, ()) for port in design.inputs} | dict(inputs)
         bench = Bench(design, beats, expected_counts, seed, stall_probability, max_cycles, drain_cycles)
         program = self.build(folder, engine, optimise=optimise)
-        with fresh_simulator():
+        with fresh_simulator(), one_core():
             simulate(self.signals(), {}, bench, program.attach)
         return bench.result()
 

@@ -40,7 +40,7 @@ from hdl.errors import ToolError
 from hdl.layers.base import to_beats
 from hdl.netlist import Direction
 from hdl.simulate import Design, cache_folder
-from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation
+from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
 from hdl.simulate.drivers import Bench as Drivers
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
 from hdl.verilog import write_image
@@ -154,7 +154,7 @@ def _inputs(graph: Graph, feeds: Sequence[Feeds]) -> dict[str, list[int]]:
 
 
 def _run(program: CosimulationProgram, drivers: Drivers, count: FrameCount) -> None:
-    with fresh_simulator():
+    with fresh_simulator(), one_core():
         signals: dict[str, Any] = {
             port.name: Signal(intbv(0)[port.width :]) if port.name.endswith("_payload") else Signal(bool(0))
             for port in program.ports
