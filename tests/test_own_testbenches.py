@@ -13,26 +13,12 @@ import pytest
 
 from dagtrain.cosim.emitted import emitted_device, emitted_layer
 from hdl.errors import DagtrainError
-from tests.flow_support import Case, new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "testbenches.md"
-ONE = """
-[cluster]
-name = "one"
-clock_mhz = 200
-
-[[board]]
-name = "agilex"
-part = "AGFB014"
-dram_gb_per_s = 76.8
-dram_gbyte = 32
-link_gbit_per_s = 100
-
-[[device]]
-name = "head"
-board = "agilex"
-"""
+# the first device alone
+ONE = CLUSTER[: CLUSTER.rindex("[[device]]")]
 # what the page calls the reader's own folder, layer and device
 NAMES = re.compile(r"^WORKING, (NODE|DEVICE|BATCHES) = .*$", re.MULTILINE)
 

@@ -10,19 +10,12 @@ from enum import Enum
 from pathlib import Path
 
 from hdl.errors import DagtrainError, ToolError
+from hdl.simulate.cosimulation import BUILD_TIMEOUT_S, NOT_UNROLLED, SPLIT
 from hdl.verilog import VERILATOR_UNROLL, run_tool
 
-# seconds a build may take
-BUILD_TIMEOUT_S = 1800.0
-# statements a file, so that two cores share the work without reading the large header too often, and a function: the
-# compiler's time grows faster than a function
-SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
 # threads of a simulation that runs long; they wait spinning, so they are much faster than one on two idle cores, and
 # slower beside other work
 THREADS = 2
-# Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
-# which few designs need, it takes longer
-NOT_UNROLLED = "BLKLOOPINIT"
 
 MAIN = Path(__file__).with_name("bench_main.cpp")
 
