@@ -49,7 +49,7 @@ def main() -> None:
         words = ["--devices", ROOT / "examples" / "clusters" / f"{cluster}.toml", *further, "--out", out]
         if options.time_limit is not None:
             words += ["--time-limit", options.time_limit]
-        print("| plan | s | CPU s | frames/s |\n|" + " --- |" * 4, flush=True)
+        print("| plan | s | CPU s | frames/s in training |\n|" + " --- |" * 4, flush=True)
         sys.exit(_watch([str(word) for word in words], out / "place", Path(name) / "cache", options.until_first))
 
 
@@ -87,7 +87,7 @@ def _stamp(folder: Path) -> str:
 
 def _print_plan(label: str, seconds: float, cpu_seconds: float, folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
-    print(f"| {label} | {seconds:.0f} | {cpu_seconds:.0f} | {plan['throughput_fps']:,.1f} |", flush=True)
+    print(f"| {label} | {seconds:.0f} | {cpu_seconds:.0f} | {plan['throughput_fps']:,.0f} |", flush=True)
 
 
 def _cpu_seconds(group: int) -> float:

@@ -29,6 +29,7 @@ import numpy as np
 
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
+from hdl.strips import Strips
 from hdl.tensor import Port, Tensor
 
 # before everything
@@ -111,11 +112,17 @@ class Passage:
     free: float = LONG_AGO
     weights: float = LONG_AGO
     began: float = LONG_AGO
+    # whether the last frame waited for its weights when all else was there
+    waited: bool = False
     ports: dict[str, Passing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        strips = self.layer.strips
-        widths = strips.words if strips else {}
+        # asked once: layers work it out anew, and every frame needs it
+        self.strips = self.layer.strips
+        self.works_per_batch = self.layer.works_per_batch
+        self.sources = [(port, port.tensor.kind.per_batch) for port in self.layer.sources]
+        self.weight_cycles, self.cycles_per_frame = self.layer.weight_cycles, self.layer.cycles_per_frame
+        widths = self.strips.words if self.strips else {}
         for port in (*self.layer.sinks, *self.layer.sources):
             self.ports[port.name] = Passing(port, max(1, port.lanes // widths.get(port.name, port.lanes)))
 
@@ -126,9 +133,9 @@ class Passage:
         ``weights``: the cycle at which the last weight of its version came.
         ``ends_batch``: the frame is its batch's last, with which go gradients and new weights."""
         taken = {name: self._taken(name, flow) for name, flow in offered.items()}
-        if self.layer.strips is None:
-            return self._at_once(taken, weights + self.layer.weight_cycles, ends_batch)
-        return self._in_strips(taken, weights, ends_batch)
+        if self.strips is None:
+            return self._at_once(taken, weights + self.weight_cycles, ends_batch)
+        return self._in_strips(self.strips, taken, weights, ends_batch)
 
     def host(self) -> dict[str, Flow]:
         """Flows of a layer without sinks: a host that always has the next beat."""
@@ -151,66 +158,80 @@ class Passage:
                 found[port.name] = {sink: np.array([need[sink] for need in needs], np.float64) for sink in needs[0]}
         return found
 
+    @cached_property
+    def _latencies(self) -> dict[str, int]:
+        """Source -> cycles from its elements' inputs, or its engine's begin, until they leave."""
+        return {port.name: self.layer.latency_cycles(port.name) for port in self.layer.sources}
+
+    @cached_property
+    def _before(self) -> dict[str, FloatArray]:
+        """Sink taken along -> elements of it that must be there when each strip begins."""
+        strips = self.strips
+        assert strips is not None
+        return {
+            sink: np.concatenate([[0.0], counts[:-1]]) + strips.words[sink] for sink, counts in strips.along.items()
+        }
+
     def _at_once(self, taken: Mapping[str, Flow], ready: float, ends_batch: bool) -> dict[str, Flow]:
-        layer, made = self.layer, dict[str, Flow]()
+        made: dict[str, Flow] = {}
         # the engine's own work, where it takes longer than to pass the beats, begins no sooner than a frame later
-        began = max(self.began + layer.cycles_per_frame, ready)
-        for port in layer.sources:
-            if not port.tensor.kind.per_batch:
+        began = max(self.began + self.cycles_per_frame, ready)
+        for port, per_batch in self.sources:
+            if not per_batch:
                 times = [taken[sink].at(count) for sink, count in self._needs[port.name].items()]
                 offered = np.max(times, axis=0)
                 begins = float(offered[0])
-                offered = np.maximum(offered, began) + layer.latency_cycles(port.name)
+                offered = np.maximum(offered, began) + self._latencies[port.name]
                 made[port.name] = self.ports[port.name].passed(offered)
         if made:
+            self.waited = ready > max(self.began + self.cycles_per_frame, begins)
             self.began = max(began, begins)
         last = max(flow.last for flow in taken.values())
-        for port in layer.sources:
-            if port.tensor.kind.per_batch and ends_batch:
+        for port, per_batch in self.sources:
+            if per_batch and ends_batch:
                 # of a batch: with what comes once a batch, or after the last frame
-                first = max(flow.first for flow in taken.values()) if layer.works_per_batch else last
+                first = max(flow.first for flow in taken.values()) if self.works_per_batch else last
                 passing = self.ports[port.name]
                 made[port.name] = passing.passed(
-                    np.linspace(first, last, len(passing.marks)) + layer.latency_cycles(port.name)
+                    np.linspace(first, last, len(passing.marks)) + self._latencies[port.name]
                 )
         return made
 
-    def _in_strips(self, taken: Mapping[str, Flow], weights: float, ends_batch: bool) -> dict[str, Flow]:
-        layer, strips = self.layer, self.layer.strips
-        assert strips is not None
+    def _in_strips(
+        self, strips: Strips, taken: Mapping[str, Flow], weights: float, ends_batch: bool
+    ) -> dict[str, Flow]:
         # a version that is loaded in the place of the one before comes when that is out of use
         loads = strips.load_cycles if weights > self.weights else 0
-        clock = max(self.free + loads, weights + layer.weight_cycles)
+        free = self.free + loads
+        clock = max(free, weights + self.weight_cycles)
         self.weights = weights
         there = np.full(len(strips.cycles), LONG_AGO)
         for sink, counts in strips.stored.items():
             there = np.maximum(there, taken[sink].at(counts) + strips.begin_cycles)
         through = np.full(len(strips.cycles), LONG_AGO)
         for sink, counts in strips.along.items():
-            before = np.concatenate([[0.0], counts[:-1]]) + strips.words[sink]
-            there = np.maximum(there, taken[sink].at(before) + strips.along_cycles)
+            there = np.maximum(there, taken[sink].at(self._before[sink]) + strips.along_cycles)
             through = np.maximum(through, taken[sink].at(counts) + strips.along_cycles + strips.along_work)
+        self.waited = weights + self.weight_cycles > max(free, float(there[0]))
         begins, ends = np.empty(len(there)), np.empty(len(there))
-        for index, cycles in enumerate(strips.cycles):
-            begins[index] = max(clock, there[index])
-            clock = max(begins[index] + cycles, through[index])
-            ends[index] = clock
+        for index, (cycles, begin, end) in enumerate(zip(strips.cycles, there.tolist(), through.tolist(), strict=True)):
+            begins[index] = begin = max(clock, begin)
+            ends[index] = clock = max(begin + cycles, end)
         self.free = clock
         made: dict[str, Flow] = {}
-        for port in layer.sources:
+        for port, per_batch in self.sources:
             passing = self.ports[port.name]
-            if not port.tensor.kind.per_batch:
-                made[port.name] = passing.passed(self._results(port, begins, ends))
+            if not per_batch:
+                made[port.name] = passing.passed(self._results(strips, port, begins, ends))
             elif ends_batch:
                 made[port.name] = passing.passed(np.full(len(passing.marks), clock + strips.result_cycles))
         if ends_batch:
             self.free = clock + strips.rest_cycles
         return made
 
-    def _results(self, port: Port, begins: FloatArray, ends: FloatArray) -> FloatArray:
+    def _results(self, strips: Strips, port: Port, begins: FloatArray, ends: FloatArray) -> FloatArray:
         """When the marks of a source are offered, of its strips."""
-        strips, count = self.layer.strips, len(self.ports[port.name].marks)
-        assert strips is not None
+        count = len(self.ports[port.name].marks)
         rows = port.tensor.shape[0]
         if strips.reordered:
             return np.full(count, ends[-1] + strips.result_cycles)

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from hdl.errors import DagtrainError
 from placement.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
 
-PLAN_SCHEMA = 1
+PLAN_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,24 @@ class Binding:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan. `status` is "optimal" when no plan can be faster, "optimal as priced" when none can with the
+    """The plan. `status` is "optimal" when none can have a smaller T, "optimal as priced" when none can with the
     configurations that were priced, else "feasible"."""
 
     instance: str
     # SHA-256 of the instance's JSON: the plan speaks of exactly that instance
     instance_digest: str
     clock_hz: int
-    # T: throughput is clock_hz / T
+    # T: the interval between frames inside a batch
     cycles_per_frame: int
+    # training in whole batches: frames a batch, staleness of its weights in frames, cycles from one batch to the next.
+    # At least batch · T; what is beyond goes to filling and draining the pipeline while it waits for new weights, to
+    # rests and to loads of weights.  Of a plan of no particular recipe: a batch of one frame that nobody waits for
+    batch_frames: int
+    staleness_frames: int
+    batch_cycles: int
+    # what training gets, clock_hz · batch_frames / batch_cycles, and the rate inside a batch, clock_hz / T
     throughput_fps: float
+    steady_fps: float
     # no plan can have fewer cycles a frame than this (proven), and what the proof rests on
     bound_cycles_per_frame: int
     bound_fps: float
@@ -120,14 +128,21 @@ class Plan:
     any_bound_cycles_per_frame: int
     any_bound_fps: float
     any_bound_basis: str
-    # (bound − throughput) / bound
+    # (bound − throughput) / bound, and the same of the rate inside a batch: the bound is one of T, so also of training
     gap: float
+    steady_gap: float
+    # of the rate inside a batch
     status: str
     seed: int
     binding: tuple[Binding, ...]
     items: tuple[PlacedItem, ...]
     devices: tuple[DeviceUse, ...]
     crossings: tuple[Crossing, ...]
+
+    @property
+    def training_cycles(self) -> Fraction:
+        """Cycles a frame of training in whole batches."""
+        return Fraction(self.batch_cycles, self.batch_frames)
 
     def to_json(self) -> str:
         """The plan as JSON text."""
@@ -303,8 +318,12 @@ def build_plan(
         instance_digest=instance_digest(instance),
         clock_hz=instance.clock_hz,
         cycles_per_frame=cycles,
+        batch_frames=1,
+        staleness_frames=1,
+        batch_cycles=cycles,
         throughput_fps=float(Fraction(instance.clock_hz, cycles)),
-        **_bound_fields(instance.clock_hz, cycles, bound, any_bound or bound),
+        steady_fps=float(Fraction(instance.clock_hz, cycles)),
+        **_bound_fields(instance.clock_hz, cycles, Fraction(cycles), bound, any_bound or bound),
         seed=seed,
         binding=binding,
         items=tuple(_placed_items(instance, assignment, levels)),
@@ -320,13 +339,30 @@ def with_bound(plan: Plan, bound: Bound, any_bound: Bound) -> Plan:
     least = min(bound.cycles_per_frame, plan.cycles_per_frame)
     kept = replace(bound, cycles_per_frame=least) if least >= most else replace(any_bound, cycles_per_frame=most)
     any_kept = replace(any_bound, cycles_per_frame=most)
-    return replace(plan, **_bound_fields(plan.clock_hz, plan.cycles_per_frame, kept, any_kept))
+    fields = _bound_fields(plan.clock_hz, plan.cycles_per_frame, plan.training_cycles, kept, any_kept)
+    return replace(plan, **fields)
 
 
-def _bound_fields(clock_hz: int, cycles: int, bound: Bound, any_bound: Bound) -> dict[str, Any]:
-    """What a plan says of its bounds. Rates are exact until they are written: a quotient of two rounded ones may differ
-    in the last digit from what the validator computes."""
-    throughput, best = Fraction(clock_hz, cycles), Fraction(clock_hz, bound.cycles_per_frame)
+def with_batch(plan: Plan, batch_frames: int, staleness_frames: int, cycles: int) -> Plan:
+    """The plan with what training gets of it, a batch of frames in so many cycles, or at the pace inside a batch if
+    links or memory need longer."""
+    lasts = max(cycles, batch_frames * plan.cycles_per_frame)
+    bound = Bound(plan.bound_cycles_per_frame, plan.bound_basis)
+    any_bound = Bound(plan.any_bound_cycles_per_frame, plan.any_bound_basis)
+    return replace(
+        plan,
+        batch_frames=batch_frames,
+        staleness_frames=staleness_frames,
+        batch_cycles=lasts,
+        throughput_fps=float(Fraction(plan.clock_hz * batch_frames, lasts)),
+        **_bound_fields(plan.clock_hz, plan.cycles_per_frame, Fraction(lasts, batch_frames), bound, any_bound),
+    )
+
+
+def _bound_fields(clock_hz: int, cycles: int, training: Fraction, bound: Bound, any_bound: Bound) -> dict[str, Any]:
+    """What a plan of so many cycles a frame, inside a batch and in training, says of its bounds. Rates are exact until
+    they are written: a quotient of two rounded ones may differ in the last digit from what the validator computes."""
+    best = Fraction(clock_hz, bound.cycles_per_frame)
     return {
         "bound_cycles_per_frame": bound.cycles_per_frame,
         "bound_fps": float(best),
@@ -334,7 +370,8 @@ def _bound_fields(clock_hz: int, cycles: int, bound: Bound, any_bound: Bound) ->
         "any_bound_cycles_per_frame": any_bound.cycles_per_frame,
         "any_bound_fps": float(Fraction(clock_hz, any_bound.cycles_per_frame)),
         "any_bound_basis": any_bound.basis,
-        "gap": float((best - throughput) / best),
+        "gap": float((best - clock_hz / training) / best),
+        "steady_gap": float((best - Fraction(clock_hz, cycles)) / best),
         "status": _status(cycles, bound, any_bound),
     }
 

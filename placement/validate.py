@@ -253,10 +253,30 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
             f"plan says {plan.cycles_per_frame} cycles a frame, its engines, DRAM and links need {float(least):.3f} "
             f"(slowest engine {slowest!r} takes {facts.configuration[slowest].cycles_per_frame})"
         )
-    throughput = float(Fraction(clock, plan.cycles_per_frame))
+    steady = float(Fraction(clock, plan.cycles_per_frame))
+    if plan.steady_fps != steady:
+        found.append(
+            f"plan says {plan.steady_fps} frames/s in a batch, {clock} Hz / {plan.cycles_per_frame} is {steady}"
+        )
+    return [Violation(Rule.OBJECTIVE, message) for message in found + _training_problems(facts)]
+
+
+def _training_problems(facts: _Facts) -> list[str]:
+    """What is wrong with what the plan says of whole batches."""
+    plan, clock = facts.plan, facts.instance.clock_hz
+    if plan.batch_frames < 1 or not 0 <= plan.staleness_frames <= plan.batch_frames:
+        return [f"a batch of {plan.batch_frames} frames with staleness {plan.staleness_frames} is impossible"]
+    found = []
+    least = plan.batch_frames * plan.cycles_per_frame
+    if plan.batch_cycles < least:
+        found.append(f"a batch takes {plan.batch_cycles} cycles, its frames alone take {least}")
+    throughput = float(Fraction(clock * plan.batch_frames, max(1, plan.batch_cycles)))
     if plan.throughput_fps != throughput:
-        found.append(f"plan says {plan.throughput_fps} frames/s, {clock} Hz / {plan.cycles_per_frame} is {throughput}")
-    return [Violation(Rule.OBJECTIVE, message) for message in found]
+        found.append(
+            f"plan says {plan.throughput_fps} frames/s, {clock} Hz * {plan.batch_frames} / {plan.batch_cycles} is "
+            f"{throughput}"
+        )
+    return found
 
 
 def _bound_violations(facts: _Facts) -> list[Violation]:
@@ -271,7 +291,9 @@ def _bound_violations(facts: _Facts) -> list[Violation]:
             )
         ]
     found = []
-    best, throughput = Fraction(clock, plan.bound_cycles_per_frame), Fraction(clock, max(1, plan.cycles_per_frame))
+    best = Fraction(clock, plan.bound_cycles_per_frame)
+    throughput = Fraction(clock * max(1, plan.batch_frames), max(1, plan.batch_cycles))
+    steady = Fraction(clock, max(1, plan.cycles_per_frame))
     if plan.bound_fps != float(best):
         found.append(f"bound of {plan.bound_fps} frames/s, {clock} Hz / {plan.bound_cycles_per_frame} is {float(best)}")
     any_fps = float(Fraction(clock, plan.any_bound_cycles_per_frame))
@@ -282,6 +304,8 @@ def _bound_violations(facts: _Facts) -> list[Violation]:
         )
     if plan.gap != float((best - throughput) / best):
         found.append(f"gap {plan.gap}, (bound − throughput) / bound is {float((best - throughput) / best)}")
+    if plan.steady_gap != float((best - steady) / best):
+        found.append(f"gap {plan.steady_gap} inside a batch, (bound − rate) / bound is {float((best - steady) / best)}")
     status = "optimal as priced" if plan.bound_cycles_per_frame == plan.cycles_per_frame else "feasible"
     status = "optimal" if plan.any_bound_cycles_per_frame == plan.cycles_per_frame else status
     if plan.status != status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
+from dagtrain.passes.batch_time import _long_run, batch_time, edge_ways
+from dagtrain.passes.buffers import fifo_beats
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.schedule import schedule
 from dagtrain.progress import Silent
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import (
@@ -26,6 +31,19 @@ from tests.cosim_support import (
 
 NETS = {"residual": residual_net, "inception": inception_net}
 NETWORK_CYCLES = 90
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 6, 17, 40])
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
+def test_long_batches_follow_from_short_ones(kind: str, staleness: int) -> None:
+    graph, frames = fold_graph(residual_net(0), 300), 40
+    placed = placement(graph, kind)
+    crossing = {edge: 0 for edge, p, _, c, _ in graph.edges if placed[p.name] != placed[c.name]}
+    depths = fifo_beats(graph, schedule(graph, 300, crossing))
+    ways = edge_ways(graph, depths, crossing, network_cycles=NETWORK_CYCLES, word_bits=64)
+    long = replace(graph, recipe=replace(graph.recipe, batch=frames, staleness=staleness))
+    simulated, _ = _long_run(long, ways, frames, staleness)
+    assert batch_time(long, ways).cycles == pytest.approx(simulated, abs=2)
 
 
 @pytest.mark.slow

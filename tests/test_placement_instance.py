@@ -151,7 +151,7 @@ def test_spoilt_plan_file_is_refused() -> None:
     text = find_plan(make(ITEM)).to_json()
     for broken, message in (
         ("[", "plan cannot be read: JSONDecodeError"),
-        (text.replace('"schema": 1', '"schema": 7'), "plan has schema 7, this version reads 1; run"),
+        (text.replace('"schema": 2', '"schema": 7'), "plan has schema 7, this version reads 2; run"),
         (text.replace('"hops"', '"hopps"'), "plan cannot be read: TypeError"),
         (text.replace('"status"', '"state"'), "plan cannot be read: TypeError"),
     ):

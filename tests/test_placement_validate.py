@@ -99,6 +99,18 @@ SPOILERS: dict[str, tuple[Spoil, Rule, str]] = {
     "claim more throughput": (
         lambda p: replace(p, throughput_fps=p.throughput_fps * 1.01), Rule.OBJECTIVE, "frames/s, 200000000 Hz",
     ),
+    "claim a higher pace in a batch": (
+        lambda p: replace(p, steady_fps=p.steady_fps * 1.01), Rule.OBJECTIVE, "frames/s in a batch, 200000000 Hz",
+    ),
+    "claim a shorter batch": (
+        lambda p: replace(p, batch_cycles=p.batch_cycles - 1), Rule.OBJECTIVE, "its frames alone take",
+    ),
+    "claim a longer batch": (
+        lambda p: replace(p, batch_cycles=p.batch_cycles + 1), Rule.OBJECTIVE, "frames/s, 200000000 Hz * 1 /",
+    ),
+    "no frames in a batch": (
+        lambda p: replace(p, batch_frames=0, staleness_frames=0), Rule.OBJECTIVE, "a batch of 0 frames",
+    ),
     "claim fewer cycles": (
         lambda p: replace(p, cycles_per_frame=p.cycles_per_frame - 1), Rule.OBJECTIVE, "engines, DRAM and links need",
     ),
@@ -110,6 +122,13 @@ SPOILERS: dict[str, tuple[Spoil, Rule, str]] = {
         lambda p: replace(p, bound_cycles_per_frame=p.cycles_per_frame + 1), Rule.BOUND, "lies between 1 and the plan",
     ),
     "wrong gap": (lambda p: replace(p, gap=0.5), Rule.BOUND, "gap 0.5"),
+    "wrong gap of the pace": (lambda p: replace(p, steady_gap=0.5), Rule.BOUND, "gap 0.5 inside a batch"),
+    "a slower batch with the gap of the pace": (
+        lambda p: replace(
+            p, batch_cycles=2 * p.cycles_per_frame, throughput_fps=p.clock_hz / (2 * p.cycles_per_frame),
+        ),
+        Rule.BOUND, "(bound − throughput) / bound is",
+    ),
     "wrong bound rate": (lambda p: replace(p, bound_fps=1.0), Rule.BOUND, "bound of 1.0 frames/s"),
     "wrong status": (lambda p: replace(p, status="brilliant"), Rule.BOUND, "status 'brilliant', should be"),
     "drop a crossing": (

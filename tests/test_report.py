@@ -19,6 +19,7 @@ from dagtrain.files import write_text
 from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.report_step import gather
 from dagtrain.passes.fold import fold_graph
+from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import axis, line_chart, logarithmic_axis
 from dagtrain.report.contents import Bar, Engine, engines, layer_uses
 from dagtrain.report.page import picture, render
@@ -35,7 +36,10 @@ COSIM = {
     "devices": 2,
     "cycles": 12_345,
     "cycles_per_frame": 385.8,
+    "batch_cycles": [6_100],
+    "planned_batch_cycles": 6_000,
     "planned_cycles_per_frame": 36,
+    "stall": 0.25,
     "compared_words": 4_321,
     "equal": True,
     "mismatches": [],
@@ -156,8 +160,9 @@ def test_resources_by_layer_sum_up_to_those_of_the_devices(case: Case) -> None:
 
 def test_throughput_bound_gap_and_what_binds_are_those_of_the_plan(case: Case) -> None:
     text, plan = page(case), load_plan(case.workspace)
-    assert f"{plan.throughput_fps:,.1f} frames/s" in text
-    assert f"{plan.bound_fps:,.1f} frames/s" in text
+    assert f"{training_text(plan.throughput_fps)} frames/s in training: {plan.batch_cycles:,} cycles a batch" in text
+    assert f"{rate_text(plan.steady_fps)} frames/s: {plan.cycles_per_frame:,} cycles a frame" in text
+    assert f"{rate_text(plan.bound_fps)} frames/s" in text
     assert f"{plan.gap:.2%}" in text
     for binding in plan.binding:
         assert f"<b>{binding.kind}</b>: {binding.reason}" in text

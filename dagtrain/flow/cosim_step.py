@@ -7,9 +7,11 @@ plan only says what must come out.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
@@ -69,13 +71,21 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
     meta = read_json(folder / "cosim.json", "dagtrain cosim")
     verdict = "every bit equal" if meta["equal"] else "MISMATCH: " + "; ".join(meta["mismatches"][:5])
     lines = (
-        f"{meta['frames']} frames in {meta['batches']} batches on {meta['devices']} FPGAs, {meta['cycles']:,} cycles "
-        f"({meta['cycles_per_frame']:,.0f} a frame; planned {meta['planned_cycles_per_frame']:,})",
+        f"{meta['frames']} frames in {meta['batches']} batches on {meta['devices']} FPGAs, {meta['cycles']:,} cycles; "
+        f"{_batches(meta)}",
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
         *([meta["mac_efficiency"]] if meta["mac_efficiency"] else []),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
+
+
+def _batches(meta: Mapping[str, Any]) -> str:
+    """How long batches took beside what the plan says."""
+    planned = f"planned {meta['planned_batch_cycles']:,} cycles a batch without stalls"
+    if not meta["batch_cycles"]:
+        return f"one batch tells no interval between batches, {planned}"
+    return f"the last batch took {meta['batch_cycles'][-1]:,} with stalls in {meta['stall']:.0%} of cycles; {planned}"
 
 
 def _problems(options: CosimOptions) -> list[str]:
@@ -185,7 +195,10 @@ def _meta(
         "devices": len(delivered.devices),
         "cycles": outcome.cycles,
         "cycles_per_frame": outcome.cycles_per_frame,
+        "batch_cycles": list(outcome.batch_cycles),
+        "planned_batch_cycles": plan.batch_cycles,
         "planned_cycles_per_frame": plan.cycles_per_frame,
+        "stall": options.stall,
         "compared_words": outcome.compared_words,
         "equal": not outcome.mismatches,
         "mismatches": list(outcome.mismatches),

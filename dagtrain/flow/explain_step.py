@@ -17,6 +17,7 @@ from dagtrain.flow.place_step import COMMAND, PlaceOptions, load_searched, searc
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
+from dagtrain.rates import rate_text
 from placement.instance import Instance
 from placement.plan import Plan
 from placement.restrict import restrict
@@ -94,8 +95,9 @@ def lines(found: Explanation) -> Iterator[str]:
     """The answers in words."""
     plan = found.plan
     yield (
-        f"the search found {plan.throughput_fps:,.1f} frames/s, proven bound {plan.bound_fps:,.1f} at the levels "
-        f"priced, {plan.any_bound_fps:,.1f} for any folding; ports and memories as estimates"
+        f"the search found {rate_text(plan.steady_fps)} frames/s inside a batch, proven bound "
+        f"{rate_text(plan.bound_fps)} at the levels priced, {rate_text(plan.any_bound_fps)} for any folding; ports and "
+        "memories as estimates"
     )
     yield from (f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding)
     yield from _next_level(found.next_level)
@@ -110,7 +112,7 @@ def lines(found: Explanation) -> Iterator[str]:
     if not gaining:
         yield f"{MORE:+.0%} of any one resource of any one device gains nothing, and moves no bound"
     yield from (
-        f"one more {grown.part}: {grown.throughput_fps:,.1f} frames/s found, bound {grown.bound_fps:,.1f}"
+        f"one more {grown.part}: {rate_text(grown.throughput_fps)} frames/s found, bound {rate_text(grown.bound_fps)}"
         for grown in found.growth
     )
 
@@ -131,6 +133,6 @@ def _next_level(level: NextLevel | None) -> Iterator[str]:
     verdict = "proven impossible on this cluster" if level.refuted else "not excluded by a bound"
     missing = f"; no configuration that fast for {', '.join(level.missing[:4])}" if level.missing else ""
     yield (
-        f"next level: {level.throughput_fps:,.1f} frames/s at {level.cycles_per_frame:,} cycles a frame needs at least "
-        f"{needs}: {verdict}{missing}"
+        f"next level: {rate_text(level.throughput_fps)} frames/s at {level.cycles_per_frame:,} cycles a frame needs at "
+        f"least {needs}: {verdict}{missing}"
     )

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
@@ -125,13 +123,12 @@ def run(
     depends = {**problem, **{name: getattr(options, name) for name in EFFORT}, "begun_from": begun_from}
     notes = {"problem": digest(problem), "begun_from": begun_from}
 
-    def leave(found: SplitPlan, last: bool = False) -> None:
+    def leave(found: SplitPlan) -> None:
         def write(folder: Path) -> None:
             if found.planner is not whole:
                 save_graph(found.planner.graph, folder / GRAPH)
-            training = _training(found, cluster) if last else None
             seconds = round(deadline.spent_seconds, 1)
-            _write(folder, found, options.devices, {**notes, "training": training, "seconds": seconds})
+            _write(folder, found, options.devices, {**notes, "seconds": seconds})
 
         workspace.leave("place", depends, write)
 
@@ -142,16 +139,17 @@ def run(
             if lost:
                 warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
                 found = replace(found, warnings=(warning, *found.warnings))
-            leave(found, last=True)
+            leave(found)
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND)
     lines = (
-        *_training_lines(meta["training"]),
-        f"{rate_text(plan.throughput_fps)} frames/s inside a batch, {plan.cycles_per_frame:,} cycles a frame "
-        f"({plan.status}); "
-        f"proven bound {plan.bound_fps:,.1f} at the levels priced, gap {plan.gap:.2%}; "
-        f"{plan.any_bound_fps:,.1f} for any folding",
+        f"{training_text(plan.throughput_fps)} frames/s in training: a batch of {plan.batch_frames} frames with "
+        f"staleness {plan.staleness_frames} takes {plan.batch_cycles:,} cycles",
+        f"{rate_text(plan.steady_fps)} frames/s inside a batch: {plan.cycles_per_frame:,} cycles a frame "
+        f"({plan.status}); no plan has more than {rate_text(plan.bound_fps)} there at the levels priced, nor than "
+        f"{rate_text(plan.any_bound_fps)} with any folding (proven), and training is no faster than that; gap inside a "
+        f"batch {plan.steady_gap:.2%}, in training {plan.gap:.2%}",
         *(f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding),
         *(
             f"{use.device} ({use.part}): {use.items} nodes, {use.dsp}/{use.dsp_capacity} DSP, "
@@ -164,7 +162,7 @@ def run(
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
     # beside the plan, whose bytes depend on its inputs alone
-    measured = {name: meta[name] for name in ("seconds", "finished", "splits", "training")}
+    measured = {name: meta[name] for name in ("seconds", "finished", "splits")}
     return StepResult("place", folder, done, lines, {**json.loads(plan.to_json()), **measured})
 
 
@@ -394,30 +392,6 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     return found
 
 
-def _training(found: SplitPlan, cluster: Cluster) -> dict[str, object]:
-    """What training in whole batches gets of a plan: at the end of each, the pipeline may have to wait for weights."""
-    plan, graph = found.planned.plan, found.planner.graph
-    time = plan_time(plan, graph, cluster)
-    # links or memory may be slower than all engines
-    cycles = max(time.cycles, time.batch * plan.cycles_per_frame)
-    return {
-        "batch_frames": time.batch,
-        "staleness_frames": graph.recipe.staleness,
-        "batch_cycles": cycles,
-        "throughput_fps": float(Fraction(plan.clock_hz * time.batch, cycles)),
-    }
-
-
-def _training_lines(training: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Nothing is known of a plan that was written while the search went on."""
-    if training is None:
-        return ()
-    return (
-        f"{training_text(training['throughput_fps'])} frames/s of training: a batch of {training['batch_frames']} "
-        f"frames with staleness {training['staleness_frames']} takes {training['batch_cycles']:,} cycles",
-    )
-
-
 def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, Any]) -> None:
     planned, searched = found.planned, found.planned.searched
     assert searched is not None
@@ -458,9 +432,9 @@ def _warnings(graph: Graph, plan: Plan, needed: int) -> list[str]:
     recipe = graph.recipe
     if recipe.staleness >= needed:
         return []
-    lost = (needed - recipe.staleness) / recipe.batch
+    lost = 1 - plan.throughput_fps / plan.steady_fps
     return [
-        f"warning: the placed pipeline is {needed} frames deep, the recipe's staleness is {recipe.staleness}: it waits "
-        f"about {needed - recipe.staleness} frames in every batch of {recipe.batch}, which costs about "
-        f"{lost / (1 + lost):.0%} of {plan.throughput_fps:,.1f} frames/s; raise the recipe's staleness or batch"
+        f"warning: the placed pipeline is {needed} frames deep, the recipe's staleness is {recipe.staleness}: each "
+        f"batch of {recipe.batch} waits for its weights, and training gets {lost:.0%} less than the "
+        f"{rate_text(plan.steady_fps)} frames/s inside a batch; raise the recipe's staleness or batch"
     ]

@@ -99,13 +99,13 @@ class Splitter:
     ) -> tuple[SplitPlan | None, bool]:
         """The plan with these parts, None where that is not faster; and whether the search was ended."""
         planner = self.planner(parts)
-        planner.known_cycles = found.planned.plan.cycles_per_frame
+        planner.known_cycles = found.planned.plan.training_cycles
         self._keeping(planner, parts)
         better = None
         try:
             if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
                 planned = planner.run()
-                if planned.plan.cycles_per_frame < found.planned.plan.cycles_per_frame:
+                if planned.plan.training_cycles < found.planned.plan.training_cycles:
                     better = SplitPlan(planned, planner, parts)
         except (InfeasibleError, OutOfTimeError):
             # the deadline, or the placement has no room for its network ports
@@ -116,7 +116,7 @@ class Splitter:
         """Have plans of this planner kept that are faster than those before."""
 
         def keep(planned: Planned) -> None:
-            if planner.known_cycles is None or planned.plan.cycles_per_frame < planner.known_cycles:
+            if planner.known_cycles is None or planned.plan.training_cycles < planner.known_cycles:
                 self.keep(SplitPlan(planned, planner, parts))
 
         planner.keep = keep

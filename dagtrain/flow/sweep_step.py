@@ -7,6 +7,7 @@ of its own, so an interrupted sweep goes on where it was.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read
 from dagtrain.ir import Graph
 from dagtrain.planning.planner import Planner
 from dagtrain.progress import Progress, Silent
+from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
@@ -36,6 +38,8 @@ from placement.search import SearchOptions
 EVERY_SIZE = 4
 # the sweep goes to so many times the cluster
 LARGEST = 2
+# what a point tells of a plan
+MEASURED = ("used_devices", "throughput_fps", "steady_fps", "bound_fps", "dsp", "dsp_capacity")
 # a plan this close to its bound is good enough for a curve
 GAP = 0.02
 
@@ -52,7 +56,8 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "devices": file_digest(options.devices),
         **{name: value for name, value in asdict(options).items() if name != "devices"},
     }
-    points, done = [], False
+    points: list[dict[str, Any]] = []
+    done = False
     sizes = sweep_sizes(len(cluster.devices))
     progress.begin("sweep", len(sizes))
     for size in sizes:
@@ -64,7 +69,8 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
             write_text(folder / "point.json", json.dumps(point, indent=1) + "\n")
 
         done |= workspace.run(step, depends, work)
-        points.append(dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep")))
+        point = dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep"))
+        points.append(_no_slower(point, points, options))
         progress.advance(note=_line(points[-1]))
     progress.end()
     folder = workspace.folder("sweep")
@@ -106,30 +112,46 @@ def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: Search
             # a point is of a search that went to its end
             raise KeyboardInterrupt
     except (InfeasibleError, OutOfTimeError, FoldingError) as error:
-        return {**base, "throughput_fps": None, "bound_fps": None, "dsp_share": None, "why": str(error)}
-    used, there_are = (sum(getattr(use, name) for use in plan.devices) for name in ("dsp", "dsp_capacity"))
+        return {**base, **dict.fromkeys(MEASURED), "why": str(error)}
     return {
         **base,
+        "used_devices": len({item.device for item in plan.items}),
         "throughput_fps": plan.throughput_fps,
+        "steady_fps": plan.steady_fps,
         "bound_fps": plan.bound_fps,
-        "dsp_share": used / max(1, there_are),
+        "dsp": sum(use.dsp for use in plan.devices),
+        "dsp_capacity": sum(use.dsp_capacity for use in plan.devices),
         "why": "; ".join(f"{binding.kind}: {binding.reason}" for binding in plan.binding),
     }
+
+
+def _no_slower(point: dict[str, Any], fewer: Sequence[Mapping[str, Any]], options: PlaceOptions) -> dict[str, Any]:
+    """The point of one size, with the plan of a smaller one where that trains faster: it is one of this size too, whose
+    further devices are empty, unless something is pinned."""
+    planned = [entry for entry in fewer if entry["throughput_fps"] is not None]
+    best = max(planned, key=lambda entry: float(entry["throughput_fps"]), default=None)
+    if best is None or options.pins or (point["throughput_fps"] or 0.0) >= best["throughput_fps"]:
+        return point
+    return {**point, **{name: best[name] for name in ("used_devices", "throughput_fps", "steady_fps", "dsp", "why")}}
 
 
 def _line(point: dict[str, Any]) -> str:
     if point["throughput_fps"] is None:
         return f"{point['devices']} devices: no plan: {point['why']}"
+    empty = point["devices"] - point["used_devices"]
     return (
-        f"{point['devices']} devices: {point['throughput_fps']:,.1f} frames/s, bound {point['bound_fps']:,.1f}, "
-        f"{point['dsp_share']:.0%} of the DSP blocks"
+        f"{point['devices']} devices{f', {empty} of them empty' if empty else ''}: "
+        f"{training_text(point['throughput_fps'])} frames/s in training, {rate_text(point['steady_fps'])} inside a "
+        f"batch, where at most {rate_text(point['bound_fps'])} are possible, "
+        f"{point['dsp'] / max(1, point['dsp_capacity']):.0%} of the DSP blocks"
     )
 
 
 def _chart(graph: Graph, cluster: Cluster, points: list[dict[str, Any]]) -> str:
     planned = [point for point in points if point["throughput_fps"] is not None]
     series = {
-        "plan": [(point["devices"], point["throughput_fps"]) for point in planned],
-        "proven bound": [(point["devices"], point["bound_fps"]) for point in planned],
+        "training": [(point["devices"], point["throughput_fps"]) for point in planned],
+        "inside a batch": [(point["devices"], point["steady_fps"]) for point in planned],
+        "proven bound inside a batch": [(point["devices"], point["bound_fps"]) for point in planned],
     }
     return line_chart(f"{graph.name} on {cluster.name}, more or fewer of it", "devices", "frames/s", series)

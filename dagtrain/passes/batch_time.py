@@ -17,9 +17,10 @@ its pace, so the batch takes as long as it does where it takes longest.  The rec
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -27,14 +28,22 @@ import numpy as np
 from dagtrain.ir import Graph, Node, is_delayed
 from hdl.link import elements_per_word
 from hdl.passage import LONG_AGO, Flow, Passage
+from hdl.recipe import Recipe
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
+from hdl.tensor import Port
 
-# batches that take as long as one another when it repeats; batches after which it does, if ever
-ALIKE = 3
+# batches that take as long as one another when it repeats, with staleness 0, where a batch knows of the one before
+# only, and with more; batches after which it does, if ever
+ALIKE_DRAINED, ALIKE = 2, 3
 MOST_BATCHES = 12
 # cycles by which batches may differ that are called alike: flows are kept at some elements only
 SAME_CYCLES = 0.5
+
+
+# batches so many times as long are reckoned from two that are a frame apart, of at least so many frames
+MUCH_LONGER = 4
+SHORT_BATCH = 4
 
 
 # cycles through the network ports at both ends of a stream: packing, merging, splitting, the receiver's FIFO
@@ -73,48 +82,83 @@ class BatchTime:
         return Fraction(self.cycles, self.batch)
 
 
+class _When(enum.Enum):
+    """What comes at a sink."""
+
+    # a tensor with every frame
+    FRAME = "frame"
+    # one with the last frame of a batch
+    BATCH = "batch"
+    # the weights of a frame's version, which left a batch or more before
+    VERSION = "version"
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A node, with what it is asked for every frame worked out."""
+
+    passage: Passage
+    # (sink, edge, what lies on it, when it comes)
+    sinks: tuple[tuple[str, str, Way, _When], ...]
+    # source -> (edge, whether it leaves once a batch)
+    sources: Mapping[str, tuple[str, bool]]
+
+    @classmethod
+    def of(cls, node: Node, ways: Mapping[str, Way]) -> _Step:
+        """Of a node of the folded graph."""
+        layer = node.layer
+
+        def when(port: Port) -> _When:
+            if is_delayed(layer, port):
+                return _When.VERSION
+            return _When.BATCH if port.tensor.kind.per_batch else _When.FRAME
+
+        sinks = ((port.name, node.inputs[port.name], when(port)) for port in layer.sinks)
+        sources = {port.name: (node.outputs[port.name], port.tensor.kind.per_batch) for port in layer.sources}
+        return cls(Passage(layer), tuple((name, edge, ways[edge], comes) for name, edge, comes in sinks), sources)
+
+
 class BatchClock:
     """A folded streaming graph, frame after frame."""
 
-    def __init__(self, graph: Graph, ways: Mapping[str, Way]) -> None:
-        self.graph = graph
-        self.ways = ways
-        self.passages = {node.name: Passage(node.layer) for node in graph.nodes}
+    def __init__(self, graph: Graph, ways: Mapping[str, Way], recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.steps = [_Step.of(node, ways) for node in graph.nodes]
         # edge -> when each version of its weights had left, the first one of an update first
         self.versions: dict[str, list[float]] = {}
         # edge -> how the last frame passed at its producer
         self.offered: dict[str, Flow] = {}
         self.frames = 0
+        # whether a node waited for nothing but its weights; who asks resets it
+        self.waited = False
 
     def frame(self) -> None:
         """Takes one more frame through the graph."""
-        recipe = self.graph.recipe
-        ends_batch = (self.frames + 1) % recipe.batch == 0
-        version = recipe.version(self.frames)
-        for node in self.graph.nodes:
-            if ends_batch or not node.layer.works_per_batch:
-                self._node(node, version, ends_batch)
+        ends_batch = (self.frames + 1) % self.recipe.batch == 0
+        version = self.recipe.version(self.frames)
+        for step in self.steps:
+            if ends_batch or not step.passage.works_per_batch:
+                self._take(step, version, ends_batch)
         self.frames += 1
 
-    def _node(self, node: Node, version: int, ends_batch: bool) -> None:
-        layer = node.layer
-        if not layer.sinks:
-            made = self.passages[node.name].host()
+    def _take(self, step: _Step, version: int, ends_batch: bool) -> None:
+        if not step.sinks:
+            made = step.passage.host()
         else:
             arriving: dict[str, Flow] = {}
             weights = LONG_AGO
-            for port in layer.sinks:
-                edge = node.inputs[port.name]
-                if is_delayed(layer, port):
+            for name, edge, way, when in step.sinks:
+                if when is _When.VERSION:
                     if version:
-                        weights = max(weights, self.versions[edge][version - 1] + self.ways[edge].cycles)
-                elif ends_batch or not port.tensor.kind.per_batch:
-                    arriving[port.name] = self.ways[edge].arriving(self.offered[edge])
-            made = self.passages[node.name].frame(arriving, weights, ends_batch=ends_batch)
+                        weights = max(weights, self.versions[edge][version - 1] + way.cycles)
+                elif ends_batch or when is _When.FRAME:
+                    arriving[name] = way.arriving(self.offered[edge])
+            made = step.passage.frame(arriving, weights, ends_batch=ends_batch)
+            self.waited |= step.passage.waited
         for name, flow in made.items():
-            edge = node.outputs[name]
+            edge, per_batch = step.sources[name]
             self.offered[edge] = flow
-            if layer.port(name).tensor.kind.per_batch:
+            if per_batch:
                 self.versions.setdefault(edge, []).append(flow.last)
 
     def ends(self) -> list[float]:
@@ -125,22 +169,47 @@ class BatchClock:
 def batch_time(graph: Graph, ways: Mapping[str, Way]) -> BatchTime:
     """Cycles of one batch in the long run.
 
+    Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
+    batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
+    much as the slowest engine takes.
+
     Args:
         graph: folded, streaming.
         ways: edge -> what lies on it (`edge_ways`)."""
-    clock, batch = BatchClock(graph, ways), graph.recipe.batch
+    recipe = graph.recipe
+    slowest = max(node.layer.cycles_per_frame for node in graph.nodes)
+    short = SHORT_BATCH
+    while short * MUCH_LONGER <= recipe.batch:
+        # the frames that may be stale are some of one batch, or so many that nothing ever waits
+        some, all_of_it = 2 * (recipe.staleness + 1) <= short, recipe.staleness >= short
+        if some or all_of_it:
+            cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short))
+            if some or not waited:
+                one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1))
+                more = cycles - one_less
+                if more >= slowest - 2 * SAME_CYCLES:
+                    return BatchTime(recipe.batch, math.ceil(cycles + (recipe.batch - short) * more))
+        short *= 2
+    return BatchTime(recipe.batch, math.ceil(_long_run(graph, ways, recipe.batch, recipe.staleness)[0]))
+
+
+def _long_run(graph: Graph, ways: Mapping[str, Way], batch: int, staleness: int) -> tuple[float, bool]:
+    """Cycles of a batch once all take as long, and whether anything waited for weights in the last one."""
+    clock = BatchClock(graph, ways, replace(graph.recipe, batch=batch, staleness=staleness))
+    alike = ALIKE if staleness else ALIKE_DRAINED
     before: list[float] = []
     slowest: list[float] = []
     for _ in range(MOST_BATCHES):
+        clock.waited = False
         for _ in range(batch):
             clock.frame()
         ends = clock.ends()
         if before:
             slowest.append(max(end - earlier for end, earlier in zip(ends, before, strict=True)))
-        if len(slowest) >= ALIKE and max(slowest[-ALIKE:]) - min(slowest[-ALIKE:]) < SAME_CYCLES:
+        if len(slowest) >= alike and max(slowest[-alike:]) - min(slowest[-alike:]) < SAME_CYCLES:
             break
         before = ends
-    return BatchTime(batch, math.ceil(slowest[-1]))
+    return slowest[-1], clock.waited
 
 
 def edge_ways(

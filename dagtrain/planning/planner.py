@@ -25,15 +25,17 @@ from dagtrain.planning.carry import carried_over, places_of, reserving
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.prices import ON_CHIP, PricedLevel, Prices, level_key
+from dagtrain.planning.rate import plan_time, with_rate
 from dagtrain.planning.results import Planned, Searched, Start, faster, with_any_bound, with_bound
 from dagtrain.progress import Progress
+from dagtrain.rates import rate_text, training_text
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.estimate import Estimator
 from hdl.layers.base import Home
 from hdl.tensor import Kind
 from placement.cluster import Cluster
 from placement.deadline import Deadline, Ended
-from placement.instance import RESOURCES, Instance
+from placement.instance import RESOURCES, Device, Instance
 from placement.plan import Bound, Plan
 from placement.search import Progress as SearchProgress
 from placement.search import SearchOptions, Solver, find_plan, plan_from_assignment
@@ -99,8 +101,8 @@ class Planner:
     deadline: Deadline = field(default_factory=Deadline)
     # told of every plan that holds and is faster than the one before
     keep: Callable[[Planned], None] = lambda _: None
-    # T of a plan that there is of another graph of the network: slower ones are of no use
-    known_cycles: int | None = None
+    # cycles a frame of training with another plan that there is of the network: slower ones are of no use
+    known_cycles: Fraction | None = None
     # seconds by what they went into
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     # the best plan that holds; the best placement found, with estimates for network ports, and the levels priced for it
@@ -139,7 +141,22 @@ class Planner:
             if self._best is None:
                 raise
         assert self._best is not None, "a search that ends has a plan"
+        if not self._fast_enough(self._best.plan):
+            raise self._too_slow(self._best.plan)
         return self._best
+
+    def _fast_enough(self, plan: Plan) -> bool:
+        """Whether training with a plan is as fast as the user wants it at least."""
+        least = self.search.least_fps
+        return least is None or Fraction(plan.clock_hz) / plan.training_cycles >= least
+
+    def _too_slow(self, plan: Plan) -> InfeasibleError:
+        return InfeasibleError(
+            f"{plan.instance}: the best plan found trains {training_text(plan.throughput_fps)} frames/s in batches of "
+            f"{plan.batch_frames} with staleness {plan.staleness_frames}, and {self.search.least_fps:g} are wanted; "
+            f"inside a batch it has {rate_text(plan.steady_fps)}: raise the recipe's staleness or batch, or relax "
+            "--least-fps"
+        )
 
     def _run_with(self, relayed: Collection[str]) -> Planned:
         """Go on from a plan with these relays."""
@@ -170,8 +187,54 @@ class Planner:
         # at its goal already, it is tidied at least
         best = self._better(best, levels, self.search)
         planner, best = self._with_relays(best, levels) or (self, best)
-        planned = planner._with_links(best, levels)
-        self._take(replace(planned, searched=planner._searched(best, levels, finished=not self._looking.over)))
+        planned, self._priced = planner._with_links(best, levels), best
+        searched = planner._searched(best, levels, finished=False)
+        self._take(replace(planned, searched=searched))
+        if self.known_cycles is None:
+            self._on_fewer_devices(searched)
+        assert self._best is not None, "a plan was taken"
+        assert self._best.searched is not None, "the planner's own plans know their search"
+        self._best = replace(self._best, searched=replace(self._best.searched, finished=not self._looking.over))
+
+    def _on_fewer_devices(self, searched: Searched) -> None:
+        """Plans on the cluster's first devices only, which may train faster: what waits for the weights of the batch
+        before goes a shorter way.  ``searched`` is the search on all of them, whose bounds hold for fewer."""
+        assert self._best is not None, "there is a plan on all devices"
+        usable = [device.name for device in self._usable_devices]
+        spread = self._best.plan
+        if len({item.device for item in spread.items}) == 1:
+            return
+        # the plan's batch if nothing crossed the network: more is not to be gained
+        alone = plan_time(spread, self.graph, self.cluster, together=True).cycles
+        for count in range(1, len(usable)):
+            rest = tuple(usable[count:])
+            if set(self.pins.values()) & set(rest):
+                continue
+            fewer = self._without(rest, searched)
+            slower = max(0, fewer._least_cycles() - spread.cycles_per_frame)
+            promised = Fraction(alone, spread.batch_frames) + slower
+            if promised * LEAST_RATIO >= self._best.plan.training_cycles:
+                continue
+            fewer.known_cycles = self._best.plan.training_cycles
+            try:
+                fewer._improve()
+            except Ended:
+                raise
+            except (InfeasibleError, OutOfTimeError, FoldingError):
+                continue
+
+    def _without(self, devices: tuple[str, ...], searched: Searched) -> Planner:
+        """A planner that leaves these devices empty too, with the same prices; its plans are taken as this one's."""
+
+        def keep(planned: Planned) -> None:
+            plan = replace(with_bound(planned.plan, searched.plan), binding=planned.plan.binding)
+            self._take(Planned(plan, planned.instance, searched))
+
+        search = replace(self.search, exclude=(*self.search.exclude, *devices), least_fps=None)
+        fewer = replace(self, search=search, start=None, keep=keep)
+        fewer.warnings = self.warnings
+        fewer.__dict__.update(prices=self.prices, foldings=self.foldings, _any_bound=self._any_bound)
+        return fewer
 
     def _begun(self, least: int) -> tuple[Plan, tuple[int, ...]]:
         """The first placement that is worth going on from, and its levels; if it will take long, a plan of small
@@ -216,7 +279,7 @@ class Planner:
         """Keep a placement found, links and homes priced in, if it holds and is faster than the plan so far; the first
         one at slower levels, if it must be."""
         self._found = found, levels
-        known = self._best.plan.cycles_per_frame if self._best is not None else self.known_cycles
+        known = self._best.plan.training_cycles if self._best is not None else self.known_cycles
         if found is self._priced or (known is not None and found.cycles_per_frame >= known):
             return
         planned = self._holding(found, found) if known is not None else self._with_links(found, levels)
@@ -227,18 +290,20 @@ class Planner:
     def _take(self, planned: Planned) -> None:
         """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further."""
         best = self._best
-        if best is None or planned.plan.cycles_per_frame <= best.plan.cycles_per_frame:
+        if best is None or planned.plan.training_cycles <= best.plan.training_cycles:
             self._best = planned
         elif {item.item for item in planned.plan.items} == {item.item for item in best.plan.items}:
             self._best = replace(best, plan=with_bound(best.plan, planned.plan), searched=planned.searched)
-        if best is None or planned.plan.cycles_per_frame < best.plan.cycles_per_frame:
+        faster_than_best = best is None or planned.plan.training_cycles < best.plan.training_cycles
+        if faster_than_best and self._fast_enough(planned.plan):
             self.keep(planned)
 
     def _close(self) -> None:
         """Hold what an ended search had found, in the time that was left for it, or until Ctrl-C comes once more."""
-        if self._found is None:
+        whole, closing = self.deadline, self.deadline.closing()
+        if self._found is None or closing.over:
             return
-        whole, self.deadline = self.deadline, self.deadline.closing()
+        self.deadline = closing
         try:
             self._hold(*self._found)
         except (Ended, InfeasibleError, FoldingError):
@@ -292,10 +357,9 @@ class Planner:
         instance = self.prices.instance(self.start.levels, self._looking)
         found = violations(instance, self.start.plan)
         if found:
-            fps = self.start.plan.throughput_fps
+            fps = rate_text(self.start.plan.throughput_fps)
             self.warnings.append(
-                f"warning: the search starts over, its earlier plan of {fps:,.1f} frames/s is not valid any more: "
-                f"{found[0]}"
+                f"warning: the search starts over, its earlier plan of {fps} frames/s is not valid any more: {found[0]}"
             )
             return None
         return self.start.plan, self.start.levels
@@ -383,10 +447,15 @@ class Planner:
 
     # ---- levels
 
+    @property
+    def _usable_devices(self) -> list[Device]:
+        """Devices that the search may use."""
+        return [device for device in self.cluster.placement_devices() if device.name not in self.search.exclude]
+
     def _least_cycles(self) -> int:
         """The least T at which the multipliers of all engines fit the cluster."""
         macs = sum(node.layer.macs for node in self.graph.nodes)
-        blocks = sum(device.dsp for device in self.cluster.placement_devices())
+        blocks = sum(device.dsp for device in self._usable_devices)
         cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
         while True:
             try:
@@ -422,7 +491,7 @@ class Planner:
 
     def _predicted_cycles(self, slow: int) -> int:
         """About the level at which blocks run out, if what every node needs at least grows with its pace."""
-        devices = self.cluster.placement_devices()
+        devices = self._usable_devices
         shares: list[float] = []
         for resource in RESOURCES:
             there = sum(int(getattr(device, resource)) for device in devices)
@@ -610,7 +679,10 @@ class Planner:
                 break
             homes = wanted
         self._check_memories(plan, level)
-        return Planned(plan if found is None else with_bound(plan, found), instance)
+        self.deadline.check()
+        return Planned(
+            with_rate(plan if found is None else with_bound(plan, found), self.graph, self.cluster), instance
+        )
 
     def _check_memories(self, plan: Plan, level: PricedLevel) -> None:
         """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
@@ -637,10 +709,10 @@ class Planner:
 
 def _standing(state: SearchProgress) -> str:
     """Where a search stands: the best plan so far, the bound, the gap between them."""
-    bound = f"{state.bound_fps:,.1f} fps"
+    bound = f"{rate_text(state.bound_fps)} fps"
     if state.throughput_fps is None or state.gap is None:
         return f"{state.stage}: no plan yet, at most {bound}"
-    return f"{state.stage}: {state.throughput_fps:,.1f} of at most {bound}, gap {state.gap:.2%}"
+    return f"{state.stage}: {rate_text(state.throughput_fps)} of at most {bound}, gap {state.gap:.2%}"
 
 
 def _multipliers(graph: Graph) -> int:

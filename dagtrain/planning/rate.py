@@ -13,23 +13,38 @@ from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.schedule import schedule
 from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace
 from placement.cluster import Cluster
-from placement.plan import Plan
+from placement.plan import Plan, with_batch
 
 # cycles between the network ports of two devices that a plan reckons with: a microsecond at 200 MHz, as
 # `dagtrain cosim` has it unless told otherwise
 PLANNED_NETWORK_CYCLES = 200
 
 
-def plan_time(plan: Plan, graph: Graph, cluster: Cluster, network_cycles: int = PLANNED_NETWORK_CYCLES) -> BatchTime:
-    """Cycles of a batch with the engines, FIFOs, memories and links of a plan.
+def with_rate(plan: Plan, graph: Graph, cluster: Cluster, network_cycles: int = PLANNED_NETWORK_CYCLES) -> Plan:
+    """The plan with the rate of training in whole batches.
 
     ``graph`` is the one that is placed; relays may be in it or not."""
+    time = plan_time(plan, graph, cluster, network_cycles)
+    return with_batch(plan, time.batch, graph.recipe.staleness, time.cycles)
+
+
+def plan_time(
+    plan: Plan,
+    graph: Graph,
+    cluster: Cluster,
+    network_cycles: int = PLANNED_NETWORK_CYCLES,
+    *,
+    together: bool = False,
+) -> BatchTime:
+    """Cycles of a batch with the engines, FIFOs, memories and links of a plan.
+
+    ``together``: as if all of it stood on one device."""
     choices, pace = plan_choices(plan), plan_pace(plan)
     relays = [edge for edge in relayed_edges(graph, choices) if relay_of(edge) not in graph.by_name]
     chosen = move_memories(insert_relays(graph, relays), memory_homes(choices))
     folded = fold_graph(chosen, pace.folds)
     dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
-    placed = {item.item: item.device for item in plan.items}
+    placed = {item.item: "" if together else item.device for item in plan.items}
     crossing = {
         edge: NETWORK_CYCLES
         for edge, producer, _source, consumer, _sink in folded.edges

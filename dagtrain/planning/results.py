@@ -52,7 +52,7 @@ class Start:
 def faster(best: Planned | None, other: Planned | None) -> Planned | None:
     if best is None or other is None:
         return best or other
-    return min(best, other, key=lambda planned: planned.plan.cycles_per_frame)
+    return min(best, other, key=lambda planned: planned.plan.training_cycles)
 
 
 def with_bound(plan: Plan, found: Plan) -> Plan:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
 from dagtrain.report.contents import (
     WELL_USED,
@@ -42,6 +43,8 @@ def render(contents: Contents) -> str:
     )
     environment.filters["count"] = _count
     environment.filters["ns"] = lambda ps: f"{ps / 1000:.2f}"
+    environment.filters["rate"] = rate_text
+    environment.filters["training"] = training_text
     environment.filters["percent"] = lambda value: f"{value:.1%}"
     return environment.get_template(TEMPLATE).render(
         contents=contents,

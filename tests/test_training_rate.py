@@ -1,0 +1,81 @@
+"""`dagtrain place` plans for what training gets: whole batches with the recipe's staleness."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.planning.rate import plan_time
+from dagtrain.rates import rate_text, training_text
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs
+
+# of each board so much that both are needed for the fastest pace, and one is enough for half of it
+TIGHT = CLUSTER.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nutilisation = { dsp = 0.11 }")
+
+
+def placed(root: Path, recipe: str, *words: str) -> Case:
+    """The tiny network placed on two tight boards."""
+    case = new_case(root)
+    case.write("cluster.toml", TIGHT)
+    imported = case.step("import", "--recipe", case.write("recipe.toml", recipe))
+    assert imported.code == 0, imported.error
+    outcome = case.step("place", *words)
+    assert outcome.code == 0, outcome.error
+    return case
+
+
+def used(case: Case) -> set[str]:
+    return {item.device for item in load_plan(case.workspace).items}
+
+
+def test_one_device_is_chosen_where_batches_are_short_and_none_may_be_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    short = placed(tmp_path / "short", "batch = 4\n")
+    assert used(short) == {"head"}
+    stale = placed(tmp_path / "stale", "batch = 64\nstaleness = 64\n")
+    assert used(stale) == {"head", "worker"}
+    slow, fast = load_plan(short.workspace), load_plan(stale.workspace)
+    assert slow.steady_fps < fast.steady_fps
+    # the other way round, it would be slower: both at the pace of the two, with what batches cost there
+    both = load_plan(placed(tmp_path / "both", "batch = 4\n", "--pin", "y_node=worker").workspace)
+    assert both.throughput_fps < slow.throughput_fps
+
+
+def test_what_a_plan_says_of_training_follows_from_graph_and_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = placed(tmp_path, "batch = 8\nstaleness = 2\n")
+    plan, cluster = load_plan(case.workspace), load_plan_cluster(case.workspace)
+    time = plan_time(plan, load_placed_graph(case.workspace), cluster)
+    assert (plan.batch_frames, plan.staleness_frames, plan.batch_cycles) == (8, 2, time.cycles)
+    assert plan.training_cycles == Fraction(time.cycles, 8) > plan.cycles_per_frame
+    assert plan.throughput_fps == plan.clock_hz * 8 / time.cycles
+    assert plan.steady_fps == plan.clock_hz / plan.cycles_per_frame
+    shown = case.step("place").out
+    assert (
+        f"{training_text(plan.throughput_fps)} frames/s in training: a batch of 8 frames with staleness 2 takes "
+        f"{plan.batch_cycles:,} cycles\n" in shown
+    )
+    assert f"{rate_text(plan.steady_fps)} frames/s inside a batch: {plan.cycles_per_frame:,} cycles a frame" in shown
+    assert f"gap inside a batch {plan.steady_gap:.2%}, in training {plan.gap:.2%}" in shown
+    record = json.loads((case.out / "place" / "plan.json").read_text())
+    assert record["throughput_fps"] < record["steady_fps"] <= record["bound_fps"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(16_937.4, "16,940"), (62.443, "62.44"), (0.03123, "0.03123"), (999.96, "1,000"), (8.0, "8.000"), (0.0, "0")],
+)
+def test_rates_are_printed_with_four_digits(rate: float, text: str) -> None:
+    assert rate_text(rate) == text
+
+
+def test_rates_of_training_are_printed_with_three_digits() -> None:
+    assert [training_text(rate) for rate in (16_937.4, 62.44, 0.9996)] == ["16,900", "62.4", "1.00"]
