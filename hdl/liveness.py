@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from myhdl import ConcatSignal, concat, intbv, modbv
@@ -13,6 +13,7 @@ from myhdl._Signal import _Signal
 from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Comparison, Logic, Node, Op, settle_zeros
 from hdl.equal_bits import EqualBits
 from hdl.expressions import Visitor, augmented
+from hdl.gates import Run
 from hdl.intervals import GeneratorAnalysis, generators
 from hdl.mapping import Driver
 from hdl.ranges import Interval, combine
@@ -53,9 +54,12 @@ class Liveness:
         """Mask of the bits of a memory's words that matter and aren't always zero."""
         return self._bits(self._arrays.get(id(array[0])))
 
-    def bit_number(self, signal: Any, bit: int) -> int:
-        """The same number for bits that always hold the same, one of `CONSTANTS` for a bit that never changes."""
-        return self._equal.number(self.store(signal), bit)
+    def origins(self, signal: Any, mask: int) -> Iterator[tuple[int, int, Run]]:
+        """(lowest bit, those of it in ``mask``, origins) of runs of a signal's bits, as `hdl.equal_bits` has them."""
+        for at, run in self._equal.origins(self.store(signal), mask):
+            wanted = mask >> at & ((1 << run.width) - 1)
+            if wanted:
+                yield at, wanted, run
 
     def _bits(self, node: Node | None) -> int:
         return node.live & ~node.zeros if node is not None else 0

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hdl.dataflow import EVERY_BIT, Node
-from hdl.equal_bits import CONSTANTS
-from hdl.gates import TABLE_INPUTS
+from hdl.gates import ONE, TABLE_INPUTS, ZERO, Run
 from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.liveness import Liveness, trace
 from hdl.mapping import Driver, Mapper
@@ -206,7 +205,8 @@ class _Counter(Visitor):
     """Collects events of all generators of a hierarchy."""
 
     def __init__(self) -> None:
-        self.written: dict[int, tuple[Any, set[int]]] = {}
+        # register -> its bits that anything writes
+        self.written: dict[int, tuple[Any, int]] = {}
         # register -> range of all values written; missing once a part alone is written
         self.ranges: dict[int, Interval | None] = {}
         self.memory_writes: dict[int, Any] = {}
@@ -247,7 +247,8 @@ class _Counter(Visitor):
         signal = event.target
         width = 1 if signal._type is bool else signal._nrbits
         high, low = event.bits or (width, 0)
-        self.written.setdefault(id(signal), (signal, set()))[1].update(range(low, high))
+        known_bits = self.written.get(id(signal), (signal, 0))[1]
+        self.written[id(signal)] = signal, known_bits | ((1 << high) - (1 << low))
         start = int(signal._init)
         known = self.ranges.get(id(signal), Interval(start, start))
         self.ranges[id(signal)] = known.join(event.result) if known and event.bits is None else None
@@ -269,21 +270,20 @@ class _Counter(Visitor):
             for signal in self.outputs.get(key, {}).values():
                 if id(signal) not in output_signals:
                     output_signals.add(id(signal))
-                    outputs[shape] += len(self._register_bits(signal, live))
+                    outputs[shape] += self._register_bits(signal, live).bit_count()
                     read[live.store(signal)] = shape
         work = _Products()
         for target, event in self.products:
             if _live_bits(target, live):
                 work.add(event)
         kept: dict[int, int] = {}
-        seen = set(CONSTANTS)
+        # what registers hold, as bits of origins; constants need none
+        seen = {ZERO: EVERY_BIT, ONE: EVERY_BIT}
         registers = 0
         for key, (signal, _) in self.written.items():
             if key in members:
                 continue
-            fresh = {bit: live.bit_number(signal, bit) for bit in self._register_bits(signal, live)}
-            kept[key] = sum(1 << bit for bit, number in fresh.items() if number not in seen)
-            seen.update(fresh.values())
+            kept[key] = _fresh(live.origins(signal, self._register_bits(signal, live)), seen)
             registers += kept[key].bit_count() if key not in output_signals else 0
         targets = {id(driver): target for driver, target in live.drivers}
 
@@ -309,15 +309,31 @@ class _Counter(Visitor):
             {shape: bits for shape, bits in bare.items() if bits},
         )
 
-    def _register_bits(self, signal: Any, live: Liveness) -> list[int]:
+    def _register_bits(self, signal: Any, live: Liveness) -> int:
         """Written bits that matter; bits above the values ever written repeat the sign and cost nothing."""
-        bits, written = live.signal_bits(signal), self.written[id(signal)][1]
+        kept = live.signal_bits(signal) & self.written[id(signal)][1]
         written_range = self.ranges.get(id(signal))
         width = written_range.width if written_range else len(signal) if signal._type is not bool else 1
-        kept = {bit for bit in written if bits >> bit & 1}
-        if written_range and written_range.signed and any(bit >= width for bit in kept):
-            kept.add(width - 1)
-        return [bit for bit in kept if bit < width]
+        if written_range and written_range.signed and kept >> width:
+            kept |= 1 << (width - 1)
+        return kept & ((1 << width) - 1)
+
+
+def _fresh(origins: Iterable[tuple[int, int, Run]], seen: dict[int, int]) -> int:
+    """Bits whose origins are not among those ``seen``, which get them."""
+    kept = 0
+    met: list[tuple[int, int]] = []
+    for at, mask, run in origins:
+        if run.stride:
+            fresh = mask & ~(seen.get(run.gate, 0) >> run.offset)
+            met.append((run.gate, mask << run.offset))
+        else:
+            fresh = 0 if seen.get(run.gate, 0) >> run.offset & 1 else mask
+            met.append((run.gate, 1 << run.offset))
+        kept |= fresh << at
+    for origin, bits in met:
+        seen[origin] = seen.get(origin, 0) | bits
+    return kept
 
 
 def _live_bits(target: Any, live: Liveness) -> int:
