@@ -1,7 +1,7 @@
 """Which bits of a circuit matter: a graph of its data flow, walked backwards from the outputs.
 
 Synthesis drops a register bit that no output depends on, such as what lies below a rounding, and one that never
-changes, such as the zeros below an alignment.  `Node.demand` marks the bits that matter; `Node.zeros` has the bits
+changes, such as the zeros below an alignment.  `demand` marks the bits that matter; `Node.zeros` has the bits
 that are always zero.  Both err on the side of keeping a bit.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from functools import reduce
 from operator import and_
 
@@ -21,7 +21,7 @@ ALWAYS_ZERO = EVERY_BIT
 MOST_BITS = 1 << 20
 
 
-class Op(Enum):
+class Op(IntEnum):
     """How a node's bits depend on those of its inputs."""
 
     # a signal of amount bits or a memory: any of `flows` may write it
@@ -160,18 +160,6 @@ class Node:
             return reduce(and_, known[self.op is Op.CHOOSE :], ALWAYS_ZERO)
         return 0
 
-    def demand(self, bits: int) -> None:
-        """Mark ``bits`` of this node, and all that they depend on."""
-        # first in, first out: what many users want of one node comes together before it is passed on
-        waiting = {self: bits}
-        while waiting:
-            node = next(iter(waiting))
-            new = waiting.pop(node) & ~node.live
-            if new:
-                node.live |= new
-                for source, wanted in node.needs(new):
-                    waiting[source] = waiting.get(source, 0) | wanted
-
     def needs(self, new: int) -> list[tuple[Node, int]]:
         """The bits of other nodes on which ``new`` bits of this one depend."""
         if self.op is Op.STORE:
@@ -201,7 +189,7 @@ class Node:
             wanted = (new >> low) & _ones(width)
             if wanted:
                 found.append((value, wanted))
-                found += [(condition, EVERY_BIT) for condition in conditions]
+                found += [(condition, EVERY_BIT) for condition in conditions if condition.live != EVERY_BIT]
         return found
 
     def _sum_needs(self, new: int) -> list[tuple[Node, int]]:
@@ -239,6 +227,20 @@ def _find_sums_of_three(nodes: Iterable[Node]) -> None:
 def _up_to(bits: int) -> int:
     """All bits up to the highest of ``bits``."""
     return EVERY_BIT if bits < 0 else _ones(bits.bit_length())
+
+
+def demand(nodes: Iterable[Node]) -> None:
+    """Mark all bits of ``nodes``, and all that they depend on."""
+    waiting = dict.fromkeys(nodes, EVERY_BIT)
+    while waiting:
+        # in rounds: what many users want of one node comes together before it is passed on
+        asked, waiting = waiting, {}
+        for node, bits in asked.items():
+            new = bits & ~node.live
+            if new:
+                node.live |= new
+                for source, wanted in node.needs(new):
+                    waiting[source] = waiting.get(source, 0) | wanted
 
 
 def settle_zeros(stores: Iterable[Node]) -> None:

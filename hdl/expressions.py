@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from functools import cache
+from enum import IntEnum, auto
 from typing import Any, NamedTuple
 
 from myhdl import EnumType, concat, intbv, modbv
@@ -32,7 +31,7 @@ from hdl.ranges import (
 # ------------------------------------------------------------------------------------------------ events
 
 
-class Kind(Enum):
+class Kind(IntEnum):
     """What an event is about."""
 
     ADD = auto()  # + and -, and unary minus as 0 - x
@@ -74,12 +73,6 @@ class Event(NamedTuple):
         return any(operand.constant is not None for operand in self.operands)
 
 
-@cache
-def method_name(prefix: str, kind: str) -> str:
-    """Of the rule for a kind of node."""
-    return f"{prefix}_{kind.lower()}"
-
-
 def augmented(node: ast.AugAssign) -> ast.BinOp:
     """What ``name op= value`` assigns; the same node each time."""
     found: ast.BinOp | None = getattr(node, "_assigned", None)
@@ -104,11 +97,17 @@ def _identity(node: ast.AST) -> tuple[str, tuple[str, ...]]:
 class Visitor:
     """Receives what `analyse` finds; override what matters."""
 
+    # the events wanted, None for all; of others it is told only that there was one
+    kinds: frozenset[Kind] | None = None
+
     def generator(self, analysis: Any) -> None:
         """A generator begins: a `hdl.intervals.GeneratorAnalysis`; its events follow."""
 
     def event(self, event: Event) -> None:
         """An operation."""
+
+    def unwanted(self) -> None:
+        """An operation of another kind."""
 
 
 @dataclass
@@ -135,7 +134,20 @@ class ExpressionAnalysis:
         # ranges of lists of signals, by id; the symbols keep the lists alive
         self._elements: dict[int, Value] = {}
         self._signal_lists: dict[int, bool] = {}
+        # of names that aren't locals
+        self._declared: dict[str, Value] = {}
+        self._rules = _RULES.setdefault(type(self), {})
         self._depth = 0
+
+    def rule(self, prefix: str, node: ast.AST) -> Callable[[Any, Any], Any] | None:
+        """The method for a kind of node, looked up once for each class."""
+        key = prefix, type(node)
+        try:
+            return self._rules[key]
+        except KeyError:
+            found = getattr(type(self), f"{prefix}_{type(node).__name__.lower()}", None)
+            self._rules[key] = found
+            return found
 
     def is_signal_list(self, members: Any) -> bool:
         """Whether an object of this generator's symbols is a list of signals, a memory for instance."""
@@ -160,6 +172,10 @@ class ExpressionAnalysis:
     def _emit(self, kind: Kind, node: ast.AST, operands: tuple[Interval, ...], result: Interval, **more: Any) -> None:
         if self._silent:
             return
+        wanted = self.visitor.kinds
+        if wanted is not None and kind not in wanted:
+            self.visitor.unwanted()
+            return
         key = (kind, self._key(node))
         event = Event(
             kind,
@@ -167,7 +183,7 @@ class ExpressionAnalysis:
             operands,
             result,
             repeated=key in self._seen,
-            constant=all(x.constant is not None for x in operands),
+            constant=all([low == high for low, high in operands]),
             depth=self._depth,
             **more,
         )
@@ -197,10 +213,10 @@ class ExpressionAnalysis:
 
     def value(self, node: ast.expr) -> Value:
         """Evaluate; reports the operations inside."""
-        method = getattr(self, method_name("of", type(node).__name__), None)
+        method = self.rule("of", node)
         if method is None:
             raise self.unknown(node, "no rule for this expression")
-        result: Value = method(node)
+        result: Value = method(self, node)
         return result
 
     def of_constant(self, node: ast.Constant) -> Value:
@@ -214,12 +230,16 @@ class ExpressionAnalysis:
 
     def of_name(self, node: ast.Name) -> Value:
         """Locals, signals, constants."""
-        if node.id in self.locals:
-            local = self.locals[node.id]
+        local = self.locals.get(node.id)
+        if local is not None:
             return Value(local.interval, local.bits)
+        known = self._declared.get(node.id)
+        if known is not None:
+            return known
         found = declared_range(self.object(node))
         if found is None:
             raise self.unknown(node, "neither a signal nor a number nor a local assigned before")
+        self._declared[node.id] = found
         return found
 
     def of_attribute(self, node: ast.Attribute) -> Value:
@@ -290,7 +310,8 @@ class ExpressionAnalysis:
         if high is None:
             return Value(shift_right(vector.interval, bottom))
         top = self.value(high).interval
-        width = self.slice_width(node)
+        constant = top.constant is not None and bottom.constant is not None
+        width = top.low - bottom.low if constant else self.slice_width(node)
         if width is None or width < 1:
             raise self.unknown(node, "the bounds of a slice must differ by a constant > 0")
         if top.constant is None:
@@ -451,6 +472,9 @@ class ExpressionAnalysis:
             self._emit(kind, node, (left, right), result)
         return Value(result)
 
+
+# class of analysis -> (prefix, kind of node) -> its method
+_RULES: dict[type, dict[tuple[str, type], Callable[[Any, Any], Any] | None]] = {}
 
 _KINDS: Mapping[type[ast.operator], Kind] = {
     ast.Add: Kind.ADD,

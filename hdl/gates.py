@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 # inputs of the widest table
 TABLE_INPUTS = 6
 
 
-class GateKind(Enum):
+class GateKind(IntEnum):
     """What a gate is."""
 
     # no gate: a register, a port, an output of a memory or a multiplier

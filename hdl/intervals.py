@@ -27,7 +27,7 @@ from myhdl._block import _Block
 from myhdl._instance import _Instantiator
 from myhdl._Signal import _Signal
 
-from hdl.expressions import Event, ExpressionAnalysis, Kind, Visitor, augmented, method_name
+from hdl.expressions import Event, ExpressionAnalysis, Kind, Visitor, augmented
 from hdl.ranges import (
     INTEGER,
     NATURAL,
@@ -68,6 +68,14 @@ def _written(target: ast.expr, value: Interval, declared: Interval) -> Interval:
     return Interval(low, high) if whole and low <= high else declared
 
 
+def _joined(one: Local, other: Local) -> Local:
+    """A local after two branches."""
+    same = one.declaration is other.declaration or one.declaration == other.declaration
+    declaration, bits, declared = (one.declaration, one.bits, one.declared) if same else (INTEGER, None, None)
+    interval = one.interval if one is other else one.interval.join(other.interval)
+    return Local(declaration, interval, bits, declared, max(one.version, other.version) + 1, one.loop)
+
+
 class GeneratorAnalysis(ExpressionAnalysis):
     """One generator: the walk over its statements."""
 
@@ -80,10 +88,10 @@ class GeneratorAnalysis(ExpressionAnalysis):
 
     def statement(self, node: ast.stmt) -> None:
         """Dispatch on the kind of statement."""
-        method = getattr(self, method_name("on", type(node).__name__), None)
+        method = self.rule("on", node)
         if method is None:
             raise self.unknown(node, "no rule for this statement")
-        method(node)
+        method(self, node)
 
     def on_pass(self, node: ast.Pass) -> None:
         """Nothing."""
@@ -104,23 +112,19 @@ class GeneratorAnalysis(ExpressionAnalysis):
             self._branches([node.body, node.orelse])
 
     def _branches(self, bodies: list[list[ast.stmt]]) -> None:
-        before = dict(self.locals)
+        before = self.locals
         after: list[dict[str, Local]] = []
         self._depth += 1
         for body in bodies:
-            self.locals = {name: Local(**vars(local)) for name, local in before.items()}
+            self.locals = dict(before)
             self._branch(body)
             after.append(self.locals)
         self._depth -= 1
         self.locals = {}
         for name in {name for found in after for name in found}:
-            versions = [found[name] for found in after if name in found]
-            joined = Local(**vars(versions[0]))
-            for other in versions[1:]:
-                joined.interval = joined.interval.join(other.interval)
-                if joined.declaration != other.declaration:
-                    joined.declaration, joined.bits, joined.declared = INTEGER, None, None
-                joined.version = max(joined.version, other.version) + 1
+            joined, *others = [found[name] for found in after if name in found]
+            for other in others:
+                joined = _joined(joined, other)
             self.locals[name] = joined
 
     def _branch(self, body: list[ast.stmt]) -> None:
@@ -185,9 +189,10 @@ class GeneratorAnalysis(ExpressionAnalysis):
         result = self.value(value)
         signal, bits = self.destination(target)
         if isinstance(signal, Local):
-            signal.version += 1
-            if signal.declared is not None:
-                signal.interval = _written(target, result.interval, signal.declared)
+            assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
+            declared = signal.declared
+            interval = signal.interval if declared is None else _written(target, result.interval, declared)
+            self.locals[target.value.id] = signal._replace(interval=interval, version=signal.version + 1)
             return
         if isinstance(signal, list):
             self._emit(Kind.MEMORY_WRITE, target, (result.interval,), result.interval, target=signal)
@@ -277,11 +282,11 @@ class GeneratorAnalysis(ExpressionAnalysis):
         local = self.locals[node.target.id]
         if local.loop:
             raise self.unknown(node, "a loop variable is assigned inside its loop")
-        local.version += 1
         if local.declaration.sized:
-            local.interval = local.declared or local.interval.join(result)
+            local = local._replace(interval=local.declared or local.interval.join(result))
         else:
-            local.declaration, local.interval = INTEGER, result
+            local = local._replace(declaration=INTEGER, interval=result)
+        self.locals[node.target.id] = local._replace(version=local.version + 1)
 
     def destination(self, target: ast.expr) -> tuple[Any, tuple[int, int] | None]:
         """What a target writes: a signal, a list of signals (varying index) or a `Local`, and which bits."""

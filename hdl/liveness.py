@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from myhdl import ConcatSignal, concat, intbv, modbv
 from myhdl._ShadowSignal import _ShadowSignal, _SliceSignal
 from myhdl._Signal import _Signal
 
-from hdl.dataflow import ALWAYS_ZERO, EVERY_BIT, Comparison, Logic, Node, Op, settle_zeros
+from hdl.dataflow import ALWAYS_ZERO, Comparison, Logic, Node, Op, demand, settle_zeros
 from hdl.equal_bits import EqualBits
 from hdl.expressions import Visitor, augmented
 from hdl.gates import Run
@@ -117,8 +117,7 @@ class Liveness:
         # contents of memories aren't known here: their bits may be anything
         settle_zeros(list(self._stores.values()))
         self.outputs = [self.store(signal) for signal in outputs]
-        for node in self.outputs:
-            node.demand(EVERY_BIT)
+        demand(self.outputs)
 
 
 def trace(block: Any, visitor: Visitor) -> Liveness:
@@ -141,21 +140,27 @@ def _width(signal: Any) -> int:
 # the identity of a signal or memory, lowest bit, bits
 _Place: TypeAlias = tuple[int, int, int]
 _Key = TypeVar("_Key")
+# how a branch ends: values of locals, what is written, and the places that it changed
+_End: TypeAlias = tuple[dict[str, Node], dict[_Place, Node], dict[_Place, None]]
 
 
 def _chosen(
-    test: Node, yes: Mapping[_Key, Node], no: Mapping[_Key, Node], before: Mapping[_Key, Node]
+    test: Node, yes: dict[_Key, Node], no: dict[_Key, Node], before: Mapping[_Key, Node], changed: Iterable[_Key]
 ) -> dict[_Key, Node]:
-    """The state after two branches; what only one of them has and nothing had before is that."""
-    found: dict[_Key, Node] = {}
-    for key in {**yes, **no}:
+    """The state after two branches that ``changed`` what they found and left it in one of them; first what ``yes`` has, in its order.
+
+    What only one of them has and nothing had before is that."""
+    found = dict(yes)
+    added: dict[_Key, Node] = {}
+    for key in changed:
         left, right = yes.get(key, before.get(key)), no.get(key, before.get(key))
-        if left is None or right is None or left is right:
-            only = left if left is not None else right
-            assert only is not None
-            found[key] = only
-        else:
-            found[key] = Node(Op.CHOOSE, [test, left, right])
+        only = left if right is None or left is right else right if left is None else None
+        assert only is not None or (left is not None and right is not None)
+        value = only or Node(Op.CHOOSE, [test, left, right])
+        (found if key in yes else added)[key] = value
+    if len(added) > 1:
+        added = {key: added[key] for key in no if key in added}
+    found.update(added)
     return found
 
 
@@ -180,15 +185,17 @@ class _Tracer(GeneratorAnalysis):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._values: dict[str, Node] = {}
-        self._conditions: list[Node] = []
+        self._conditions: tuple[Node, ...] = ()
         # tests of the branches that are being walked, and the states in which these end
         self._tests: list[list[Node]] = []
-        self._ends: list[list[tuple[dict[str, Node], dict[_Place, Node]]]] = []
+        self._ends: list[list[_End]] = []
         # what is written so far, in every case; and the store, signal or memory of each place
         self._written: dict[_Place, Node] = {}
         self._places: dict[_Place, tuple[Node, Any]] = {}
-        # signals that are written in parts
-        self._in_parts: set[int] = set()
+        # places written or left out since the branch began
+        self._changed: dict[_Place, None] = {}
+        # signals that are written in parts, with all places of them
+        self._in_parts: dict[int, dict[_Place, None]] = {}
 
     def drivers(self) -> list[tuple[Driver, Any]]:
         """What this generator writes."""
@@ -215,14 +222,15 @@ class _Tracer(GeneratorAnalysis):
         self._under(subject, tests, lambda: super(_Tracer, self).on_match(node))
 
     def _under(self, condition: Node, tests: list[Node], body: Any) -> None:
-        self._conditions.append(condition)
+        outside = self._conditions
+        self._conditions = (*outside, condition)
         self._tests.append(tests)
         body()
         self._tests.pop()
-        self._conditions.pop()
+        self._conditions = outside
 
     def _branches(self, bodies: list[list[ast.stmt]]) -> None:
-        before = self._values, self._written
+        before = self._values, self._written, dict[_Place, None]()
         self._ends.append([])
         super()._branches(bodies)
         ends = self._ends.pop()
@@ -230,27 +238,35 @@ class _Tracer(GeneratorAnalysis):
         if len(ends) == len(tests):
             # a match without a default
             ends.append(before)
-        self._values, self._written = ends[-1]
-        for test, (values, written) in zip(reversed(tests), reversed(ends[:-1]), strict=True):
-            self._values = _chosen(test, values, self._values, before[0])
-            written, self._written = self._comparable(written, self._written)
-            missing = {place: self._hold(place) for place in {**written, **self._written} if place not in before[1]}
-            self._written = _chosen(test, written, self._written, {**before[1], **missing})
+        self._values, self._written, changed = ends[-1]
+        for test, (values, written, places) in zip(reversed(tests), reversed(ends[:-1]), strict=True):
+            self._values = _chosen(test, values, self._values, before[0], {**values, **self._values})
+            changed = {**places, **changed}
+            written, self._written = self._comparable(written, self._written, changed)
+            found = [place for place in changed if place in written or place in self._written]
+            held = {place: before[1].get(place) or self._hold(place) for place in found}
+            self._written = _chosen(test, written, self._written, held, found)
+        self._changed.update(changed)
 
     def _comparable(
-        self, left: dict[_Place, Node], right: dict[_Place, Node]
+        self, left: dict[_Place, Node], right: dict[_Place, Node], changed: dict[_Place, None]
     ) -> tuple[dict[_Place, Node], dict[_Place, Node]]:
-        """Both with a signal as a whole if one of them has it so."""
-        for place in {**left, **right}:
-            store, target = self._places[place]
-            if place[0] in self._in_parts and place[1:] == (0, _width(target)):
+        """Both with a signal as a whole if one of them has it so; what that changes is ``changed``."""
+        if any(place[0] in self._in_parts for place in changed):
+            for place in {**left, **right}:
+                store, target = self._places[place]
+                if place[0] not in self._in_parts or place[1:] != (0, _width(target)):
+                    continue
+                for written in (left, right):
+                    if place not in written:
+                        changed |= {part: None for part in self._in_parts[place[0]] if part in written}
                 left = left if place in left else self._joined(left, store, place)
                 right = right if place in right else self._joined(right, store, place)
         return left, right
 
     def _joined(self, written: dict[_Place, Node], store: Node, whole: _Place) -> dict[_Place, Node]:
         """With what is written of a signal in parts as a whole, if anything is."""
-        parts = [place for place in written if place[0] == whole[0]]
+        parts = [place for place in (*self._in_parts[whole[0]], whole) if place in written]
         if parts in ([], [whole]):
             return written
         value = written.get(whole, store)
@@ -262,11 +278,11 @@ class _Tracer(GeneratorAnalysis):
         return {**rest, whole: value}
 
     def _branch(self, body: list[ast.stmt]) -> None:
-        values, written = self._values, self._written
-        self._values, self._written = dict(values), dict(written)
+        values, written, changed = self._values, self._written, self._changed
+        self._values, self._written, self._changed = dict(values), dict(written), {}
         super()._branch(body)
-        self._ends[-1].append((self._values, self._written))
-        self._values, self._written = values, written
+        self._ends[-1].append((self._values, self._written, self._changed))
+        self._values, self._written, self._changed = values, written, changed
 
     def _hold(self, place: _Place) -> Node:
         """What bits of a signal are where nothing is written."""
@@ -333,12 +349,13 @@ class _Tracer(GeneratorAnalysis):
         whole = _width(signal)
         if self.clocked:
             store.start = int(signal._init)
-        store.flows.append((value, low, whole if width is None else width, (*self._conditions, *extra)))
+        store.flows.append((value, low, whole if width is None else width, (*self._conditions, *extra) if extra else self._conditions))
         if store.memory and index is None:
             assert isinstance(base, ast.Subscript)
             place: _Place = id(members), 0, whole
             self._places[place] = store, members
             self._written[place] = Node(Op.WRITE, [value, self.graph(base.slice)])
+            self._changed[place] = None
         else:
             self._put((id(signal), low, whole if width is None else width), value, store, signal)
 
@@ -346,16 +363,21 @@ class _Tracer(GeneratorAnalysis):
         """Bits of a signal get a value; parts that overlap others make one whole of it."""
         whole: _Place = place[0], 0, _width(signal)
         self._places[place] = store, signal
+        parts = self._in_parts.get(place[0], {})
         if place == whole:
-            self._written = {other: node for other, node in self._written.items() if other[0] != place[0]}
+            for other in (*parts, whole):
+                if self._written.pop(other, None) is not None:
+                    self._changed[other] = None
         else:
-            self._in_parts.add(place[0])
-            others = (other for other in self._written if other[0] == place[0] and other != place)
+            others = [other for other in (*parts, whole) if other in self._written and other != place]
+            self._in_parts.setdefault(place[0], {})[place] = None
             if any(other[1] < place[1] + place[2] and place[1] < other[1] + other[2] for other in others):
                 self._written = self._joined(self._written, store, whole)
                 value = _replaced(self._written[whole], value, place[1], place[2], whole[2])
+                self._changed.update(dict.fromkeys(others))
                 place = whole
         self._written[place] = value
+        self._changed[place] = None
 
     # ---- expressions
 
@@ -400,7 +422,8 @@ class _Tracer(GeneratorAnalysis):
             found = self.object(node)
             return int(found) if isinstance(found, int) else None
         if isinstance(node, ast.BinOp):
-            left, right = self._constant(node.left), self._constant(node.right)
+            left = self._constant(node.left)
+            right = self._constant(node.right) if left is not None else None
             if left is None or right is None:
                 return None
             combined: Interval = combine(node.op, Interval(left, left), Interval(right, right))

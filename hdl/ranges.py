@@ -155,8 +155,7 @@ NATURAL = Declaration(32, True)
 ONE_BIT = Declaration(1, False)
 
 
-@dataclass
-class Local:
+class Local(NamedTuple):
     """A local variable: what it is in Verilog, and what it can be now."""
 
     declaration: Declaration

@@ -204,6 +204,8 @@ def signed_digits(constant: int) -> int:
 class _Counter(Visitor):
     """Collects events of all generators of a hierarchy."""
 
+    kinds = frozenset((Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE, Kind.MEMORY_READ, Kind.MULTIPLY))
+
     def __init__(self) -> None:
         # register -> its bits that anything writes
         self.written: dict[int, tuple[Any, int]] = {}
@@ -227,6 +229,10 @@ class _Counter(Visitor):
         """The operations since the last assignment belong to this one."""
         self.products += [(target, event) for event in self._pending]
         self._pending = []
+
+    def unwanted(self) -> None:
+        """What was read is not written as it is."""
+        self._just_read = None
 
     def event(self, event: Event) -> None:
         """Sort an operation into its kind."""
