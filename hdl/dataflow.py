@@ -141,7 +141,7 @@ class Node:
         if self.op is Op.STORE:
             found = ALWAYS_ZERO if self.flows else 0
             for value, low, width, _ in self.flows:
-                found &= ~((~value.zeros & _ones(width)) << low)
+                found &= ~((~value.zeros & ((1 << width) - 1)) << low)
             return found
         known = [node.zeros for node in self.inputs]
         if self.op is Op.SHIFT:
@@ -186,7 +186,7 @@ class Node:
     def _store_needs(self, new: int) -> list[tuple[Node, int]]:
         found = []
         for value, low, width, conditions in self.flows:
-            wanted = (new >> low) & _ones(width)
+            wanted = new >> low & ((1 << width) - 1)
             if wanted:
                 found.append((value, wanted))
                 found += [(condition, EVERY_BIT) for condition in conditions if condition.live != EVERY_BIT]

@@ -6,10 +6,11 @@ circuit forgets what was known.
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,20 @@ class Estimator:
 def elaborated_contents(widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]) -> Resources:
     """The contents of a block between streams of these payload widths, elaborated for the count alone."""
     streams = {name: Stream(width) for name, width in widths.items()}
-    with unsimulated(), forgotten_signals():
+    with unsimulated(), forgotten_signals(), _uncollected():
         return count(build(Signal(bool(0)), Signal(bool(0)), streams))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Cyclic garbage waits until a circuit is counted: none of it could go before, and looking for it takes a tenth."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _contents(layer: Layer) -> Resources:

@@ -183,7 +183,7 @@ class ExpressionAnalysis:
             operands,
             result,
             repeated=key in self._seen,
-            constant=all([low == high for low, high in operands]),
+            constant=all(low == high for low, high in operands),
             depth=self._depth,
             **more,
         )

@@ -189,7 +189,8 @@ class GeneratorAnalysis(ExpressionAnalysis):
         result = self.value(value)
         signal, bits = self.destination(target)
         if isinstance(signal, Local):
-            assert isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
+            assert isinstance(target, ast.Subscript)
+            assert isinstance(target.value, ast.Name)
             declared = signal.declared
             interval = signal.interval if declared is None else _written(target, result.interval, declared)
             self.locals[target.value.id] = signal._replace(interval=interval, version=signal.version + 1)

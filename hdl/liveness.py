@@ -21,6 +21,7 @@ from hdl.verilog import port_signals
 
 _SUMS = {ast.Add: Op.ADD, ast.Sub: Op.SUBTRACT, ast.Mult: Op.MULTIPLY}
 _BITWISE = {ast.BitAnd: Logic.AND, ast.BitOr: Logic.OR, ast.BitXor: Logic.XOR}
+_PERHAPS_CONSTANT = frozenset((ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Call))
 _COMPARISONS = {
     ast.Eq: Comparison.EQ,
     ast.NotEq: Comparison.NE,
@@ -147,16 +148,18 @@ _End: TypeAlias = tuple[dict[str, Node], dict[_Place, Node], dict[_Place, None]]
 def _chosen(
     test: Node, yes: dict[_Key, Node], no: dict[_Key, Node], before: Mapping[_Key, Node], changed: Iterable[_Key]
 ) -> dict[_Key, Node]:
-    """The state after two branches that ``changed`` what they found and left it in one of them; first what ``yes`` has, in its order.
+    """The state after two branches, each of which has some of what is ``changed``; what only one has is that.
 
-    What only one of them has and nothing had before is that."""
+    What ``yes`` has comes first, in its order."""
     found = dict(yes)
     added: dict[_Key, Node] = {}
     for key in changed:
         left, right = yes.get(key, before.get(key)), no.get(key, before.get(key))
-        only = left if right is None or left is right else right if left is None else None
-        assert only is not None or (left is not None and right is not None)
-        value = only or Node(Op.CHOOSE, [test, left, right])
+        if left is None or right is None or left is right:
+            value = left if left is not None else right
+            assert value is not None
+        else:
+            value = Node(Op.CHOOSE, [test, left, right])
         (found if key in yes else added)[key] = value
     if len(added) > 1:
         added = {key: added[key] for key in no if key in added}
@@ -177,6 +180,30 @@ def _replaced(old: Node, value: Node, low: int, width: int, whole: int) -> Node:
     return Node(Op.JOIN, parts)
 
 
+class _Parts:
+    """Places of a signal that are parts of it."""
+
+    def __init__(self) -> None:
+        self.places: dict[_Place, None] = {}
+        # some of them have bits in common
+        self.overlap = False
+        self._bits = 0
+
+    def add(self, place: _Place) -> None:
+        """One more, or one that is known."""
+        if place not in self.places:
+            self.places[place] = None
+            bits = ((1 << place[2]) - 1) << place[1]
+            self.overlap = self.overlap or bool(self._bits & bits)
+            self._bits |= bits
+
+    def overlapping(self, place: _Place, written: Mapping[_Place, Node]) -> list[_Place]:
+        """Others that have bits in common with one."""
+        _, low, width = place
+        found = (other for other in self.places if other[1] < low + width and low < other[1] + other[2])
+        return [other for other in found if other != place and other in written]
+
+
 class _Tracer(GeneratorAnalysis):
     """The walk over one generator, with the graph of what it assigns."""
 
@@ -194,8 +221,8 @@ class _Tracer(GeneratorAnalysis):
         self._places: dict[_Place, tuple[Node, Any]] = {}
         # places written or left out since the branch began
         self._changed: dict[_Place, None] = {}
-        # signals that are written in parts, with all places of them
-        self._in_parts: dict[int, dict[_Place, None]] = {}
+        # signals that are written in parts
+        self._in_parts: dict[int, _Parts] = {}
 
     def drivers(self) -> list[tuple[Driver, Any]]:
         """What this generator writes."""
@@ -259,14 +286,14 @@ class _Tracer(GeneratorAnalysis):
                     continue
                 for written in (left, right):
                     if place not in written:
-                        changed |= {part: None for part in self._in_parts[place[0]] if part in written}
+                        changed |= {part: None for part in self._in_parts[place[0]].places if part in written}
                 left = left if place in left else self._joined(left, store, place)
                 right = right if place in right else self._joined(right, store, place)
         return left, right
 
     def _joined(self, written: dict[_Place, Node], store: Node, whole: _Place) -> dict[_Place, Node]:
         """With what is written of a signal in parts as a whole, if anything is."""
-        parts = [place for place in (*self._in_parts[whole[0]], whole) if place in written]
+        parts = [place for place in (*self._in_parts[whole[0]].places, whole) if place in written]
         if parts in ([], [whole]):
             return written
         value = written.get(whole, store)
@@ -349,7 +376,8 @@ class _Tracer(GeneratorAnalysis):
         whole = _width(signal)
         if self.clocked:
             store.start = int(signal._init)
-        store.flows.append((value, low, whole if width is None else width, (*self._conditions, *extra) if extra else self._conditions))
+        conditions = (*self._conditions, *extra) if extra else self._conditions
+        store.flows.append((value, low, whole if width is None else width, conditions))
         if store.memory and index is None:
             assert isinstance(base, ast.Subscript)
             place: _Place = id(members), 0, whole
@@ -363,15 +391,18 @@ class _Tracer(GeneratorAnalysis):
         """Bits of a signal get a value; parts that overlap others make one whole of it."""
         whole: _Place = place[0], 0, _width(signal)
         self._places[place] = store, signal
-        parts = self._in_parts.get(place[0], {})
+        parts = self._in_parts.get(place[0])
         if place == whole:
-            for other in (*parts, whole):
+            for other in (*(parts.places if parts else ()), whole):
                 if self._written.pop(other, None) is not None:
                     self._changed[other] = None
         else:
-            others = [other for other in (*parts, whole) if other in self._written and other != place]
-            self._in_parts.setdefault(place[0], {})[place] = None
-            if any(other[1] < place[1] + place[2] and place[1] < other[1] + other[2] for other in others):
+            if parts is None:
+                parts = self._in_parts[place[0]] = _Parts()
+            parts.add(place)
+            others = parts.overlapping(place, self._written) if parts.overlap or whole in self._written else []
+            if others or whole in self._written:
+                others = [other for other in (*parts.places, whole) if other in self._written]
                 self._written = self._joined(self._written, store, whole)
                 value = _replaced(self._written[whole], value, place[1], place[2], whole[2])
                 self._changed.update(dict.fromkeys(others))
@@ -413,14 +444,17 @@ class _Tracer(GeneratorAnalysis):
         return Node(Op.MIX, [self.graph(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)])
 
     def _constant(self, node: ast.expr) -> int | None:
-        if isinstance(node, ast.Constant):
-            return int(node.value) if isinstance(node.value, int) else None
+        if type(node) not in _PERHAPS_CONSTANT:
+            return None
         if isinstance(node, ast.Name):
-            if node.id in self.locals:
-                local = self.locals[node.id]
-                return int(local.interval.low) if local.bits is None and local.interval.constant is not None else None
+            local = self.locals.get(node.id)
+            if local is not None:
+                low, high = local.interval
+                return int(low) if low == high and local.bits is None else None
             found = self.object(node)
             return int(found) if isinstance(found, int) else None
+        if isinstance(node, ast.Constant):
+            return int(node.value) if isinstance(node.value, int) else None
         if isinstance(node, ast.BinOp):
             left = self._constant(node.left)
             right = self._constant(node.right) if left is not None else None

@@ -141,7 +141,7 @@ class Mapper:
         for run in self._whole(driver.value, driver.width).runs:
             mask = kept >> at & ((1 << run.width) - 1)
             if mask:
-                self._flip_flops(run, own.part(driver.low + at, run.width).runs[0], mask)
+                self._flip_flops(run, own.first_of(driver.low + at, run.width), mask)
             at += run.width
 
     def _whole(self, node: Node, width: int) -> Word:
@@ -346,7 +346,9 @@ class Mapper:
 
     def _either(self, test: Run, yes: Word, no: Word) -> Word:
         """``yes if test else no``."""
-        return self._both(yes, no, lambda a, b: self.gates.mux(Run(test.gate, test.offset, 0, a.width), a, b))
+        gate, offset = test.gate, test.offset
+        mux = self.gates.mux
+        return self._both(yes, no, lambda a, b: a if a == b else mux(Run(gate, offset, 0, a.width), a, b))
 
     def _both(self, left: Word, right: Word, gate: Callable[[Run, Run], Run]) -> Word:
         """A gate over two words, run by run."""
@@ -453,9 +455,10 @@ class Mapper:
         a, b = left.extended(width), right.extended(width)
         run = self.gates.chain((a, b), "compare", width)
         self._chains.setdefault(run.gate, 1)
-        tops = [word.part(width - 1, 1).runs[0] for word in (Word(a), Word(b), Word((run,)))]
+        words = Word(a), Word(b), Word((run,))
+        tops = [word.first_of(width - 1, 1) for word in words]
         if signed and width > 1:
-            tops += [word.part(width - 2, 1).runs[0] for word in (Word(a), Word(b), Word((run,)))]
+            tops += [word.first_of(width - 2, 1) for word in words]
         less = self.gates.gate(GateKind.FUNCTION, tops, "less")
         if kind is Comparison.LT:
             return less

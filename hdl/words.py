@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 
 from hdl.gates import ZERO, Run, constant_run
 
+_width_of = itemgetter(3)
 
-@dataclass(frozen=True, slots=True)
+
 class Word:
-    """Bits of a value, lowest first; above them zeros, or the highest bit again if it is signed."""
+    """Bits of a value, lowest first; above them zeros, or the highest bit again if it is signed.  Never changed."""
 
-    runs: tuple[Run, ...]
-    signed: bool = False
-    # bit after each run
-    ends: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    __slots__ = ("ends", "runs", "signed", "width")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ends", tuple(accumulate([run.width for run in self.runs])))
-
-    @property
-    def width(self) -> int:
-        """Bits."""
-        return self.ends[-1] if self.ends else 0
+    def __init__(self, runs: tuple[Run, ...], signed: bool = False) -> None:
+        self.runs = runs
+        self.signed = signed
+        # bit after each run
+        self.ends = list(accumulate(map(_width_of, runs)))
+        self.width = self.ends[-1] if runs else 0
 
     def extended(self, width: int) -> tuple[Run, ...]:
         """Cut or filled to ``width`` bits."""
@@ -41,6 +38,8 @@ class Word:
 
     def part(self, low: int, width: int) -> Word:
         """Bits ``low`` to ``low + width``, unsigned."""
+        if low == 0 and width == self.width:
+            return Word(self.runs) if self.signed else self
         stop, known = low + width, self.width
         found = self._between(low, min(stop, known))
         if stop <= known:
@@ -50,6 +49,14 @@ class Word:
             sign = last(self.runs[-1])
             fill = Run(sign.gate, sign.offset, 0, fill.width)
         return Word(joined((*found, fill)))
+
+    def first_of(self, low: int, width: int) -> Run:
+        """The first run of ``part(low, width)``."""
+        if low + width > self.width:
+            return self.part(low, width).runs[0]
+        index = bisect_right(self.ends, low)
+        run, end = self.runs[index], self.ends[index]
+        return run.part(low - end + run.width, min(width, end - low))
 
     def _between(self, low: int, stop: int) -> tuple[Run, ...]:
         """The runs of bits that are there."""
@@ -65,6 +72,8 @@ class Word:
 
     def trimmed(self) -> Word:
         """Without upper bits that are known from those below."""
+        if self._is_trimmed():
+            return self
         runs = list(self.runs)
         if not self.signed:
             while runs and runs[-1].constant == 0:
@@ -79,6 +88,15 @@ class Word:
         while len(runs) > 1 and runs[-1].width == 1 and last(runs[-2]) == runs[-1]:
             runs.pop()
         return Word(tuple(runs), True)
+
+    def _is_trimmed(self) -> bool:
+        if not self.runs:
+            return True
+        top = self.runs[-1]
+        if not self.signed or top.constant == 0:
+            return top.constant != 0
+        repeats = top.width == 1 and len(self.runs) > 1 and last(self.runs[-2]) == top
+        return not repeats and (top.stride != 0 or top.width == 1)
 
     @property
     def constant(self) -> int | None:
@@ -104,21 +122,19 @@ def last(run: Run) -> Run:
 def joined(runs: tuple[Run, ...] | list[Run]) -> tuple[Run, ...]:
     """Neighbours that are one run put together."""
     found: list[Run] = []
+    before = -1
     for run in runs:
-        if run.width == 0:
+        gate, offset, stride, width = run
+        if width == 0:
             continue
-        if found:
-            last = found[-1]
-            if last.gate == run.gate:
-                repeats = run.offset == last.offset and (last.stride == 0 and run.stride == 0)
-                follows = (
-                    run.offset == last.offset + last.width
-                    and (last.stride == 1 or last.width == 1)
-                    and (run.stride == 1 or run.width == 1)
-                )
-                if repeats or follows:
-                    found[-1] = Run(last.gate, last.offset, 0 if repeats else 1, last.width + run.width)
-                    continue
+        if gate == before:
+            _, start, step, known = found[-1]
+            repeats = offset == start and step == 0 and stride == 0
+            follows = offset == start + known and (step == 1 or known == 1) and (stride == 1 or width == 1)
+            if repeats or follows:
+                found[-1] = Run(gate, start, 0 if repeats else 1, known + width)
+                continue
+        before = gate
         found.append(run)
     return tuple(found)
 
@@ -132,6 +148,12 @@ def constant_word(value: int) -> Word:
 
 def aligned(left: tuple[Run, ...], right: tuple[Run, ...]) -> Iterator[tuple[Run, Run]]:
     """Two words of one width, cut into runs of equal widths."""
+    if len(left) == len(right) and list(map(_width_of, left)) == list(map(_width_of, right)):
+        return zip(left, right, strict=True)
+    return _cut(left, right)
+
+
+def _cut(left: tuple[Run, ...], right: tuple[Run, ...]) -> Iterator[tuple[Run, Run]]:
     ours, theirs = list(reversed(left)), list(reversed(right))
     while ours and theirs:
         a, b = ours.pop(), theirs.pop()
