@@ -1,7 +1,8 @@
 """The slowest path of a fixed set of circuits, of the sizes that networks for ImageNet have.
 
-python benchmarks/timing.py            # units of links and memory ports, two minutes
-python benchmarks/timing.py --layers   # and one circuit of each kind of ResNet-18 and MobileNetV2 at 224×224, an hour
+python benchmarks/timing.py                       # units of links and memory ports, deep memories: three minutes
+python benchmarks/timing.py --layers              # and a circuit of each kind of ResNet-18 and MobileNetV2, an hour
+python benchmarks/timing.py --layers BiasGradient MaxPoolError
 
 Exits with 1 if a path takes more than 4.0 ns at 350 ps a net, or a multiplier does not stand between registers.  Mapped
 circuits are kept as those of `dagtrain timing` are.
@@ -23,8 +24,14 @@ from myhdl import Signal
 from hdl.axi import AxiFormat, AxiMerge
 from hdl.dram import DramFifo, DramReplay
 from hdl.elaboration import forgotten_signals
+from hdl.layers.base import Home, Layer, Tile
+from hdl.layers.bias import BiasGradient
+from hdl.layers.conv import Conv, ConvGradient
+from hdl.layers.dropout import Dropout
+from hdl.layers.global_average_pool import GlobalAveragePoolError
 from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.memory import unsimulated
+from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
 from hdl.timing import NET_PS, ModuleTiming, time_module
@@ -47,6 +54,31 @@ UNITS: Mapping[str, Unit] = {
     "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
 }
 
+_KERNEL = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "recipe": Recipe(batch=256)}
+# with memories of several blocks, or of no network above
+LAYERS: Mapping[str, Layer] = {
+    "gradient, 9 216 words of sums": ConvGradient(
+        height=14,
+        width=14,
+        channels=32,
+        filters=32,
+        tile=Tile(1, 1, 1),
+        **_KERNEL,  # type: ignore[arg-type]
+    ),
+    "results of passes, 25 088 words": Conv(
+        height=56,
+        width=56,
+        channels=2,
+        filters=4,
+        tile=Tile(1, 2, 1),
+        weights=Home.DRAM,
+        **_KERNEL,  # type: ignore[arg-type]
+    ),
+    "error of a mean, 4 096 words": GlobalAveragePoolError(height=7, width=7, channels=4096),
+    "gradient of a bias, 4 096 sums": BiasGradient(height=56, width=56, channels=4096, recipe=Recipe(batch=256)),
+    "dropout, 4 lanes": Dropout(height=1, width=1, channels=4096, lanes=4, ratio=0.3),
+}
+
 # builds a block from (clk, rst, streams by name)
 Build = Callable[[Any, Any, Mapping[str, Stream]], Any]
 
@@ -59,15 +91,22 @@ def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
     return time_module(text, "circuit", NET_PS, cache_folder() / "timing")
 
 
-def layers() -> Iterator[tuple[str, Mapping[str, int], Build]]:
-    """One circuit of each kind and network, that of the middle width; always the same."""
+def layer_circuit(layer: Layer) -> tuple[Mapping[str, int], Build]:
+    """Payload widths and builder of a layer."""
+    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
+    return {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}, layer.circuit
+
+
+def network_circuits(wanted: list[str]) -> Iterator[tuple[str, Mapping[str, int], Build]]:
+    """One circuit of each kind, or of those wanted, and network, that of the middle width; always the same."""
     from benchmarks.elaboration import NETWORKS, built, circuits_of
 
     for network in NETWORKS:
         kinds: dict[str, dict[str, tuple[Mapping[str, int], Build]]] = {}
         for key, circuit in circuits_of(network):
             name, widths, build = built(*circuit)
-            kinds.setdefault(name, {})[key] = widths, build
+            if not wanted or name in wanted:
+                kinds.setdefault(name, {})[key] = widths, build
         for name, found in sorted(kinds.items()):
             order = sorted(found, key=lambda key: (sum(found[key][0].values()), key))
             yield f"{name}, {network.split('-')[0]}", *found[order[len(order) // 2]]
@@ -76,10 +115,12 @@ def layers() -> Iterator[tuple[str, Mapping[str, int], Build]]:
 def main() -> int:
     """Time all, print a line each; 1 if one breaks a limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", action="store_true", help="layers of networks too")
+    parser.add_argument("--layers", nargs="*", metavar="KIND", help="layers of networks too, all kinds or these")
     wanted: list[tuple[str, Mapping[str, int], Build]] = [(name, u.streams, u.build) for name, u in UNITS.items()]
-    if parser.parse_args().layers:
-        wanted += layers()
+    wanted += [(name, *layer_circuit(layer)) for name, layer in LAYERS.items()]
+    kinds = parser.parse_args().layers
+    if kinds is not None:
+        wanted += network_circuits(kinds)
     broken = 0
     print(f"{'circuit':<44}{'ns':>6}{'levels':>8}{'products':>10}{'loose':>7}  path")
     for name, widths, build in wanted:

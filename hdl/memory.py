@@ -32,6 +32,18 @@ def unsimulated() -> Iterator[None]:
 # and takes as much of a device as several of them.  `hdl.verilog` says so to synthesis
 LOGIC_MEMORY_WORDS = 64
 
+# words for which every part has block memories deep enough, of the fewest blocks (2 048 × 10 of an M20K, 2 048 × 9 of
+# half a RAMB36): what is deeper chooses between blocks when it is read
+BLOCK_WORDS = 2048
+
+
+def several_blocks(depth: int) -> bool:
+    """Whether a memory of ``depth`` words has blocks one above the other, so that a read ends in a multiplexer.
+
+    The next register must follow at once, without other logic: `output_register` of `simple_dual_port`, that of
+    `hdl.streams.reads`, or one of the reader's own."""
+    return depth > BLOCK_WORDS
+
 
 def address_width(depth: int) -> int:
     """Bits of an address of ``depth`` words; at least 1, since no signal has 0 bits."""

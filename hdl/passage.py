@@ -57,21 +57,23 @@ class Flow:
 
     def at(self, elements: FloatArray) -> FloatArray:
         """When so many have passed."""
-        return np.asarray(np.interp(elements, self.elements, self.cycles), np.float64)
+        passed = np.interp(elements, self.elements, self.cycles)
+        return np.where(np.asarray(elements) > 0, passed, LONG_AGO)
 
     def later(self, cycles: float) -> Flow:
         """The same flow, later."""
         return Flow(self.elements, self.cycles + cycles)
 
 
-def marks(tensor: Tensor, lanes: int) -> FloatArray:
+def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = ()) -> FloatArray:
     """The elements at which a flow is kept: the ends of the first beat, of the first pixel and of the last beat of
-    every row."""
+    every row, and those in its last pixel after which another part follows (`Layer.turns`)."""
     if tensor.kind.per_batch:
         rows, within = 1, {min(lanes, tensor.elements), tensor.elements}
     else:
         rows, columns, channels = tensor.shape
         within = {min(lanes, columns * channels), channels, columns * channels}
+        within |= {(columns - 1) * channels + turn for turn in turns}
     row = tensor.elements // rows
     return np.array([start * row + count for start in range(rows) for count in sorted(within)], np.float64)
 
@@ -83,12 +85,13 @@ class Passing:
     port: Port
     # cycles that a beat holds the port
     beat_cycles: int = 1
+    turns: tuple[int, ...] = ()
     last: float = LONG_AGO
 
     @cached_property
     def marks(self) -> FloatArray:
         """See `marks`."""
-        return marks(self.port.tensor, self.port.lanes)
+        return marks(self.port.tensor, self.port.lanes, self.turns)
 
     @cached_property
     def _even(self) -> FloatArray:
@@ -124,7 +127,8 @@ class Passage:
         self.weight_cycles, self.cycles_per_frame = self.layer.weight_cycles, self.layer.cycles_per_frame
         widths = self.strips.words if self.strips else {}
         for port in (*self.layer.sinks, *self.layer.sources):
-            self.ports[port.name] = Passing(port, max(1, port.lanes // widths.get(port.name, port.lanes)))
+            beat_cycles = max(1, port.lanes // widths.get(port.name, port.lanes))
+            self.ports[port.name] = Passing(port, beat_cycles, self.layer.turns(port.name))
 
     def frame(self, offered: Mapping[str, Flow], weights: float = LONG_AGO, *, ends_batch: bool) -> dict[str, Flow]:
         """Flows of the sources, by port, of the next frame.
@@ -176,11 +180,13 @@ class Passage:
         made: dict[str, Flow] = {}
         # the engine's own work, where it takes longer than to pass the beats, begins no sooner than a frame later
         began = max(self.began + self.cycles_per_frame, ready)
+        # with its first element of any source
+        begins = math.inf
         for port, per_batch in self.sources:
             if not per_batch:
                 times = [taken[sink].at(count) for sink, count in self._needs[port.name].items()]
                 offered = np.max(times, axis=0)
-                begins = float(offered[0])
+                begins = min(begins, float(offered[0]))
                 offered = np.maximum(offered, began) + self._latencies[port.name]
                 made[port.name] = self.ports[port.name].passed(offered)
         if made:

@@ -15,11 +15,16 @@ from hdl.layers.base import Home, Layer, Tile, divisors, from_beats, lanes_for, 
 from hdl.layers.conv import Conv, ConvError, ConvGradient
 from hdl.layers.gemm import gemm
 from hdl.layers.patches import correlate_gradient
+from hdl.memory import BLOCK_WORDS
 from hdl.recipe import Recipe
+from hdl.resources import count
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
+from tests.layer_support import elaborate
 
 ENGINES = (Conv, ConvError, ConvGradient)
+# of random layers, with words of a block memory: those of parts, and one, so that all memories have several blocks
+SEEDS = [*((seed, BLOCK_WORDS) for seed in range(4)), (0, 1), (1, 1)]
 
 
 def plain_conv(layer: Any, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -332,22 +337,39 @@ def test_no_output_leaves_before_the_inputs_that_it_requires(engine: type[Layer]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_streamed_weights_give_the_same_bits_from_memories_of_several_blocks(
+    engine: type[Layer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = streamed_engine(engine, 5)
+    registers = count(elaborate(layer)[0]).registers
+    monkeypatch.setattr("hdl.memory.BLOCK_WORDS", 1)
+    # the sums over passes of the error engine have a register of their own behind the memory
+    assert (count(elaborate(layer)[0]).registers > registers) == (engine is not ConvError)
+    for stall in (0.0, 0.4):
+        simulate(layer, 2, 3, stall)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(4))
 def test_streamed_weights_give_the_same_bits(engine: type[Layer], seed: int) -> None:
     simulate(streamed_engine(engine, seed), 2, seed, 0.0 if seed % 2 else 0.4)
 
 
 @pytest.mark.parametrize("engine", [Conv, ConvError])
-@pytest.mark.parametrize("seed", range(4))
-def test_streamed_weights_cost_no_cycles(engine: type[Layer], seed: int) -> None:
+@pytest.mark.parametrize(("seed", "block_words"), SEEDS)
+def test_streamed_weights_cost_no_cycles(
+    engine: type[Layer], seed: int, block_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdl.memory.BLOCK_WORDS", block_words)
     layer = dataclasses.replace(streamed_engine(engine, 50 + seed), recipe=Recipe(batch=14))
     layer = layer.fold(layer.cycles_per_frame, layer.tile)
     at = ends(layer, simulate(layer, 1, seed, 0.0), layer.sources[0].name)
     assert at[-1] - at[5] == 8 * layer.cycles_per_frame, (layer, at)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_sums_outside_cost_no_cycles(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "block_words"), SEEDS)
+def test_sums_outside_cost_no_cycles(seed: int, block_words: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hdl.memory.BLOCK_WORDS", block_words)
     layer = dataclasses.replace(streamed_engine(ConvGradient, 50 + seed), recipe=Recipe(batch=14))
     layer = layer.fold(layer.walk.cycles + 100, layer.tile)
     run = simulate(layer, 1, seed, 0.0)

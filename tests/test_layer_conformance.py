@@ -33,10 +33,8 @@ from tests.layer_support import (
 )
 from tests.passage_support import said_and_measured
 
-# cycles by which results of a layer may come sooner or later than said, beside the beats of a pixel of layers that
-# `Layer.required` reckons in whole pixels
+# cycles by which results of a layer may come sooner or later than said
 CLOSE_CYCLES = 3
-WHOLE_PIXELS = ("Concat", "Split")
 # examples of each class whose Verilog is simulated and synthesised; that of the others only in the slow suite
 QUICK = 2
 
@@ -179,12 +177,6 @@ def test_outputs_come_from_no_more_input_than_declared(name: str) -> None:
             assert run.outputs[made.names[source.name]] == found.outputs[source.name][:beats]
 
 
-def pixel_beats(layer: Layer) -> int:
-    """Most beats of a pixel of a layer whose pixels go on as a whole, else 0."""
-    ports = (*layer.sinks, *layer.sources) if type(layer).__name__ in WHOLE_PIXELS else ()
-    return max((port.tensor.shape[-1] // port.lanes for port in ports), default=0)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_outputs_come_when_the_declared_cycles_say(name: str) -> None:
     found, made = case(name), design(name)
@@ -199,11 +191,6 @@ def test_outputs_come_when_the_declared_cycles_say(name: str) -> None:
             ]
             assert result.fire_cycles[source.name][0] - max(entered) <= found.layer.pipeline_cycles, source.name
     if found.layer.sinks:
-        beats = pixel_beats(found.layer)
-        slack = CLOSE_CYCLES + beats
-        # of whole pixels the very first beat comes before its pixel is there, and before queues hold one up
-        early = CLOSE_CYCLES + found.layer.pipeline_cycles if beats else slack
         for source, first, last, *measured in said_and_measured(found.layer, result, BATCHES):
-            assert first == pytest.approx(measured[0], abs=early), source
-            assert last == pytest.approx(measured[1], abs=slack), source
-            early = slack
+            assert first == pytest.approx(measured[0], abs=CLOSE_CYCLES), source
+            assert last == pytest.approx(measured[1], abs=CLOSE_CYCLES), source

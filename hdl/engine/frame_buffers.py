@@ -9,7 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.engine.mac import signed_signal
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
-from hdl.streams import queue
+from hdl.streams import output_register, queue, read_stream
 
 # cycles of a pass, at least: a sum is read, registered, added to and written before the next pass reads it
 SHORTEST_PASS = 8
@@ -44,28 +44,25 @@ def reorder_frame(
     base = Signal(intbv(0)[address_width(frames * words) :])
     free, full = Signal(intbv(frames, min=0, max=frames + 1)), Signal(intbv(0, min=0, max=frames + 1))
     word = Signal(intbv(0)[width:])
-    fetch, fetched, complete, emptied = (Signal(bool(0)) for _ in range(4))
+    may_read, fetch, complete, emptied = (Signal(bool(0)) for _ in range(4))
     last_pixel, last_group, last_word, last_address = pixels - 1, repeat - 1, words - 1, frames * words - 1
     last_base = (frames - 1) * words
-    out = Stream(width)
+    read_words, out = Stream(width), Stream(width)
     store = simple_dual_port(clk, x.valid, write_at, x.payload, fetch, read_at, word, depth=frames * words, width=width)
+    reading = read_stream(clk, rst, may_read, fetch, word, read_words)
+    leave = output_register(clk, rst, read_words, out, depth=frames * words)
     hold = queue(clk, rst, out, y, depth=2)
 
     @always_comb
     def decide() -> None:
         may.next = free != 0
-        fetch.next = full != 0 and (out.ready or not fetched)
+        may_read.next = full != 0
         complete.next = x.valid and pixel == last_pixel and group == last_group
 
     @always_comb
     def finish() -> None:
         emptied.next = fetch and place == last_word
         x.ready.next = not rst
-
-    @always_comb
-    def give() -> None:
-        out.valid.next = fetched
-        out.payload.next = word
 
     @always(clk.posedge)
     def write() -> None:
@@ -95,7 +92,6 @@ def reorder_frame(
     @always(clk.posedge)
     def read() -> None:
         if fetch:
-            fetched.next = True
             if read_at == last_address:
                 read_at.next = 0
             else:
@@ -104,10 +100,7 @@ def reorder_frame(
                 place.next = 0
             else:
                 place.next = place + 1
-        elif out.ready:
-            fetched.next = False
         if rst:
-            fetched.next = False
             read_at.next = 0
             place.next = 0
 
@@ -125,7 +118,7 @@ def reorder_frame(
             full.next = 0
             free.next = frames
 
-    return store, hold, decide, finish, give, write, read, count
+    return store, reading, leave, hold, decide, finish, write, read, count
 
 
 @block

@@ -16,7 +16,7 @@ from hdl.fixed import Fixed
 from hdl.layers.base import Tile
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
-from hdl.streams import queue, width_adapter
+from hdl.streams import output_register, queue, read_stream, width_adapter
 
 # from this many tiles on, sums lie in a memory: it takes four cycles from reading a tile to having written it
 MEMORY_TILES = 4
@@ -214,24 +214,24 @@ def update_place(clk: Any, rst: Any, steps: Steps, update: Update, drained: Any,
 
 @block
 def drain_control(
-    clk: Any, rst: Any, rest: Any, tiles: Stream, fetch: Any, at: Any, fetched: Any, drained: Any, *, words: int
+    clk: Any, rst: Any, rest: Any, tile: Any, tiles: Stream, fetch: Any, at: Any, drained: Any, *, words: int
 ) -> Any:
     """Fetches tiles in order once the last sum is written; ``drained`` when the last of them was taken.
 
-    ``fetch`` and ``at`` read a tile, which stands at ``tiles`` from the next cycle on (``fetched``)."""
+    ``fetch`` and ``at`` read a tile, which is ``tile`` from the next cycle on."""
     wait = Signal(intbv(FLUSH, min=0, max=FLUSH + 1))
     left = Signal(bool(0))
-    moved = Signal(bool(0))
+    may_read, moved = Signal(bool(0)), Signal(bool(0))
     final = words - 1
+    reading = read_stream(clk, rst, may_read, fetch, tile, tiles)
 
     @always_comb
     def decide() -> None:
-        fetch.next = rest and left and wait == 0 and (tiles.ready or not fetched)
-        moved.next = fetched and tiles.ready
+        may_read.next = rest and left and wait == 0
+        moved.next = tiles.valid and tiles.ready
 
     @always_comb
-    def out() -> None:
-        tiles.valid.next = fetched
+    def finish() -> None:
         drained.next = moved and not left
 
     @always(clk.posedge)
@@ -242,24 +242,20 @@ def drain_control(
         elif wait != 0:
             wait.next = wait - 1
         if fetch:
-            fetched.next = True
             if at == final:
                 at.next = 0
                 left.next = False
             else:
                 at.next = at + 1
-        elif moved:
-            fetched.next = False
         if drained:
             left.next = True
             wait.next = FLUSH
         if rst:
             wait.next = FLUSH
             left.next = True
-            fetched.next = False
             at.next = 0
 
-    return decide, out, step
+    return reading, decide, finish, step
 
 
 @block
@@ -285,9 +281,11 @@ def memory_sums(
     flags = [Signal(bool(0)) for _ in range(3)]
     fresh = [Signal(bool(0)) for _ in range(2)]
     write, write_at = flags[2], places[2]
-    read, fetch, fetched = (Signal(bool(0)) for _ in range(3))
+    read, fetch = Signal(bool(0)), Signal(bool(0))
+    read_tiles = Stream(width)
     store = simple_dual_port(clk, write, write_at, summed, read, read_at, read_word, depth=words, width=width)
-    drain = drain_control(clk, rst, rest, tiles, fetch, drain_at, fetched, drained, words=words)
+    drain = drain_control(clk, rst, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
+    leave = output_register(clk, rst, read_tiles, tiles, depth=words)
 
     @always_comb
     def choose() -> None:
@@ -296,10 +294,6 @@ def memory_sums(
             read_at.next = drain_at
         else:
             read_at.next = update.word
-
-    @always_comb
-    def out() -> None:
-        tiles.payload.next = read_word
 
     @always(clk.posedge)
     def delay() -> None:
@@ -323,7 +317,7 @@ def memory_sums(
             total[:] = old + products[lane]
             summed.next[lane * bits + bits : lane * bits] = total[bits:]
 
-    return store, drain, choose, out, delay, add
+    return store, drain, leave, choose, delay, add
 
 
 @block
@@ -348,8 +342,9 @@ def register_sums(
     fresh = [Signal(bool(0)) for _ in range(2)]
     places = [Signal(intbv(0)[address_width(words) :]) for _ in range(2)]
     drain_at, at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
-    fetch, fetched = Signal(bool(0)), Signal(bool(0))
-    drain = drain_control(clk, rst, rest, tiles, fetch, drain_at, fetched, drained, words=words)
+    fetch = Signal(bool(0))
+    tile = Signal(intbv(0)[tiles.width :])
+    drain = drain_control(clk, rst, rest, tile, tiles, fetch, drain_at, drained, words=words)
 
     @always(clk.posedge)
     def delay() -> None:
@@ -394,6 +389,6 @@ def register_sums(
     def out() -> None:
         if fetch:
             for lane in range(size):
-                tiles.payload.next[lane * bits + bits : lane * bits] = current[lane][bits:]
+                tile.next[lane * bits + bits : lane * bits] = current[lane][bits:]
 
     return drain, delay, choose, place, add, keep, out

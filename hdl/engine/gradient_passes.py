@@ -20,7 +20,7 @@ from hdl.engine.row_store import row_store
 from hdl.engine.walker import Steps, walker
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
-from hdl.streams import queue, width_adapter
+from hdl.streams import output_register, queue, read_stream, width_adapter
 
 # cycles for which a pass holds a memory of sums, beyond its own work and the reading of its tiles
 LEAVE_LATENCY = 10
@@ -175,22 +175,24 @@ def pass_sums(
     flags, halves, ends = ([Signal(bool(0)) for _ in range(3)] for _ in range(3))
     fresh = [Signal(bool(0)) for _ in range(2)]
     half, drain_half = Signal(bool(0)), Signal(bool(0))
-    before, summed, low_word, high_word = (Signal(intbv(0)[width:]) for _ in range(4))
+    before, summed, low_word, high_word, drain_word = (Signal(intbv(0)[width:]) for _ in range(5))
     low_at, high_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
-    low_read, high_read, low_write, high_write, fetch, fetched, last_fetched, moved, released, complete = (
-        Signal(bool(0)) for _ in range(10)
+    low_read, high_read, low_write, high_write, may_read, fetch, last_fetched, released, complete = (
+        Signal(bool(0)) for _ in range(9)
     )
     free, full = Signal(intbv(2, min=0, max=3)), Signal(intbv(0, min=0, max=3))
     write_at = places[2]
+    read_tiles = Stream(width)
+    reading = read_stream(clk, rst, may_read, fetch, drain_word, read_tiles)
+    leave = output_register(clk, rst, read_tiles, tiles, depth=words)
     low = simple_dual_port(clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width)
     high = simple_dual_port(clk, high_write, write_at, summed, high_read, high_at, high_word, depth=words, width=width)
 
     @always_comb
     def decide() -> None:
         blocked.next = free == 0
-        fetch.next = full != 0 and not last_fetched and (tiles.ready or not fetched)
-        moved.next = fetched and tiles.ready
-        released.next = fetched and tiles.ready and last_fetched
+        may_read.next = full != 0 and not last_fetched
+        released.next = read_tiles.valid and read_tiles.ready and last_fetched
         complete.next = flags[2] and ends[2]
 
     @always_comb
@@ -208,11 +210,10 @@ def pass_sums(
 
     @always_comb
     def out() -> None:
-        tiles.valid.next = fetched
         if drain_half:
-            tiles.payload.next = high_word
+            drain_word.next = high_word
         else:
-            tiles.payload.next = low_word
+            drain_word.next = low_word
 
     @always(clk.posedge)
     def count() -> None:
@@ -263,19 +264,15 @@ def pass_sums(
     @always(clk.posedge)
     def drain() -> None:
         if fetch:
-            fetched.next = True
             if drain_at == final:
                 drain_at.next = 0
                 last_fetched.next = True
             else:
                 drain_at.next = drain_at + 1
-        elif moved:
-            fetched.next = False
         if released:
             last_fetched.next = False
             drain_half.next = not drain_half
         if rst:
-            fetched.next = False
             last_fetched.next = False
             drain_half.next = False
             drain_at.next = 0
@@ -294,7 +291,7 @@ def pass_sums(
             full.next = 0
             free.next = 2
 
-    return low, high, decide, ports, out, count, delay, add, drain, occupy
+    return low, high, reading, leave, decide, ports, out, count, delay, add, drain, occupy
 
 
 @block

@@ -12,7 +12,7 @@ from hdl.engine.requantise import ACCUMULATE_LATENCY, REQUANTISE_LATENCY
 from hdl.engine.walk import Walk
 from hdl.engine.walker import DATA_AFTER
 from hdl.fixed import FloatArray
-from hdl.streams import queue_latency
+from hdl.streams import output_register_latency, queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.strips import Strips
 from hdl.tensor import Port
@@ -55,13 +55,15 @@ def result_strips(
     sum_cycles: int,
     rounding_cycles: int = REQUANTISE_LATENCY,
     load_cycles: int = 0,
+    reordered_words: int = 0,
 ) -> Strips:
     """Of an engine that stores maps and gives maps, each a port with the elements of a word inside.
 
-    ``sum_cycles``: from the words of the ring to the sum of one operation."""
+    ``sum_cycles``: from the words of the ring to the sum of one operation.
+    ``reordered_words``: of the memory in which passes are put in order."""
     words = {name: word for name, (_, word) in (*stored.items(), *results.items())}
     reordered = walk.outer_repeat and not walk.sums_repeats
-    leave = REORDER_READ if reordered else queue_latency(RESULTS)
+    leave = REORDER_READ + output_register_latency(reordered_words) if reordered else queue_latency(RESULTS)
     return Strips(
         stored={name: stored_rows(walk, port) for name, (port, _) in stored.items()},
         cycles=tuple(walk.strip_cycles),
@@ -75,11 +77,17 @@ def result_strips(
 
 
 def gradient_strips(
-    walk: Walk, stored: tuple[Port, int], along: tuple[Port, int], gradient: tuple[Port, int], rest_cycles: int
+    walk: Walk,
+    stored: tuple[Port, int],
+    along: tuple[Port, int],
+    gradient: tuple[Port, int],
+    rest_cycles: int,
+    sum_words: int,
 ) -> Strips:
     """Of an engine that sums products of a stored map and of errors that meet their row at work.
 
-    ``rest_cycles``: after a batch, while the sums leave."""
+    ``rest_cycles``: after a batch, while the sums leave.
+    ``sum_words``: of the memory of sums."""
     (x, x_word), (e, e_word), (g, tile) = stored, along, gradient
     return Strips(
         stored={x.name: stored_rows(walk, x)},
@@ -89,9 +97,10 @@ def gradient_strips(
         begin_cycles=_entry_cycles({x.name: stored}),
         along_cycles=WORD_LATENCY + adapter_cycles(e.lanes, e_word),
         along_work=max(walk.row_cycles) // (walk.columns.outputs * walk.repeat),
-        result_cycles=FLUSH + ROUNDING_LATENCY + min(1, adapter_cycles(tile, g.lanes)),
+        result_cycles=FLUSH + ROUNDING_LATENCY + output_register_latency(sum_words)
+        + min(1, adapter_cycles(tile, g.lanes)),
         rest_cycles=rest_cycles,
-    )
+    )  # fmt: skip
 
 
 def _entry_cycles(stored: Mapping[str, tuple[Port, int]]) -> int:

@@ -121,17 +121,22 @@ def row_grants(
     slack = Signal(intbv(-first_need, min=-bound, max=bound))
     sign = len(slack) - 1
     # what a grant takes, and what it takes while a row is written
-    step, short_step = signal_for(growth), signal_for([more - 1 for more in growth])
-    strip = Signal(intbv(0)[address_width(len(needs)) :])
+    shorter = tuple(more - 1 for more in growth)
+    step, short_step = signal_for(growth, growth[0]), signal_for(shorter, shorter[0])
     # the first strip of a pass claims the weights of that pass
-    opens = Signal(intbv(0)[1:])
     opening = tuple(int(index % walk.rows.outputs == 0) for index in range(len(needs)))
+    opens = Signal(intbv(1)[1:])
+    # of the strip after, looked up meanwhile
+    strip_ahead = min(1, last_strip)
+    strip = Signal(intbv(strip_ahead)[address_width(len(needs)) :])
+    step_ahead, short_step_ahead, opens_ahead = signal_for(growth), signal_for(shorter), Signal(intbv(0)[1:])
     tokens = Signal(intbv(0, min=0, max=GRANTS + 1))
     grant = Signal(bool(0))
+    first_step, first_short_step = growth[0], shorter[0]
     roms = [
-        look_up(strip, step, table=growth),
-        look_up(strip, short_step, table=tuple(more - 1 for more in growth)),
-        look_up(strip, opens, table=opening),
+        look_up(strip, step_ahead, table=growth),
+        look_up(strip, short_step_ahead, table=shorter),
+        look_up(strip, opens_ahead, table=opening),
     ]
 
     @always_comb
@@ -152,6 +157,9 @@ def row_grants(
         elif row_written:
             slack.next = slack + 1
         if grant:
+            step.next = step_ahead
+            short_step.next = short_step_ahead
+            opens.next = opens_ahead
             if strip == last_strip:
                 strip.next = 0
             else:
@@ -162,7 +170,10 @@ def row_grants(
             tokens.next = tokens - 1
         if rst:
             slack.next = -first_need
-            strip.next = 0
+            step.next = first_step
+            short_step.next = first_short_step
+            opens.next = 1
+            strip.next = strip_ahead
             tokens.next = 0
 
     return roms, decide, start, count

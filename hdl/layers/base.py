@@ -275,6 +275,11 @@ class Layer(ABC):
             if not port.tensor.kind.per_batch
         }
 
+    def turns(self, port: str) -> tuple[int, ...]:
+        """Channels of a pixel after which the port goes on with what other ports give or take."""
+        del port
+        return ()
+
     @property
     def pipeline_cycles(self) -> int:
         """Cycles from an accepted last-needed input beat to the output beat it completes, unstalled (upper bound)."""

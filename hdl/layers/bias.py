@@ -18,15 +18,15 @@ from hdl.engine.weight_stream import weight_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, pack
 from hdl.layers.elementwise import ElementWise
-from hdl.layers.global_average_pool import sum_pixels
+from hdl.layers.global_average_pool import SUM_LATENCY, sum_pixels
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
-# cycles from the last beat of a batch that adds to a sum until that sum is rounded and leaves, and the beat itself
-SUM_LATENCY = 6
+# cycles from a sum until it is rounded and leaves, and the beat itself
+ROUNDING_LATENCY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class BiasGradient(ElementWise):
     def latency_cycles(self, source: str) -> int:
         """The first sums are complete when the last pixel begins; from there through the rounding."""
         del source
-        return SUM_LATENCY - self.channels // self.lanes + (self.lanes > 1)
+        return SUM_LATENCY + ROUNDING_LATENCY - self.channels // self.lanes + (self.lanes > 1)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts batches, which the random bits depend on."""

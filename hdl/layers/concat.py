@@ -22,15 +22,13 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
 from hdl.memory import address_width
 from hdl.stream import Stream
-from hdl.streams import join, m2s_pipe, queue, width_adapter
+from hdl.streams import join, m2s_pipe, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
 # beats that a queue holds beyond what its rates ask for: its own latency
 SLACK = 4
 # registers from the last beat that a pixel needs to its first one out
 PIPELINE = 10
-# cycles through registers, adapters and queue
-LATENCY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +112,21 @@ class _SideBySide(Layer):
         lanes = (self.a_lanes, self.b_lanes, self.lanes)
         return max(channels // n for channels, n in zip(self.all_channels, lanes, strict=True)) + PIPELINE
 
-    def latency_cycles(self, source: str) -> int:
-        """From a pixel that is whole; its beats leave one after another while the next one comes."""
-        del source
-        return LATENCY
+    def turns(self, port: str) -> tuple[int, ...]:
+        """The whole goes on with b."""
+        return (self.a_channels,) if self.beats and self.port(port).tensor.shape[-1] == self.channels else ()
+
+    def _gathering_cycles(self, lanes: int, part: int) -> int:
+        """From ``lanes`` elements to a beat of one part, and to its turn; or to a whole pixel of ``part`` channels."""
+        if self.beats:
+            return int(lanes != self.lanes) + queue_latency(self.waiting_beats)
+        return int(lanes != part)
+
+    def _part_of(self, beat: int) -> tuple[int, bool, int]:
+        """(pixel, whether it is of a, number within the part) of a beat of the whole; where `beats` are of one part."""
+        of_a, of_b = self.beats or (1, 1)
+        pixel, within = divmod(beat, of_a + of_b)
+        return (pixel, True, within) if within < of_a else (pixel, False, within - of_a)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +156,24 @@ class Concat(_SideBySide):
         finest = max(port.tensor.fixed.fraction_bits for port in self.sinks)
         return super().pipeline_cycles + rounding_cycles(finest - self.y_fixed.fraction_bits) - 1
 
-    def required(self, source: str, elements: int) -> dict[str, int]:
-        """Whole pixels of both."""
+    def latency_cycles(self, source: str) -> int:
+        """Rounding, beats or pixels, and the register or the adapter behind them."""
         del source
-        pixels = -(-elements // self.channels)
-        return {"a": pixels * self.a_channels, "b": pixels * self.b_channels}
+        rounding = rounding_cycles(self.a_fixed.fraction_bits - self.y_fixed.fraction_bits)
+        behind = int(bool(self.beats) or self.lanes != self.channels)
+        return rounding + self._gathering_cycles(self.a_lanes, self.a_channels) + behind
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """The channels of one part that come before, or whole pixels of both where a beat holds channels of both."""
+        del source
+        if not self.beats:
+            pixels = -(-elements // self.channels)
+            return {"a": pixels * self.a_channels, "b": pixels * self.b_channels}
+        pixel, of_a, number = self._part_of(-(-elements // self.lanes) - 1)
+        part = (number + 1) * self.lanes
+        if of_a:
+            return {"a": pixel * self.a_channels + part, "b": pixel * self.b_channels}
+        return {"a": (pixel + 1) * self.a_channels, "b": pixel * self.b_channels + part}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Both parts, each rounded once."""
@@ -220,9 +242,21 @@ class Split(_SideBySide):
             for part in self.kept
         )
 
+    def latency_cycles(self, source: str) -> int:
+        """Beats or pixels, and the adapter behind them."""
+        port = self.port(source)
+        if self.beats:
+            return self._gathering_cycles(port.lanes, port.tensor.shape[-1])
+        return int(self.lanes != self.channels) + int(port.lanes != port.tensor.shape[-1])
+
     def required(self, source: str, elements: int) -> dict[str, int]:
-        """Whole pixels."""
-        return {"x": -(-elements // self.port(source).tensor.shape[-1]) * self.channels}
+        """All that comes before, in whole beats of x; whole pixels where a beat holds channels of both."""
+        channels = self.port(source).tensor.shape[-1]
+        if not self.beats:
+            return {"x": -(-elements // channels) * self.channels}
+        pixel, beat = divmod(-(-elements // self.lanes) - 1, channels // self.lanes)
+        skipped = 0 if source == "a" else self.a_channels
+        return {"x": pixel * self.channels + skipped + (beat + 1) * self.lanes}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """The channels of each."""

@@ -283,8 +283,10 @@ class _ConvEngine(Layer):
         """Through the width adapter into the buffer."""
         return WEIGHT_LATENCY + adapter_cycles(self.w_lanes, self.tile.size)
 
-    def _result_strips(self, stored: str, stored_word: int, source: str, word: int) -> Strips:
-        """Strips of an engine with these elements a cycle of the map that it stores, and of its results."""
+    def _result_strips(self, stored: str, stored_word: int, source: str, word: int, frames: int = 0) -> Strips:
+        """Strips of an engine with these elements a cycle of the map that it stores, and of its results.
+
+        ``frames``: of results that are put in order."""
         terms = self.tile.size // word
         return result_strips(
             self.walk,
@@ -292,6 +294,7 @@ class _ConvEngine(Layer):
             {source: (self.port(source), word)},
             2 + tree_levels(terms),
             load_cycles=self.load_cycles and self.load_cycles - LOAD_LATENCY + LOAD_BEGIN,
+            reordered_words=frames * self.port(source).tensor.elements // word,
         )
 
     # ---- weights by version
@@ -384,7 +387,14 @@ class Conv(_ConvEngine):
     @property
     def strips(self) -> Strips:
         """Rows of y."""
-        return self._result_strips("x", self.tile.pi, "y", self.tile.po)
+        return self._result_strips("x", self.tile.pi, "y", self.tile.po, self._reordered_frames)
+
+    @property
+    def _reordered_frames(self) -> int:
+        """Frames of results that streamed weights put in order at a time."""
+        leave = max(math.prod(self.output_shape) // self.tile.po, self.port("y").beats)
+        latency = REORDER_LATENCY + tree_levels(self.tile.pi * self.tile.pk)
+        return reorder_frames(self.walk.cycles, leave, latency, self.cycles_per_frame)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Keeps the initial weights for the memory image."""
@@ -434,8 +444,6 @@ class Conv(_ConvEngine):
         """See `hdl.engine.convolution`."""
         tile = self.tile
         walk = self.walk
-        leave = max(math.prod(self.output_shape) // tile.po, self.port("y").beats)
-        latency = REORDER_LATENCY + tree_levels(tile.pi * tile.pk)
         shape = EngineShape(
             walk=walk,
             mac=MacShape(tile.po, tile.pi, tile.pk, tile.pi * tile.pk, tile.pk, self.x_fixed, self.w_fixed),
@@ -446,7 +454,7 @@ class Conv(_ConvEngine):
             result=self.y_fixed,
             recipe=self.recipe,
             slots=self._slots(),
-            frames=reorder_frames(walk.cycles, leave, latency, self.cycles_per_frame),
+            frames=self._reordered_frames,
         )
         contents = (images or {}).get("weights")
         return conv_forward(clk, rst, streams["x"], streams["w"], streams["y"], shape=shape, contents=contents)
@@ -675,7 +683,7 @@ class ConvGradient(_ConvEngine):
         """Rows of e; an error waits until its row is at work."""
         x, e, g = (self.port(name) for name in ("x", "e", "g"))
         tile = self.tile
-        return gradient_strips(self.walk, (x, tile.pi), (e, tile.po), (g, tile.size), self.drain_cycles)
+        return gradient_strips(self.walk, (x, tile.pi), (e, tile.po), (g, tile.size), self.drain_cycles, self.words)
 
     @property
     def sum_bits(self) -> int:

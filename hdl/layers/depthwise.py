@@ -441,7 +441,7 @@ class DepthwiseConvGradient(_DepthwiseEngine):
         """Rows of e; an error waits until its row is at work."""
         x, e, g = (self.port(name) for name in ("x", "e", "g"))
         lanes = self.tile.po
-        return gradient_strips(self.walk, (x, lanes), (e, lanes), (g, self.tile.size), self.drain_cycles)
+        return gradient_strips(self.walk, (x, lanes), (e, lanes), (g, self.tile.size), self.drain_cycles, self.words)
 
     @property
     def sum_bits(self) -> int:

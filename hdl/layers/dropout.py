@@ -235,17 +235,20 @@ def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: 
     scale = scale_stream(clk, rst, masked, scaled, lanes=lanes, factor=factor)
     cut = source.fraction_bits + shift - target.fraction_bits
     rounding = round_stream(clk, rst, scaled, y, lanes=lanes, shift=cut, target=target)
-    start = lanes * width
+    start, ones = lanes * width, (1 << width) - 1
 
+    # a gate in front of the register, not a clear, which the registers of a multiplier don't have
     @always_comb
     def select() -> None:
+        mask = intbv(0)[width:]
+        code = intbv(0)[width:]
         for lane in range(lanes):
+            mask[:] = 0
             if both.payload[start + lane]:
-                selected.payload.next[lane * width + width : lane * width] = both.payload[
-                    lane * width + width : lane * width
-                ]
-            else:
-                selected.payload.next[lane * width + width : lane * width] = 0
+                mask[:] = intbv(ones)[width:]
+            code[:] = both.payload[lane * width + width : lane * width]
+            code[:] = code & mask
+            selected.payload.next[lane * width + width : lane * width] = code
 
     @always_comb
     def handshake() -> None:

@@ -22,12 +22,14 @@ from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
 from hdl.layers.elementwise import ElementWise
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
-from hdl.streams import m2s_pipe, queue, width_adapter
+from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor
 
 RECIPROCAL_BITS = 16
-# cycles through memory, scaling and rounding
-LATENCY = 4
+# cycles from a beat of the last pixel to its sum
+SUM_LATENCY = 3
+# beats of a pixel from which on sums lie in a memory: it takes three cycles from the read of a sum to having written it
+MEMORY_GROUPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +79,10 @@ class _Averaging(ElementWise):
         return folded
 
     def _cycles(self, width: int, source: Fixed, target: Fixed) -> int:
-        """Memory, scaling of codes of ``width`` bits, rounding, and the gathering or spreading of lanes."""
+        """Scaling of codes of ``width`` bits, rounding, and the width adapter."""
         factor, shift = self.reciprocal
         scaling = scale_cycles(width, factor) + rounding_cycles(source.fraction_bits + shift - target.fraction_bits)
-        return 4 + scaling + self.groups
-
-    def latency_cycles(self, source: str) -> int:
-        """Memory, scaling, rounding, and the width adapter."""
-        del source
-        return LATENCY + int(len({port.lanes for port in (*self.sinks, *self.sources)}) > 1)
+        return scaling + int(len({port.lanes for port in (*self.sinks, *self.sources)}) > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +111,13 @@ class GlobalAveragePool(_Averaging):
 
     @property
     def pipeline_cycles(self) -> int:
-        """Sum, mean, lanes."""
-        return self._cycles(self.sum_bits, self.x_fixed, self.y_fixed)
+        """Sum, mean, and the gathering or spreading of lanes."""
+        return self.latency_cycles("y") + self.groups + 1
+
+    def latency_cycles(self, source: str) -> int:
+        """Sum, mean, width adapter."""
+        del source
+        return SUM_LATENCY + self._cycles(self.sum_bits, self.x_fixed, self.y_fixed)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """All pixels but the channels of the last that come later."""
@@ -179,8 +181,14 @@ class GlobalAveragePoolError(_Averaging):
 
     @property
     def pipeline_cycles(self) -> int:
-        """Share, lanes, memory."""
-        return 1 + self._cycles(self.e_fixed.width, self.e_fixed, self.dx_fixed)
+        """Share, the gathering or spreading of lanes, memory."""
+        return self.latency_cycles("dx") + self.groups + 1
+
+    def latency_cycles(self, source: str) -> int:
+        """A register, share, width adapter, queue, memory."""
+        del source
+        memory = queue_latency(self.groups) + 1 + output_register_latency(self.groups)
+        return 1 + self._cycles(self.e_fixed.width, self.e_fixed, self.dx_fixed) + memory
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """The channels of the first pixel as they come; afterwards all."""
@@ -240,17 +248,23 @@ def sum_pixels(
 ) -> Any:
     """Adds up ``pixels`` pixels of ``groups`` beats; with the last pixel, the sums leave beat by beat.
 
-    Two stages: read the old sum, add and write back.  With one beat a pixel the sum is a register."""
+    Three stages: read the old sum, register it, add and write back; nothing but the adder stands in the last one.  With
+    fewer beats a pixel than that takes, the sums are a ring of registers.  Latency: `SUM_LATENCY`."""
     word_bits = lanes * sum_bits
     # one bit more than any sum: between frames, an operand may meet the finished sum for nothing
     bound = 1 << sum_bits
     last_group, last_pixel = groups - 1, pixels - 1
-    group, adding_at = (Signal(intbv(0)[address_width(groups) :]) for _ in range(2))
+    group = Signal(intbv(0)[address_width(groups) :])
     pixel = Signal(intbv(0)[address_width(pixels) :])
-    operand = Signal(intbv(0)[lanes * width :])
-    old, new = Signal(intbv(0)[word_bits:]), Signal(intbv(0)[word_bits:])
-    fire, go, store, adding, first, last, sums_valid = (Signal(bool(0)) for _ in range(7))
+    # of the beat whose sum is read, and of that which is added
+    places = [Signal(intbv(0)[len(group) :]) for _ in range(2)]
+    operands = [Signal(intbv(0)[lanes * width :]) for _ in range(2)]
+    valid, last = ([Signal(bool(0)) for _ in range(2)] for _ in range(2))
+    first, fire, go, store, sums_valid = (Signal(bool(0)) for _ in range(5))
+    old, total = Signal(intbv(0)[word_bits:]), Signal(intbv(0)[word_bits:])
     result = Signal(intbv(0)[word_bits:])
+    keep = memory_of_sums if groups >= MEMORY_GROUPS else ring_of_sums
+    kept = keep(clk, fire, group, first, go, old, store, places[1], total, groups=groups)
 
     @always_comb
     def handshake() -> None:
@@ -261,60 +275,105 @@ def sum_pixels(
     @always_comb
     def accept() -> None:
         fire.next = x.valid and go
-        store.next = adding and go
+        store.next = valid[1] and go
         x.ready.next = go
 
-    if groups == 1:
-
-        @always(clk.posedge)
-        def remember() -> None:
-            if store:
-                old.next = new
-
-        memory = remember
-    else:
-        memory = simple_dual_port(clk, store, adding_at, new, fire, group, old, depth=groups, width=word_bits)
+    @always(clk.posedge)
+    def count() -> None:
+        if fire:
+            if group == last_group:
+                group.next = 0
+                if pixel == last_pixel:
+                    pixel.next = 0
+                else:
+                    pixel.next = pixel + 1
+            else:
+                group.next = group + 1
+        if rst:
+            group.next = 0
+            pixel.next = 0
 
     @always(clk.posedge)
     def step() -> None:
         if go:
-            adding.next = x.valid
-            if x.valid:
-                operand.next = x.payload
-                adding_at.next = group
-                first.next = pixel == 0
-                last.next = pixel == last_pixel
-                if group == last_group:
-                    group.next = 0
-                    if pixel == last_pixel:
-                        pixel.next = 0
-                    else:
-                        pixel.next = pixel + 1
-                else:
-                    group.next = group + 1
+            valid[0].next = x.valid
+            operands[0].next = x.payload
+            places[0].next = group
+            first.next = pixel == 0
+            last[0].next = pixel == last_pixel
+            valid[1].next = valid[0]
+            operands[1].next = operands[0]
+            places[1].next = places[0]
+            last[1].next = last[0]
         if rst:
-            adding.next = False
-            group.next = 0
-            pixel.next = 0
+            valid[0].next = False
+            valid[1].next = False
 
     @always_comb
     def add() -> None:
-        total = intbv(0, min=-bound, max=bound)
+        lane_sum = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            total[:] = operand[lane * width + width : lane * width].signed()
-            if not first:
-                total[:] = total + old[lane * sum_bits + sum_bits : lane * sum_bits].signed()
-            new.next[lane * sum_bits + sum_bits : lane * sum_bits] = total[sum_bits:]
+            lane_sum[:] = operands[1][lane * width + width : lane * width].signed()
+            lane_sum[:] = lane_sum + old[lane * sum_bits + sum_bits : lane * sum_bits].signed()
+            total.next[lane * sum_bits + sum_bits : lane * sum_bits] = lane_sum[sum_bits:]
 
     @always(clk.posedge)
     def leave() -> None:
         if go:
-            sums_valid.next = adding and last
-            result.next = new
+            sums_valid.next = valid[1] and last[1]
+            result.next = total
         if rst:
             sums_valid.next = False
 
-    return handshake, accept, memory, step, add, leave
+    return kept, handshake, accept, count, step, add, leave
+
+
+@block
+def memory_of_sums(
+    clk: Any, fire: Any, group: Any, first: Any, go: Any, old: Any, store: Any, place: Any, total: Any, *, groups: int
+) -> Any:
+    """The sums of `sum_pixels` in a memory; ``old`` is 0 for those of a ``first`` pixel."""
+    width = len(total)
+    word = Signal(intbv(0)[width:])
+    memory = simple_dual_port(clk, store, place, total, fire, group, word, depth=groups, width=width)
+
+    @always(clk.posedge)
+    def register() -> None:
+        if go:
+            if first:
+                old.next = 0
+            else:
+                old.next = word
+
+    return memory, register
+
+
+@block
+def ring_of_sums(
+    clk: Any, fire: Any, group: Any, first: Any, go: Any, old: Any, store: Any, place: Any, total: Any, *, groups: int
+) -> Any:
+    """`memory_of_sums` in ``groups`` registers: the oldest is that of the beat at work."""
+    del fire, group, place
+    width, final = len(total), groups - 1
+    ring = [Signal(intbv(0)[width:]) for _ in range(groups)]
+    fresh = Signal(bool(0))
+
+    @always(clk.posedge)
+    def turn() -> None:
+        if go:
+            fresh.next = first
+        if store:
+            ring[0].next = total
+            for place_of in range(final):
+                ring[place_of + 1].next = ring[place_of]
+
+    @always_comb
+    def out() -> None:
+        old.next = ring[final]
+        if fresh:
+            old.next = 0
+
+    return turn, out
 
 
 @block
@@ -348,11 +407,13 @@ def repeat_pixel(clk: Any, rst: Any, x: Stream, y: Stream, *, groups: int, pixel
     pixel = Signal(intbv(0)[address_width(pixels) :])
     fresh, stored = Signal(intbv(0)[width:]), Signal(intbv(0)[width:])
     go, issue, valid, from_input, write = (Signal(bool(0)) for _ in range(5))
+    words = Stream(width)
+    leave = output_register(clk, rst, words, y, depth=groups)
     memory = simple_dual_port(clk, write, group, x.payload, issue, group, stored, depth=groups, width=width)
 
     @always_comb
     def decide() -> None:
-        go.next = y.ready or not valid
+        go.next = words.ready or not valid
 
     @always_comb
     def accept() -> None:
@@ -382,10 +443,10 @@ def repeat_pixel(clk: Any, rst: Any, x: Stream, y: Stream, *, groups: int, pixel
 
     @always_comb
     def out() -> None:
-        y.valid.next = valid
+        words.valid.next = valid
         if from_input:
-            y.payload.next = fresh
+            words.payload.next = fresh
         else:
-            y.payload.next = stored
+            words.payload.next = stored
 
-    return memory, decide, accept, step, out
+    return memory, leave, decide, accept, step, out

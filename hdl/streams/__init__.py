@@ -5,6 +5,7 @@ synchronous and high, and the docstring states cost and latency.  All keep the c
 from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency
 from hdl.streams.fork_join import fork, join
 from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, wire
+from hdl.streams.reads import output_register, output_register_latency, read_stream
 from hdl.streams.width import AdapterKind, adapter_kind, bordering_adapter, width_adapter
 
 __all__ = [
@@ -17,10 +18,13 @@ __all__ = [
     "half_pipe",
     "join",
     "m2s_pipe",
+    "output_register",
+    "output_register_latency",
     "pipe",
     "queue",
     "queue_kind",
     "queue_latency",
+    "read_stream",
     "s2m_pipe",
     "width_adapter",
     "wire",

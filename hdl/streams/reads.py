@@ -1,0 +1,57 @@
+"""What is read from a memory, as a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block
+
+from hdl.memory import several_blocks
+from hdl.stream import Stream
+from hdl.streams.pipes import m2s_pipe, wire
+
+
+def output_register_latency(depth: int) -> int:
+    """Cycles of `output_register`."""
+    return int(several_blocks(depth))
+
+
+@block
+def output_register(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> Any:
+    """What leaves a memory of ``depth`` words, through an `m2s_pipe` if it is chosen between blocks, else as it is.
+
+    A read then ends at this register: the blocks' words, the row that was read, a multiplexer.  Cost and latency: those
+    of the stage, `output_register_latency`; one beat a cycle."""
+    stage = m2s_pipe if several_blocks(depth) else wire
+    return stage(clk, rst, x, y)
+
+
+@block
+def read_stream(clk: Any, rst: Any, wanted: Any, fetch: Any, word: Any, y: Stream) -> Any:
+    """Words of a memory, read one ahead; its output is the buffer.
+
+    Cost: a flip-flop.  Latency: 1, one beat a cycle.  ``y`` goes through an `output_register`.
+
+    Args:
+        wanted: in, there is a word to read.
+        fetch: out, read it now: it is in ``word`` from the next cycle on, until the next read.
+    """
+    fetched = Signal(bool(0))
+
+    @always_comb
+    def decide() -> None:
+        fetch.next = wanted and (y.ready or not fetched)
+
+    @always_comb
+    def out() -> None:
+        y.valid.next = fetched
+        y.payload.next = word
+
+    @always(clk.posedge)
+    def step() -> None:
+        if y.ready or not fetched:
+            fetched.next = wanted
+        if rst:
+            fetched.next = False
+
+    return decide, out, step
