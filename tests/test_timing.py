@@ -10,7 +10,7 @@ import pytest
 from myhdl import Signal
 from typer.testing import CliRunner
 
-from benchmarks.timing import UNITS, time_circuit
+from benchmarks.timing import LAYERS, UNITS, layer_circuit, time_circuit
 from dagtrain.cli import app
 from dagtrain.flow import timing_step
 from dagtrain.flow.timing_step import TimingOptions
@@ -216,6 +216,13 @@ def test_units_of_ports_are_fast_and_cut_ready(unit: Unit) -> None:
     passed = [pins for pins in timing.delays.through if all(pin[0].endswith("_ready") for pin in pins)]
     cut = isinstance(unit, AxiMerge) and unit.cut
     assert len(passed) == (0 if cut else PASSES.get(type(unit).__name__, 0)), passed
+
+
+@pytest.mark.parametrize("name", ["error of a mean, 4 096 words", "gradient of a bias, 4 096 sums", "dropout, 4 lanes"])
+def test_layers_with_deep_memories_and_products_are_fast(name: str) -> None:
+    timing = time_circuit(*layer_circuit(LAYERS[name]))
+    assert timing.worst.ps <= 4000, timing.worst
+    assert not timing.loose_products
 
 
 @pytest.mark.parametrize(("a", "b"), [(16, 64), (64, 16), (48, 32)])
