@@ -117,6 +117,16 @@ def test_the_bound_of_all_foldings_is_below_every_plan_and_first_levels_are_not_
     assert first.status != "optimal"
 
 
+def test_no_level_slower_than_the_first_plan_is_priced_after_it() -> None:
+    estimator: Any = QuickEstimator()
+    planner = Planner(residual(1), small_cluster(1, 12), estimator, SearchOptions(seed=1), {}, Silent())
+    first, priced = planner._first_plan(round(planner._least_cycles() * SLOW_RATIO))
+    assert max(priced) > first.cycles_per_frame, "else the levels between them don't show"
+    searched = planner.run().searched
+    assert searched is not None
+    assert [level for level in searched.levels if first.cycles_per_frame <= level] == sorted(priced)
+
+
 def test_a_bound_that_a_plan_beats_is_reported_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator: Any = QuickEstimator()
     planner = Planner(residual(1), small_cluster(2, 40), estimator, SearchOptions(seed=1), {}, Silent())

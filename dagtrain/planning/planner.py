@@ -174,8 +174,11 @@ class Planner:
         self._hold(best, priced)
         slow = max(priced)
         fastest = min(slow, max(least, self._predicted_cycles(slow)))
-        levels = sorted({*_between(fastest, slow, steps), fastest, *priced})
-        best = self._better(best, levels)
+        # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use to it
+        faster_levels = [level for level in (fastest, *_between(fastest, slow, steps)) if level < best.cycles_per_frame]
+        levels = sorted({*faster_levels, *priced})
+        if faster_levels:
+            best = self._better(best, levels)
         best, levels = self._faster(best, levels, least)
         self._hold(best, levels)
         for _ in range(REFINEMENT_ROUNDS):
