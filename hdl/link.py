@@ -30,9 +30,9 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
 from hdl.stream import Stream
-from hdl.streams.fifo import queue
+from hdl.streams.fifo import queue, queue_latency
 from hdl.streams.pipes import Policy, m2s_pipe, pipe, same_width
-from hdl.streams.width import width_adapter
+from hdl.streams.width import AdapterKind, adapter_kind, width_adapter
 from hdl.unit import Unit
 
 
@@ -123,6 +123,20 @@ def credit_batch(depth: int) -> int:
     return max(1, depth // 2)
 
 
+def merges_passed(position: int, streams: int) -> int:
+    """Merges, of a cycle each, on the way of one of so many streams through a balanced tree."""
+    passed = 0
+    while streams > 1:
+        # the last of an odd number waits for the next level
+        passed += position != streams - 1 or streams % 2 == 0
+        position, streams = position // 2, -(-streams // 2)
+    return passed
+
+
+def _adapter_cycles(a: int, b: int) -> int:
+    return int(adapter_kind(a, b) is not AdapterKind.WIRE)
+
+
 # ------------------------------------------------------------------------------------------------- units
 
 
@@ -163,6 +177,11 @@ class Egress(LinkUnit):
     def inputs(self) -> Mapping[str, int]:
         """See the base class."""
         return {"number": self.format.width("stream"), "device": self.format.width("device")}
+
+    @property
+    def latency_cycles(self) -> int:
+        """From the last beat of a word to the word, if there is a credit."""
+        return _adapter_cycles(self.lanes, elements_per_word(self.element_bits, self.format.word_bits)) + 1
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""
@@ -210,6 +229,12 @@ class Ingress(LinkUnit):
     def outputs(self) -> Mapping[str, int]:
         """See the base class."""
         return {"error": 1}
+
+    @property
+    def latency_cycles(self) -> int:
+        """From a word to its first beat."""
+        per_word = elements_per_word(self.element_bits, self.format.word_bits)
+        return queue_latency(self.depth) + _adapter_cycles(per_word, self.lanes)
 
     def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
         """See the base class."""

@@ -11,6 +11,7 @@ from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import port_cycles
 from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
@@ -23,6 +24,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.summary import base_layer
 from hdl.axi import AxiFormat
+from hdl.link_model import LEAST_LATENCY
 from hdl.recipe import Recipe
 
 BATCH = 4
@@ -51,6 +53,15 @@ def inception_net(staleness: int) -> Graph:
     y = builder.concat(builder.relu(builder.conv(x, 3, 3, padding=1)), builder.conv(x, 4, 1))
     y = builder.concat(y, x)
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+def twelve_net(staleness: int) -> Graph:
+    """A streaming graph of larger maps, 12 x 12, with a stride and a pool: most of its work is in its first layers."""
+    builder = GraphBuilder("twelve", Recipe(batch=BATCH, staleness=staleness), seed=12)
+    x = builder.max_pool(builder.relu(builder.conv(builder.input(12, 12, 3), 8, 3, padding=1)), 2, 2)
+    y = builder.relu(builder.conv(x, 8, 3, padding=1, stride=2))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 10)))
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
@@ -111,9 +122,11 @@ def tiny_design(library: ModuleLibrary, **options: Any) -> ClusterDesign:
 
 
 def said_batch_cycles(design: ClusterDesign, network_cycles: int) -> int:
-    """Cycles of a batch as `batch_time` says, of a design whose network takes so long from port to port."""
-    crossing = {crossing.edge for crossing in design.crossings}
+    """Cycles of a batch as `batch_time` says, of a design with a network of such latency."""
+    # through the switch, with the merges of most of its ways
+    network_cycles += LEAST_LATENCY + len(design.devices) - 1
+    ports = port_cycles(design.crossings, design.form, design.fifo_beats)
     ways = edge_ways(
-        design.graph, design.fifo_beats, crossing, network_cycles=network_cycles, word_bits=design.form.word_bits
+        design.graph, design.fifo_beats, ports, network_cycles=network_cycles, word_bits=design.form.word_bits
     )
     return batch_time(design.graph, ways).cycles

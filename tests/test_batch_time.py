@@ -27,9 +27,10 @@ from tests.cosim_support import (
     residual_net,
     said_batch_cycles,
     simulate_design,
+    twelve_net,
 )
 
-NETS = {"residual": residual_net, "inception": inception_net}
+NETS = {"residual": residual_net, "inception": inception_net, "twelve": twelve_net}
 NETWORK_CYCLES = 90
 
 
@@ -38,7 +39,7 @@ NETWORK_CYCLES = 90
 def test_long_batches_follow_from_short_ones(kind: str, staleness: int) -> None:
     graph, frames = fold_graph(residual_net(0), 300), 40
     placed = placement(graph, kind)
-    crossing = {edge: 0 for edge, p, _, c, _ in graph.edges if placed[p.name] != placed[c.name]}
+    crossing = {edge: 9 for edge, p, _, c, _ in graph.edges if placed[p.name] != placed[c.name]}
     depths = fifo_beats(graph, schedule(graph, 300, crossing))
     ways = edge_ways(graph, depths, crossing, network_cycles=NETWORK_CYCLES, word_bits=64)
     long = replace(graph, recipe=replace(graph.recipe, batch=frames, staleness=staleness))
@@ -57,6 +58,9 @@ def test_long_batches_follow_from_short_ones(kind: str, staleness: int) -> None:
         ("residual", "branches apart", 0, 300, 3),
         ("inception", "dealt out", 0, 300, 3),
         ("inception", "one", 1, 200, 3),
+        ("twelve", "one", 0, 576, 3),
+        ("twelve", "dealt out", 2, 576, 3),
+        ("twelve", "one", BATCH, 576, 14),
     ],
 )
 def test_batches_take_the_cycles_that_are_said(

@@ -442,6 +442,9 @@ def test_an_engine_rests_no_longer_than_declared_while_it_takes_the_next_version
     busy = engine is Conv and layer.walk.cycles == layer.cycles_per_frame
     least = layer.weight_count // layer.w_lanes - waiting if busy else 0
     assert all(least <= pause <= layer.load_cycles for pause in pauses), (layer, pauses)
+    if layer.walk.cycles == layer.cycles_per_frame:
+        assert layer.strips is not None
+        assert pauses == 2 * [layer.strips.load_cycles], layer
     # the rest of it is not taken while the one before is in use; after that, results may still wait to leave
     beats, source = layer.port("w").beats, layer.sources[0]
     results = layer.tile.po if engine is Conv else layer.tile.pi

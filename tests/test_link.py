@@ -25,9 +25,10 @@ from hdl.link import (
     link_ingress,
     link_split,
     merge,
+    merges_passed,
     wire_words,
 )
-from hdl.link_model import link_switch, link_wire
+from hdl.link_model import LEAST_LATENCY, link_switch, link_wire
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog
@@ -184,6 +185,37 @@ def delivers(design: Design, backend: Backend, seed: int, stall: float, tensors:
         assert run.outputs[out] == sent[name], f"stream {name}, seed {seed}"
     assert run.outputs["errors"] == [], f"seed {seed}"
     return run.cycles
+
+
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("depth", [2, 4, 16])
+def test_a_word_alone_takes_the_cycles_that_its_units_declare(position: int, depth: int) -> None:
+    latency, name, out = 7, "abc"[position], "pqr"[position]
+    bits, lanes, elements = SHAPES[position]
+    per_word = 32 // bits
+    ends = (
+        Egress(format=FORM, element_bits=bits, lanes=lanes, elements=elements, credits=depth),
+        Ingress(format=FORM, element_bits=bits, lanes=lanes, elements=elements, depth=depth),
+    )
+    # device 0 sends two streams and credits of one, device 1 one stream and, in front of it, credits of two
+    merges = merges_passed((0, 1, 2)[position], 3)
+    splits = (1, 2, 3)[position]
+    # see `link_switch`
+    switch = latency + LEAST_LATENCY + 1
+    sent = {stream: (traffic(1, 1)[stream] if stream == name else []) for stream in "abc"}
+    counts = {port: (len(sent[name]) if port == out else 0) for port in "pqr"}
+    run = run_streams(
+        Backend.MYHDL, network_design(depth, 0, latency), sent, counts, seed=1, stall_probability=0.0, max_cycles=2_000
+    )
+    first_word = -(-min(per_word, elements) // lanes)
+    took = run.fire_cycles[out][0] - run.fire_cycles[name][first_word - 1]
+    assert took == ends[0].latency_cycles + merges + switch + splits + ends[1].latency_cycles
+
+
+def test_merges_of_a_tree_are_counted_along_each_way() -> None:
+    assert [merges_passed(0, count) for count in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
+    assert [merges_passed(at, 5) for at in range(5)] == [3, 3, 3, 3, 1]
+    assert [merges_passed(at, 7) for at in range(7)] == [3, 3, 3, 3, 3, 3, 2]
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.5])

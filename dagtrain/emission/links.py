@@ -11,6 +11,7 @@ Structure of a port (units of `hdl.link`)::
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph
 from dagtrain.passes.buffers import REGISTER_BEATS
-from hdl.link import Drain, Egress, Ingress, LinkFormat, Merge, Split, elements_per_word, wire_words
+from hdl.link import Drain, Egress, Ingress, LinkFormat, Merge, Split, elements_per_word, merges_passed, wire_words
 from hdl.netlist import Direction
 from hdl.tensor import Port
 from hdl.unit import Unit
@@ -118,6 +119,52 @@ def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int) -> in
     return min(fifo_beats, -(-sink.beats * 2 * NETWORK_CYCLES // cycles) + REGISTER_BEATS)
 
 
+def sender(crossing: Crossing, form: LinkFormat, credits: int) -> Egress:
+    """The sending end of a stream to a receiver that holds so many words."""
+    return Egress(
+        format=form,
+        element_bits=crossing.element_bits,
+        lanes=crossing.source.lanes,
+        elements=crossing.elements,
+        credits=credits,
+    )
+
+
+def receiver(crossing: Crossing, form: LinkFormat, depth: int) -> Ingress:
+    """The receiving end of a stream, for so many words."""
+    return Ingress(
+        format=form,
+        element_bits=crossing.element_bits,
+        lanes=crossing.sink.lanes,
+        elements=crossing.elements,
+        depth=depth,
+    )
+
+
+def port_cycles(crossings: Sequence[Crossing], form: LinkFormat, beats: Mapping[str, int]) -> dict[str, int]:
+    """Edge -> cycles that a word of it takes through both network ports, if nothing else is on its way: sender, tree of
+    merges, chain of splits, receiver (`NetworkPort`).
+
+    ``beats``: depths of the FIFOs behind receivers."""
+    leaving = Counter(crossing.source_device for crossing in crossings)
+    # credits of what a device receives leave through its port as well
+    returning = Counter(crossing.target_device for crossing in crossings)
+    sent: Counter[str] = Counter()
+    received: Counter[str] = Counter()
+    found: dict[str, int] = {}
+    for crossing in crossings:
+        source, target = crossing.source_device, crossing.target_device
+        words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        merged = merges_passed(sent[source], leaving[source] + returning[source])
+        # those that leave the chain of splits before, and the own one
+        split = received[target] + 1
+        ends = sender(crossing, form, words).latency_cycles + receiver(crossing, form, words).latency_cycles
+        found[crossing.edge] = ends + merged + split
+        sent[source] += 1
+        received[target] += 1
+    return found
+
+
 def axi_stream_widths(form: LinkFormat) -> dict[str, int]:
     """Signals of the AXI4-Stream port beside TVALID and TREADY, and their widths."""
     return {
@@ -195,13 +242,7 @@ class NetworkPort:
     def add_egress(self, crossing: Crossing, net: str, credits: int) -> None:
         """The sending end of a stream whose elements are on ``net``."""
         name = verilog_name(crossing.edge)
-        unit = Egress(
-            format=self.form,
-            element_bits=crossing.element_bits,
-            lanes=crossing.source.lanes,
-            elements=crossing.elements,
-            credits=credits,
-        )
+        unit = sender(crossing, self.form, credits)
         words, returned = self.stream(f"tx_{name}"), self.stream(f"back_{name}")
         ports = {
             "number": self.constant("stream", crossing.number),
@@ -214,13 +255,7 @@ class NetworkPort:
     def add_ingress(self, crossing: Crossing, net: str, depth: int) -> None:
         """The receiving end of a stream; its elements leave on ``net``."""
         name = verilog_name(crossing.edge)
-        unit = Ingress(
-            format=self.form,
-            element_bits=crossing.element_bits,
-            lanes=crossing.sink.lanes,
-            elements=crossing.elements,
-            depth=depth,
-        )
+        unit = receiver(crossing, self.form, depth)
         words, returned = self.stream(f"rx_{name}"), self.stream(f"credit_{name}")
         error = self.assembly.wire(f"error_{name}")
         self.errors.append(error)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -44,10 +44,6 @@ SAME_CYCLES = 0.5
 # batches so many times as long are reckoned from two that are a frame apart, of at least so many frames
 MUCH_LONGER = 4
 SHORT_BATCH = 4
-
-
-# cycles through the network ports at both ends of a stream: packing, merging, splitting, the receiver's FIFO
-PORT_CYCLES = 24
 
 
 @dataclass(frozen=True)
@@ -215,7 +211,7 @@ def _long_run(graph: Graph, ways: Mapping[str, Way], batch: int, staleness: int)
 def edge_ways(
     graph: Graph,
     fifo_beats: Mapping[str, int],
-    crossing: Collection[str],
+    crossing: Mapping[str, int],
     *,
     network_cycles: int,
     word_bits: int,
@@ -224,7 +220,7 @@ def edge_ways(
     """Edge -> what lies on it: a width adapter where lanes differ and a FIFO, or the network; then DRAM, if stored.
 
     Args:
-        crossing: edges that cross the network.
+        crossing: edges that cross the network -> cycles through the ports at both ends.
         network_cycles: from port to port.
         word_bits: of a word of the network.
         stored: edges that go through DRAM -> cycles that it adds."""
@@ -233,7 +229,7 @@ def edge_ways(
     for edge, _producer, source, _consumer, sink in graph.edges:
         if edge in crossing:
             word = elements_per_word(source.tensor.fixed.width, word_bits)
-            found[edge] = Way(network_cycles + PORT_CYCLES + outside.get(edge, 0), word)
+            found[edge] = Way(network_cycles + crossing[edge] + outside.get(edge, 0), word)
         else:
             adapter = adapter_kind(source.lanes, sink.lanes) is not AdapterKind.WIRE
             found[edge] = Way(adapter + queue_latency(fifo_beats[edge]) + outside.get(edge, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagtrain.emission.device import stored_edges
-from dagtrain.emission.links import NETWORK_CYCLES
+from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, port_cycles, receiver_beats
 from dagtrain.ir import Graph
 from dagtrain.passes.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.passes.buffers import fifo_beats
@@ -44,17 +44,24 @@ def plan_time(
     chosen = move_memories(insert_relays(graph, relays), memory_homes(choices))
     folded = fold_graph(chosen, pace.folds)
     dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
-    placed = {item.item: "" if together else item.device for item in plan.items}
-    crossing = {
-        edge: NETWORK_CYCLES
-        for edge, producer, _source, consumer, _sink in folded.edges
-        if placed[producer.name] != placed[consumer.name]
-    }
-    depths = fifo_beats(folded, schedule(folded, pace.interval, crossing))
-    stored = {
-        edge: dram.delay_cycles(sink) for edge, _p, _s, _c, sink in folded.edges if edge in stored_edges(folded, dram)
+    first = cluster.devices[0].name
+    placed = {item.item: first if together else item.device for item in plan.items}
+    crossings = crossings_of(folded, placed, [device.name for device in cluster.devices])
+    delays = {crossing.edge: NETWORK_CYCLES for crossing in crossings}
+    depths = fifo_beats(folded, schedule(folded, pace.interval, delays))
+    outside = stored_edges(folded, dram)
+    stored = {edge: dram.delay_cycles(sink) for edge, _p, _s, _c, sink in folded.edges if edge in outside}
+    form = link_format(crossings, len(cluster.devices), cluster.link_word_bits)
+    behind = {
+        crossing.edge: receiver_beats(crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval)
+        for crossing in crossings
     }
     ways = edge_ways(
-        folded, depths, crossing, network_cycles=network_cycles, word_bits=cluster.link_word_bits, stored=stored
+        folded,
+        depths,
+        port_cycles(crossings, form, behind),
+        network_cycles=network_cycles,
+        word_bits=cluster.link_word_bits,
+        stored=stored,
     )
     return batch_time(folded, ways)

@@ -23,6 +23,9 @@ ROW_LATENCY = 3
 WORD_LATENCY = 4
 # cycles from the last word of a version at the weight buffer to the first operation with it
 WEIGHT_LATENCY = 2
+# cycles from the last operation with a version to the first write of the next one in its place: the read of its weight,
+# and the switch after it
+PLACE_FREE = 3
 # cycles from the fetch of the first sums of a batch until they leave rounded
 ROUNDING_LATENCY = 4
 # cycles from a frame's last result to the first one that leaves, where passes are put in order

@@ -27,7 +27,7 @@ from hdl.engine.frame_buffers import REORDER_LATENCY, SHORTEST_PASS, reorder_fra
 from hdl.engine.gradient import ERRORS, FLUSH, MEMORY_TILES, GradientShape, gradient
 from hdl.engine.gradient_passes import LEAVE_LATENCY, gradient_passes
 from hdl.engine.mac import MacShape, operand_bits, tree_levels
-from hdl.engine.strips import WEIGHT_LATENCY, adapter_cycles, gradient_strips, result_strips
+from hdl.engine.strips import PLACE_FREE, WEIGHT_LATENCY, adapter_cycles, gradient_strips, result_strips
 from hdl.engine.walk import Axis, Walk
 from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
@@ -293,9 +293,18 @@ class _ConvEngine(Layer):
             {stored: (self.port(stored), stored_word)},
             {source: (self.port(source), word)},
             2 + tree_levels(terms),
-            load_cycles=self.load_cycles and self.load_cycles - LOAD_LATENCY + LOAD_BEGIN,
+            load_cycles=self._switch_cycles,
             reordered_words=frames * self.port(source).tensor.elements // word,
         )
+
+    @property
+    def _switch_cycles(self) -> int:
+        """Between the last operation with a version and the first with the next, of those that lie in one place, if the
+        next one waits: its first word stands in front of the place, the others follow through the adapter."""
+        if self.weights is not Home.PARKED:
+            return 0
+        word_cycles = max(Fraction(1), Fraction(self.tile.size, self.w_lanes))
+        return PLACE_FREE - 1 + math.ceil((self.words - 1) * word_cycles) + WEIGHT_LATENCY
 
     # ---- weights by version
 
@@ -761,9 +770,6 @@ SHARED_FIELDS = ("height", "width", "channels", "filters", "kernel", "stride", "
 PARKED_EXAMPLES = (2, 3, 8)
 # cycles from the last use of a version to the first use of the next one, beside those in which it comes, at most
 LOAD_LATENCY = 16
-# of them, those beyond a weight a cycle where the next version waits at the port: its first words have come that far
-# already, and the last products of the one before are still on their way
-LOAD_BEGIN = -2
 # cycles, beyond work and arrival, for which the weights of a pass hold their place, at most
 PASS_LATENCY = 12
 # upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
