@@ -123,7 +123,7 @@ def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...
 def expected_contents(resources: Resources) -> Resources:
     """Contents as Yosys sees them: multipliers for products with constants, wide ones in parts that are added; trees of
     multiplexers for large tables; words of memories gated by a flip-flop, free where a flip-flop or a table takes
-    them."""
+    them; memories made of logic 32 words deep, and a multiplexer a bit between two."""
     parts = sum(
         number * (math.prod(factors(width) for width in widths) - 1) * sum(widths)
         for widths, number in resources.constant_multipliers.items()
@@ -136,6 +136,10 @@ def expected_contents(resources: Resources) -> Resources:
     for (depth, width), bare in resources.bare_bits.items():
         if in_block_memory(depth, width, target) and depth <= _best_fill(depth, width)[0]:
             tables[2] += bare
+    for (depth, width), number in resources.memories.items():
+        if not in_block_memory(depth, width, target):
+            # two rows where an MLAB has 64 words
+            tables[3] += number * width * (-(-depth // MLAB_CELL_WORDS) - target.mlab_rows(depth))
     return dataclasses.replace(
         resources,
         constant_adder_bits=0,

@@ -17,6 +17,7 @@ from dagtrain.flow.estimate_step import sampled
 from hdl.axi import AxiFormat
 from hdl.dram import DramFifo
 from hdl.estimate import Estimator
+from hdl.layers.relu import Relu
 from hdl.link import Egress, Ingress, LinkFormat
 from hdl.memory import simple_dual_port
 from hdl.parts import part
@@ -35,6 +36,7 @@ from hdl.synthesis import (
 )
 from hdl.unit import Unit
 from hdl.verilog import convert
+from tests.layer_support import elaborate
 
 ARRIA = part("10AX115")
 
@@ -291,10 +293,13 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "pipe": between(lambda c, r, x, y: pipe(c, r, x, y, policy=Policy.FULL), 32, 32),
     "queue_in_registers": between(lambda c, r, x, y: queue(c, r, x, y, depth=4), 16, 16),
     "queue_in_mlab": between(lambda c, r, x, y: queue(c, r, x, y, depth=20), 18, 18),
+    # two memory cells of Yosys one above the other
+    "queue_of_64_in_mlab": between(lambda c, r, x, y: queue(c, r, x, y, depth=64), 40, 40),
     "queue_in_m20k": between(lambda c, r, x, y: queue(c, r, x, y, depth=600), 50, 50),
     "gearbox": between(lambda c, r, x, y: width_adapter(c, r, x, y, element_bits=8), 24, 32),
     "egress": unit_block(Egress(format=LINK, element_bits=16, lanes=8, elements=512, credits=32)),
     "ingress": unit_block(Ingress(format=LINK, element_bits=16, lanes=2, elements=512, depth=64)),
+    "relu": lambda: elaborate(Relu(height=1, width=1, channels=8, lanes=2))[0],
     "dram": unit_block(
         DramFifo(
             format=AxiFormat(data_bits=64, address_bits=20), element_bits=16, x_lanes=4, y_lanes=1, elements=400,
@@ -316,9 +321,7 @@ def test_counts_agree_with_synthesis(name: str) -> None:
     registers = rows["registers"]
     assert abs(registers.estimate - registers.synthesis) <= max(1, 0.02 * registers.synthesis), registers
     alm = rows["alm"]
-    assert abs(alm.estimate - alm.synthesis) <= max(
-        3, {"gearbox": 0.45, "ingress": 0.15}.get(name, 0.12) * alm.synthesis
-    ), alm
+    assert abs(alm.estimate - alm.synthesis) <= max(3, {"gearbox": 0.25}.get(name, 0.12) * alm.synthesis), alm
 
 
 @pytest.mark.parametrize(
