@@ -13,8 +13,9 @@ Series Overview (DS180), 7 Series Memory Resources (UG473) and DSP48E1 (UG479) g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from hdl.errors import DagtrainError
 
@@ -158,6 +159,11 @@ class Part:
         return _blocks(self.lut_memory.shapes, depth, width)
 
 
+def block_share(parts: Sequence[Part], depth: int, width: int) -> Fraction:
+    """The largest share of its block memories that such a memory takes of one of these parts."""
+    return max(Fraction(part.m20k_halves(depth, width), 2 * part.m20k) for part in parts)
+
+
 def _blocks(shapes: tuple[MemoryShape, ...], depth: int, width: int) -> int:
     """Fewest blocks over the aspect ratios: ⌈depth / d⌉ · ⌈width / w⌉."""
     return min(-(-depth // shape.depth) * -(-width // shape.width) for shape in shapes)
@@ -222,6 +228,10 @@ PARTS: Mapping[str, Part] = {
         ),
     )
 }  # fmt: skip
+
+
+# of whose parts a graph is folded for, where nobody says
+DEFAULT_PARTS = (PARTS["10AX115"],)
 
 
 def part(name: str) -> Part:

@@ -13,6 +13,7 @@ from hdl.fixed import Fixed
 from hdl.layers.base import Layer, Tile, lanes_for, weight_lanes
 from hdl.layers.conv import Conv, ConvError, ConvGradient
 from hdl.layers.depthwise import DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient
+from hdl.parts import PARTS, Part
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from tests.layer_support import assert_equal_bits, design_of, make_case
@@ -118,6 +119,29 @@ def test_fold_keeps_its_promise_with_every_tile(kind: type[Layer], seed: int) ->
                     assert port.lanes == lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
         sizes = [tile.size for tile in layer.tiles(cycles)]
         assert sizes == sorted(sizes)
+
+
+def test_of_tiles_of_one_size_the_one_of_the_fewest_blocks_of_the_part_comes_first() -> None:
+    layer = DepthwiseConv(height=14, width=14, channels=96, kernel=(3, 3), padding=(1, 1, 1, 1))
+    first = {}
+    for name, part in PARTS.items():
+
+        def blocks(tile: Tile, part: Part = part) -> int:
+            """Halves: of M20Ks always two, of a RAMB36 its RAMB18s."""
+            ring = part.m20k_halves(4 * layer.walk_of(tile).row_words, 16 * tile.po)
+            return part.m20k_halves(2 * layer.weights // tile.size, 16 * tile.size) + tile.pk * ring
+
+        tiles = tuple(layer.tiles(2000, [part]))
+        first[name] = tiles[0]
+        assert blocks(tiles[0]) == min(blocks(tile) for tile in tiles if tile.size == tiles[0].size)
+    # weights take as much with both; of the rings, three of 512 bits take 78 halves of M20Ks or 45 RAMB18s, one of 1536
+    # bits 78 or 43
+    assert first == {
+        "10AX115": Tile(32, 1, 3),
+        "AGFB014": Tile(32, 1, 3),
+        "AGFB027": Tile(32, 1, 3),
+        "XC7VX690T": Tile(96),
+    }
 
 
 @pytest.mark.parametrize("kind", ENGINES)

@@ -125,7 +125,8 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
     assert "MAC engines measured alone: " in outcome.out
     found = gather(case.workspace).measured
     assert found is not None
-    folded = fold_graph(gather(case.workspace).graph, gather(case.workspace).folds)
+    contents = gather(case.workspace)
+    folded = fold_graph(contents.graph, contents.folds, contents.parts)
     assert [engine["node"] for engine in found] == [node.name for node in folded.nodes if is_engine(node.layer)]
     assert {engine["cycles_per_frame"] - folded.by_name[engine["node"]].layer.cycles_per_frame for engine in found} == {
         1

@@ -472,7 +472,8 @@ def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: P
     assert {cycles for cycles, *_ in planner.prices.known} == {pace.interval}, (
         "buffers are priced for the same interval"
     )
-    assert pace == Pace.of(chosen_graph(graph, plan_choices(plan)), folds)
+    assert {part.name for part in pace.parts} == {device.board.part.name for device in planner.cluster.devices}
+    assert pace == Pace.of(chosen_graph(graph, plan_choices(plan)), folds, planner.prices.parts)
     design = planned_design(graph, plan, planner.cluster, ModuleLibrary(cache_folder() / "modules"))
     assert design.cycles_per_frame == pace.interval < 256
     instances = [instance for device in design.devices for instance in device.top.instances]

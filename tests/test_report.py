@@ -174,7 +174,8 @@ def test_efficiency_that_nobody_measured_is_said_to_be_declared_only(case: Case)
     text = page(case)
     assert 'id="not-measured"' in text
     rows = table(text, "engine-table")
-    folded = fold_graph(gather(case.workspace).graph, gather(case.workspace).folds)
+    contents = gather(case.workspace)
+    folded = fold_graph(contents.graph, contents.folds, contents.parts)
     for row in rows:
         layer = folded.by_name[row[0]].layer
         assert row[5] == f"{layer.macs / (layer.multipliers * layer.cycles_per_frame):.1%}"

@@ -15,6 +15,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
 from hdl.link import LinkFormat
+from hdl.parts import DEFAULT_PARTS, Part
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,15 @@ def design_cluster(
     fifo_override: Mapping[str, int] | None = None,
     dram: DramUse | None = None,
     folds: Mapping[str, int] | None = None,
+    parts: Sequence[Part] = DEFAULT_PARTS,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
-    ``folds`` says what each node is folded for, if not for ``cycles``.
+    ``folds`` says what each node is folded for, if not for ``cycles``; ``parts`` are those of the cluster.
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist."""
-    folded = verify(fold_graph(graph, folds or cycles), Stage.STREAMING)
+    folded = verify(fold_graph(graph, folds or cycles, parts), Stage.STREAMING)
     used = [name for name in devices if name in set(placed.values())]
     use = dram or DramUse()
     unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})

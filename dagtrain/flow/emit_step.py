@@ -69,6 +69,7 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
         word_bits=cluster.link_word_bits,
         dram=chosen_dram(graph, choices, dram_format(cluster), pace.interval),
         folds=pace.folds,
+        parts=pace.parts,
     )
 
 

@@ -16,7 +16,6 @@ from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.ir import Graph, Node
-from dagtrain.passes.fold import fold_graph
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError, ToolTimeout
@@ -62,7 +61,7 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
     else:
         pace = Pace.of(graph, dict.fromkeys(graph.by_name, options.cycles or DEFAULT_CYCLES))
     cycles = pace.interval
-    nodes = _chosen(fold_graph(graph, pace.folds), options.layers)
+    nodes = _chosen(pace.fold(graph), options.layers)
     if options.sample is not None:
         nodes = sampled(nodes, options.sample, options.seed)
     # a plan of the same interval may fold nodes otherwise, or keep their memories elsewhere

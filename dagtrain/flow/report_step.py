@@ -46,12 +46,14 @@ def gather(workspace: Workspace) -> Contents:
     timing, timing_note = _optional(workspace, "timing")
     train, train_note = _optional(workspace, "train")
     plan = load_plan(workspace)
+    pace = plan_pace(plan)
     return Contents(
         graph=graph,
         summary=summarise(graph),
         imported=read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx"),
         plan=plan,
-        folds=plan_pace(plan).folds,
+        folds=pace.folds,
+        parts=pace.parts,
         placing=read_json(place / "place.json", "dagtrain place --devices CLUSTER.toml"),
         emitted=read_json(emit / "emit.json", "dagtrain emit"),
         cosim=cosim,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import networkx as nx
@@ -10,16 +10,17 @@ import networkx as nx
 from dagtrain.ir import Graph, Node
 from hdl.errors import FoldingError
 from hdl.layers.base import Tile
+from hdl.parts import DEFAULT_PARTS, Part
 
 
-def fold_graph(graph: Graph, cycles: int | Mapping[str, int]) -> Graph:
+def fold_graph(graph: Graph, cycles: int | Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS) -> Graph:
     """The graph with every layer folded for at most ``cycles`` a frame, of all or of each node, the fewest multipliers
-    first.
+    first; ``parts`` are those that it will stand on.
 
     1. Nodes of one weight group (`weight_groups`) get one tile, because it orders weights and gradients in streams.
     2. All others are folded alone.
     Raises `FoldingError` that lists every layer that can't be so fast."""
-    tiles = weight_tiles(graph, cycles)
+    tiles = weight_tiles(graph, cycles, parts)
     of = _cycles_of(graph, cycles)
     nodes: list[Node] = []
     problems: list[str] = []
@@ -58,7 +59,9 @@ def weight_groups(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     return tuple(tuple(graph.by_name[name] for name in members) for members in groups)
 
 
-def weight_tiles(graph: Graph, cycles: int | Mapping[str, int]) -> dict[str, Tile]:
+def weight_tiles(
+    graph: Graph, cycles: int | Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS
+) -> dict[str, Tile]:
     """Node -> the tile of its weight group: the first of the forward engine's that suits all members at its cycles.
 
     Members whose weights are vectors have no tile."""
@@ -70,7 +73,7 @@ def weight_tiles(graph: Graph, cycles: int | Mapping[str, int]) -> dict[str, Til
             continue
         pace = of[lead.name]
         tiled = [node for node in group if next(node.layer.tiles(pace), None) is not None]
-        offered = lead.layer.tiles(pace)
+        offered = lead.layer.tiles(pace, parts)
         tile = next((tile for tile in offered if all(n.layer.suits(tile, pace) for n in tiled if n is not lead)), None)
         if tile is None:
             names = ", ".join(node.name for node in tiled)

@@ -8,7 +8,7 @@ A choice travels through the placement as the payload of a configuration; emissi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.memory import DramUse
@@ -19,6 +19,7 @@ from dagtrain.passes.memory_home import move_memories
 from hdl.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.base import Home
+from hdl.parts import DEFAULT_PARTS, Part, part
 from placement.cluster import Cluster
 from placement.plan import Plan
 
@@ -68,23 +69,32 @@ class Pace:
 
     interval: int
     folds: Mapping[str, int]
+    # on which the cluster stands; which of equally fast tiles is the best depends on them
+    parts: tuple[Part, ...] = DEFAULT_PARTS
 
     @classmethod
-    def of(cls, graph: Graph, folds: Mapping[str, int]) -> Pace:
+    def of(cls, graph: Graph, folds: Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS) -> Pace:
         """Of a graph folded so.  Raises `FoldingError` when some layer can't be."""
-        return cls._of(folds, (node.layer.cycles_per_frame for node in fold_graph(graph, folds).nodes))
+        engines = (node.layer.cycles_per_frame for node in fold_graph(graph, folds, parts).nodes)
+        return cls._of(folds, engines, parts)
 
     @classmethod
-    def _of(cls, folds: Mapping[str, int], engines: Iterable[int]) -> Pace:
+    def _of(cls, folds: Mapping[str, int], engines: Iterable[int], parts: Iterable[Part]) -> Pace:
         """The interval is what all nodes are folded for, if that is the same, else the pace of the slowest engine."""
-        levels = set(folds.values())
-        return cls(levels.pop() if len(levels) == 1 else max(engines), folds)
+        levels, by_name = set(folds.values()), {part.name: part for part in parts}
+        interval = levels.pop() if len(levels) == 1 else max(engines)
+        return cls(interval, folds, tuple(by_name[name] for name in sorted(by_name)))
+
+    def fold(self, graph: Graph) -> Graph:
+        """The graph, folded so."""
+        return fold_graph(graph, self.folds, self.parts)
 
 
 def plan_pace(plan: Plan) -> Pace:
     """The pace of a plan's engines; the same as `Pace.of` the graph that the plan chose."""
     folds = {name: choice.cycles for name, choice in plan_choices(plan).items()}
-    return Pace._of(folds, (item.cycles_per_frame for item in plan.items))
+    engines = (item.cycles_per_frame for item in plan.items)
+    return Pace._of(folds, engines, (part(device.part) for device in plan.devices))
 
 
 def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:
@@ -99,7 +109,7 @@ def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:
     """The training graph as the plan builds it."""
-    return fold_graph(chosen_graph(graph, plan_choices(plan)), plan_pace(plan).folds)
+    return plan_pace(plan).fold(chosen_graph(graph, plan_choices(plan)))
 
 
 def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:

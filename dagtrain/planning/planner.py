@@ -672,7 +672,7 @@ class Planner:
         ``explain``: whether an `InfeasibleError` is to name the constraints at fault."""
         search = replace(self.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
-            pace = Pace.of(move_memories(self.graph, homes), folds)
+            pace = Pace.of(move_memories(self.graph, homes), folds, self.prices.parts)
             level = self.prices.level(pace.interval, homes, assignment, free, folds, self.deadline)
             # network ports are in the prices of their nodes
             instance = self.prices.of_levels([level], self.prices.links())

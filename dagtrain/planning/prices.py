@@ -209,7 +209,7 @@ class Prices:
     def _links_with_ports(self, cycles: int) -> Iterable[Link]:
         """Links with what their ends take of a network port, folded for these cycles."""
         costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
-        edges = fold_graph(self.graph, cycles).edges
+        edges = fold_graph(self.graph, cycles, self.parts).edges
         for link, (_edge, _producer, source, _consumer, sink) in zip(self.links(), edges, strict=True):
             sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
             yield replace(

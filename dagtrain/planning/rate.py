@@ -7,7 +7,6 @@ from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, p
 from dagtrain.ir import Graph
 from dagtrain.passes.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.passes.buffers import fifo_beats
-from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.schedule import schedule
@@ -42,7 +41,7 @@ def plan_time(
     choices, pace = plan_choices(plan), plan_pace(plan)
     relays = [edge for edge in relayed_edges(graph, choices) if relay_of(edge) not in graph.by_name]
     chosen = move_memories(insert_relays(graph, relays), memory_homes(choices))
-    folded = fold_graph(chosen, pace.folds)
+    folded = pace.fold(chosen)
     dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
     first = cluster.devices[0].name
     placed = {item.item: first if together else item.device for item in plan.items}

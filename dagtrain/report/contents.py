@@ -9,6 +9,7 @@ from typing import Any
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.summary import Summary
+from hdl.parts import Part
 from placement.plan import DeviceUse, Plan
 
 # an engine that multiplies in less of its slots than this is said to wait for something
@@ -23,8 +24,9 @@ class Contents:
     summary: Summary
     imported: Mapping[str, Any]
     plan: Plan
-    # node -> cycles a frame that it is folded for
+    # node -> cycles a frame that it is folded for; the parts of the cluster
     folds: Mapping[str, int]
+    parts: Sequence[Part]
     placing: Mapping[str, Any]
     emitted: Mapping[str, Any]
     cosim: Mapping[str, Any] | None = None
@@ -180,7 +182,7 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
     """Every MAC engine of the placed graph, folded as the plan says, with its measurement if there is one."""
     measured = {str(record["node"]): record for record in contents.measured or ()}
     found = []
-    for node in fold_graph(contents.graph, contents.folds).nodes:
+    for node in fold_graph(contents.graph, contents.folds, contents.parts).nodes:
         layer = node.layer
         if not (hasattr(layer, "tile") and layer.macs and layer.multipliers):
             continue

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from hdl.fixed import Fixed, FloatArray, IntArray
+from hdl.parts import DEFAULT_PARTS, Part
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port
@@ -210,12 +211,13 @@ class Layer(ABC):
         """Multiplications a frame that the algorithm needs (padding counted, as is usual)."""
         return 0
 
-    def tiles(self, cycles: int) -> Iterator[Tile]:
-        """Weight tiles with which this layer needs at most ``cycles`` a frame, fewest multipliers first.
+    def tiles(self, cycles: int, parts: Sequence[Part] = DEFAULT_PARTS) -> Iterator[Tile]:
+        """Weight tiles with which this layer needs at most ``cycles`` a frame, fewest multipliers first; of as many,
+        those whose memories take the fewest blocks of these parts.
 
         All engines that share a weight tensor (forward, error, gradient, update) share one tile, because the
         tile fixes the order in which weights and gradients stream.  Layers without such a tensor have none."""
-        del cycles
+        del cycles, parts
         return iter(())
 
     def suits(self, tile: Tile, cycles: int) -> bool:

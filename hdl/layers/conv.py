@@ -35,6 +35,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Home, Layer, Memory, Ring, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
 from hdl.layers.patches import Window, correlate, correlate_error, correlate_gradient
 from hdl.layers.versions import by_version
+from hdl.parts import DEFAULT_PARTS, Part, block_share
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
@@ -208,10 +209,10 @@ class _ConvEngine(Layer):
         found = self.port(port)
         return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
-    def tiles(self, cycles: int) -> Iterator[Tile]:
+    def tiles(self, cycles: int, parts: Sequence[Part] = DEFAULT_PARTS) -> Iterator[Tile]:
         """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths, then
         the least lanes of maps (each engine stores and reads one of them ``po`` or ``pi`` lanes wide)."""
-        return (tile for tile in self._paces if self.suits(tile, cycles))
+        return (tile for tile in self._ordered(parts) if self.suits(tile, cycles))
 
     def suits(self, tile: Tile, cycles: int) -> bool:
         """Whether a tile is one of `tiles`: neither it nor any port is slower."""
@@ -229,8 +230,8 @@ class _ConvEngine(Layer):
 
     @cached_property
     def _paces(self) -> dict[Tile, int]:
-        """Every tile that can be built -> cycles a frame with it if no port is slower, in the order of `tiles`."""
-        found = []
+        """Every tile that can be built -> cycles a frame with it if no port is slower."""
+        found = {}
         for po in divisors(self.filters):
             for pi in divisors(self.channels):
                 for pk in self._tap_groups():
@@ -238,8 +239,21 @@ class _ConvEngine(Layer):
                     if self._buildable(tile):
                         walk = self.walk_of(tile)
                         pace = max(walk.cycles, walk.words)
-                        found.append((tile.size, self._memory_blocks(tile), po + pi, tile, pace))
-        return {tile: pace for *_, tile, pace in sorted(found)}
+                        found[tile] = pace
+        return found
+
+    @cached_property
+    def _orders(self) -> dict[tuple[str, ...], list[Tile]]:
+        """What `_ordered` found before, by names of parts."""
+        return {}
+
+    def _ordered(self, parts: Sequence[Part]) -> list[Tile]:
+        """The tiles in the order of `tiles`."""
+        names = tuple(part.name for part in parts)
+        if names not in self._orders:
+            ranks = [(tile.size, self._memory_share(tile, parts), tile.po + tile.pi, tile) for tile in self._paces]
+            self._orders[names] = [tile for *_, tile in sorted(ranks)]
+        return self._orders[names]
 
     def _with(self, tile: Tile, cycles: int) -> Self:
         """This engine with that tile and the lanes for ``cycles``."""
@@ -259,9 +273,9 @@ class _ConvEngine(Layer):
         frame = self._frame_ports()[0].tensor.shape
         return max(1, cycles // (2 * frame[0]) - LOAD_LATENCY)
 
-    def _memory_blocks(self, tile: Tile) -> int:
+    def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
-        return memory_blocks(2 * (self.weight_count // tile.size), tile.size * 16)
+        return block_share(parts, 2 * (self.weight_count // tile.size), tile.size * 16)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
@@ -325,12 +339,6 @@ class _ConvEngine(Layer):
     def parked(self) -> Mapping[str, int]:
         """w, if one version lives here."""
         return {"w": self.load_cycles} if self.weights is Home.PARKED else {}
-
-
-def memory_blocks(depth: int, width: int) -> int:
-    """Block memories of 20 kbit (512 x 40, 1024 x 20, 2048 x 10) for a memory."""
-    shapes = ((512, 40), (1024, 20), (2048, 10))
-    return min(math.ceil(depth / words) * math.ceil(width / bits) for words, bits in shapes)
 
 
 @dataclass(frozen=True, kw_only=True)

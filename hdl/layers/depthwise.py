@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Self
 
@@ -29,9 +30,10 @@ from hdl.engine.walker import WeightSteps
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
-from hdl.layers.conv import PIPELINE, memory_blocks, waiting_cycles
+from hdl.layers.conv import PIPELINE, waiting_cycles
 from hdl.layers.versions import by_version
 from hdl.layers.windowed import _Windowed
+from hdl.parts import DEFAULT_PARTS, Part, block_share
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
@@ -124,9 +126,9 @@ class _DepthwiseEngine(_Windowed):
         found = self.port(port)
         return max(found.beats // found.tensor.shape[0], self.walk.row_words)
 
-    def tiles(self, cycles: int) -> Iterator[Tile]:
+    def tiles(self, cycles: int, parts: Sequence[Part] = DEFAULT_PARTS) -> Iterator[Tile]:
         """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory."""
-        return (tile for tile in self._paces if self.suits(tile, cycles))
+        return (tile for tile in self._ordered(parts) if self.suits(tile, cycles))
 
     def suits(self, tile: Tile, cycles: int) -> bool:
         """Whether a tile is one of `tiles`: neither it nor any port is slower."""
@@ -141,19 +143,33 @@ class _DepthwiseEngine(_Windowed):
 
     @cached_property
     def _paces(self) -> dict[Tile, int]:
-        """Every tile -> cycles a frame with it if no port is slower, in the order of `tiles`."""
-        found = []
+        """Every tile -> cycles a frame with it if no port is slower."""
+        found = {}
         for po in divisors(self.channels):
             for pk in self._tap_groups():
                 tile = Tile(po, 1, pk)
                 walk = self.walk_of(tile)
-                found.append((tile.size, self._memory_blocks(tile, walk), tile, max(walk.cycles, walk.words)))
-        return {tile: pace for *_, tile, pace in sorted(found)}
+                found[tile] = max(walk.cycles, walk.words)
+        return found
 
-    def _memory_blocks(self, tile: Tile, walk: Walk) -> int:
+    @cached_property
+    def _orders(self) -> dict[tuple[str, ...], list[Tile]]:
+        """What `_ordered` found before, by names of parts."""
+        return {}
+
+    def _ordered(self, parts: Sequence[Part]) -> list[Tile]:
+        """The tiles in the order of `tiles`."""
+        names = tuple(part.name for part in parts)
+        if names not in self._orders:
+            ranks = [(tile.size, self._memory_share(tile, parts), tile) for tile in self._paces]
+            self._orders[names] = [tile for *_, tile in sorted(ranks)]
+        return self._orders[names]
+
+    def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights and of the ring, which every parallel tap reads a copy of."""
-        weights = memory_blocks(2 * (self.weights // tile.size), tile.size * 16)
-        return weights + tile.pk * memory_blocks((self.kernel[0] + 1) * walk.row_words, tile.po * 16)
+        ring = (self.kernel[0] + 1) * self.walk_of(tile).row_words
+        weights = block_share(parts, 2 * (self.weights // tile.size), tile.size * 16)
+        return weights + tile.pk * block_share(parts, ring, tile.po * 16)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
