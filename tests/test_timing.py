@@ -218,7 +218,15 @@ def test_units_of_ports_are_fast_and_cut_ready(unit: Unit) -> None:
     assert len(passed) == (0 if cut else PASSES.get(type(unit).__name__, 0)), passed
 
 
-@pytest.mark.parametrize("name", ["error of a mean, 4 096 words", "gradient of a bias, 4 096 sums", "dropout, 4 lanes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "error of a mean, 4 096 words",
+        "gradient of a bias, 4 096 sums",
+        "error of a max pool, nine taps",
+        "dropout, 4 lanes",
+    ],
+)
 def test_layers_with_deep_memories_and_products_are_fast(name: str) -> None:
     timing = time_circuit(*layer_circuit(LAYERS[name]))
     assert timing.worst.ps <= 4000, timing.worst

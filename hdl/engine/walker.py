@@ -499,14 +499,12 @@ def axis_bounds(clk: Any, rst: Any, move: Any, advance: Any, inside: Any, *, axi
     rom = registered_look_up(clk, move, delta, table=table)
     taps = axis.parallel
     direction, stored = axis.direction, axis.stored
-    bound = 1 << (len(at) + 1)
 
+    # a tap's position is never made: comparing the first one's with what the tap is away saves an adder
     @always(clk.posedge)
     def judge() -> None:
-        place = intbv(0, min=-bound, max=bound)
         for tap in range(taps):
-            place[:] = at + tap * direction
-            inside[tap].next = place >= 0 and place < stored
+            inside[tap].next = at >= 0 - tap * direction and at < stored - tap * direction
 
     @always(clk.posedge)
     def step() -> None:
