@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+from dagtrain.flow.cosim_step import _batches
 from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.planning.rate import plan_time
 from dagtrain.rates import rate_text, training_text
@@ -67,6 +69,30 @@ def test_what_a_plan_says_of_training_follows_from_graph_and_recipe(
     assert f"gap inside a batch {plan.steady_gap:.2%}, in training {plan.gap:.2%}" in shown
     record = json.loads((case.out / "place" / "plan.json").read_text())
     assert record["throughput_fps"] < record["steady_fps"] <= record["bound_fps"]
+
+
+def test_the_least_rate_that_is_wanted_is_one_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = placed(tmp_path, "batch = 2\n")
+    plan = load_plan(case.workspace)
+    wanted = (plan.throughput_fps + plan.steady_fps) / 2
+    assert plan.throughput_fps < wanted < plan.steady_fps
+    before = case.snapshot()
+    outcome = case.step("place", "--least-fps", f"{wanted:.0f}")
+    assert outcome.code == 1
+    assert re.search(
+        r"the best plan found trains [\d,]+ frames/s in batches of 2 with staleness 0, and .* are wanted; inside",
+        outcome.error,
+    )
+    assert case.snapshot() == before
+
+
+def test_cosim_sets_measured_batches_beside_planned_ones() -> None:
+    meta = {"planned_batch_cycles": 2_000, "batch_cycles": [2_500, 2_010], "stall": 0.25}
+    assert _batches(meta) == (
+        "the last batch took 2,010 with stalls in 25% of cycles; planned 2,000 cycles a batch without stalls"
+    )
+    assert _batches({**meta, "batch_cycles": []}).startswith("one batch tells no interval between batches")
 
 
 @pytest.mark.parametrize(
