@@ -29,7 +29,7 @@ from hdl.layers.bias import BiasGradient
 from hdl.layers.conv import Conv, ConvGradient
 from hdl.layers.dropout import Dropout
 from hdl.layers.global_average_pool import GlobalAveragePoolError
-from hdl.layers.max_pool import MaxPoolError
+from hdl.layers.max_pool import MaxPool, MaxPoolError
 from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.memory import unsimulated
 from hdl.recipe import Recipe
@@ -56,6 +56,15 @@ UNITS: Mapping[str, Unit] = {
 }
 
 _KERNEL = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "recipe": Recipe(batch=256)}
+_POOL = {
+    "height": 56,
+    "width": 56,
+    "channels": 2,
+    "engine_taps": 9,
+    "kernel": (3, 3),
+    "padding": (1, 1, 1, 1),
+    "stride": (1, 1),
+}
 # with memories of several blocks, or of no network above
 LAYERS: Mapping[str, Layer] = {
     "gradient, 9 216 words of sums": ConvGradient(
@@ -77,9 +86,8 @@ LAYERS: Mapping[str, Layer] = {
     ),
     "error of a mean, 4 096 words": GlobalAveragePoolError(height=7, width=7, channels=4096),
     "gradient of a bias, 4 096 sums": BiasGradient(height=56, width=56, channels=4096, recipe=Recipe(batch=256)),
-    "error of a max pool, nine taps": MaxPoolError(
-        height=56, width=56, channels=2, engine_taps=9, kernel=(3, 3), padding=(1, 1, 1, 1), stride=(1, 1)
-    ),
+    "max pool, nine taps": MaxPool(**_POOL),  # type: ignore[arg-type]
+    "error of a max pool, nine taps": MaxPoolError(**_POOL),  # type: ignore[arg-type]
     "dropout, 4 lanes": Dropout(height=1, width=1, channels=4096, lanes=4, ratio=0.3),
 }
 

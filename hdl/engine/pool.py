@@ -58,8 +58,8 @@ def pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: Pool
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     claim, claimable, may, done = (Signal(bool(0)) for _ in range(4))
     late = [Signal(bool(0)) for _ in range(3)]
-    # one bit more than the operand, so that what lies outside the map is less than any code
-    values = [signed_signal(width + 1) for _ in range(lanes)]
+    # one bit more than the operand, so that what lies outside the map is less than any code; see `largest_tap`
+    values = [Signal(intbv(0)[width + 1 :]) for _ in range(lanes)]
     offsets = [Signal(intbv(0)[index_width:]) for _ in range(lanes)]
     tap = Signal(intbv(0)[len(steps.weight) :])
     results, taken = (Stream(lanes * (width + index_width)) for _ in range(2))
@@ -76,7 +76,7 @@ def pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: Pool
             for flag, source in enumerate((steps.valid, steps.first, steps.last))
         ],
         delay_vector(clk, steps.weight, tap, cycles=TAP_AHEAD + 1 + levels),
-        keep_largest(clk, late[0], late[1], late[2], tap, values, offsets, results.payload, done, width=width),
+        keep_largest(clk, late[0], late[1], late[2], tap, values, offsets, results.payload, done, fixed=shape.operand),
         mark_valid(clk, done, results),
         queue(clk, rst, results, taken, depth=RESULTS),
         result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS),
@@ -115,26 +115,36 @@ def mark_valid(clk: Any, done: Any, results: Stream) -> Any:
 
 @block
 def largest_tap(clk: Any, words: Any, inside: Any, values: Any, offsets: Any, *, fixed: Fixed) -> Any:
-    """The first of the largest of the parallel taps, lane by lane; one cycle and the levels of a tree."""
+    """The first of the largest of the parallel taps, lane by lane; one cycle and the levels of a tree.
+
+    Values are ``2**width + code - fixed.low``, and 0 outside the map: unsigned, which takes a gate less to compare."""
     taps, lanes, width = len(words), len(values), fixed.width
-    outside = fixed.low - 1
-    codes = values if taps == 1 else [signed_signal(width + 1) for _ in range(taps * lanes)]
+    offset = 1 << width | unsigned_offset(fixed)
+    codes = values if taps == 1 else [Signal(intbv(0)[width + 1 :]) for _ in range(taps * lanes)]
     places = offsets if taps == 1 else [Signal(intbv(0)[len(offsets[0]) :]) for _ in range(taps * lanes)]
 
     @always(clk.posedge)
     def split() -> None:
+        value = intbv(0)[width + 1 :]
         for lane in range(lanes):
             for tap in range(taps):
                 places[lane * taps + tap].next = tap
+                value[:] = words[tap][lane * width + width : lane * width]
+                value[:] = value ^ offset
                 if inside[tap]:
-                    codes[lane * taps + tap].next = words[tap][lane * width + width : lane * width].signed()
+                    codes[lane * taps + tap].next = value
                 else:
-                    codes[lane * taps + tap].next = outside
+                    codes[lane * taps + tap].next = 0
 
     if taps == 1:
         return split
     tree = largest_trees(clk, codes, places, values, offsets, terms=taps)
     return split, tree
+
+
+def unsigned_offset(fixed: Fixed) -> int:
+    """What turns codes, as raw bits, into unsigned numbers in the same order, and back, by XOR."""
+    return 1 << (fixed.width - 1) if fixed.signed else 0
 
 
 @block
@@ -143,7 +153,7 @@ def largest_trees(clk: Any, codes: Any, places: Any, values: Any, offsets: Any, 
     half, odd = terms // 2, terms % 2
     kept = half + odd
     results = len(values)
-    level = values if kept == 1 else [signed_signal(len(values[0])) for _ in range(results * kept)]
+    level = values if kept == 1 else [Signal(intbv(0)[len(values[0]) :]) for _ in range(results * kept)]
     found = offsets if kept == 1 else [Signal(intbv(0)[len(offsets[0]) :]) for _ in range(results * kept)]
 
     @always(clk.posedge)
@@ -178,11 +188,11 @@ def keep_largest(
     result: Any,
     done: Any,
     *,
-    width: int,
+    fixed: Fixed,
 ) -> Any:
-    """The largest over the operations of a result; with ``done``, values below and taps above in ``result``."""
-    lanes, index_width = len(values), len(offsets[0])
-    best = [signed_signal(width + 1) for _ in range(lanes)]
+    """The largest over the operations of a result; with ``done``, codes below and taps above in ``result``."""
+    lanes, index_width, width, offset = len(values), len(offsets[0]), fixed.width, unsigned_offset(fixed)
+    best = [Signal(intbv(0)[width + 1 :]) for _ in range(lanes)]
     best_tap = [Signal(intbv(0)[index_width:]) for _ in range(lanes)]
     start = lanes * width
 
@@ -199,8 +209,11 @@ def keep_largest(
 
     @always_comb
     def out() -> None:
+        code = intbv(0)[width:]
         for lane in range(lanes):
-            result.next[lane * width + width : lane * width] = best[lane][width:]
+            code[:] = best[lane][width:]
+            code[:] = code ^ offset
+            result.next[lane * width + width : lane * width] = code
             result.next[start + lane * index_width + index_width : start + lane * index_width] = best_tap[lane]
 
     return keep, out
