@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from myhdl import Signal
 
@@ -29,6 +30,68 @@ from hdl.stream import Stream
 LOCK_TIMEOUT_S = 30.0
 
 
+# circuits that are worth starting processes for: most are small
+LEAST_TO_START = 48
+
+Builder: TypeAlias = Callable[[Any, Any, Mapping[str, Stream]], Any]
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """A block between streams of these payload widths; the text must determine it."""
+
+    configuration: str
+    widths: Mapping[str, int]
+    # can be sent to another process
+    build: Builder
+    # of an engine
+    multipliers: int = 0
+
+    @classmethod
+    def of_layer(cls, layer: Layer) -> Circuit:
+        """The circuit of a layer that has sinks and sources."""
+        beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
+        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
+        return cls(repr(layer), widths, layer.circuit, layer.multipliers)
+
+    @property
+    def key(self) -> str:
+        """What determines it, the code of all circuits included."""
+        return f"{code_hash()}|{self.configuration}|{sorted(self.widths.items())}"
+
+
+class Contents(Protocol):
+    """Whoever tells contents of circuits."""
+
+    def layer(self, layer: Layer) -> Resources:
+        """The contents of a layer's circuit."""
+
+    def block(self, configuration: str, widths: Mapping[str, int], build: Builder) -> Resources:
+        """The contents of any block between streams of these payload widths; the text must determine the circuit.
+
+        ``build`` must be something that can be sent to another process."""
+
+
+class Wanted:
+    """Takes an estimator's place, and notes what it is asked for: every circuit is empty."""
+
+    def __init__(self) -> None:
+        # by key
+        self.circuits: dict[str, Circuit] = {}
+
+    def layer(self, layer: Layer) -> Resources:
+        """Of a layer."""
+        return self._note(Circuit.of_layer(layer)) if layer.sinks and layer.sources else Resources()
+
+    def block(self, configuration: str, widths: Mapping[str, int], build: Builder) -> Resources:
+        """Of any block."""
+        return self._note(Circuit(configuration, widths, build))
+
+    def _note(self, circuit: Circuit) -> Resources:
+        self.circuits[circuit.key] = circuit
+        return Resources()
+
+
 class Estimator:
     """Contents of layers and other blocks; ``path`` is an SQLite file (":memory:" keeps nothing)."""
 
@@ -39,39 +102,36 @@ class Estimator:
 
     def layer(self, layer: Layer) -> Resources:
         """The contents of a layer's circuit."""
-        if not (layer.sinks and layer.sources):
-            return Resources()
-        widths = _widths(layer)
-        return self.block(repr(layer), widths, lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+        return self._contents(Circuit.of_layer(layer)) if layer.sinks and layer.sources else Resources()
 
-    def prepare(self, layers: Iterable[Layer], on_done: Callable[[int], None] = lambda _: None) -> None:
-        """Elaborate the layers that aren't known yet, in several processes where that pays.
+    def prepare(self, wanted: Mapping[str, Circuit], on_done: Callable[[int], None] = lambda _: None) -> None:
+        """Elaborate the circuits that aren't known yet, in several processes where that pays; by their keys.
 
-        ``on_done`` gets the number of distinct layers that just became known; what it raises ends the work, and what is
-        known by then is kept."""
-        wanted = {_key(repr(layer), _widths(layer)): layer for layer in layers if layer.sinks and layer.sources}
-        missing = {key: layer for key, layer in wanted.items() if key not in self._known and not self._load(key)}
+        ``on_done`` gets the number of circuits that just became known; what it raises ends the work, and what is known
+        by then is kept."""
+        missing = {key: circuit for key, circuit in wanted.items() if key not in self._known and not self._load(key)}
         on_done(len(wanted) - len(missing))
         # closed at once when it is interrupted, also where the traceback of that lives on
-        with closing(in_processes(_contents, missing)) as results:
+        with closing(in_processes(_elaborated, missing, LEAST_TO_START)) as results:
             for key, contents in results:
                 self._known[key] = contents
                 self._keep(key, contents)
                 on_done(1)
-        for key, layer in missing.items():
+        for key, circuit in missing.items():
             if key not in self._known:
-                self.layer(layer)
+                self._contents(circuit)
                 on_done(1)
 
-    def block(
-        self, configuration: str, widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]
-    ) -> Resources:
+    def block(self, configuration: str, widths: Mapping[str, int], build: Builder) -> Resources:
         """The contents of any block between streams of these payload widths; the text must determine the circuit."""
-        key = _key(configuration, widths)
+        return self._contents(Circuit(configuration, widths, build))
+
+    def _contents(self, circuit: Circuit) -> Resources:
+        key = circuit.key
         if key not in self._known:
             found = self._load(key)
             if found is None:
-                found = elaborated_contents(widths, build)
+                found = _elaborated(circuit)
                 self._keep(key, found)
             self._known[key] = found
         return self._known[key]
@@ -85,7 +145,7 @@ class Estimator:
         return _from_json(row[0]) if row else None
 
 
-def elaborated_contents(widths: Mapping[str, int], build: Callable[[Any, Any, Mapping[str, Stream]], Any]) -> Resources:
+def elaborated_contents(widths: Mapping[str, int], build: Builder) -> Resources:
     """The contents of a block between streams of these payload widths, elaborated for the count alone."""
     streams = {name: Stream(width) for name, width in widths.items()}
     with unsimulated(), forgotten_signals(), _uncollected():
@@ -104,17 +164,8 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _contents(layer: Layer) -> Resources:
-    return elaborated_contents(_widths(layer), lambda clk, rst, streams: layer.circuit(clk, rst, streams))
-
-
-def _widths(layer: Layer) -> dict[str, int]:
-    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-    return {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
-
-
-def _key(configuration: str, widths: Mapping[str, int]) -> str:
-    return f"{code_hash()}|{configuration}|{sorted(widths.items())}"
+def _elaborated(circuit: Circuit) -> Resources:
+    return elaborated_contents(circuit.widths, circuit.build)
 
 
 _SHAPED = ("multipliers", "memories", "memory_registers", "constant_multipliers", "constants", "bare_bits")

@@ -1,4 +1,4 @@
-"""One function over many layers, in as many processes as there are cores, where that pays."""
+"""One function over many circuits, in as many processes as there are cores, where that pays."""
 
 from __future__ import annotations
 
@@ -8,32 +8,44 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
-
-from hdl.layers.base import Layer
+from typing import Protocol, TypeVar
 
 # layers that are worth starting processes for, which takes a second or two, and layers worth handing to those there are
 LEAST_TO_START, LEAST_TO_SHARE = 16, 2
 
 T = TypeVar("T")
 
+
+class Circuit(Protocol):
+    """What is worked on, such as a layer; it can be sent to another process."""
+
+    @property
+    def multipliers(self) -> int:
+        """Those in parallel: what takes longest has most."""
+
+
+CircuitT = TypeVar("CircuitT", bound=Circuit)
+
 # the processes once they have been started: they stay until this one ends
 _pool: ProcessPoolExecutor | None = None
 
 
-def in_processes(work: Callable[[Layer], T], layers: Mapping[str, Layer]) -> Generator[tuple[str, T], None, None]:
-    """(key, result of ``work``) of every layer, or of none if they are few or there is one core.
+def in_processes(
+    work: Callable[[CircuitT], T], circuits: Mapping[str, CircuitT], least: int = LEAST_TO_START
+) -> Generator[tuple[str, T], None, None]:
+    """(key, result of ``work``) of every circuit, or of none if there is one core, or fewer than ``least`` to start
+    processes for.
 
-    The widest layers come first, so that no process is left with one of them at the end.  ``work`` must be a function
-    of a module."""
+    The widest come first, so that no process is left with one of them at the end.  ``work`` must be a function of a
+    module."""
     global _pool
     workers = len(os.sched_getaffinity(0))
-    if workers < 2 or len(layers) < (LEAST_TO_START if _pool is None else LEAST_TO_SHARE):
+    if workers < 2 or len(circuits) < (least if _pool is None else LEAST_TO_SHARE):
         return
-    order = sorted(layers, key=lambda key: (-layers[key].multipliers, key))
+    order = sorted(circuits, key=lambda key: (-circuits[key].multipliers, key))
     pool, _pool = _pool or _started(workers), None
     try:
-        begun = [pool.submit(work, layers[key]) for key in order]
+        begun = [pool.submit(work, circuits[key]) for key in order]
         for key, result in zip(order, begun, strict=True):
             yield key, result.result()
         _pool = pool

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dagtrain import cli
 from dagtrain.flow import place_step
 from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, Workspace, file_digests, stamp_fingerprint
+from hdl.estimate import Circuit
 from hdl.layers.base import Layer
 from hdl.resources import Resources
 from tests.import_support import model, node, save
@@ -61,7 +62,7 @@ def tiny_model(seed: int = 1) -> ModelProto:
 class QuickEstimator:
     """Stands in for elaboration, which takes seconds a layer: multipliers as declared, registers by width."""
 
-    def prepare(self, layers: Iterable[Layer], on_done: Callable[[int], None] = lambda _: None) -> None:
+    def prepare(self, wanted: Mapping[str, Circuit], on_done: Callable[[int], None] = lambda _: None) -> None:
         """Nothing takes time."""
 
     def layer(self, layer: Layer) -> Resources:

@@ -69,7 +69,7 @@ def test_planning_counts_circuits_and_shows_where_searches_stand(
     monkeypatch.setattr(Prices, "_elaborate", watched)
     # the circuits are counted by what makes them known
     monkeypatch.setattr(place_step, "Estimator", lambda: Estimator(":memory:"))
-    monkeypatch.setattr("hdl.estimate.in_processes", lambda _work, _layers: (result for result in ()))
+    monkeypatch.setattr("hdl.estimate.in_processes", lambda *_: (result for result in ()))
     monkeypatch.setattr(Estimator, "layer", _quick_layer)
     monkeypatch.setattr(Estimator, "block", lambda *_: Resources(registers=10))
     place_step.run(case.workspace, PlaceOptions(devices=case.cluster, caps=("dsp=0.001",)), bars)
@@ -79,7 +79,8 @@ def test_planning_counts_circuits_and_shows_where_searches_stand(
     for bar in bars.bars:
         assert bar.total is None or bar.done == bar.total, f"{bar.label} ends at {bar.done}/{bar.total}"
     labels = [bar.label.split()[0] for bar in bars.bars]
-    assert labels[:3] == ["circuits", "costs", "search"]
+    assert labels[:4] == ["circuits", "costs", "circuits", "search"]
+    assert bars.bars[2].label == "circuits of network ports"
     searches = [bar for bar in bars.bars if bar.label == "search"]
     assert len(searches) >= 2
     assert re.match(r"start: no plan yet, at most [\d,.]+ fps", searches[0].notes[0])

@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from dagtrain.emission.links import (
@@ -31,11 +33,12 @@ from dagtrain.planning.choices import Choice
 from hdl.axi import AxiMerge
 from hdl.dram import DramUnit
 from hdl.errors import FoldingError
-from hdl.estimate import Estimator
+from hdl.estimate import Circuit, Contents, Wanted
 from hdl.layers.base import Home, Layer, Tile
 from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.parts import Part
 from hdl.resources import Resources, Usage, fit
+from hdl.stream import Stream
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 from hdl.unit import Unit
@@ -102,10 +105,10 @@ class PortCosts:
 
     form: LinkFormat
     parts: Sequence[Part]
-    estimator: Estimator
+    estimator: Contents
 
     @classmethod
-    def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Estimator) -> PortCosts:
+    def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Contents) -> PortCosts:
         """Of a cluster."""
         return cls(LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices), parts, estimator)
 
@@ -163,7 +166,7 @@ class LevelCosts:
     homes: Mapping[str, Home]
     dram: DramUse
     parts: Sequence[Part]
-    estimator: Estimator
+    estimator: Contents
     assignment: Mapping[str, str] | None
     devices: Sequence[str]
     link_word_bits: int
@@ -181,9 +184,14 @@ class LevelCosts:
         self.flows = schedule(self.folded, self.cycles, self.links.delays)
         self.depths = fifo_beats(self.folded, self.flows)
 
-    def layers(self) -> Iterator[Layer]:
-        """All variants of layers that `offers` will want the contents of."""
-        return (layer for node in self.folded.nodes for _, layer in self._layers(node))
+    def circuits(self) -> Mapping[str, Circuit]:
+        """All circuits that `offers` will want the contents of, by their keys."""
+        wanted, asking = Wanted(), copy(self)
+        asking.estimator = wanted
+        for node in self.folded.nodes:
+            for _ in asking.offers(node):
+                pass
+        return wanted.circuits
 
     def offers(self, node: Node) -> Iterator[Offer]:
         """Of a node of ``folded``: its memory and each of its large FIFOs on chip or in DRAM."""
@@ -272,11 +280,8 @@ class LevelCosts:
             return []
         bits = port.tensor.fixed.width
 
-        def build(clk: Any, rst: Any, streams: Any) -> Any:
-            return bordering_adapter(clk, rst, streams["x"], streams["y"], element_bits=bits)
-
         streams = {"x": source.lanes * bits, "y": port.lanes * bits}
-        return [self.estimator.block(f"width adapter {bits}", streams, build)]
+        return [self.estimator.block(f"width adapter {bits}", streams, partial(_adapter_between, element_bits=bits))]
 
     def _queues(self, *payload_bits: int) -> list[Resources]:
         """The small queues around a store."""
@@ -299,10 +304,15 @@ def _memory_bits(port: Port) -> int:
     return port.tensor.elements * port.tensor.fixed.width if port.tensor.kind.per_batch else 0
 
 
-def queue_resources(payload_bits: int, depth: int, estimator: Estimator) -> Resources:
+def queue_resources(payload_bits: int, depth: int, estimator: Contents) -> Resources:
     """Contents of a FIFO."""
-
-    def build(clk: Any, rst: Any, streams: Any) -> Any:
-        return queue(clk, rst, streams["x"], streams["y"], depth=depth)
-
+    build = partial(_queue_between, depth=depth)
     return estimator.block(f"queue {depth}", {"x": payload_bits, "y": payload_bits}, build)
+
+
+def _queue_between(clk: Any, rst: Any, streams: Mapping[str, Stream], *, depth: int) -> Any:
+    return queue(clk, rst, streams["x"], streams["y"], depth=depth)
+
+
+def _adapter_between(clk: Any, rst: Any, streams: Mapping[str, Stream], *, element_bits: int) -> Any:
+    return bordering_adapter(clk, rst, streams["x"], streams["y"], element_bits=element_bits)

@@ -5,7 +5,7 @@ What a node costs (`dagtrain.planning.costs`) is asked once for each level, and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +19,7 @@ from dagtrain.planning.costs import LevelCosts, Offer, PortCosts
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
 from hdl.errors import FoldingError
-from hdl.estimate import Estimator
+from hdl.estimate import Circuit, Estimator, Wanted
 from hdl.layers.base import Home
 from hdl.link import wire_words
 from hdl.parts import Part
@@ -78,7 +78,7 @@ class Prices:
                     raise
         if self.ported is None:
             # once: a plan found at other levels is to hold with the same ports
-            self.ported = tuple(self._links_with_ports(max(wanted)))
+            self.ported = tuple(self._links_with_ports(max(wanted), deadline or Deadline()))
         return self.of_levels(priced, self.ported)
 
     def level(
@@ -143,17 +143,30 @@ class Prices:
         return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
 
     def _elaborate(self, level: LevelCosts, deadline: Deadline) -> None:
-        """Make the circuits of a level's layers known, each distinct one once."""
-        layers = {repr(layer): layer for layer in level.layers() if layer.sinks and layer.sources}
-        self.wanted_circuits, self.known_circuits = len(layers), 0
-        self.progress.begin(f"circuits at {level.cycles:,} cycles a frame", len(layers))
+        """Make the circuits of a level known, each distinct one once."""
+        circuits = level.circuits()
+        self.wanted_circuits, self.known_circuits = len(circuits), 0
 
         def known(count: int) -> None:
             self.known_circuits += count
+
+        self._prepare(f"circuits at {level.cycles:,} cycles a frame", circuits, deadline, known)
+
+    def _prepare(
+        self,
+        label: str,
+        circuits: Mapping[str, Circuit],
+        deadline: Deadline,
+        on_done: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.progress.begin(label, len(circuits))
+
+        def known(count: int) -> None:
+            on_done(count)
             self.progress.advance(count)
             deadline.check()
 
-        self.estimator.prepare(layers.values(), known)
+        self.estimator.prepare(circuits, known)
         self.progress.end()
 
     def of_levels(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
@@ -206,11 +219,23 @@ class Prices:
         """Node -> the first node of its weight group."""
         return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
 
-    def _links_with_ports(self, cycles: int) -> Iterable[Link]:
-        """Links with what their ends take of a network port, folded for these cycles."""
+    def _links_with_ports(self, cycles: int, deadline: Deadline) -> Iterable[Link]:
+        """Links with what their ends take of a network port, folded for these cycles.
+
+        Raises `Ended` at the deadline."""
         costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
         edges = fold_graph(self.graph, cycles, self.parts).edges
-        for link, (_edge, _producer, source, _consumer, sink) in zip(self.links(), edges, strict=True):
+        ends = [(source, sink) for _edge, _producer, source, _consumer, sink in edges]
+        wanted, began = Wanted(), deadline.spent_seconds
+        asking = replace(costs, estimator=wanted)
+        for source, sink in ends:
+            asking.sender(source, sink)
+            asking.receiver(source, sink)
+        try:
+            self._prepare("circuits of network ports", wanted.circuits, deadline)
+        finally:
+            self.spent["circuits"] += deadline.spent_seconds - began
+        for link, (source, sink) in zip(self.links(), ends, strict=True):
             sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
             yield replace(
                 link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
