@@ -15,8 +15,9 @@ demo: setup
 test: setup check
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
-# minutes rather than seconds: one epoch in Verilator, ImageNet-sized models
+# minutes rather than seconds: one epoch in Verilator, ImageNet-sized models, place and route
 test-slow: setup
+	$(BIN)/python -m pip install -q -e ".[ecp5]"
 	$(BIN)/python -m pytest -q -m slow
 
 # PyTorch as an independent reference; its wheel is large, so it stays optional

@@ -95,12 +95,20 @@ LAYERS: Mapping[str, Layer] = {
 Build = Callable[[Any, Any, Mapping[str, Stream]], Any]
 
 
-def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
-    """Time a block between streams of these payload widths."""
+# the Verilog module of a circuit that belongs to no design
+MODULE = "circuit"
+
+
+def circuit_text(widths: Mapping[str, int], build: Build) -> str:
+    """Verilog of a block between streams of these payload widths."""
     streams = {name: Stream(width) for name, width in widths.items()}
     with unsimulated(), forgotten_signals():
-        text = convert(build(Signal(bool(0)), Signal(bool(0)), streams), "circuit").text
-    return time_module(text, "circuit", NET_PS, cache_folder() / "timing")
+        return convert(build(Signal(bool(0)), Signal(bool(0)), streams), MODULE).text
+
+
+def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
+    """Time a block between streams of these payload widths."""
+    return time_module(circuit_text(widths, build), MODULE, NET_PS, cache_folder() / "timing")
 
 
 def layer_circuit(layer: Layer) -> tuple[Mapping[str, int], Build]:

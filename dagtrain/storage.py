@@ -21,6 +21,7 @@ from dagtrain.files import write_bytes, write_text
 from dagtrain.ir import Graph, Node
 from dagtrain.registry import load_layers
 from hdl.errors import DagtrainError
+from hdl.layers.base import Layer
 from hdl.recipe import Recipe
 
 T = TypeVar("T")
@@ -76,14 +77,26 @@ def graph_from_json(document: Mapping[str, Any], where: str = "the graph") -> Gr
         raise StorageError(f"{where} has no field {error}; make it again") from None
 
 
+def layer_to_json(layer: Layer) -> dict[str, Any]:
+    """Kind and settings of a layer."""
+    return {"layer": type(layer).__name__, "settings": _adapter(type(layer)).dump_python(layer, mode="json")}
+
+
+def layer_from_json(item: Mapping[str, Any], where: str) -> Layer:
+    """Inverse of `layer_to_json`; ``where`` names the layer in errors."""
+    kind = load_layers().get(item["layer"])
+    if kind is None:
+        raise StorageError(f"{where} is of the unknown layer {item['layer']}; make the file again")
+    return _build(kind, item["settings"], where)
+
+
 def _node_to_json(node: Node, recipe: Recipe) -> dict[str, Any]:
-    settings = _adapter(type(node.layer)).dump_python(node.layer, mode="json")
+    item = layer_to_json(node.layer)
     if getattr(node.layer, "recipe", None) == recipe:
-        del settings["recipe"]
+        del item["settings"]["recipe"]
     return {
         "name": node.name,
-        "layer": type(node.layer).__name__,
-        "settings": settings,
+        **item,
         "inputs": dict(node.inputs),
         "outputs": dict(node.outputs),
         "parameters": dict(node.parameters),
@@ -91,13 +104,10 @@ def _node_to_json(node: Node, recipe: Recipe) -> dict[str, Any]:
 
 
 def _node_from_json(item: Mapping[str, Any], recipe: Recipe, where: str) -> Node:
-    kind = load_layers().get(item["layer"])
-    if kind is None:
-        raise StorageError(f"{where}: node {item['name']} is of the unknown layer {item['layer']}; make the file again")
-    settings = dict(item["settings"])
-    if any(field.name == "recipe" for field in dataclasses.fields(kind)):  # type: ignore[arg-type]
+    settings, kind = dict(item["settings"]), load_layers().get(item["layer"])
+    if kind and any(field.name == "recipe" for field in dataclasses.fields(kind)):  # type: ignore[arg-type]
         settings.setdefault("recipe", recipe)
-    layer = _build(kind, settings, f"{where}: node {item['name']}")
+    layer = layer_from_json({**item, "settings": settings}, f"{where}: node {item['name']}")
     return Node(item["name"], layer, dict(item["inputs"]), dict(item["outputs"]), dict(item["parameters"]))
 
 

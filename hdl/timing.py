@@ -40,6 +40,8 @@ NET_PS = 350
 # paths that are kept of a module, to different words
 KEPT_PATHS = 8
 _CARRY = "MISTRAL_ALUT_ARITH"
+# what stands in names that Yosys gave
+_MADE_UP = ("MISTRAL_", "TRELLIS_", "$")
 _CLOCKS = frozenset(("clk", "CLK", "CLK1", "clock0", "clock1"))
 
 # a net's number in Yosys' netlist; constants are strings and no nets
@@ -128,7 +130,7 @@ def time_module(text: str, name: str, net_ps: int = NET_PS, cache: Path | None =
     if cache is None:
         return time_netlist(map_module(text, name), net_ps)
     key = hashlib.sha256("\0".join((yosys_version(), mapping_script(name), text)).encode()).hexdigest()[:24]
-    found = cache / f"{name}-{key}-{net_ps}-{_walk_hash()}.json.gz"
+    found = cache / f"{name}-{key}-{net_ps}-{walk_hash()}.json.gz"
     if not found.exists():
         timing = time_netlist(_kept_netlist(text, name, cache / f"{name}-{key}.json.gz"), net_ps)
         _keep(found, {**dataclasses.asdict(timing), "delays": _delays_as_lists(timing.delays)})
@@ -140,7 +142,7 @@ def time_module(text: str, name: str, net_ps: int = NET_PS, cache: Path | None =
 
 
 @cache
-def _walk_hash() -> str:
+def walk_hash() -> str:
     """Of the code that walks: another version does not trust what this one found."""
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in ("timing.py", "cell_delays.py"))
     return hashlib.sha256(code).hexdigest()[:12]
@@ -204,15 +206,15 @@ def map_module(text: str, name: str, timeout: float = 900.0, blackboxes: str = "
             cell: (data["type"], {port: tuple(bits) for port, bits in data["connections"].items()})
             for cell, data in module["cells"].items()
         },
-        _net_names(module["netnames"]),
+        net_names(module["netnames"]),
     )
 
 
-def _net_names(netnames: Mapping[str, Any]) -> dict[Bit, str]:
+def net_names(netnames: Mapping[str, Any]) -> dict[Bit, str]:
     """One name a net: the shortest of those that the source gave."""
     found: dict[Bit, tuple[tuple[bool, int, str], str]] = {}
     for name, data in netnames.items():
-        made_up = bool(data["hide_name"]) or "MISTRAL_" in name or "$" in name
+        made_up = bool(data["hide_name"]) or any(mark in name for mark in _MADE_UP)
         rank = (made_up, len(name), name)
         for index, bit in enumerate(data["bits"]):
             if isinstance(bit, int) and (bit not in found or rank < found[bit][0]):

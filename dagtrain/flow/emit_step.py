@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.ir import Graph
-from dagtrain.planning.choices import chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
+from dagtrain.planning.choices import Choice, Pace, chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.simulate.design import cache_folder
 from placement.cluster import Cluster
@@ -58,7 +58,19 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
     """The design of a plan: every node folded as the plan says, its memory and itself where it says."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
-    choices, pace = plan_choices(plan), plan_pace(plan)
+    return chosen_design(graph, placed, plan_choices(plan), plan_pace(plan), devices, cluster, modules)
+
+
+def chosen_design(
+    graph: Graph,
+    placed: Mapping[str, str],
+    choices: Mapping[str, Choice],
+    pace: Pace,
+    devices: Sequence[str],
+    cluster: Cluster,
+    modules: ModuleLibrary,
+) -> ClusterDesign:
+    """The design of nodes where they are ``placed``, each built as chosen for it."""
     graph = chosen_graph(graph, choices)
     return design_cluster(
         graph,

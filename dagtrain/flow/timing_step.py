@@ -19,6 +19,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
+from hdl.cell_delays import CellDelays
 from hdl.errors import DagtrainError
 from hdl.simulate.design import cache_folder
 from hdl.timing import NET_PS, ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
@@ -43,7 +44,7 @@ class TimingOptions:
 
 
 @dataclass(frozen=True)
-class _Device:
+class DeviceVerilog:
     """A device top to be timed: its text, and the modules that it instantiates by name."""
 
     name: str
@@ -90,28 +91,32 @@ def _module(path: Path) -> tuple[str, str]:
     return names[0], text
 
 
-def _device(delivered: DeliveredDevice) -> _Device:
+def _device(delivered: DeliveredDevice) -> DeviceVerilog:
     texts = {path.stem: path.read_text() for path in delivered.sources}
     top = delivered.manifest.top
-    return _Device(delivered.manifest.device, top, texts.pop(top), texts)
+    return DeviceVerilog(delivered.manifest.device, top, texts.pop(top), texts)
 
 
-def _work(folder: Path, devices: Sequence[_Device], options: TimingOptions, progress: Progress) -> None:
+def _work(folder: Path, devices: Sequence[DeviceVerilog], options: TimingOptions, progress: Progress) -> None:
     texts = {name: text for device in devices for name, text in device.modules.items()}
     found = _timed(texts, options.net_ps, progress)
     delays = {timing.module: timing.delays for timing in found}
     progress.begin("devices", len(devices))
     tops = []
     for device in devices:
-        heads = "\n".join(module_head(text) for text in device.modules.values())
-        netlist = map_module(device.text, device.top, blackboxes=heads)
-        timing = time_netlist(netlist, options.net_ps, delays)
-        tops.append(DeviceTiming(device.name, timing, ready_paths(netlist, delays)))
+        tops.append(time_device(device, delays, options.net_ps))
         progress.advance(note=device.name)
     progress.end()
     users = {name: [device.name for device in devices if name in device.modules] for name in texts}
     data = {"schema_version": SCHEMA_VERSION, **_as_data(found, users, tops, options)}
     write_text(folder / "timing.json", json.dumps(data, indent=1) + "\n")
+
+
+def time_device(device: DeviceVerilog, delays: Mapping[str, CellDelays], net_ps: int) -> DeviceTiming:
+    """The paths of a top between its modules, whose delays are known by name.  Raises `ToolError`, `ToolMissing`."""
+    heads = "\n".join(module_head(text) for text in device.modules.values())
+    netlist = map_module(device.text, device.top, blackboxes=heads)
+    return DeviceTiming(device.name, time_netlist(netlist, net_ps, delays), ready_paths(netlist, delays))
 
 
 def _timed(texts: Mapping[str, str], net_ps: int, progress: Progress) -> list[ModuleTiming]:
