@@ -35,11 +35,13 @@ from hdl.memory import unsimulated
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
+from hdl.streams import queue
 from hdl.timing import NET_PS, ModuleTiming, time_module
 from hdl.unit import Unit
 from hdl.verilog import convert
 
 LIMIT_PS = 4000
+FIFO_WORDS = 50_176
 FORM = LinkFormat(word_bits=64, streams=40, devices=4)
 PORT = AxiFormat(data_bits=64, address_bits=26)
 _STORE = {"element_bits": 16, "x_lanes": 2, "y_lanes": 4, "elements": 56 * 56 * 64, "burst": 8, "prefetch": 64}
@@ -111,6 +113,11 @@ def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
     return time_module(circuit_text(widths, build), MODULE, NET_PS, cache_folder() / "timing")
 
 
+def deep_fifo(clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    """25 blocks one above the other."""
+    return queue(clk, rst, streams["x"], streams["y"], depth=FIFO_WORDS)
+
+
 def layer_circuit(layer: Layer) -> tuple[Mapping[str, int], Build]:
     """Payload widths and builder of a layer."""
     beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
@@ -137,6 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", nargs="*", metavar="KIND", help="layers of networks too, all kinds or these")
     wanted: list[tuple[str, Mapping[str, int], Build]] = [(name, u.streams, u.build) for name, u in UNITS.items()]
+    wanted.append((f"fifo, {FIFO_WORDS} words of 16 bits", {"x": 16, "y": 16}, deep_fifo))
     wanted += [(name, *layer_circuit(layer)) for name, layer in LAYERS.items()]
     kinds = parser.parse_args().layers
     if kinds is not None:
