@@ -140,8 +140,8 @@ Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the net
 Hold = Annotated[
     int,
     typer.Option(
-        help="Also shut every port through which an FPGA sends for stretches of so many cycles, half of them at "
-        "random, so that FIFOs fill and empty. 0: never."
+        help="Also watch every stream inside the FPGAs, and hold one after the other up for so many cycles, so that "
+        "FIFOs fill and credits run out. 0: neither."
     ),
 ]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]

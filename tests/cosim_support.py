@@ -112,12 +112,12 @@ def tiny_placement(graph: Graph) -> dict[str, str]:
     }
 
 
-def tiny_design(library: ModuleLibrary, **options: Any) -> ClusterDesign:
+def tiny_design(library: ModuleLibrary, word_bits: int = 64, **options: Any) -> ClusterDesign:
     """The tiny network on two devices, momenta of one layer in DRAM."""
     graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
     use = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
     return design_cluster(
-        graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=64, dram=use, **options
+        graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=word_bits, dram=use, **options
     )
 
 

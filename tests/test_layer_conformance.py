@@ -6,6 +6,7 @@ Each class's `examples` run for a few batches of random codes.  To run one case:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 from dagtrain.registry import load_layers
+from hdl.errors import DeadlockError
 from hdl.layers.base import Layer
 from hdl.resources import count
 from hdl.simulate import Backend, check_no_x, run_streams
+from hdl.tensor import Port
 from hdl.verilog import VerilogModule, check_yosys, compile_icarus, convert, lint_verilog
 from tests.layer_support import (
     BATCHES,
@@ -49,6 +52,13 @@ LAYERS = all_layers()
 NAMES = sorted(LAYERS)
 QUICK_FIRST = [
     name if int(name.rsplit("-")[-1]) < QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES
+]
+
+
+# classes, those whose circuits run for long in the slow suite only
+KINDS = [
+    pytest.param(kind, marks=pytest.mark.slow) if kind.startswith("OnlineNorm") else kind
+    for kind in sorted({name.rsplit("-")[0] for name in NAMES})
 ]
 
 
@@ -175,6 +185,36 @@ def test_outputs_come_from_no_more_input_than_declared(name: str) -> None:
             counts = {made.names[source.name]: beats}
             run = run_streams(Backend.MYHDL, made, given, counts, seed=1, max_cycles=4000, drain_cycles=0)
             assert run.outputs[made.names[source.name]] == found.outputs[source.name][:beats]
+
+
+def comes(name: str, source: Port, beats: int, given: Mapping[str, int]) -> bool:
+    """Whether so many beats come out of a source when so many are given to some of the sinks, and all to the others."""
+    found, made = case(name), design(name)
+    inputs = {made.names[port]: part[: given.get(port, len(part))] for port, part in found.inputs.items()}
+    counts = {made.names[source.name]: beats}
+    try:
+        run_streams(Backend.MYHDL, made, inputs, counts, seed=1, max_cycles=4000, drain_cycles=0)
+    except DeadlockError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_need_no_less_input_than_declared(kind: str) -> None:
+    # source, sink, and whether all of the sink is asked for -> whether some example needs every beat that is
+    tight: dict[tuple[str, str, bool], bool] = {}
+    for name in (name for name in NAMES if name.rsplit("-")[0] == kind):
+        layer = LAYERS[name]
+        sinks = [port for port in layer.sinks if not port.tensor.kind.per_batch]
+        for source in (port for port in layer.sources if not port.tensor.kind.per_batch):
+            for beats in sorted({1, -(-source.beats // 2), source.beats}):
+                needed = layer.required(source.name, beats * source.lanes)
+                for port in sinks:
+                    asked = -(-needed[port.name] // port.lanes)
+                    pair = source.name, port.name, asked == port.beats
+                    if asked and not tight.get(pair):
+                        tight[pair] = not comes(name, source, beats, {port.name: asked - 1})
+    assert all(tight.values()), tight
 
 
 @pytest.mark.parametrize("name", NAMES)

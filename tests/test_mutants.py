@@ -1,7 +1,6 @@
-"""Co-simulation with ports shut for long stretches changes no bit; a bench for faults put into the delivered Verilog.
+"""Faults put into the delivered Verilog are found by co-simulation with streams held up, and named.
 
-All mutants are built at once: which of them is at work is told when the simulation starts.  Only the one without a
-fault runs so far: of the faults some are not found yet (docs/cosimulation.md).
+All mutants are built at once: which of them is at work is told when the simulation starts.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.cosim.bench import BENCH, BenchOptions, design_bench
-from dagtrain.cosim.cluster import emulate, write_inputs, write_sources
-from dagtrain.cosim.compare import compare, compare_start
-from dagtrain.cosim.deadlock import explain
-from dagtrain.cosim.simulator import Simulator, StuckError, build, execute
-from dagtrain.emission.delivered import Delivered
+from dagtrain.cosim.bench import BENCH, Bench, BenchOptions, design_bench
+from dagtrain.cosim.cluster import describe, emulate, write_inputs, write_sources
+from dagtrain.cosim.compare import ClusterRun, compare, compare_start
+from dagtrain.cosim.simulator import BrokenError, Simulator, build, execute
+from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
@@ -32,40 +30,57 @@ from hdl.simulate.design import cache_folder
 from tests.cosim_support import deliver, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
-BATCHES = 6
-# cycles for which a port stays shut or open
-HOLD_CYCLES = 150
+BATCHES = 60
+# cycles for which a stream is held up
+HOLD_CYCLES = 60
 STUCK_CYCLES = 20_000
+# beats that a FIFO has beyond the least at which the network moves, where it waits for a long way: enough for the
+# credits of a link beside it to run out
+SPARE_BEATS = 24
+# of all FIFOs, those that must have been full and empty
+FULL_SHARE = 0.85
 
 # kind of module -> kind of fault -> (what is replaced, by what); M is 1 when the mutant is at work
 FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "fork": {"forgets a branch": (r"assign ready\[(\d)\] = (\w+);", r"assign ready[\1] = \2 | M;")},
+    "fork": {
+        "forgets a branch": (r"assign ready\[(\d)\] = (\w+);", r"assign ready[\1] = \2 | M;"),
+        "gives a beat twice": (r"done <= \(done \| ready\);", r"done <= M ? 0 : (done | ready);"),
+    },
     "queue": {
         "takes one too many": (
             r"_ready <= \((\w+_count) != (\d+)\);\n(\s+end\n\s+else if)",
             r"_ready <= (\1 != \2 + M);\n\3",
-        )
+        ),
+        "stands still one short of full": (
+            r"_ready <= \((\w+_count) != (\d+)\);\n(\s+end\n\s+else if)",
+            r"_ready <= (\1 != \2 - M);\n\3",
+        ),
+        "loses the place to write": (r"(_write_at) <= \((\w+_write_at) \+ 1\);", r"\1 <= (\2 + 1 + M);"),
     },
     "link_egress": {
-        "a credit too many for every word": (r"\(credit \+ returned\) - 1\)", r"(credit + returned) - 1 + M)"),
-        "a credit lost with every word": (r"\(credit \+ returned\) - 1\)", r"(credit + returned) - 1 - M)"),
+        "a credit lost with every word": (r"credit <= \(credit - 1\);", r"credit <= (credit - 1 - M);"),
+        "a credit too many for every return": (r"\(credit \+ (\w+)\)", r"(credit + \1 + M)"),
         "a credit too many at the start": (r"\bcredit <= (\d+);", r"credit <= \1 + M;"),
     },
     "link_ingress": {
-        "a credit lost with every return": (r"freed <= \(freed - (\d+)\);", r"freed <= (freed - \1 - M);")
+        "a credit lost with every return": (r"freed <= \(freed - (\d+)\);", r"freed <= (freed - \1 - M);"),
+        "a credit too many in a return": (r"(freed) <= \(freed \+ 1\);", r"\1 <= (freed + 1 + M);"),
     },
+    "link_merge": {"forgets a word": (r"(a_ready) = \(([^;]*)\);", r"\1 = (\2) | M;")},
+    "add": {"subtracts": (r"left = \(left \+ right\);", r"left = M ? left - right : left + right;")},
+    "update": {"subtracts": (r"(_kept\[lane\]) \+ (\w+_fresh\[lane\])", r"\1 + (M ? -\2 : \2)")},
 }
 
 
 def tight_design() -> ClusterDesign:
-    """The tiny network with the least FIFOs at which it moves, so that all of them fill."""
+    """The tiny network with small FIFOs and links of 16 words, so that all of them fill."""
     loose = tiny_design(LIBRARY)
-    depths = {
-        edge: max(2, deadlock_beats(loose.graph, edge))
-        for edge, _, source, _, _ in loose.graph.edges
-        if not source.tensor.kind.per_batch
-    }
-    return tiny_design(LIBRARY, network_cycles=8, fifo_override=depths)
+    depths = {}
+    for edge, _, source, _, _ in loose.graph.edges:
+        if not source.tensor.kind.per_batch:
+            least = deadlock_beats(loose.graph, edge)
+            depths[edge] = least + SPARE_BEATS if least > 2 else 2
+    return tiny_design(LIBRARY, word_bits=16, network_cycles=8, fifo_override=depths)
 
 
 @dataclass
@@ -96,34 +111,44 @@ class Built:
 
     folder: Path
     program: Path
+    bench: Bench
     mutants: Mutants
     delivered: Delivered
     graph: Graph
 
-    def outcome(self, mutant: int) -> str:
-        """What co-simulation says with a mutant at work; "" if every bit is equal."""
+    def run(self, mutant: int) -> ClusterRun:
+        """Co-simulation with a mutant at work."""
         graph, batch = self.graph, self.graph.recipe.batch
         golden = Executor(graph, Mode.GOLDEN)
         start = compare_start(self.delivered, golden)
         feeds = [synthetic_feeds(graph, batch, 7 + index) for index in range(BATCHES)]
-        bench = design_bench(self.delivered.devices, LIBRARY, options(graph), self.folder)
-        sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
+        sent: dict[str, list[IntArray]] = {log.edge: [] for log in self.bench.weights}
         expected = emulate(golden, feeds, sent)
-        write_inputs(graph, bench, feeds, self.folder)
+        write_inputs(graph, self.bench, feeds, self.folder)
+        log = execute(
+            self.program, self.folder, lambda _: None, STUCK_CYCLES, arguments=[f"+mutant={mutant}"], timeout_s=60
+        )
+        return compare(self.bench, golden, expected, self.folder, log, BATCHES * batch, start, sent)
+
+    def outcome(self, mutant: int) -> str:
+        """What co-simulation says with a mutant at work; "" if every bit is equal."""
         try:
-            log = execute(
-                self.program, self.folder, lambda _: None, STUCK_CYCLES, arguments=[f"+mutant={mutant}"], timeout_s=60
-            )
-        except StuckError as error:
-            return f"{error} {explain(self.delivered, error.nets)}" if error.nets else str(error)
+            return "; ".join(self.run(mutant).mismatches)
+        except BrokenError as error:
+            return describe(self.bench.watched[error.number], error, self.graph)
         except DagtrainError as error:
             return str(error)
-        run = compare(bench, golden, expected, self.folder, log, BATCHES * batch, start, sent)
-        return "; ".join(run.mismatches)
+
+    def first_of_each(self) -> list[int]:
+        """A mutant of each fault."""
+        found: dict[str, int] = {}
+        for number, name in enumerate(self.mutants.names, 1):
+            found.setdefault(re.sub(r"_[0-9a-f]{10}|, place \d+", "", name), number)
+        return list(found.values())
 
 
 def options(graph: Graph) -> BenchOptions:
-    """Long stretches with ports shut, beside random stalls."""
+    """Streams are held up, beside random stalls."""
     batch = graph.recipe.batch
     network = NetworkModel(latency_cycles=20, stall_256=40)
     return BenchOptions(frames=BATCHES * batch, batch=batch, network=network, hold_cycles=HOLD_CYCLES)
@@ -147,8 +172,53 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     switch = 'integer mutant;\ninitial if (!$value$plusargs("mutant=%d", mutant)) mutant = 0;\n'
     text.write_text(text.read_text().replace("wire [31:0] recorded;\n", f"wire [31:0] recorded;\n{switch}", 1))
     program = build(bench_folder / "sim", sources, Simulator.VERILATOR, optimise=False)
-    return Built(bench_folder, program.resolve(), mutants, delivered, design.graph)
+    return Built(bench_folder, program.resolve(), bench, mutants, delivered, design.graph)
 
 
-def test_without_a_fault_every_bit_is_equal_when_ports_are_shut_for_long(built: Built) -> None:
-    assert built.outcome(0) == ""
+# what co-simulation may say of a fault
+NAMED = r"(alpha|beta): .*(beat|frame|batch) \d+|a receiver lost or reordered words|nothing moved"
+
+
+def test_without_a_fault_every_bit_is_equal_and_traffic_reaches_all_limits(built: Built) -> None:
+    run = built.run(0)
+    assert run.mismatches == ()
+    told = re.match(
+        r"held up inside: (\d+) of (\d+) FIFOs were full and empty, (\d+) of (\d+) branches of forks were taken last, "
+        r"(\d+) of (\d+) links were out of credits",
+        run.traffic,
+    )
+    assert told, run.traffic
+    full, fifos, last, branches, out, links = map(int, told.groups())
+    # the others get few beats a frame, or a batch
+    assert full >= FULL_SHARE * fifos, run.traffic
+    assert (last, out) == (branches, links), run.traffic
+    assert (fifos > 40, branches > 12, links) == (True, True, 5)
+
+
+def test_a_fault_of_each_kind_is_found_and_named(built: Built) -> None:
+    chosen = built.first_of_each()
+    assert len(chosen) == sum(map(len, FAULTS.values()))
+    said = {built.mutants.names[number - 1]: built.outcome(number) for number in chosen}
+    assert {name: what for name, what in said.items() if not re.match(NAMED, what)} == {}
+
+
+def test_arithmetic_of_the_delivered_verilog_that_is_changed_is_a_mismatch_with_names(built: Built) -> None:
+    # the delivered files compile, and what is held against the manifests is as it was
+    assert load_delivered([device.folder for device in built.delivered.devices]) == built.delivered
+    top = next(device for device in built.delivered.devices if device.manifest.device == "beta").sources[-1].read_text()
+    (module,) = re.findall(r"^(update_\w+) (?:#\([^;]*?\) )?u_conv2_w_update \($", top, re.MULTILINE)
+    (number,) = (n for n, name in enumerate(built.mutants.names, 1) if name.startswith(f"{module}: subtracts"))
+    said = built.outcome(number)
+    assert re.search(
+        r"beta: weights of conv2\.w\.update sent after batch 1: \d+ of \d+ elements differ, "
+        r"first conv2\.w\.update\.w\[0(, \d+)*\]: 0x\w+, not 0x\w+",
+        said,
+    ), said
+    assert re.search(r"alpha: loss of loss1\.results at the host's port: \d+ of \d+ frames differ, first frame", said)
+
+
+@pytest.mark.slow
+def test_all_faults_are_found_and_named(built: Built) -> None:
+    assert len(built.mutants.names) >= 60
+    said = {name: built.outcome(number) for number, name in enumerate(built.mutants.names, 1)}
+    assert {name: what for name, what in said.items() if not re.match(NAMED, what)} == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, MissingStep, Workspace
+from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, MissingStep, Workspace, file_digests
 from tests.flow_support import Case, new_case, quick_costs
 
 
@@ -185,3 +185,20 @@ def test_a_file_that_became_a_folder_or_cannot_be_read_is_noticed(tmp_path: Path
     (tmp_path / "import" / "other").symlink_to("nowhere")
     with pytest.raises(MissingStep, match=r"import/graph was removed, \S+import/other was changed since"):
         Workspace(tmp_path).require("import", "again")
+
+
+def test_what_quartus_leaves_beside_its_project_is_not_vouched_for_and_all_else_is(tmp_path: Path) -> None:
+    vouched = [
+        "fpga0/fpga0.qsf",
+        "fpga0/rtl/fpga0.v",
+        "fpga0/rtl/db.v",
+        "fpga0/rtl/db/more.v",
+        "db/more.v",
+        "notes.qws",
+    ]
+    left = ["fpga0/db/fpga0.db_info", "fpga0/output_files/fpga0.sof", "fpga0/qdb/_compiler/a/b", "fpga0/fpga0.qws"]
+    for name in (*vouched, *left):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert sorted(file_digests("emit", tmp_path)) == sorted(vouched)
+    assert sorted(file_digests("place", tmp_path)) == sorted(vouched + left)

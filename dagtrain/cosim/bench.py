@@ -10,13 +10,13 @@ generated, under names that begin with ``dagtrain_bench``.
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from myhdl import Signal, intbv
 
+from dagtrain.cosim.watch import WATCHERS, Watch, Watched, cut, outputs_of, watch, watch_text
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.links import NetworkModel, axi_stream_signals, link_word
@@ -33,8 +33,6 @@ from hdl.stream import Stream
 
 # bits of a recorder's count of beats
 COUNT_BITS = 32
-# ports that are shut on their own
-HOLD_BITS = 32
 # the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
 BENCH = "dagtrain_bench"
 CLUSTER = f"{BENCH}_cluster"
@@ -54,8 +52,8 @@ class BenchOptions:
     seed: int = 1
     # cycles between the last weights' arrival and the dump of the state
     settle_cycles: int = 4096
-    # beside the stalls above: every port through which a device sends to network, DRAM and host is shut for stretches
-    # of so many cycles, half of them at random; 0: never
+    # beside the stalls above: every stream inside the FPGAs is watched, and held up for stretches of so many cycles, a
+    # quarter of them at random; 0: neither
     hold_cycles: int = 0
 
 
@@ -126,6 +124,10 @@ class Bench:
     # library modules of the bench
     modules: tuple[str, ...]
     weights: tuple[WeightLog, ...] = ()
+    # by the numbers under which the bench tells of them
+    watched: tuple[Watched, ...] = ()
+    # tops with gates in their streams, instead of the delivered ones
+    tops: Mapping[str, str] = field(default_factory=dict)
 
 
 def design_bench(
@@ -136,8 +138,6 @@ def design_bench(
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
     assembly.port("recorded", COUNT_BITS, Direction.OUT)
-    if options.hold_cycles:
-        assembly.port("hold", HOLD_BITS, Direction.IN)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
     dumps = add_cluster(assembly, devices, library, options, folder)
@@ -162,9 +162,22 @@ def design_bench(
         for device in devices
         for record in device.manifest.weights
     )
-    text = _bench_text(devices, recorded, weights, dumps, options)
+    watching = watch(devices) if options.hold_cycles else Watch()
+    text = _bench_text(devices, recorded, weights, dumps, options, watching)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
-    return Bench(texts, played, recorded, tuple(dumps), bench_modules(assembly, devices), weights)
+    tops: dict[str, str] = {}
+    if watching.watched:
+        texts[WATCHERS.stem] = WATCHERS.read_text()
+        tops = {device.manifest.top: _top_with_gates(device) for device in devices}
+    modules = bench_modules(assembly, devices)
+    return Bench(texts, played, recorded, tuple(dumps), modules, weights, tuple(watching.watched), tops)
+
+
+def _top_with_gates(device: DeliveredDevice) -> str:
+    """The delivered top, its streams cut."""
+    texts = {path.stem: path.read_text() for path in device.sources}
+    outputs = {name: outputs_of(text) for name, text in texts.items()}
+    return cut(texts[device.manifest.top], [stream.net for stream in device.manifest.streams], outputs)
 
 
 def bench_modules(assembly: Assembly, devices: Sequence[DeliveredDevice]) -> tuple[str, ...]:
@@ -278,8 +291,7 @@ def _add_memory(
                 pieces.append(wire)
             low += bits
         if channel in FORWARD:
-            gate = _gate(bench, f"{top} {channel}")
-            assembly.assigns += [(f"{net}_valid", f"{theirs}valid{gate}"), (f"{theirs}ready", f"{net}_ready{gate}")]
+            assembly.assigns += [(f"{net}_valid", f"{theirs}valid"), (f"{theirs}ready", f"{net}_ready")]
             assembly.assigns.append((f"{net}_payload", f"{{{', '.join(reversed(pieces))}}}"))
         else:
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
@@ -326,14 +338,8 @@ def _add_recorder(
     module = _recorder_module(library, host.payload_bits, beats, options.host_stall_256, seed)
     name = f"recorder_{verilog_name(host.node)}"
     image = module.verilog.images["beats"]
-    theirs, taken = host_net(assembly, host), assembly.stream(f"taken_{verilog_name(host.node)}", host.payload_bits)
-    gate = _gate(options, f"host {host.node}")
-    assembly.assigns += [
-        (f"{taken}_valid", f"{theirs}_valid{gate}"),
-        (f"{theirs}_ready", f"{taken}_ready{gate}"),
-        (f"{taken}_payload", f"{theirs}_payload"),
-    ]
-    assembly.instance(module, name, {"x": taken}, {"count": "recorded"}, {image.parameter: ""})
+    streams = {"x": host_net(assembly, host)}
+    assembly.instance(module, name, streams, {"count": "recorded"}, {image.parameter: ""})
     return f"dut.{name}.{image.memory}"
 
 
@@ -368,25 +374,19 @@ def _add_network(
     module = library.block(f"{BENCH}_switch", f"{form} {options}", widths, build)
     nets = {}
     for number, device in enumerate(devices):
-        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.manifest.top, form, bench)
+        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.manifest.top, form)
     assembly.instance(module, "network", nets)
 
 
-def _gate(bench: BenchOptions, port: str) -> str:
-    """What a port's valid and ready are joined with, so that it is shut for stretches of time."""
-    return f" & ~hold[{zlib.crc32(port.encode()) % HOLD_BITS}]" if bench.hold_cycles else ""
-
-
-def _cable(assembly: Assembly, top: str, form: LinkFormat, bench: BenchOptions) -> tuple[str, str]:
+def _cable(assembly: Assembly, top: str, form: LinkFormat) -> tuple[str, str]:
     """The word streams (from, to) of a device's AXI4-Stream ports."""
     sent, received = f"{top}_net_tx", f"{top}_net_rx"
-    gate = _gate(bench, f"{top} network")
     leaving = assembly.stream(f"{top}_leaving", form.payload_bits)
     arriving = assembly.stream(f"{top}_arriving", form.payload_bits)
     assembly.assigns += [
-        (f"{leaving}_valid", f"{sent}_tvalid{gate}"),
+        (f"{leaving}_valid", f"{sent}_tvalid"),
         (f"{leaving}_payload", link_word(form, sent)),
-        (f"{sent}_tready", f"{leaving}_ready{gate}"),
+        (f"{sent}_tready", f"{leaving}_ready"),
         (f"{received}_tvalid", f"{arriving}_valid"),
         (f"{arriving}_ready", f"{received}_tready"),
     ]
@@ -405,24 +405,13 @@ def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stal
     return library.block(f"{BENCH}_recorder", f"{beats} {stall_256} {seed}", {"x": payload_bits}, build)
 
 
-def _holding_text(options: BenchOptions) -> str:
-    """Random bits by a linear-feedback shift register (x^32 + x^22 + x^2 + x + 1), taken over once a stretch."""
-    start = zlib.crc32(f"hold {options.seed}".encode()) | 1
-    return f"""reg [31:0] hold = 0, shift = 32'd{start}, stretch = 0;
-always @(posedge clk) begin
-    shift <= {{shift[30:0], shift[31] ^ shift[21] ^ shift[1] ^ shift[0]}};
-    stretch <= stretch == {options.hold_cycles - 1} ? 0 : stretch + 1;
-    if (stretch == 0) hold <= rst ? 0 : shift;
-end
-"""
-
-
 def _bench_text(
     devices: Sequence[DeliveredDevice],
     recorded: Mapping[str, Recording],
     weights: Sequence[WeightLog],
     dumps: Sequence[Dump],
     options: BenchOptions,
+    watching: Watch,
 ) -> str:
     """The outermost module: writes and counts the weight beats of every update, and dumps state when all is done."""
     batches = options.frames // options.batch
@@ -442,16 +431,18 @@ def _bench_text(
         f'initial file_{counter} = $fopen("{log.file_name}", "w");'
         for (counter, _net), log in zip(counters, weights, strict=True)
     )
+    gated = "_open" if watching.watched else ""
     counting = "\n".join(
-        f"    if ({net}_valid && {net}_ready && !rst) begin\n        {counter} <= {counter} + 1;\n"
+        f"    if ({net}_valid{gated} && {net}_ready{gated} && !rst) begin\n        {counter} <= {counter} + 1;\n"
         f'        $fdisplay(file_{counter}, "%h", {net}_payload);\n    end'
         for counter, net in counters
     )
     dump_lines += [f"            $fclose(file_{counter});" for counter, _net in counters]
     activity = " + ".join(["recorded", *(counter for counter, _net in counters)])
     dumping = "\n".join(dump_lines)
-    connected = ".hold(hold), " if options.hold_cycles else ""
-    holding = _holding_text(options) if options.hold_cycles else ""
+    watchers = len(watching.watched)
+    guards = watch_text(watching, options.hold_cycles, options.seed) if watchers else ""
+    broken = f"wire [{watchers - 1}:0] broken;" if watchers else "wire broken = 1'b0;"
     streams = [(device.manifest.top, stream.net) for device in devices for stream in device.manifest.streams]
     reporting = "\n".join(
         f'        $display("net {top} {net} %b %b", dut.fpga_{top}.{net}_valid, dut.fpga_{top}.{net}_ready);'
@@ -475,10 +466,13 @@ reg [31:0] settled = 0;
 initial finished = 0;
 {declarations}
 {opening}
-{holding}{CLUSTER} dut (
-    {connected}.clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error)
+wire settling = {done};
+wire over = settled == {options.settle_cycles};
+{broken}
+{guards}{CLUSTER} dut (
+    .clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error)
 );
-assign network_error = lost_word || refused;
+assign network_error = lost_word || refused || |broken;
 assign progress = recorded;
 assign activity = {activity} + settled;
 always @(posedge clk) begin
@@ -490,9 +484,9 @@ always @(posedge clk) begin
     if (report) begin
 {reporting}
     end
-    if ({done}) begin
+    if (settling) begin
         settled <= settled + 1;
-        if (settled == {options.settle_cycles}) begin
+        if (over) begin
 {dumping}
             finished <= 1;
         end

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from dagtrain.cosim.bench import Bench, BenchOptions, design_bench
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.deadlock import explain
-from dagtrain.cosim.simulator import Simulator, StuckError, build, execute
+from dagtrain.cosim.simulator import BrokenError, Simulator, StuckError, build, execute
+from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
+from dagtrain.emission.device import consumed_net, produced_net
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
 from dagtrain.emission.memory import MemoryModel
@@ -27,6 +29,7 @@ from dagtrain.ir import Graph
 from dagtrain.progress import Progress
 from hdl.fixed import IntArray
 from hdl.layers.base import to_beats
+from hdl.tensor import Port
 from hdl.verilog import write_image
 
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -105,8 +108,25 @@ def simulate_cluster(
         batch, frame = divmod(seen, graph.recipe.batch)
         where = f"the host waits for frame {frame + 1} of batch {batch + 1}" if seen < frames else "all frames are out"
         raise StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", error.nets) from None
+    except BrokenError as error:
+        raise BrokenError(error.number, error.beat, describe(bench.watched[error.number], error, graph)) from None
     progress.end()
     return compare(bench, golden, expected, folder, log, frames, started, sent)
+
+
+def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:
+    """What a watcher saw: device, part, frame and batch."""
+    beats: dict[str, Port] = {}
+    for edge, _, source, _, sink in graph.edges:
+        beats |= {produced_net(edge): source, consumed_net(edge): sink}
+    port = beats.get(watched.net)
+    where = f"beat {error.beat + 1}"
+    if port is not None:
+        tensor, beat = divmod(error.beat, port.beats)
+        batch, frame = divmod(tensor, 1 if port.tensor.kind.per_batch else graph.recipe.batch)
+        within = "" if port.tensor.kind.per_batch else f"frame {frame + 1} of "
+        where = f"beat {beat + 1} of {within}batch {batch + 1}"
+    return f"{watched.device}: {watched.part}, {where}: {error}"
 
 
 def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, folder: Path) -> list[Path]:
@@ -119,9 +139,11 @@ def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, fo
     both = sorted(str(modules[name]) for name in texts.keys() & modules.keys())
     if both:
         raise DeliveryError(f"{', '.join(both)}: the co-simulation has modules of these names; rename the devices")
+    texts |= bench.tops
     for name, text in texts.items():
         write_text(folder / "rtl" / f"{name}.v", text)
-    return [path.resolve() for path in (*modules.values(), *(folder / "rtl" / f"{name}.v" for name in texts))]
+    own = [folder / "rtl" / f"{name}.v" for name in texts]
+    return [path.resolve() for path in (*(path for name, path in modules.items() if name not in texts), *own)]
 
 
 def emulate(

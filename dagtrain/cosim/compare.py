@@ -12,6 +12,7 @@ import numpy as np
 from dagtrain.cosim.bench import Bench, WeightLog
 from dagtrain.cosim.locate import element_at
 from dagtrain.cosim.simulator import RunLog, read_memory
+from dagtrain.cosim.watch import traffic_line
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
 from dagtrain.executor import Executor
@@ -40,6 +41,8 @@ class ClusterRun:
     mismatches: tuple[str, ...]
     # of each frame, as the hardware recorded them
     losses: tuple[float, ...]
+    # what was held up inside, in one line; "" if nothing was
+    traffic: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,8 @@ def compare(
         where = Where(dump.device, dump.node, f"after batch {golden.batches}, the last one")
         mismatches += _image_differences(golden, where, dump.image, got, want)
     intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
-    return ClusterRun(log.cycles, *intervals, compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses))
+    traffic = traffic_line(bench.watched, log.seen)
+    return ClusterRun(log.cycles, *intervals, compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses), traffic)
 
 
 def _image_differences(

@@ -76,6 +76,15 @@ class StuckError(DagtrainError):
         self.nets = nets or {}
 
 
+class BrokenError(DagtrainError):
+    """A watcher saw a fault inside an FPGA."""
+
+    def __init__(self, number: int, beat: int, what: str) -> None:
+        super().__init__(what)
+        # of the watcher, and of the beat, from 0
+        self.number, self.beat = number, beat
+
+
 @dataclass(frozen=True)
 class RunLog:
     """What a bench told while it ran."""
@@ -83,6 +92,8 @@ class RunLog:
     cycles: int
     # cycle at which each frame's metrics had arrived
     frame_cycles: tuple[int, ...]
+    # watchers to which traffic did all that it should
+    seen: frozenset[int] = frozenset()
 
 
 def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise: bool = True) -> Path:
@@ -139,11 +150,12 @@ def execute(
 
     ``arguments`` are plusargs for the Verilog.
 
-    Raises `StuckError` when nothing moves for ``stuck_after_cycles``."""
+    Raises `StuckError` when nothing moves for ``stuck_after_cycles``, `BrokenError` for what a watcher saw."""
     icarus = ["vvp", "-n", str(program), f"+stuck={stuck_after_cycles}"]
     command = [*(icarus if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]), *arguments]
     nets: dict[tuple[str, str], tuple[bool, bool]] = {}
     frame_cycles: list[int] = []
+    seen: set[int] = set()
     cycles = None
     tail: list[str] = []
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -158,6 +170,10 @@ def execute(
                 cycles = int(words[1])
             elif words[:1] == ["net"]:
                 nets[words[1], words[2]] = words[3] == "1", words[4] == "1"
+            elif words[:1] == ["seen"]:
+                seen.add(int(words[1]))
+            elif words[:1] == ["broken"]:
+                raise BrokenError(int(words[1]), int(words[2].rstrip(":")), " ".join(words[3:]))
             elif words[:1] == ["stuck"]:
                 raise StuckError(
                     f"nothing moved for {stuck_after_cycles} cycles, at cycle {words[1]}, after {len(frame_cycles)} "
@@ -177,7 +193,7 @@ def execute(
         process.wait()
     if cycles is None:
         raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")
-    return RunLog(cycles, tuple(frame_cycles))
+    return RunLog(cycles, tuple(frame_cycles), frozenset(seen))
 
 
 def read_memory(path: Path) -> list[int]:

@@ -23,6 +23,8 @@ class Assembly:
     # stream net -> who writes it, who reads it
     writers: dict[str, str] = field(default_factory=dict)
     readers: dict[str, str] = field(default_factory=dict)
+    # instances whose streams out all carry what comes in, as messages call them -> beats that they hold
+    copies: dict[str, int] = field(default_factory=dict)
     # nets that are connected
     _same: list[tuple[str, str]] = field(default_factory=list)
 
@@ -100,16 +102,16 @@ class Assembly:
         widths = {port.name: port.width for port in self.ports} | {wire.name: wire.width for wire in self.wires}
         self.instances.append(instantiate(module, ports, name, wanted, widths, parameters))
 
-    def ends(self) -> list[tuple[str, str, str]]:
-        """(net, who writes it, who reads it) of every stream inside that has both."""
+    def ends(self) -> list[tuple[str, str, str, int]]:
+        """(net, who writes it, who reads it, payload bits) of every stream inside that has both."""
         for source, target in self._same:
             if source in self.writers:
                 self.writers.setdefault(target, self.writers[source])
             if target in self.readers:
                 self.readers.setdefault(source, self.readers[target])
-        wires = {wire.name for wire in self.wires}
-        both = sorted(self.writers.keys() & self.readers.keys())
-        return [(net, self.writers[net], self.readers[net]) for net in both if f"{net}_valid" in wires]
+        bits = {wire.name.removesuffix("_payload"): wire.width for wire in self.wires if wire.name.endswith("_payload")}
+        both = sorted(self.writers.keys() & self.readers.keys() & bits.keys())
+        return [(net, self.writers[net], self.readers[net], bits[net]) for net in both]
 
     def module(self) -> Module:
         """The finished module."""

@@ -11,6 +11,7 @@ from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, Node, is_delayed
 from dagtrain.passes.buffers import REGISTER_BEATS
+from hdl.layers.fork import Fork
 from hdl.link import LinkFormat
 from hdl.netlist import Direction, Identifier, Module
 from hdl.streams import bordering_adapter, queue
@@ -81,8 +82,12 @@ class DeviceDesign:
     number: int
     # that its updates send
     weights: tuple[WeightStream, ...]
-    # streams inside the top: net, who writes it, who reads it
-    streams: tuple[tuple[str, str, str], ...]
+    # streams inside the top: net, who writes it, who reads it, payload bits
+    streams: tuple[tuple[str, str, str, int], ...]
+    # parts that give what they get -> beats that they hold
+    copies: Mapping[str, int]
+    # words of the FIFOs of receivers, by edge
+    link_words: Mapping[str, int]
     # what lies in DRAM, if anything
     memory: DeviceMemory | None = None
 
@@ -155,6 +160,8 @@ def design_device(
         number=number,
         weights=weights,
         streams=tuple(assembly.ends()),
+        copies=dict(assembly.copies),
+        link_words={c.edge: link_words(c, receiver_beats[c.edge], form.word_bits) for c in (*egress, *ingress)},
         memory=stores,
     )
 
@@ -217,6 +224,8 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
         assembly.parameters[files[-1].parameter] = ""
     chosen = {module.verilog.images[file.image].parameter: Identifier(file.parameter) for file in files}
     assembly.instance(module, instance_name(node.name), streams, parameters=chosen, role=node.name)
+    if isinstance(layer, Fork):
+        assembly.copies[node.name] = 0
     return files
 
 
@@ -272,8 +281,8 @@ def _add_channel(
         adapter = adapter_module(library, source.lanes, sink.lanes, source.tensor.fixed.width)
         assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted}, role=f"adapter of {edge}")
         net = adapted
-    fifo = queue_module(library, sink.payload_bits, depth_beats)
-    assembly.instance(fifo, f"fifo_{verilog_name(edge)}", {"x": net, "y": consumed_net(edge)}, role=f"FIFO of {edge}")
+    nets = net, consumed_net(edge)
+    _add_queue(assembly, library, f"fifo_{verilog_name(edge)}", nets, sink.payload_bits, depth_beats, f"FIFO of {edge}")
 
 
 def _add_stored_channel(
@@ -316,11 +325,26 @@ def _between_queues(
     label = verilog_name(what)
     to_store = assembly.stream(f"t_{label}", source[1])
     from_store = assembly.stream(f"f_{label}", target[1])
-    before = queue_module(memory.library, source[1], REGISTER_BEATS)
-    after = queue_module(memory.library, target[1], REGISTER_BEATS)
-    assembly.instance(before, f"store_{label}", {"x": source[0], "y": to_store}, role=f"queue to DRAM of {what}")
-    assembly.instance(after, f"fetch_{label}", {"x": from_store, "y": target[0]}, role=f"queue from DRAM of {what}")
+    to, back = f"queue to DRAM of {what}", f"queue from DRAM of {what}"
+    library = memory.library
+    _add_queue(assembly, library, f"store_{label}", (source[0], to_store), source[1], REGISTER_BEATS, to)
+    _add_queue(assembly, library, f"fetch_{label}", (from_store, target[0]), target[1], REGISTER_BEATS, back)
     return to_store, from_store
+
+
+def _add_queue(
+    assembly: Assembly,
+    library: ModuleLibrary,
+    name: str,
+    nets: tuple[str, str],
+    payload_bits: int,
+    depth: int,
+    role: str,
+) -> None:
+    """A FIFO of ``depth`` beats between two nets."""
+    source, target = nets
+    assembly.instance(queue_module(library, payload_bits, depth), name, {"x": source, "y": target}, role=role)
+    assembly.copies[role] = depth
 
 
 def queue_module(library: ModuleLibrary, payload_bits: int, depth: int) -> StreamModule:

@@ -290,6 +290,7 @@ class NetworkPort:
     def _receive_port(self) -> str:
         """The AXI4-Stream slave `net_rx`, as a word stream."""
         words = self.stream("arriving")
+        self.assembly.writers[words] = NETWORK_ROLE
         self.assembly.port("net_rx_tvalid", 1, Direction.IN)
         self.assembly.port("net_rx_tready", 1, Direction.OUT)
         for signal, width in axi_stream_widths(self.form).items():
@@ -303,6 +304,7 @@ class NetworkPort:
 
     def _transmit_port(self, words: str) -> None:
         """The AXI4-Stream master `net_tx` of a word stream."""
+        self.assembly.readers[words] = NETWORK_ROLE
         self.assembly.port("net_tx_tvalid", 1, Direction.OUT)
         self.assembly.port("net_tx_tready", 1, Direction.IN)
         self.assembly.assigns += [("net_tx_tvalid", f"{words}_valid"), (f"{words}_ready", "net_tx_tready")]

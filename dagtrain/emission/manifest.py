@@ -21,7 +21,7 @@ from hdl.link import LinkFormat
 from hdl.netlist import Direction
 
 # raised whenever the meaning of the file changes
-MANIFEST_SCHEMA = 2
+MANIFEST_SCHEMA = 3
 MANIFEST = "manifest.json"
 # of the sources, in order of compilation
 FILE_LIST = "files.f"
@@ -93,6 +93,17 @@ class StreamRecord:
     # a node, or a part such as "FIFO of <edge>", "sender of <edge>", "network port"
     writer: str
     reader: str
+    payload_bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyRecord:
+    """A part that gives what it gets: one stream in, the same beats on every stream out."""
+
+    # as `StreamRecord` has it
+    part: str
+    # beats that it holds: a FIFO; 0: a fork or a wire
+    depth: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +194,8 @@ class CrossingRecord:
     kind: str
     element_bits: int
     elements: int
+    # that the receiver's FIFO holds: the credits of the sender
+    words: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +218,7 @@ class Manifest:
     host_ports: tuple[HostRecord, ...]
     weights: tuple[WeightRecord, ...]
     streams: tuple[StreamRecord, ...]
+    copies: tuple[CopyRecord, ...]
     memory: MemoryRecord | None
     network: NetworkRecord | None
     egress: tuple[CrossingRecord, ...]

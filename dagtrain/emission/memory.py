@@ -285,6 +285,7 @@ def _axi4_port(assembly: Assembly, form: AxiFormat, net: str) -> None:
     for channel, parts in axi4_payloads(form).items():
         ours = channel in FORWARD
         way, back = (Direction.OUT, Direction.IN) if ours else (Direction.IN, Direction.OUT)
+        (assembly.readers if ours else assembly.writers)[f"{net}_{channel}"] = MEMORY_ROLE
         valid = assembly.port(f"{AXI_PREFIX}_{channel}valid", 1, way)
         ready = assembly.port(f"{AXI_PREFIX}_{channel}ready", 1, back)
         if ours:

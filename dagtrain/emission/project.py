@@ -19,6 +19,7 @@ from dagtrain.emission.manifest import (
     MANIFEST,
     MANIFEST_SCHEMA,
     ContentsRecord,
+    CopyRecord,
     CrossingRecord,
     HostRecord,
     ImageRecord,
@@ -192,15 +193,19 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz
         images=images,
         host_ports=host_ports,
         weights=tuple(WeightRecord(edge=w.edge, net=w.net, beats_per_batch=w.beats) for w in design.weights),
-        streams=tuple(StreamRecord(net=net, writer=writer, reader=reader) for net, writer, reader in design.streams),
+        streams=tuple(
+            StreamRecord(net=net, writer=writer, reader=reader, payload_bits=bits)
+            for net, writer, reader, bits in design.streams
+        ),
+        copies=tuple(CopyRecord(part=part, depth=depth) for part, depth in sorted(design.copies.items())),
         memory=_memory(design.memory) if design.memory else None,
         network=NetworkRecord(format=design.form, device=design.number) if design.has_network else None,
-        egress=tuple(map(_crossing, design.egress)),
-        ingress=tuple(map(_crossing, design.ingress)),
+        egress=tuple(_crossing(crossing, design) for crossing in design.egress),
+        ingress=tuple(_crossing(crossing, design) for crossing in design.ingress),
     )
 
 
-def _crossing(crossing: Crossing) -> CrossingRecord:
+def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:
     return CrossingRecord(
         edge=crossing.edge,
         stream_number=crossing.number,
@@ -209,6 +214,7 @@ def _crossing(crossing: Crossing) -> CrossingRecord:
         kind=crossing.source.tensor.kind.value,
         element_bits=crossing.element_bits,
         elements=crossing.elements,
+        words=design.link_words[crossing.edge],
     )
 
 

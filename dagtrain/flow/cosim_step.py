@@ -75,7 +75,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
         f"{_batches(meta)}",
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
-        *([meta["mac_efficiency"]] if meta["mac_efficiency"] else []),
+        *(line for line in (meta["traffic"], meta["mac_efficiency"]) if line),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
 
@@ -203,5 +203,6 @@ def _meta(
         "equal": not outcome.mismatches,
         "mismatches": list(outcome.mismatches),
         "losses": list(outcome.losses),
+        "traffic": outcome.traffic,
         "mac_efficiency": "",
     }

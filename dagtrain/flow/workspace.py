@@ -42,6 +42,9 @@ COMMANDS = {
 STEPS = tuple(COMMANDS)
 # step -> folder of working files for which its stamp does not vouch
 SCRATCH = {"cosim": "bench"}
+# what Quartus leaves in emit/<device>/, which nothing here reads: folders, and the layout of its windows
+QUARTUS_FOLDERS = frozenset({"db", "dni", "incremental_db", "output_files", "qdb", "tmp-clearbox"})
+QUARTUS_SUFFIX = ".qws"
 # spoilt files of a result that a message names
 SHOWN_FILES = 6
 
@@ -188,7 +191,15 @@ def file_digests(step: str, folder: Path) -> dict[str, str]:
     scratch = folder / SCRATCH.get(step, STAMP)
     paths = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
     own = [path for path in paths if path != folder / STAMP and not path.is_relative_to(scratch)]
+    if step == "emit":
+        own = [path for path in own if not _left_by_quartus(path.relative_to(folder))]
     return {path.relative_to(folder).as_posix(): _content_digest(path) for path in sorted(own)}
+
+
+def _left_by_quartus(path: Path) -> bool:
+    """Whether a file below emit/ is one that Quartus writes beside its project in <device>/."""
+    below = path.parts[1:]
+    return (len(below) > 1 and below[0] in QUARTUS_FOLDERS) or (len(below) == 1 and path.suffix == QUARTUS_SUFFIX)
 
 
 def _content_digest(path: Path) -> str:

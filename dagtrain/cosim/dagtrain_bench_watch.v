@@ -1,0 +1,186 @@
+// Watchers of streams inside the FPGAs: each counts what passes, and prints what is wrong once, as
+// "broken NUMBER BEAT: what", and what it has seen at the end, as "seen NUMBER".  Held streams are shut by the bench.
+
+// A stream keeps its contract: valid stays, and payload with it, until the beat is taken.
+module dagtrain_bench_stream #(parameter NUMBER = 0, parameter WIDTH = 1) (
+    input wire clk,
+    input wire rst,
+    input wire valid,
+    input wire ready,
+    input wire [WIDTH-1:0] payload,
+    // a beat waits to be taken
+    output wire waits,
+    output reg broken
+);
+reg [WIDTH-1:0] offered = 0;
+reg [31:0] beats = 0;
+reg waiting = 0;
+initial broken = 0;
+assign waits = valid && !ready && !rst;
+always @(posedge clk) begin
+    waiting <= waits;
+    offered <= payload;
+    if (valid && ready && !rst) beats <= beats + 1;
+    if (waiting && !broken && !rst) begin
+        if (!valid) begin
+            $display("broken %0d %0d: valid fell before the beat was taken", NUMBER, beats);
+            broken <= 1;
+        end
+        else if (payload != offered) begin
+            $display("broken %0d %0d: it changed while it waited, from %h to %h", NUMBER, beats, offered, payload);
+            broken <= 1;
+        end
+    end
+end
+endmodule
+
+// A FIFO gives what came in, in order, all of it, and holds as many beats as it should.
+module dagtrain_bench_fifo #(parameter NUMBER = 0, parameter WIDTH = 1, parameter DEPTH = 2, parameter PATIENCE = 16) (
+    input wire clk,
+    input wire rst,
+    input wire x_valid,
+    input wire x_ready,
+    input wire [WIDTH-1:0] x_payload,
+    input wire y_valid,
+    input wire y_ready,
+    input wire [WIDTH-1:0] y_payload,
+    input wire y_held,
+    input wire report,
+    output reg broken
+);
+reg [WIDTH-1:0] kept [0:DEPTH-1];
+reg [31:0] write_at = 0, read_at = 0, count = 0, beats = 0, refusing = 0, silent = 0;
+reg was_full = 0, was_empty = 0;
+wire push = x_valid && x_ready && !rst, pop = y_valid && y_ready && !rst;
+initial broken = 0;
+always @(posedge clk) begin
+    if (push) begin
+        kept[write_at] <= x_payload;
+        write_at <= write_at == DEPTH - 1 ? 0 : write_at + 1;
+    end
+    if (pop) begin
+        read_at <= read_at == DEPTH - 1 ? 0 : read_at + 1;
+        beats <= beats + 1;
+    end
+    count <= count + push - pop;
+    was_full <= was_full || count == DEPTH;
+    was_empty <= was_empty || (beats != 0 && count == 0);
+    refusing <= x_valid && !x_ready && count != DEPTH && !rst ? refusing + 1 : 0;
+    silent <= count != 0 && !y_valid && !y_held && !rst ? silent + 1 : 0;
+    if (!broken && !rst) begin
+        broken <= 1;
+        if (push && !pop && count == DEPTH)
+            $display("broken %0d %0d: it takes a beat more than the %0d that it holds", NUMBER, beats + count, DEPTH);
+        else if (pop && count == 0)
+            $display("broken %0d %0d: it gives a beat that never came", NUMBER, beats);
+        else if (pop && y_payload != kept[read_at])
+            $display("broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, kept[read_at]);
+        else if (refusing == PATIENCE)
+            $display("broken %0d %0d: it refuses a beat, though it has room", NUMBER, beats + count);
+        else if (silent == PATIENCE)
+            $display("broken %0d %0d: it keeps a beat to itself", NUMBER, beats);
+        else
+            broken <= 0;
+    end
+    if (report && was_full && was_empty) $display("seen %0d", NUMBER);
+end
+endmodule
+
+// A branch of a fork gives each beat once.
+module dagtrain_bench_branch #(parameter NUMBER = 0, parameter WIDTH = 1) (
+    input wire clk,
+    input wire rst,
+    input wire x_valid,
+    input wire x_ready,
+    input wire [WIDTH-1:0] x_payload,
+    input wire y_valid,
+    input wire y_ready,
+    input wire [WIDTH-1:0] y_payload,
+    // another branch takes the beat
+    input wire other,
+    input wire report,
+    output reg broken
+);
+reg [31:0] beats = 0;
+reg given = 0, was_behind = 0;
+wire push = x_valid && x_ready && !rst, pop = y_valid && y_ready && !rst;
+initial broken = 0;
+always @(posedge clk) begin
+    given <= !push && (given || pop) && !rst;
+    was_behind <= was_behind || (x_valid && other && !y_ready && !given && !rst);
+    if (push) beats <= beats + 1;
+    if (!broken && !rst) begin
+        broken <= 1;
+        if (pop && !x_valid)
+            $display("broken %0d %0d: it gives a beat that never came", NUMBER, beats);
+        else if (pop && given)
+            $display("broken %0d %0d: it gives a beat twice", NUMBER, beats);
+        else if (pop && y_payload != x_payload)
+            $display("broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, x_payload);
+        else if (push && !pop && !given)
+            $display("broken %0d %0d: it forgets a beat", NUMBER, beats);
+        else
+            broken <= 0;
+    end
+    if (report && was_behind) $display("seen %0d", NUMBER);
+end
+endmodule
+
+// A link: its sender never has more words under way than it has credits, and waits for none that it has; its receiver
+// gives back the credits of all words that have left it.
+module dagtrain_bench_link #(
+    parameter NUMBER = 0, parameter CREDITS = 2, parameter RETURNED = 1, parameter PATIENCE = 32
+) (
+    input wire clk,
+    input wire rst,
+    // elements into the sender, words out of it, credits back to it
+    input wire x_valid,
+    input wire x_ready,
+    input wire sent_valid,
+    input wire sent_ready,
+    input wire sent_held,
+    input wire back_valid,
+    input wire back_ready,
+    input wire [31:0] back_words,
+    // words into the receiver, elements out of it, credits back from it
+    input wire got_valid,
+    input wire got_ready,
+    input wire y_valid,
+    input wire y_held,
+    input wire freed_valid,
+    input wire freed_ready,
+    input wire freed_held,
+    input wire report,
+    output reg broken
+);
+reg signed [31:0] spent = 0, taken = 0;
+reg [31:0] words = 0, waiting = 0, silent = 0;
+reg ran_out = 0;
+wire sent = sent_valid && sent_ready && !rst, back = back_valid && back_ready && !rst;
+wire got = got_valid && got_ready && !rst, freed = freed_valid && freed_ready && !rst;
+initial broken = 0;
+always @(posedge clk) begin
+    spent <= spent + sent - (back ? back_words : 0);
+    taken <= taken + got - (freed ? RETURNED : 0);
+    if (sent) words <= words + 1;
+    ran_out <= ran_out || spent == CREDITS;
+    waiting <= x_valid && !x_ready && !sent_valid && !sent_held && !back && spent != CREDITS && !rst ? waiting + 1 : 0;
+    silent <= !got && !y_valid && !y_held && !freed_valid && !freed_held && taken >= RETURNED && !rst ? silent + 1 : 0;
+    if (!broken && !rst) begin
+        broken <= 1;
+        if (spent > CREDITS)
+            $display("broken %0d %0d: the sender spends more than its %0d credits", NUMBER, words, CREDITS);
+        else if (spent < 0)
+            $display("broken %0d %0d: the sender gets back a credit that it never spent", NUMBER, words);
+        else if (taken < 0)
+            $display("broken %0d %0d: the receiver gives back a credit of a word that never came", NUMBER, words);
+        else if (waiting == PATIENCE)
+            $display("broken %0d %0d: the sender waits with %0d of %0d credits spent", NUMBER, words, spent, CREDITS);
+        else if (silent == PATIENCE)
+            $display("broken %0d %0d: the receiver keeps the credits of %0d words", NUMBER, words, taken);
+        else
+            broken <= 0;
+    end
+    if (report && ran_out) $display("seen %0d", NUMBER);
+end
+endmodule
