@@ -139,6 +139,10 @@ class Built:
         except DagtrainError as error:
             return str(error)
 
+    def top(self, device: str) -> str:
+        """The delivered Verilog of a device's top."""
+        return next(d for d in self.delivered.devices if d.manifest.device == device).sources[-1].read_text()
+
     def first_of_each(self) -> list[int]:
         """A mutant of each fault."""
         found: dict[str, int] = {}
@@ -205,8 +209,7 @@ def test_a_fault_of_each_kind_is_found_and_named(built: Built) -> None:
 def test_arithmetic_of_the_delivered_verilog_that_is_changed_is_a_mismatch_with_names(built: Built) -> None:
     # the delivered files compile, and what is held against the manifests is as it was
     assert load_delivered([device.folder for device in built.delivered.devices]) == built.delivered
-    top = next(device for device in built.delivered.devices if device.manifest.device == "beta").sources[-1].read_text()
-    (module,) = re.findall(r"^(update_\w+) (?:#\([^;]*?\) )?u_conv2_w_update \($", top, re.MULTILINE)
+    (module,) = re.findall(r"^(update_\w+) (?:#\([^;]*?\) )?u_conv2_w_update \($", built.top("beta"), re.MULTILINE)
     (number,) = (n for n, name in enumerate(built.mutants.names, 1) if name.startswith(f"{module}: subtracts"))
     said = built.outcome(number)
     assert re.search(
@@ -218,7 +221,12 @@ def test_arithmetic_of_the_delivered_verilog_that_is_changed_is_a_mismatch_with_
 
 
 @pytest.mark.slow
-def test_all_faults_are_found_and_named(built: Built) -> None:
+def test_all_faults_are_found_and_named_but_the_equivalent_one(built: Built) -> None:
     assert len(built.mutants.names) >= 60
+    # The queues of 4 beats before and behind the DRAM of conv2's state never see a fifth: the state is 4 beats, and
+    # each of a batch is written only after that of the batch before has gone round through both and been read.
+    (ring,) = re.findall(r"^(queue_\w+) store_conv2_w_update_state \($", built.top("beta"), re.MULTILINE)
+    equivalent = [name for name in built.mutants.names if name.startswith(f"{ring}: takes one too many")]
+    assert len(equivalent) == 1
     said = {name: built.outcome(number) for number, name in enumerate(built.mutants.names, 1)}
-    assert {name: what for name, what in said.items() if not re.match(NAMED, what)} == {}
+    assert {name: what for name, what in said.items() if not re.match(NAMED, what)} == dict.fromkeys(equivalent, "")
