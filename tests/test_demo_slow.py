@@ -25,13 +25,14 @@ from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.axi import AxiFormat
 from hdl.tensor import Kind
-from tests.cosim_support import simulate_design
+from tests.cosim_support import CLOSE, said_batch_cycles, simulate_design
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits"
 DEVICES = ("fpga0", "fpga1", "fpga2")
 # cycles a frame: those of the demo's plan
 CYCLES = 12_288
 BATCHES = 4
+NETWORK_CYCLES = 150
 LIBRARY = library()
 
 
@@ -97,11 +98,25 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "staleness"), [("one", 0)])
+def test_batches_of_the_digits_take_the_cycles_that_are_said(kind: str, staleness: int, tmp_path: Path) -> None:
+    graph = training_graph(tmp_path, staleness)
+    design = design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64)
+    digits = load_digits()
+    # with staleness, FIFOs must be full until the rests of gradient engines are felt
+    order = list(digits.batches(graph.recipe.batch, 1, 0))[: 8 if staleness else 3]
+    feeds = [feeds_of(design.graph, digits, frames) for frames in order]
+    network = NetworkModel(latency_cycles=NETWORK_CYCLES, stall_256=0)
+    run = simulate_design(design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, network, 0, 1, Silent())
+    assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(run.batch_cycles[-1], rel=CLOSE)
+
+
 def train(design: ClusterDesign, folder: Path) -> ClusterRun:
     digits, batch = load_digits(), design.graph.recipe.batch
     order = list(digits.batches(batch, 1, 0))
     feeds = [feeds_of(design.graph, digits, order[index]) for index in range(BATCHES)]
-    network = NetworkModel(latency_cycles=150, words=2, cycles=3, stall_256=40, seed=5)
+    network = NetworkModel(latency_cycles=NETWORK_CYCLES, words=2, cycles=3, stall_256=40, seed=5)
     memory = MemoryModel(latency_cycles=60, words=3, cycles=4, stall_256=40, seed=6)
     return simulate_design(design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 40, 7, Silent(), memory=memory)
 
