@@ -18,6 +18,7 @@ from dagtrain.feeds import feeds_of
 from dagtrain.flow import cosim_step, emit_step, import_step, place_step
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
@@ -96,6 +97,14 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
     return {
         node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
     }
+
+
+@pytest.mark.slow
+def test_batches_of_the_digits_take_the_cycles_that_the_plan_says(emitted: Workspace) -> None:
+    options = cosim_step.CosimOptions(batches=5, stall=0.0, efficiency=False)
+    result = cosim_step.run(emitted, options, Silent())
+    assert result.passed
+    assert result.data["batch_cycles"][-1] == pytest.approx(load_plan(emitted).batch_cycles, rel=CLOSE)
 
 
 @pytest.mark.slow
