@@ -4,14 +4,14 @@
 // Arguments: limit on cycles without progress.
 #include <cstdio>
 #include <cstdlib>
-#include "Vbench.h"
+#include "Vdagtrain_bench.h"
 #include "verilated.h"
 
 int main(int argc, char** argv) {
     VerilatedContext context;
     context.commandArgs(argc, argv);
     const unsigned long long limit = argc > 1 ? strtoull(argv[1], nullptr, 10) : 1000000ull;
-    Vbench bench{&context};
+    Vdagtrain_bench bench{&context};
     unsigned long long cycles = 0, since_progress = 0;
     unsigned last_progress = 0, last_activity = 0;
     bench.rst = 1;

@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 
 from hdl.errors import DagtrainError, ToolError
-from hdl.simulate.cosimulation import BUILD_TIMEOUT_S, NOT_UNROLLED, SPLIT
-from hdl.verilog import VERILATOR_UNROLL, run_tool
+from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
+from hdl.verilog import run_tool
 
 # threads of a simulation that runs long; they wait spinning, so they are much faster than one on two idle cores, and
 # slower beside other work
@@ -110,32 +110,8 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
             ["iverilog", "-g2005", "-s", "dagtrain_bench_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S
         )
         return program
-    fast = "-O1" if optimise else "-O0"
-    options = ["--cc", "--exe", "--build", "-j", "2", "-O3", "--x-assign", "fast", "--x-initial", "fast"]
-    options += [*SPLIT, "-Wno-fatal", "-Wno-lint"]
-    if optimise and len(os.sched_getaffinity(0)) >= THREADS:
-        options += ["--threads", str(THREADS)]
-    options += ["-MAKEFLAGS", f"OPT_FAST={fast} OPT_GLOBAL={fast} OPT_SLOW=-O0"]
-    command: list[str | Path] = [
-        "verilator",
-        *options,
-        "--top-module",
-        "dagtrain_bench",
-        "--prefix",
-        "Vbench",
-        "-Mdir",
-        "obj",
-        MAIN,
-        *sources,
-    ]
-    # Verilator looks for modules that it misses where it runs
-    try:
-        run_tool(command, folder, timeout=BUILD_TIMEOUT_S)
-    except ToolError as error:
-        if NOT_UNROLLED not in str(error):
-            raise
-        run_tool([*command, *VERILATOR_UNROLL], folder, timeout=BUILD_TIMEOUT_S)
-    return folder / "obj" / "Vbench"
+    threads = THREADS if optimise and len(os.sched_getaffinity(0)) >= THREADS else 1
+    return compile_verilog(folder, "dagtrain_bench", sources, MAIN, optimise=optimise, threads=threads)
 
 
 def execute(

@@ -26,20 +26,10 @@ import myhdl
 from hdl.errors import ToolError
 from hdl.netlist import Direction, PortDecl
 from hdl.simulate.icarus import check_message_size, vpi_module
-from hdl.simulate.verilator import compile_unit
-from hdl.verilog import VERILATOR_UNROLL, run_tool
+from hdl.simulate.verilator import compile_verilog
+from hdl.verilog import run_tool
 
 BRIDGE = Path(__file__).with_name("myhdl_bridge.cpp")
-# seconds a build may take
-BUILD_TIMEOUT_S = 1800.0
-# statements a file, so that cores share the work without reading the large header too often, and a function: the
-# compiler's time grows faster than a function
-SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
-# bytes of Verilog beyond which compiling in parts, on more than one core, is quicker than one unit with a kept runtime
-LARGE_BYTES = 1_000_000
-# Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
-# which few designs need, it takes longer
-NOT_UNROLLED = "BLKLOOPINIT"
 
 
 class Engine(Enum):
@@ -157,32 +147,9 @@ def _build_verilator(folder: Path, bridge: _Bridge, sources: Sequence[Path], opt
         work = Path(name)
         (work / "bridge.v").write_text(text)
         (work / "ports.inc").write_text("".join(rows))
-        shutil.copy2(_compile(work, sources, optimise), folder / "bridge")
+        program = compile_verilog(work, "bridge", [work / "bridge.v", *sources], BRIDGE, optimise=optimise)
+        shutil.copy2(program, folder / "bridge")
     return (str(folder / "bridge"),)
-
-
-def _compile(work: Path, sources: Sequence[Path], optimise: bool) -> Path:
-    """The program of the bridge, whose Verilog and ports lie in ``work``."""
-    large = sum(path.stat().st_size for path in sources) > LARGE_BYTES
-    command: list[str | Path] = [
-        "verilator", "--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
-        "--top-module", "bridge", "-Mdir", "obj",
-    ]  # fmt: skip
-    if large:
-        shutil.copyfile(BRIDGE, work / BRIDGE.name)
-        command += ["--exe", "--build", "-j", "2", *SPLIT, "-CFLAGS", "-I..", BRIDGE.name]
-        fast = "-O1" if optimise else "-O0"
-        command += ["-MAKEFLAGS", f"OPT_FAST={fast} OPT_GLOBAL={fast} OPT_SLOW=-O0"]
-    command += ["bridge.v", *sources]
-    try:
-        run_tool(command, work, timeout=BUILD_TIMEOUT_S)
-    except ToolError as error:
-        if NOT_UNROLLED not in str(error):
-            raise
-        run_tool([*command, *VERILATOR_UNROLL], work, timeout=BUILD_TIMEOUT_S)
-    if large:
-        return work / "obj" / "Vbridge"
-    return compile_unit(work, BRIDGE.read_text(), optimise=optimise)
 
 
 def _build_icarus(folder: Path, bridge: _Bridge, sources: Sequence[Path]) -> tuple[str, ...]:

@@ -17,13 +17,24 @@ from pathlib import Path
 
 import numpy as np
 
-from hdl.errors import ContractViolation, DeadlockError
+from hdl.errors import ContractViolation, DeadlockError, ToolError
 from hdl.netlist import Direction
 from hdl.simulate.design import Design, Run, StreamPort, cache_folder
 from hdl.simulate.drivers import deadlock
 from hdl.verilog import VERILATOR_UNROLL, WAIVERS, VerilogModule, run_tool, write_image
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
+# seconds a build may take
+BUILD_TIMEOUT_S = 1800.0
+# statements a file, so that cores share the work without reading the large header too often, and a function: the
+# compiler's time grows faster than a function
+SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
+# bytes of Verilog beyond which optimising it in parts, on more than one core, is quicker than one unit with a kept
+# runtime
+LARGE_BYTES = 1_000_000
+# Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
+# which few designs need, it takes longer
+NOT_UNROLLED = "BLKLOOPINIT"
 
 
 def run_verilator(
@@ -100,6 +111,43 @@ def build(design: Design, module: VerilogModule) -> Path:
     return kept
 
 
+def compile_verilog(
+    folder: Path, top: str, sources: Sequence[Path], main: Path, *, optimise: bool = True, threads: int = 1
+) -> Path:
+    """The program of the Verilog module ``top`` of ``sources``, driven by the C++ file ``main``, in ``folder``.
+
+    The class of the module is ``V<top>``; files in ``folder`` can be included.
+    ``optimise`` False builds fast and runs slowly.  ``threads``: of the simulation.
+
+    Raises `ToolMissing` without Verilator, `ToolError` with its output when it fails."""
+    large = optimise and sum(path.stat().st_size for path in sources) > LARGE_BYTES
+    # of an earlier build
+    shutil.rmtree(folder / "obj", ignore_errors=True)
+    command: list[str | Path] = [
+        "verilator", "--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
+        "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj",
+    ]  # fmt: skip
+    if threads > 1:
+        command += ["--threads", str(threads)]
+    if large:
+        # Verilator's makefiles refuse a path with spaces, such as a user's folder may have
+        shutil.copyfile(main, folder / main.name)
+        command += ["--exe", "--build", "-j", "2", *SPLIT, "-CFLAGS", "-I..", main.name]
+        command += ["-MAKEFLAGS", "OPT_FAST=-O1 OPT_GLOBAL=-O1 OPT_SLOW=-O0"]
+    if not optimise:
+        # less C++ to compile
+        command.append("-fno-inline")
+    # Verilator looks for modules that it misses where it runs
+    command += sources
+    try:
+        run_tool(command, folder, timeout=BUILD_TIMEOUT_S)
+    except ToolError as error:
+        if NOT_UNROLLED not in str(error):
+            raise
+        run_tool([*command, *VERILATOR_UNROLL], folder, timeout=BUILD_TIMEOUT_S)
+    return folder / "obj" / f"V{top}" if large else compile_unit(folder, main.read_text(), optimise=optimise)
+
+
 def compile_unit(folder: Path, source: str, beside: Sequence[Path] = (), optimise: bool = True) -> Path:
     """The program of ``<folder>/obj``, where Verilator left its C++, and of ``source``, as one unit.
 
@@ -109,7 +157,11 @@ def compile_unit(folder: Path, source: str, beside: Sequence[Path] = (), optimis
     parts = [f'#include "{path.name}"\n' for path in sorted((folder / "obj").glob("*.cpp"))]
     (folder / "obj" / "all.cc").write_text("".join(parts) + source)
     slow = [] if optimise else ["-O0"]
-    run_tool([*_COMPILE, *slow, *include, "-I.", "-Iobj", "obj/all.cc", *objects, "-latomic", "-o", "sim"], folder)
+    run_tool(
+        [*_COMPILE, *slow, *include, "-I.", "-Iobj", "obj/all.cc", *objects, "-latomic", "-o", "sim"],
+        folder,
+        timeout=BUILD_TIMEOUT_S,
+    )
     return folder / "sim"
 
 
