@@ -64,7 +64,7 @@ def run(
     return run
 
 
-@pytest.mark.parametrize("staleness", [0, 2, BATCH])
+@pytest.mark.parametrize("staleness", [0, 2, pytest.param(BATCH, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["branches apart"])
 def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
     staleness: int, kind: str, tmp_path: Path

@@ -96,7 +96,11 @@ def test_stashes_in_dram_of_several_devices_change_no_bit(tmp_path: Path) -> Non
     assert train(design, tmp_path).mismatches == ()
 
 
-@pytest.mark.parametrize(("staleness", "kind"), [(0, "one"), (2, "branches apart"), (BATCH, "one")])
+# the first, which waits for each batch's weights, stands for one device
+CASES = [(0, "one"), (2, "branches apart"), pytest.param(BATCH, "one", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("staleness", "kind"), CASES)
 def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
     staleness: int, kind: str, tmp_path: Path
 ) -> None:
@@ -117,7 +121,7 @@ def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
     assert len(run.losses) == 4 * BATCH
 
 
-@pytest.mark.parametrize(("staleness", "kind"), [(0, "one"), (2, "branches apart"), (BATCH, "one")])
+@pytest.mark.parametrize(("staleness", "kind"), CASES)
 def test_weights_that_wait_in_dram_for_the_ones_in_use_change_no_bit(staleness: int, kind: str, tmp_path: Path) -> None:
     graph = residual_net(staleness)
     engines = {

@@ -35,7 +35,17 @@ def train(design: ClusterDesign, folder: Path, batches: int = 2, engine: Engine 
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=3)
     delivered = deliver(design, LIBRARY, folder / "emit")
     return simulate_under_myhdl(
-        delivered, design.graph, LIBRARY, feeds, folder / "bench", network, MemoryModel(), 0.3, 5, engine
+        delivered,
+        design.graph,
+        LIBRARY,
+        feeds,
+        folder / "bench",
+        network,
+        MemoryModel(),
+        0.3,
+        5,
+        engine,
+        optimise=False,
     )
 
 

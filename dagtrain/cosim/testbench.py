@@ -64,11 +64,15 @@ def simulate_under_myhdl(
     seed: int,
     engine: Engine = Engine.VERILATOR,
     progress: Progress | None = None,
+    optimise: bool = True,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, and compare with the golden models of the folded ``graph`` in every bit.
 
-    ``stall``: share of cycles in which a host stream stalls.  Raises `DeadlockError` when the metrics don't come,
-    `ContractViolation` when a host port breaks the stream contract, `ToolError` when a link or memory reports an error.
+    ``stall``: share of cycles in which a host stream stalls.
+    ``optimise`` False builds fast and runs slowly: right for few frames.
+
+    Raises `DeadlockError` when the metrics don't come, `ContractViolation` when a host port breaks the stream contract,
+    `ToolError` when a link or memory reports an error.
     """
     progress = progress or Silent()
     frames = len(feeds) * graph.recipe.batch
@@ -79,7 +83,9 @@ def simulate_under_myhdl(
     cluster, bench = _cluster(delivered, library, folder, options)
     progress.begin(f"build for {engine.value}", 1)
     state = [dump.statement for dump in bench.dumps]
-    program = build_cosimulation(engine, CLUSTER, cluster.ports, cluster.sources, folder, on_rise={DUMP: state})
+    program = build_cosimulation(
+        engine, CLUSTER, cluster.ports, cluster.sources, folder, on_rise={DUMP: state}, optimise=optimise
+    )
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     start = compare_start(delivered, golden)
