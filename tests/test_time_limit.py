@@ -164,3 +164,39 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     events.clear()
     assert case.step("place", *OPTIONS, "--least-fps", "2000").code == 0
     assert events[0] == slow
+
+
+def test_a_placement_that_does_not_hold_is_made_to_before_faster_levels_are_elaborated(
+    case: Case, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[int | str] = []
+    elaborate, leave, holding = Prices._elaborate, Workspace.leave, Planner._holding
+
+    def watched(prices: Prices, level: LevelCosts, deadline: Deadline) -> None:
+        events.append(level.cycles)
+        elaborate(prices, level, deadline)
+
+    def left(workspace: Workspace, *words: Any) -> None:
+        leave(workspace, *words)
+        events.append("plan")
+        # the rest is another test's
+        clock.now += 100_000 if "crowded" in events else 0
+
+    def crowded(planner: Planner, plan: Any, found: Any) -> Any:
+        # what is found has no room for its ports, but where a share was left free
+        events.append("crowded" if plan is found and planner._best is not None else "holds")
+        return None if events[-1] == "crowded" else holding(planner, plan, found)
+
+    monkeypatch.setattr(planning, "MANY_MULTIPLIERS", 0)
+    monkeypatch.setattr(planning, "KEPT_RATIO", 1e9)
+    monkeypatch.setattr(Prices, "_elaborate", watched)
+    monkeypatch.setattr(Workspace, "leave", left)
+    monkeypatch.setattr(Planner, "_holding", crowded)
+    assert case.step("place", *OPTIONS, "--time-limit", "100000").code == 0
+    # the small plan, then the first of large circuits
+    small = events.index("plan")
+    refused = events.index("crowded", small)
+    made = events.index("plan", refused)
+    slow = next(event for event in events[small:] if isinstance(event, int))
+    faster = [event for event in events[refused:made] if isinstance(event, int) and event < slow / 1.25]
+    assert not faster, f"levels {faster} were elaborated before there was a plan"

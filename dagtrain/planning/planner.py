@@ -71,6 +71,8 @@ QUICK = 6
 # how much slower a plan may become by them before the next one is tried
 RESERVES = (Fraction(1, 100), Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
 KEPT_RATIO = 1.02
+# a placement found so much faster than the plan so far is made to hold at once, others when the search is done
+WORTH_RATIO = 1.25
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
 RESERVE_GAP = 0.01
@@ -285,10 +287,23 @@ class Planner:
         known = self._best.plan.training_cycles if self._best is not None else self.known_cycles
         if found is self._priced or (known is not None and found.cycles_per_frame >= known):
             return
-        planned = self._holding(found, found) if known is not None else self._with_links(found, levels)
+        planned = self._with_links(found, levels) if known is None else self._holding_faster(found, levels)
         self._priced = found
         if planned is not None:
             self._take(replace(planned, searched=self._searched(found, levels, finished=False)))
+
+    def _holding_faster(self, found: Plan, levels: Sequence[int]) -> Planned | None:
+        """A placement found, links and homes priced in, when there is a plan already: as it is, if it holds; made to
+        hold where it is so much faster that the plan so far would be a poor one to be left with."""
+        known = self._best.plan.cycles_per_frame if self._best is not None else self.known_cycles
+        if known is None or found.cycles_per_frame * WORTH_RATIO > known:
+            return self._holding(found, found)
+        try:
+            return self._with_links(found, levels)
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return None
 
     def _take(self, planned: Planned) -> None:
         """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further."""
