@@ -4,8 +4,9 @@
     .venv/bin/python benchmarks/alms.py --seed 2 mobilenetv2
 
 Each network is folded for the cycles a frame that stand in `CASES`, which are those of plans on a few FPGAs: the widest
-circuits of the fastest plans take Yosys hours.  What Yosys made of a circuit is kept, so a run that is ended early
-goes on where it was.
+circuits of the fastest plans take Yosys hours.  What Yosys made of a circuit is kept in tests/synthesised.json under
+the digest of its Verilog, of Yosys' version and of its commands, so a run that is ended early goes on where it was, on
+another machine too, and a circuit that changed is synthesised again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from dagtrain.files import write_text
+from hdl.synthesis import keep_synthesis, kept_synthesis
+
 ROOT = Path(__file__).parent.parent
 # case -> model under examples/models, cycles a frame
 CASES: dict[str, tuple[str, int]] = {
@@ -25,6 +32,8 @@ CASES: dict[str, tuple[str, int]] = {
     "resnet18": ("resnet18-dynamo-eval-norm", 2_007_040),
     "resnet50": ("resnet50-dynamo-eval-norm", 4_014_080),
 }
+# digest -> cells by type
+KEPT = ROOT / "tests" / "synthesised.json"
 # circuits of more ALMs are judged
 LARGE_ALM = 200
 
@@ -40,7 +49,13 @@ def main() -> None:
     unknown = [case for case in options.cases if case not in CASES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; cases are {', '.join(CASES)}")
-    rows = [row for case in options.cases or CASES for row in drawn(case, options.sample, options.seed, options.out)]
+    for digest, cells in load_kept().items():
+        if not kept_synthesis(digest).exists():
+            keep_synthesis(digest, cells)
+    rows: list[dict[str, Any]] = []
+    for case in options.cases or CASES:
+        rows += drawn(case, options.sample, options.seed, options.out)
+        keep(rows)
     print("| network | layer | node | ALM estimated | synthesised | error | registers |\n|" + " --- |" * 7)
     for row in rows:
         print(line(row))
@@ -64,6 +79,26 @@ def drawn(case: str, sample: int, seed: int, out: Path) -> list[dict[str, Any]]:
     dagtrain("estimate", "--check", "--sample", sample, "--seed", seed, "--cycles", cycles, "--out", folder)
     rows = json.loads((folder / "estimate" / "estimate.json").read_text())["layers"]
     return [{"network": case, **row} for row in rows]
+
+
+def load_kept() -> dict[str, dict[str, int]]:
+    """Cells by type of circuits synthesised before, by digest."""
+    found: dict[str, dict[str, int]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    return found
+
+
+def keep(rows: list[dict[str, Any]]) -> None:
+    """Write down what was synthesised: these circuits, and of others what was kept before."""
+    made = {
+        row["synthesis_digest"]: json.loads(kept_synthesis(row["synthesis_digest"]).read_text())
+        for row in rows
+        if "check" in row
+    }
+    lines = [
+        f"{json.dumps(digest)}: {json.dumps(cells, sort_keys=True)}"
+        for digest, cells in sorted({**load_kept(), **made}.items())
+    ]
+    write_text(KEPT, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def dagtrain(*words: object) -> None:

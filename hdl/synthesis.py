@@ -205,10 +205,9 @@ def expected_mlab_cells(resources: Resources, target: Part) -> int:
 
 
 def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
-    """What Yosys makes of a module, kept on disk under the digest of its text.  Raises `ToolError`, `ToolMissing`."""
-    text, script = without_contents(module.text), f"{mapping_script(module.name)}; tee -q -o stat.json stat -json"
-    digest = hashlib.sha256(f"{yosys_version()}\0{script}\0{text}".encode()).hexdigest()
-    kept = cache_folder() / "synthesis" / f"{digest}.json"
+    """What Yosys makes of a module, kept on disk under `synthesis_digest`.  Raises `ToolError`, `ToolMissing`."""
+    text, script = without_contents(module.text), _counting_script(module.name)
+    kept = kept_synthesis(synthesis_digest(module))
     if kept.exists():
         return Synthesis(json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
@@ -221,12 +220,29 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
     except KeyError as error:
         raise ToolError(f"Yosys' statistics of {module.name} have no {error}; this reads those of 0.23") from error
     found = Synthesis({str(cell): int(count) for cell, count in cells.items()})
+    keep_synthesis(synthesis_digest(module), found.cells)
+    return found
+
+
+def synthesis_digest(module: VerilogModule) -> str:
+    """Of everything that `synthesise` finds follows from: Yosys, its commands, the text without contents."""
+    text, script = without_contents(module.text), _counting_script(module.name)
+    return hashlib.sha256(f"{yosys_version()}\0{script}\0{text}".encode()).hexdigest()
+
+
+def kept_synthesis(digest: str) -> Path:
+    """The file with the cells of the module of that digest, whether it is there or not."""
+    return cache_folder() / "synthesis" / f"{digest}.json"
+
+
+def keep_synthesis(digest: str, cells: Mapping[str, int]) -> None:
+    """Keep cells by type of the module of that digest."""
+    kept = kept_synthesis(digest)
     kept.parent.mkdir(parents=True, exist_ok=True)
     # renamed when whole: several processes may synthesise
     fresh = kept.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps(found.cells, indent=1) + "\n")
+    fresh.write_text(json.dumps(cells, indent=1) + "\n")
     fresh.replace(kept)
-    return found
 
 
 @cache
@@ -234,6 +250,10 @@ def yosys_version() -> str:
     """What the installed Yosys calls itself."""
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         return run_tool(["yosys", "-V"], Path(name), 60.0)
+
+
+def _counting_script(name: str) -> str:
+    return f"{mapping_script(name)}; tee -q -o stat.json stat -json"
 
 
 def mapping_script(name: str) -> str:
