@@ -87,11 +87,10 @@ def stream_player(
 
 
 @block
-def stream_recorder(clk: Any, rst: Any, x: Stream, count: Any, *, depth: int, probability_256: int, seed: int) -> Any:
-    """Keeps the first ``depth`` beats in the image "beats"; ``count`` says how many came, up to ``depth``."""
+def stream_recorder(clk: Any, rst: Any, x: Stream, *, depth: int, probability_256: int, seed: int) -> Any:
+    """Keeps ``depth`` beats in the image "beats"; should more come, each in the place of the one before."""
     width = len(x.payload)
     address = Signal(intbv(0)[address_width(depth) :])
-    held = Signal(intbv(0)[len(count) :])
     unread = Signal(intbv(0)[width:])
     go, fire, never = (Signal(bool(0)) for _ in range(3))
     store = simple_dual_port(
@@ -107,16 +106,9 @@ def stream_recorder(clk: Any, rst: Any, x: Stream, count: Any, *, depth: int, pr
 
     @always(clk.posedge)
     def step() -> None:
-        if fire and held != depth:
-            held.next = held + 1
-            if address != depth - 1:
-                address.next = address + 1
+        if fire and address != depth - 1:
+            address.next = address + 1
         if rst:
-            held.next = 0
             address.next = 0
 
-    @always_comb
-    def out() -> None:
-        count.next = held
-
-    return store, gate, accept, step, out
+    return store, gate, accept, step

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagtrain.cosim.bench import Bench, BenchOptions, design_bench
+from dagtrain.cosim.bench import design_bench
 from dagtrain.cosim.cluster import emulate
 from dagtrain.cosim.compare import Compared, compare, compare_start
 from dagtrain.cosim.locate import element_at
+from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import RunLog
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary

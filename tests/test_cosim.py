@@ -144,11 +144,11 @@ def test_a_stash_without_room_deadlocks_and_is_reported(tmp_path: Path) -> None:
 def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(tmp_path: Path) -> None:
     bench = tmp_path / "bench.v"
     bench.write_text(
-        "module dagtrain_bench(input clk, input rst, input report, output finished, output [31:0] progress, activity,\n"
-        "    output network_error);\n"
+        "module dagtrain_bench(input clk, input rst, output finished, stuck, output [31:0] progress,\n"
+        "    output network_error, memory_error);\n"
         "reg [31:0] counts [0:99]; integer i;\n"
         "always @(posedge clk) for (i = 0; i < 100; i = i + 1) counts[i] <= counts[i] + 1;\n"
-        "assign progress = counts[99], activity = counts[99], finished = counts[99] >= 10, network_error = 0;\n"
+        "assign progress = counts[99], finished = counts[99] >= 10, stuck = 0, network_error = 0, memory_error = 0;\n"
         "endmodule\n"
     )
     program = build(tmp_path / "sim", [bench], Simulator.VERILATOR)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.cosim.bench import BENCH, Bench, BenchOptions, design_bench
+from dagtrain.cosim.bench import design_bench
 from dagtrain.cosim.cluster import describe, emulate, write_inputs, write_sources
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
+from dagtrain.cosim.parts import BENCH, Bench, BenchOptions
 from dagtrain.cosim.simulator import BrokenError, Simulator, build, execute
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign
@@ -125,9 +126,7 @@ class Built:
         sent: dict[str, list[IntArray]] = {log.edge: [] for log in self.bench.weights}
         expected = emulate(golden, feeds, sent)
         write_inputs(graph, self.bench, feeds, self.folder)
-        log = execute(
-            self.program, self.folder, lambda _: None, STUCK_CYCLES, arguments=[f"+mutant={mutant}"], timeout_s=60
-        )
+        log = execute(self.program, self.folder, lambda _: None, arguments=[f"+mutant={mutant}"], timeout_s=60)
         return compare(self.bench, golden, expected, self.folder, log, BATCHES * batch, start, sent)
 
     def outcome(self, mutant: int) -> str:
@@ -155,7 +154,9 @@ def options(graph: Graph) -> BenchOptions:
     """Streams are held up, beside random stalls."""
     batch = graph.recipe.batch
     network = NetworkModel(latency_cycles=20, stall_256=40)
-    return BenchOptions(frames=BATCHES * batch, batch=batch, network=network, hold_cycles=HOLD_CYCLES)
+    return BenchOptions(
+        frames=BATCHES * batch, batch=batch, network=network, hold_cycles=HOLD_CYCLES, stuck_cycles=STUCK_CYCLES
+    )
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     sources = write_sources(delivered, bench, LIBRARY, bench_folder)
     text = bench_folder / "rtl" / f"{BENCH}.v"
     switch = 'integer mutant;\ninitial if (!$value$plusargs("mutant=%d", mutant)) mutant = 0;\n'
-    text.write_text(text.read_text().replace("wire [31:0] recorded;\n", f"wire [31:0] recorded;\n{switch}", 1))
+    text.write_text(text.read_text().replace("wire lost_word;\n", f"wire lost_word;\n{switch}", 1))
     program = build(bench_folder / "sim", sources, Simulator.VERILATOR, optimise=False)
     return Built(bench_folder, program.resolve(), bench, mutants, delivered, design.graph)
 

@@ -11,123 +11,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
-from myhdl import Signal, intbv
-
-from dagtrain.cosim.watch import WATCHERS, Watch, Watched, cut, outputs_of, watch, watch_text
+from dagtrain.cosim.outermost import outermost_text
+from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
-from dagtrain.emission.links import NetworkModel, axi_stream_signals, link_word
-from dagtrain.emission.manifest import COMMAND, ContentsRecord, DeliveryError, HostRecord, MemoryRecord
-from dagtrain.emission.memory import MemoryModel, axi4_payloads
-from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from hdl.axi import FORWARD, Axi, AxiFormat
+from dagtrain.emission.links import axi_stream_signals, link_word
+from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, MemoryRecord
+from dagtrain.emission.memory import axi4_payloads
+from dagtrain.emission.modules import ModuleLibrary, verilog_name
+from hdl.axi import FORWARD, Axi
 from hdl.bench import stream_player, stream_recorder
 from hdl.dram_model import dram_model
 from hdl.link import LinkFormat
 from hdl.link_model import link_switch
 from hdl.netlist import Direction, PortDecl
 from hdl.stream import Stream
-
-# bits of a recorder's count of beats
-COUNT_BITS = 32
-# the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
-BENCH = "dagtrain_bench"
-CLUSTER = f"{BENCH}_cluster"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """What surrounds the FPGAs in a co-simulation."""
-
-    # frames that pass, and frames a batch, which divide them
-    frames: int
-    batch: int
-    network: NetworkModel
-    memory: MemoryModel = field(default_factory=MemoryModel)
-    # of 256 cycles, those in which a host stream stalls
-    host_stall_256: int = 64
-    seed: int = 1
-    # cycles between the last weights' arrival and the dump of the state
-    settle_cycles: int = 4096
-    # beside the stalls above: every stream inside the FPGAs is watched, and held up for stretches of so many cycles, a
-    # quarter of them at random; 0: neither
-    hold_cycles: int = 0
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A stream kept by the bench."""
-
-    file_name: str
-    beats: int
-    # Verilog path of the array below the bench
-    path: str
-    # that sends it
-    device: str
-
-
-@dataclass(frozen=True)
-class WeightLog:
-    """The file to which the bench writes every beat of new weights."""
-
-    file_name: str
-    # that sends them
-    device: str
-    edge: str
-    # a batch
-    beats: int
-    # Verilog prefix of the stream's nets below the bench
-    net: str
-
-
-@dataclass(frozen=True)
-class Dump:
-    """Training state written at the end: a memory of a layer, or a region of a device's DRAM."""
-
-    device: str
-    # of the graph
-    node: str
-    # name in `Layer.images`
-    image: str
-    file_name: str
-    # Verilog path of the array below the bench, and the words of it
-    path: str
-    first: int
-    last: int
-    # how a region's words become beats, and the words of that memory
-    layout: ContentsRecord | None = None
-    form: AxiFormat | None = None
-
-    @property
-    def statement(self) -> str:
-        """The Verilog statement that writes it."""
-        return f'$writememh("{self.file_name}", {self.path}, {self.first}, {self.last});'
-
-    def contents(self, words: Sequence[int]) -> list[int]:
-        """What `Layer.images` calls the same, of the file's words."""
-        return self.layout.beats(words, self.form) if self.layout and self.form else list(words)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """The texts of the bench's own modules, and what it reads and writes (file names in its working folder)."""
-
-    texts: Mapping[str, str]
-    # host node -> file of beats to play
-    played: Mapping[str, str]
-    # host node -> what is recorded of it
-    recorded: Mapping[str, Recording]
-    dumps: tuple[Dump, ...]
-    # library modules of the bench
-    modules: tuple[str, ...]
-    weights: tuple[WeightLog, ...] = ()
-    # by the numbers under which the bench tells of them
-    watched: tuple[Watched, ...] = ()
-    # tops with gates in their streams, instead of the delivered ones
-    tops: Mapping[str, str] = field(default_factory=dict)
 
 
 def design_bench(
@@ -137,21 +39,43 @@ def design_bench(
 
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
-    assembly.port("recorded", COUNT_BITS, Direction.OUT)
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
     dumps = add_cluster(assembly, devices, library, options, folder)
     for device in devices:
         for host in device.manifest.host_ports:
-            beats = host.beats_per_frame * options.frames
-            file_name = f"{verilog_name(host.node)}.beats.mem"
             if host.direction is Direction.IN:
-                _add_player(assembly, library, host, beats, file_name, options, len(played))
-                played[host.node] = file_name
+                played[host.node] = _add_player(assembly, library, host, options, len(played))
             else:
-                path = _add_recorder(assembly, library, host, beats, options)
-                recorded[host.node] = Recording(file_name, beats, path, device.manifest.device)
-    weights = tuple(
+                path = _add_recorder(assembly, library, host, options)
+                recorded[host.node] = recording(assembly, device, host, options, path)
+    weights = weight_logs(devices)
+    watching = watch(devices) if options.hold_cycles else Watch()
+    text = outermost_text(devices, recorded, weights, dumps, options, watching)
+    texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
+    tops: dict[str, str] = {}
+    if watching.watched:
+        texts[WATCHERS.stem] = WATCHERS.read_text()
+        tops = {device.manifest.top: _top_with_gates(device) for device in devices}
+    modules = bench_modules(assembly, devices)
+    return Bench(texts, played, recorded, tuple(dumps), modules, weights, tuple(watching.watched), tops)
+
+
+def recording(
+    assembly: Assembly, device: DeliveredDevice, host: HostRecord, options: BenchOptions, path: str = ""
+) -> Recording:
+    """What is kept of a host's stream of metrics; ``path`` is that of the array that keeps it in Verilog."""
+    beats, net = host.beats_per_frame * options.frames, f"dut.{host_net(assembly, host)}"
+    return Recording(_beats_file(host), beats, net, device.manifest.device, path)
+
+
+def _beats_file(host: HostRecord) -> str:
+    return f"{verilog_name(host.node)}.beats.mem"
+
+
+def weight_logs(devices: Sequence[DeliveredDevice]) -> tuple[WeightLog, ...]:
+    """All streams of new weights."""
+    return tuple(
         WeightLog(
             f"{verilog_name(record.edge)}.weights.txt",
             device.manifest.device,
@@ -162,15 +86,6 @@ def design_bench(
         for device in devices
         for record in device.manifest.weights
     )
-    watching = watch(devices) if options.hold_cycles else Watch()
-    text = _bench_text(devices, recorded, weights, dumps, options, watching)
-    texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
-    tops: dict[str, str] = {}
-    if watching.watched:
-        texts[WATCHERS.stem] = WATCHERS.read_text()
-        tops = {device.manifest.top: _top_with_gates(device) for device in devices}
-    modules = bench_modules(assembly, devices)
-    return Bench(texts, played, recorded, tuple(dumps), modules, weights, tuple(watching.watched), tops)
 
 
 def _top_with_gates(device: DeliveredDevice) -> str:
@@ -306,15 +221,9 @@ def host_net(assembly: Assembly, host: HostRecord) -> str:
     return next(wire.name.removesuffix("_valid") for wire in assembly.wires if wire.name.endswith(f"_{host.net}_valid"))
 
 
-def _add_player(
-    assembly: Assembly,
-    library: ModuleLibrary,
-    host: HostRecord,
-    beats: int,
-    file_name: str,
-    options: BenchOptions,
-    index: int,
-) -> None:
+def _add_player(assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions, index: int) -> str:
+    """Returns the file of beats that it offers."""
+    beats, file_name = host.beats_per_frame * options.frames, _beats_file(host)
     seed = (options.seed * 7919 + index * 104729) & 0xFFFF
     module = library.block(
         f"{BENCH}_player",
@@ -328,18 +237,24 @@ def _add_player(
     assembly.instance(
         module, f"player_{verilog_name(host.node)}", {"y": host_net(assembly, host)}, parameters=parameters
     )
+    return file_name
 
 
-def _add_recorder(
-    assembly: Assembly, library: ModuleLibrary, host: HostRecord, beats: int, options: BenchOptions
-) -> str:
+def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions) -> str:
     """Returns the path of the array that keeps the beats."""
+    beats = host.beats_per_frame * options.frames
     seed = (options.seed * 15485863 + 77) & 0xFFFF
-    module = _recorder_module(library, host.payload_bits, beats, options.host_stall_256, seed)
+    module = library.block(
+        f"{BENCH}_recorder",
+        f"{beats} {options.host_stall_256} {seed}",
+        {"x": host.payload_bits},
+        lambda clk, rst, streams: stream_recorder(
+            clk, rst, streams["x"], depth=beats, probability_256=options.host_stall_256, seed=seed
+        ),
+    )
     name = f"recorder_{verilog_name(host.node)}"
     image = module.verilog.images["beats"]
-    streams = {"x": host_net(assembly, host)}
-    assembly.instance(module, name, streams, {"count": "recorded"}, {image.parameter: ""})
+    assembly.instance(module, name, {"x": host_net(assembly, host)}, parameters={image.parameter: ""})
     return f"dut.{name}.{image.memory}"
 
 
@@ -393,104 +308,3 @@ def _cable(assembly: Assembly, top: str, form: LinkFormat) -> tuple[str, str]:
     signals = axi_stream_signals(form, f"{arriving}_payload")
     assembly.assigns += [(f"{received}_{signal}", expression) for signal, expression in signals.items()]
     return leaving, arriving
-
-
-def _recorder_module(library: ModuleLibrary, payload_bits: int, beats: int, stall_256: int, seed: int) -> StreamModule:
-    """A recorder of ``beats`` beats with its count as a port."""
-
-    def build(clk: object, rst: object, streams: Mapping[str, Stream]) -> object:
-        count = Signal(intbv(0)[COUNT_BITS:])
-        return stream_recorder(clk, rst, streams["x"], count, depth=beats, probability_256=stall_256, seed=seed)
-
-    return library.block(f"{BENCH}_recorder", f"{beats} {stall_256} {seed}", {"x": payload_bits}, build)
-
-
-def _bench_text(
-    devices: Sequence[DeliveredDevice],
-    recorded: Mapping[str, Recording],
-    weights: Sequence[WeightLog],
-    dumps: Sequence[Dump],
-    options: BenchOptions,
-    watching: Watch,
-) -> str:
-    """The outermost module: writes and counts the weight beats of every update, and dumps state when all is done."""
-    batches = options.frames // options.batch
-    counters, conditions, dump_lines = [], [], []
-    for log in weights:
-        counter = f"seen_{verilog_name(log.edge)}"
-        counters.append((counter, log.net))
-        conditions.append(f"{counter} == {batches * log.beats}")
-    for dump in dumps:
-        dump_lines.append(f"            {dump.statement}")
-    total = sum(recording.beats for recording in recorded.values())
-    for recording in recorded.values():
-        dump_lines.append(f'            $writememh("{recording.file_name}", {recording.path});')
-    done = " && ".join([f"recorded == {total}", *conditions])
-    declarations = "\n".join(f"reg [31:0] {counter} = 0;\ninteger file_{counter};" for counter, _net in counters)
-    opening = "\n".join(
-        f'initial file_{counter} = $fopen("{log.file_name}", "w");'
-        for (counter, _net), log in zip(counters, weights, strict=True)
-    )
-    gated = "_open" if watching.watched else ""
-    counting = "\n".join(
-        f"    if ({net}_valid{gated} && {net}_ready{gated} && !rst) begin\n        {counter} <= {counter} + 1;\n"
-        f'        $fdisplay(file_{counter}, "%h", {net}_payload);\n    end'
-        for counter, net in counters
-    )
-    dump_lines += [f"            $fclose(file_{counter});" for counter, _net in counters]
-    activity = " + ".join(["recorded", *(counter for counter, _net in counters)])
-    dumping = "\n".join(dump_lines)
-    watchers = len(watching.watched)
-    guards = watch_text(watching, options.hold_cycles, options.seed) if watchers else ""
-    broken = f"wire [{watchers - 1}:0] broken;" if watchers else "wire broken = 1'b0;"
-    streams = [(device.manifest.top, stream.net) for device in devices for stream in device.manifest.streams]
-    reporting = "\n".join(
-        f'        $display("net {top} {net} %b %b", dut.fpga_{top}.{net}_valid, dut.fpga_{top}.{net}_ready);'
-        for top, net in streams
-    )
-    return f"""// The outermost module of the co-simulation.
-module {BENCH} (
-    input wire clk,
-    input wire rst,
-    // to have valid and ready of every stream printed
-    input wire report,
-    output reg finished,
-    output wire [31:0] progress,
-    output wire [31:0] activity,
-    output wire network_error
-);
-wire [31:0] recorded;
-wire lost_word, memory_error;
-reg refused = 0;
-reg [31:0] settled = 0;
-initial finished = 0;
-{declarations}
-{opening}
-wire settling = {done};
-wire over = settled == {options.settle_cycles};
-{broken}
-{guards}{CLUSTER} dut (
-    .clk(clk), .rst(rst), .recorded(recorded), .network_error(lost_word), .memory_error(memory_error)
-);
-assign network_error = lost_word || refused || |broken;
-assign progress = recorded;
-assign activity = {activity} + settled;
-always @(posedge clk) begin
-    if (memory_error && !rst) begin
-        $display("memory error %0d", recorded);
-        refused <= 1;
-    end
-{counting}
-    if (report) begin
-{reporting}
-    end
-    if (settling) begin
-        settled <= settled + 1;
-        if (over) begin
-{dumping}
-            finished <= 1;
-        end
-    end
-end
-endmodule
-"""

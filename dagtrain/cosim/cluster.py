@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.cosim.bench import Bench, BenchOptions, design_bench
+from dagtrain.cosim.bench import design_bench
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.deadlock import explain
+from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import BrokenError, Simulator, StuckError, build, execute
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
@@ -68,15 +69,14 @@ def simulate_cluster(
     ``hold_cycles``: see `BenchOptions`.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
-    interval = delivered.cycles_per_frame
-    options = BenchOptions(
-        frames=frames,
-        batch=graph.recipe.batch,
-        network=network,
-        memory=memory or MemoryModel(),
+    options = bench_options(
+        delivered,
+        graph,
+        len(feeds),
+        network,
+        memory or MemoryModel(),
+        seed,
         host_stall_256=host_stall_256,
-        seed=seed,
-        settle_cycles=SETTLE_FRAMES * interval + network.latency_cycles + 4096,
         hold_cycles=hold_cycles,
     )
     bench = design_bench(delivered.devices, library, options, folder)
@@ -99,19 +99,50 @@ def simulate_cluster(
         seen = done
 
     total_records = sum(recording.beats for recording in bench.recorded.values())
-    stuck = STUCK_FRAMES * interval + 20 * network.latency_cycles + HELD_STRETCHES * hold_cycles
     try:
-        log = execute(program, folder, on_frame, stuck_after_cycles=stuck)
+        log = execute(program, folder, on_frame)
     except StuckError as error:
-        if not error.nets:
-            raise
-        batch, frame = divmod(seen, graph.recipe.batch)
-        where = f"the host waits for frame {frame + 1} of batch {batch + 1}" if seen < frames else "all frames are out"
-        raise StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", error.nets) from None
+        raise located(error, delivered, options, seen) from None
     except BrokenError as error:
         raise BrokenError(error.number, error.beat, describe(bench.watched[error.number], error, graph)) from None
     progress.end()
     return compare(bench, golden, expected, folder, log, frames, started, sent)
+
+
+def bench_options(
+    delivered: Delivered,
+    graph: Graph,
+    batches: int,
+    network: NetworkModel,
+    memory: MemoryModel,
+    seed: int,
+    *,
+    host_stall_256: int = 0,
+    hold_cycles: int = 0,
+) -> BenchOptions:
+    """What surrounds delivered FPGAs, with waits as long as their pipeline wants them."""
+    interval = delivered.cycles_per_frame
+    return BenchOptions(
+        frames=batches * graph.recipe.batch,
+        batch=graph.recipe.batch,
+        network=network,
+        memory=memory,
+        host_stall_256=host_stall_256,
+        seed=seed,
+        settle_cycles=SETTLE_FRAMES * interval + network.latency_cycles + 4096,
+        stuck_cycles=STUCK_FRAMES * interval + 20 * network.latency_cycles + HELD_STRETCHES * hold_cycles,
+        hold_cycles=hold_cycles,
+    )
+
+
+def located(error: StuckError, delivered: Delivered, options: BenchOptions, done: int) -> StuckError:
+    """The error with the frame that the host waits for, of which ``done`` are out, and who waits for whom."""
+    if not error.nets:
+        return error
+    batch, frame = divmod(done, options.batch)
+    waits = f"the host waits for frame {frame + 1} of batch {batch + 1}"
+    where = waits if done < options.frames else "all frames are out"
+    return StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", error.nets)
 
 
 def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dagtrain.cosim.bench import Bench, WeightLog
 from dagtrain.cosim.locate import element_at
+from dagtrain.cosim.parts import Bench, WeightLog
 from dagtrain.cosim.simulator import RunLog, read_memory
 from dagtrain.cosim.watch import traffic_line
 from dagtrain.emission.delivered import Delivered, DeliveredDevice

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from dagtrain.cosim.outermost import STREAMS_FILE
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
 from hdl.verilog import run_tool
@@ -23,14 +24,11 @@ MAIN = Path(__file__).with_name("bench_main.cpp")
 ICARUS_MAIN = """module dagtrain_bench_main;
 reg clk = 0;
 reg rst = 1;
-wire finished, network_error;
-wire [31:0] progress, activity;
-reg [31:0] shown = 0, cycles = 0, seen = 0, idle = 0, limit = 0;
-// 1: the streams are printed, 2: they have been
-reg [1:0] stuck = 0;
-initial if (!$value$plusargs("stuck=%d", limit)) limit = 0;
-dagtrain_bench bench (.clk(clk), .rst(rst), .report(stuck[0]), .finished(finished), .progress(progress),
-    .activity(activity), .network_error(network_error));
+wire finished, stuck, network_error, memory_error;
+wire [31:0] progress;
+reg [31:0] shown = 0, cycles = 0;
+dagtrain_bench bench (.clk(clk), .rst(rst), .finished(finished), .stuck(stuck), .progress(progress),
+    .network_error(network_error), .memory_error(memory_error));
 always #1 clk = !clk;
 always @(posedge clk) begin
     cycles <= cycles + 1;
@@ -39,20 +37,9 @@ always @(posedge clk) begin
         shown <= progress;
         $display("frames %0d %0d", progress, cycles);
     end
-    seen <= activity;
-    idle <= activity == seen ? idle + 1 : 0;
-    if (limit != 0 && idle == limit) stuck <= 1;
-    if (stuck == 1) stuck <= 2;
-    if (stuck == 2) begin
-        $display("stuck %0d", cycles);
-        $finish;
-    end
-    if (network_error && !rst) begin
-        $display("network error %0d", cycles);
-        $finish;
-    end
-    if (finished) begin
-        $display("cycles %0d", cycles);
+    if (finished || stuck || (network_error || memory_error) && !rst) begin
+        $display("%0s %0d", finished ? "cycles" : stuck ? "stuck" : memory_error ? "memory error" : "network error",
+            cycles);
         $finish;
     end
 end
@@ -118,7 +105,6 @@ def execute(
     program: Path,
     folder: Path,
     on_frame: Callable[[int], None],
-    stuck_after_cycles: int = 200_000,
     timeout_s: float | None = None,
     arguments: Sequence[str] = (),
 ) -> RunLog:
@@ -126,10 +112,8 @@ def execute(
 
     ``arguments`` are plusargs for the Verilog.
 
-    Raises `StuckError` when nothing moves for ``stuck_after_cycles``, `BrokenError` for what a watcher saw."""
-    icarus = ["vvp", "-n", str(program), f"+stuck={stuck_after_cycles}"]
-    command = [*(icarus if program.suffix == ".vvp" else [str(program), str(stuck_after_cycles)]), *arguments]
-    nets: dict[tuple[str, str], tuple[bool, bool]] = {}
+    Raises `StuckError` when nothing moves, `BrokenError` for what a watcher saw, `ToolError` for what a memory did."""
+    command = [*(["vvp", "-n"] if program.suffix == ".vvp" else []), str(program), *arguments]
     frame_cycles: list[int] = []
     seen: set[int] = set()
     cycles = None
@@ -144,22 +128,14 @@ def execute(
                 on_frame(int(words[1]))
             elif words[:1] == ["cycles"]:
                 cycles = int(words[1])
-            elif words[:1] == ["net"]:
-                nets[words[1], words[2]] = words[3] == "1", words[4] == "1"
             elif words[:1] == ["seen"]:
                 seen.add(int(words[1]))
             elif words[:1] == ["broken"]:
                 raise BrokenError(int(words[1]), int(words[2].rstrip(":")), " ".join(words[3:]))
             elif words[:1] == ["stuck"]:
-                raise StuckError(
-                    f"nothing moved for {stuck_after_cycles} cycles, at cycle {words[1]}, after {len(frame_cycles)} "
-                    "records: the pipeline has deadlocked",
-                    nets,
-                )
-            elif words[:2] == ["network", "error"]:
-                raise StuckError(f"a receiver lost or reordered words of a stream before cycle {words[2]}")
-            elif words[:2] == ["memory", "error"]:
-                raise ToolError(f"a memory refused an address after {words[2]} records")
+                raise stuck_error(folder, int(words[1]), len(frame_cycles))
+            elif words[:2] in (["network", "error"], ["memory", "error"]):
+                raise refusal(words[0], int(words[2]))
             else:
                 tail.append(line)
         process.wait(timeout=timeout_s)
@@ -170,6 +146,22 @@ def execute(
     if cycles is None:
         raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")
     return RunLog(cycles, tuple(frame_cycles), frozenset(seen))
+
+
+def stuck_error(folder: Path, cycle: int, records: int) -> StuckError:
+    """What a bench that ran in ``folder`` found when nothing moved, in a cycle, after so many records."""
+    lines = [line.split() for line in (folder / STREAMS_FILE).read_text().splitlines()]
+    nets = {(top, net): (valid == "1", ready == "1") for top, net, valid, ready in lines}
+    return StuckError(
+        f"nothing moved any more, seen in cycle {cycle} after {records} records: the pipeline has deadlocked", nets
+    )
+
+
+def refusal(of: str, cycle: int) -> DagtrainError:
+    """What is wrong when the bench's ``<of>_error`` is high."""
+    if of == "memory":
+        return ToolError(f"a memory refused an address before cycle {cycle}")
+    return StuckError(f"a receiver lost or reordered words of a stream before cycle {cycle}")
 
 
 def read_memory(path: Path) -> list[int]:

@@ -1,33 +1,28 @@
 """A MyHDL testbench of emitted FPGAs: MyHDL plays the host, Verilator or Icarus runs the Verilog of all devices.
 
-MyHDL drives images and labels with random stalls, takes the metrics with random back-pressure, watches the contract of
-streams at every host port, and at the end has all training state written.  The network between devices and their
-memories are Verilog, as in the bench of `dagtrain.cosim.bench`.
+MyHDL drives images and labels with random stalls, takes the metrics with random back-pressure, and watches the
+contract of streams at every host port.  All else is Verilog, as in the bench of `dagtrain.cosim.bench`: the network
+between devices, their memories, and the outermost module, which writes new weights and training state and tells when
+all is done or nothing moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from myhdl import Signal, always, block, intbv
+from myhdl import StopSimulation, always, block
 
-from dagtrain.cosim.bench import (
-    BENCH,
-    CLUSTER,
-    Bench,
-    BenchOptions,
-    Recording,
-    add_cluster,
-    bench_modules,
-    host_net,
-)
-from dagtrain.cosim.cluster import SETTLE_FRAMES, Feeds, emulate, write_sources
+from dagtrain.cosim.bench import add_cluster, bench_modules, host_net, recording, weight_logs
+from dagtrain.cosim.cluster import Feeds, bench_options, emulate, located, write_sources
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.emitted import EmittedModule, load_emitted
-from dagtrain.cosim.simulator import RunLog
+from dagtrain.cosim.outermost import PORTS, outermost_text
+from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Recording
+from dagtrain.cosim.simulator import RunLog, StuckError, refusal, stuck_error
+from dagtrain.cosim.watch import Watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
@@ -36,20 +31,18 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.executor import Executor, Mode
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress, Silent
-from hdl.errors import ToolError
+from hdl.errors import DeadlockError
+from hdl.fixed import IntArray
 from hdl.layers.base import to_beats
-from hdl.netlist import Direction
+from hdl.netlist import Direction, Module
 from hdl.simulate import Design, cache_folder
-from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
+from hdl.simulate.cosimulation import CosimulationProgram, Engine, one_core
 from hdl.simulate.drivers import Bench as Drivers
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
 from hdl.verilog import write_image
 
-# intervals of the pipeline for which a batch may be under way beyond the frames that it needs
-SLACK_FRAMES = 40
-# cycles for which the order to write the state stands, and its signal
-DUMP_CYCLES = 4
-DUMP = f"{BENCH}_dump"
+# intervals of the pipeline that a frame may take with stalls before the testbench gives up
+SLACK = 4
 
 
 def simulate_under_myhdl(
@@ -71,40 +64,40 @@ def simulate_under_myhdl(
     ``stall``: share of cycles in which a host stream stalls.
     ``optimise`` False builds fast and runs slowly: right for few frames.
 
-    Raises `DeadlockError` when the metrics don't come, `ContractViolation` when a host port breaks the stream contract,
-    `ToolError` when a link or memory reports an error.
+    Raises `StuckError` when nothing moves any more or a link loses words, `DeadlockError` when it goes on and on,
+    `ContractViolation` when a host port breaks the stream contract, `ToolError` when a memory reports an error.
     """
     progress = progress or Silent()
-    frames = len(feeds) * graph.recipe.batch
-    interval = delivered.cycles_per_frame
-    # the last frame still has to go all the way back, and its gradients into the weights
-    settle = (SETTLE_FRAMES + delivered.needed_staleness + 2) * interval + network.latency_cycles + 4096
-    options = BenchOptions(frames=frames, batch=graph.recipe.batch, network=network, memory=memory, seed=seed)
-    cluster, bench = _cluster(delivered, library, folder, options)
+    options = bench_options(delivered, graph, len(feeds), network, memory, seed)
+    frames, interval = options.frames, delivered.cycles_per_frame
+    module, bench = _outermost(delivered, library, options, folder)
     progress.begin(f"build for {engine.value}", 1)
-    state = [dump.statement for dump in bench.dumps]
-    program = build_cosimulation(
-        engine, CLUSTER, cluster.ports, cluster.sources, folder, on_rise={DUMP: state}, optimise=optimise
-    )
+    program = module.build(folder, engine, optimise=optimise)
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     start = compare_start(delivered, golden)
-    expected = emulate(golden, feeds)
+    sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
+    expected = emulate(golden, feeds, sent)
     inputs = _inputs(graph, feeds)
-    counts = {verilog_name(node): recording.beats for node, recording in bench.recorded.items()}
-    host = Design(CLUSTER, lambda _: None, cluster.streams)
-    limit = (frames + SLACK_FRAMES) * 4 * interval + settle
-    drivers = Drivers(host, inputs, counts, seed, stall, limit, settle + DUMP_CYCLES)
+    counts = {verilog_name(node): kept.beats for node, kept in bench.recorded.items()}
+    host = Design(BENCH, lambda _: None, module.streams)
+    # a batch may wait for weights for as long as it is not called stuck
+    limit = SLACK * frames * interval + (len(feeds) + 1) * options.stuck_cycles + options.settle_cycles
+    drivers = Drivers(host, inputs, counts, seed, stall, limit, limit)
+    count = FrameCount(drivers, sum(counts.values()) // frames, progress)
     progress.begin("frames under MyHDL", frames)
-    _run(program, drivers, FrameCount(drivers, sum(counts.values()) // frames, progress))
+    try:
+        _run(module, program, drivers, count)
+    except StuckError as error:
+        raise located(error, delivered, options, count.done) from None
     progress.end()
     run = drivers.result()
-    for node, recording in bench.recorded.items():
+    for node, kept in bench.recorded.items():
         port = graph.by_name[node].layer.sinks[0]
-        write_image(folder / recording.file_name, run.outputs[verilog_name(node)], port.payload_bits)
+        write_image(folder / kept.file_name, run.outputs[verilog_name(node)], port.payload_bits)
     first = next(iter(bench.recorded))
     ends = run.fire_cycles[verilog_name(first)][:: bench.recorded[first].beats // frames]
-    return compare(bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames, start, {})
+    return compare(bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames, start, sent)
 
 
 def emitted_cluster(
@@ -117,23 +110,34 @@ def emitted_cluster(
     simulation must run.  Raises `DagtrainError`."""
     network, memory = network or NetworkModel(), memory or MemoryModel()
     options = BenchOptions(frames=1, batch=1, network=network, memory=memory)
-    return _cluster(load_emitted(emitted), ModuleLibrary(cache_folder() / "modules"), folder, options)[0]
+    delivered, library = load_emitted(emitted), ModuleLibrary(cache_folder() / "modules")
+    made, bench = _cluster(delivered, library, options, folder)
+    return EmittedModule(CLUSTER, made.ports, tuple(write_sources(delivered, bench, library, folder)), {})
 
 
-def _cluster(
-    delivered: Delivered, library: ModuleLibrary, folder: Path, options: BenchOptions
+def _outermost(
+    delivered: Delivered, library: ModuleLibrary, options: BenchOptions, folder: Path
 ) -> tuple[EmittedModule, Bench]:
-    """The cluster with the host's streams as its ports, and what is recorded and dumped of it."""
+    """What MyHDL drives, and what it records and dumps."""
+    made, bench = _cluster(delivered, library, options, folder)
+    own = {port.name for port in PORTS}
+    host = [port for port in made.ports if port.name not in own]
+    text = outermost_text(delivered.devices, bench.recorded, bench.weights, bench.dumps, options, Watch(), host)
+    bench = replace(bench, texts={**bench.texts, BENCH: text})
+    return EmittedModule(BENCH, (*PORTS, *host), tuple(write_sources(delivered, bench, library, folder)), {}), bench
+
+
+def _cluster(delivered: Delivered, library: ModuleLibrary, options: BenchOptions, folder: Path) -> tuple[Module, Bench]:
+    """All FPGAs with the host's streams as ports, and what is recorded and dumped of them."""
     assembly = Assembly(CLUSTER, "All FPGAs with their network")
     dumps = add_cluster(assembly, delivered.devices, library, options, folder)
-    recorded = _host_ports(assembly, delivered, options.frames)
-    made = assembly.module()
-    texts, modules = {CLUSTER: made.to_verilog()}, bench_modules(assembly, delivered.devices)
-    bench = Bench(texts, {}, recorded, tuple(dumps), modules)
-    return EmittedModule(CLUSTER, made.ports, tuple(write_sources(delivered, bench, library, folder)), {}), bench
+    recorded = _host_ports(assembly, delivered, options)
+    made, modules = assembly.module(), bench_modules(assembly, delivered.devices)
+    texts = {CLUSTER: made.to_verilog()}
+    return made, Bench(texts, {}, recorded, tuple(dumps), modules, weight_logs(delivered.devices))
 
 
-def _host_ports(assembly: Assembly, delivered: Delivered, frames: int) -> dict[str, Recording]:
+def _host_ports(assembly: Assembly, delivered: Delivered, options: BenchOptions) -> dict[str, Recording]:
     """The host's streams become ports of the cluster; returns those that are recorded."""
     recorded = {}
     for device in delivered.devices:
@@ -144,8 +148,7 @@ def _host_ports(assembly: Assembly, delivered: Delivered, frames: int) -> dict[s
                 assembly.connect(source=name, target=inside)
             else:
                 assembly.connect(source=inside, target=name)
-                beats = host.beats_per_frame * frames
-                recorded[host.node] = Recording(f"{name}.beats.mem", beats, "", device.manifest.device)
+                recorded[host.node] = recording(assembly, device, host, options)
     return recorded
 
 
@@ -159,17 +162,16 @@ def _inputs(graph: Graph, feeds: Sequence[Feeds]) -> dict[str, list[int]]:
     return found
 
 
-def _run(program: CosimulationProgram, drivers: Drivers, count: FrameCount) -> None:
+def _run(module: EmittedModule, program: CosimulationProgram, drivers: Drivers, count: FrameCount) -> None:
     with fresh_simulator(), one_core():
-        signals: dict[str, Any] = {
-            port.name: Signal(intbv(0)[port.width :]) if port.name.endswith("_payload") else Signal(bool(0))
-            for port in program.ports
-        }
+        signals = module.signals()
 
         def attach(given: Mapping[str, Any]) -> Any:
-            return program.attach(given), watch(given, drivers, count)
+            return program.attach(given), watch(given, drivers, count, program.folder)
 
         simulate(signals, {}, drivers, attach)
+        if not count.finished:
+            raise DeadlockError(f"new weights or state have not all been written after {drivers.cycle} cycles")
 
 
 @dataclass
@@ -180,6 +182,8 @@ class FrameCount:
     beats: int
     progress: Progress
     done: int = 0
+    # the outermost module said so
+    finished: bool = False
 
     def look(self) -> None:
         """Once a cycle."""
@@ -190,17 +194,22 @@ class FrameCount:
 
 
 @block
-def watch(signals: Mapping[str, Any], drivers: Drivers, count: FrameCount) -> Any:
-    """Orders the dump shortly before the bench ends, and stops at an error of a link or a memory.  Not convertible."""
-    clk, rst, dump = signals["clk"], signals["rst"], signals[DUMP]
-    network_error, memory_error = signals["network_error"], signals["memory_error"]
+def watch(signals: Mapping[str, Any], drivers: Drivers, count: FrameCount, folder: Path) -> Any:
+    """Ends the simulation when the outermost module says so.  Not convertible."""
+    clk, rst = signals["clk"], signals["rst"]
+    finished, stuck = signals["finished"], signals["stuck"]
+    errors = {name: signals[f"{name}_error"] for name in ("memory", "network")}
 
     @always(clk.posedge)
     def look() -> None:
-        if not rst and (network_error or memory_error):
-            what = "the network lost a word" if network_error else "a memory refused an address"
-            raise ToolError(f"{what} in cycle {drivers.cycle}")
-        dump.next = drivers.ends_within(DUMP_CYCLES)
         count.look()
+        if finished:
+            count.finished = True
+            raise StopSimulation
+        if stuck:
+            raise stuck_error(folder, drivers.cycle, sum(len(sink.beats) for sink in drivers.sinks))
+        for name, error in errors.items():
+            if error and not rst:
+                raise refusal(name, drivers.cycle)
 
     return look

@@ -75,7 +75,6 @@ def build_cosimulation(
     folder: Path,
     *,
     parameters: Mapping[str, str] | None = None,
-    on_rise: Mapping[str, Sequence[str]] | None = None,
     optimise: bool = True,
 ) -> CosimulationProgram:
     """Build ``module`` of ``sources`` into ``folder`` to be driven by MyHDL.
@@ -83,8 +82,6 @@ def build_cosimulation(
     Args:
         ports: all ports of the module.
         parameters: string parameters of the module, such as the files that its memories start with.
-        on_rise: extra one-bit signals that MyHDL drives, and the Verilog statements that are executed when one rises
-            (paths below the instance ``dut``), such as ``$writememh``.
         optimise: False builds fast and runs slowly: right for some thousand cycles.
 
     Raises:
@@ -93,14 +90,12 @@ def build_cosimulation(
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
-    orders = tuple(PortDecl(name, 1, Direction.IN) for name in on_rise or {})
-    exposed = (*ports, *orders)
-    check_message_size(module, exposed)
+    check_message_size(module, ports)
     files = [Path(source).resolve() for source in sources]
-    bridge = _Bridge(module, tuple(ports), orders, dict(parameters or {}), dict(on_rise or {}))
+    bridge = _Bridge(module, tuple(ports), dict(parameters or {}))
     verilator = engine is Engine.VERILATOR
     command = _build_verilator(folder, bridge, files, optimise) if verilator else _build_icarus(folder, bridge, files)
-    return CosimulationProgram(command, folder, exposed)
+    return CosimulationProgram(command, folder, bridge.ports)
 
 
 @dataclass(frozen=True)
@@ -110,23 +105,17 @@ class _Bridge:
 
     module: str
     ports: tuple[PortDecl, ...]
-    orders: tuple[PortDecl, ...]
     parameters: Mapping[str, str]
-    on_rise: Mapping[str, Sequence[str]]
 
     def member(self, port: PortDecl) -> str:
         """The name of a port in Verilator's bridge."""
-        return f"port{(*self.ports, *self.orders).index(port)}"
+        return f"port{self.ports.index(port)}"
 
     def instance(self, names: Mapping[str, str]) -> str:
-        """The instance ``dut``, and what is done on orders."""
+        """The instance ``dut``."""
         passed = ", ".join(f'.{name}("{value}")' for name, value in self.parameters.items())
         connected = ", ".join(f".{port.name}({names[port.name]})" for port in self.ports)
-        lines = [f"{self.module} {f'#({passed}) ' if passed else ''}dut ({connected});"]
-        for order, statements in self.on_rise.items():
-            body = "\n".join(f"    {statement}" for statement in statements)
-            lines.append(f"always @(posedge {names[order]}) begin\n{body}\nend")
-        return "\n".join(lines)
+        return f"{self.module} {f'#({passed}) ' if passed else ''}dut ({connected});"
 
 
 def _range(port: PortDecl) -> str:
@@ -134,13 +123,12 @@ def _range(port: PortDecl) -> str:
 
 
 def _build_verilator(folder: Path, bridge: _Bridge, sources: Sequence[Path], optimise: bool) -> tuple[str, ...]:
-    everything = (*bridge.ports, *bridge.orders)
-    names = {port.name: bridge.member(port) for port in everything}
-    declared = ",\n".join(f"    {port.direction.value} wire {_range(port)}{names[port.name]}" for port in everything)
+    names = {port.name: bridge.member(port) for port in bridge.ports}
+    declared = ",\n".join(f"    {port.direction.value} wire {_range(port)}{names[port.name]}" for port in bridge.ports)
     text = f"module bridge (\n{declared}\n);\n{bridge.instance(names)}\nendmodule\n"
     rows = [
         f'{"DRIVEN" if port.direction is Direction.IN else "READ"}({names[port.name]}, "{port.name}", {port.width})\n'
-        for port in everything
+        for port in bridge.ports
     ]
     # Verilator's makefiles refuse a path with spaces, such as a user's folder may have
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
@@ -153,12 +141,11 @@ def _build_verilator(folder: Path, bridge: _Bridge, sources: Sequence[Path], opt
 
 
 def _build_icarus(folder: Path, bridge: _Bridge, sources: Sequence[Path]) -> tuple[str, ...]:
-    everything = (*bridge.ports, *bridge.orders)
-    names = {port.name: port.name for port in everything}
+    names = {port.name: port.name for port in bridge.ports}
     kinds = {Direction.IN: "reg", Direction.OUT: "wire"}
-    declared = "".join(f"{kinds[port.direction]} {_range(port)}{port.name};\n" for port in everything)
-    inward = ", ".join(port.name for port in everything if port.direction is Direction.IN)
-    outward = ", ".join(port.name for port in everything if port.direction is Direction.OUT)
+    declared = "".join(f"{kinds[port.direction]} {_range(port)}{port.name};\n" for port in bridge.ports)
+    inward = ", ".join(port.name for port in bridge.ports if port.direction is Direction.IN)
+    outward = ", ".join(port.name for port in bridge.ports if port.direction is Direction.OUT)
     (folder / "bridge.v").write_text(
         f"module bridge;\n{declared}{bridge.instance(names)}\n"
         f"initial begin\n    $from_myhdl({inward});\n    $to_myhdl({outward});\nend\nendmodule\n"

@@ -119,10 +119,6 @@ class Bench:
             raise DeadlockError(deadlock(self.design.name, self.cycle, [p.missing() for p in self.progress()]))
         return False
 
-    def ends_within(self, cycles: int) -> bool:
-        """Whether `finished` will be true in so many cycles."""
-        return self._done_at is not None and self.cycle + cycles >= self._done_at + self._drain
-
     def progress(self) -> list[Source | Sink]:
         """Everything that can be stuck."""
         return [*self.sources, *self.sinks]

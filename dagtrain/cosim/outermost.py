@@ -1,0 +1,133 @@
+"""The outermost module of a co-simulation, the same whether Verilog or MyHDL plays the host.
+
+It counts the beats of metrics, writes and counts those of new weights, and when all of every batch have come, and have
+had time to arrive, writes all training state and says that it has finished.  When nothing of this moves any more it
+writes `valid` and `ready` of every stream in the FPGAs to a file and says that it is stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.watch import Watch, watch_text
+from dagtrain.emission.delivered import DeliveredDevice
+from dagtrain.emission.modules import verilog_name
+from hdl.netlist import Direction, PortDecl
+
+# where the handshakes of all streams are told when nothing moves: top, net, valid and ready a line
+STREAMS_FILE = "streams.txt"
+# `progress` counts the beats of metrics
+PORTS = (
+    PortDecl("clk", 1, Direction.IN),
+    PortDecl("rst", 1, Direction.IN),
+    PortDecl("finished", 1, Direction.OUT),
+    PortDecl("stuck", 1, Direction.OUT),
+    PortDecl("progress", 32, Direction.OUT),
+    PortDecl("network_error", 1, Direction.OUT),
+    PortDecl("memory_error", 1, Direction.OUT),
+)
+
+
+def outermost_text(
+    devices: Sequence[DeliveredDevice],
+    recorded: Mapping[str, Recording],
+    weights: Sequence[WeightLog],
+    dumps: Sequence[Dump],
+    options: BenchOptions,
+    watching: Watch,
+    host: Sequence[PortDecl] = (),
+) -> str:
+    """The Verilog of the module, with all FPGAs below it as the instance `dut`.
+
+    ``host``: ports of the FPGAs that become its own, beside `PORTS`."""
+    gated = "_open" if watching.watched else ""
+    batches = options.frames // options.batch
+    metrics = {f"metrics_{verilog_name(node)}": one for node, one in recorded.items()}
+    updates = {f"weights_{verilog_name(log.edge)}": log for log in weights}
+    wanted = {counter: one.beats for counter, one in metrics.items()}
+    wanted |= {counter: batches * log.beats for counter, log in updates.items()}
+    watchers = len(watching.watched)
+    passed = ["clk", "rst", *(port.name for port in host)]
+    return f"""// The outermost module of the co-simulation.
+module {BENCH} (
+{_declared((*PORTS, *host))}
+);
+reg [31:0] settled = 0, moved = 0, idle = 0;
+reg done = 0, stopped = 0;
+integer streams;
+wire lost_word;
+{_lines(f"reg [31:0] {counter} = 0;" for counter in wanted)}
+{_lines(f"integer file_{counter};" for counter in updates)}
+{_lines(f'initial file_{counter} = $fopen("{log.file_name}", "w");' for counter, log in updates.items())}
+assign finished = done, stuck = stopped, progress = {" + ".join(metrics)};
+wire settling = {" && ".join(f"{counter} == {beats}" for counter, beats in wanted.items())};
+wire over = settled == {options.settle_cycles};
+wire [31:0] activity = {" + ".join([*wanted, "settled"])};
+{f"wire [{watchers - 1}:0] broken;" if watchers else "wire broken = 1'b0;"}
+{watch_text(watching, options.hold_cycles, options.seed) if watchers else ""}{CLUSTER} dut (
+{_joined(f"    .{name}({name})" for name in passed)},
+    .network_error(lost_word), .memory_error(memory_error)
+);
+assign network_error = lost_word || |broken;
+always @(posedge clk) begin
+{_lines(f"    if ({_taken(one.net)} && !rst) {counter} <= {counter} + 1;" for counter, one in metrics.items())}
+{_lines(_logging(counter, log, gated) for counter, log in updates.items())}
+    moved <= activity;
+    idle <= activity == moved ? idle + 1 : 0;
+    if (idle == {options.stuck_cycles} && !stopped) begin
+        streams = $fopen("{STREAMS_FILE}", "w");
+{_lines(_reporting(device) for device in devices)}
+        $fclose(streams);
+        stopped <= 1;
+    end
+    if (settling) begin
+        settled <= settled + 1;
+        if (over) begin
+{_lines(f"            {dump.statement}" for dump in dumps)}
+{_lines(f'            $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path)}
+{_lines(f"            $fclose(file_{counter});" for counter in updates)}
+            done <= 1;
+        end
+    end
+end
+endmodule
+"""
+
+
+def _declared(ports: Iterable[PortDecl]) -> str:
+    return _joined(
+        f"    {port.direction.value} wire {f'[{port.width - 1}:0] ' if port.width > 1 else ''}{port.name}"
+        for port in ports
+    )
+
+
+def _taken(net: str, gated: str = "") -> str:
+    """Whether a beat passes."""
+    return f"({net}_valid{gated} && {net}_ready{gated})"
+
+
+def _logging(counter: str, log: WeightLog, gated: str) -> str:
+    """New weights are written and counted."""
+    return (
+        f"    if ({_taken(log.net, gated)} && !rst) begin\n        {counter} <= {counter} + 1;\n"
+        f'        $fdisplay(file_{counter}, "%h", {log.net}_payload);\n    end'
+    )
+
+
+def _reporting(device: DeliveredDevice) -> str:
+    """The handshake of every stream of a device is written."""
+    top = device.manifest.top
+    return _lines(
+        f'        $fdisplay(streams, "{top} {stream.net} %b %b", '
+        f"dut.fpga_{top}.{stream.net}_valid, dut.fpga_{top}.{stream.net}_ready);"
+        for stream in device.manifest.streams
+    )
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(parts)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return ",\n".join(parts)

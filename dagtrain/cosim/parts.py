@@ -1,0 +1,112 @@
+"""What a bench is made of, what it writes, and the options of both benches: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dagtrain.cosim.watch import Watched
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.manifest import ContentsRecord
+from dagtrain.emission.memory import MemoryModel
+from hdl.axi import AxiFormat
+
+# the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
+BENCH = "dagtrain_bench"
+CLUSTER = f"{BENCH}_cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What surrounds the FPGAs in a co-simulation."""
+
+    # frames that pass, and frames a batch, which divide them
+    frames: int
+    batch: int
+    network: NetworkModel
+    memory: MemoryModel = field(default_factory=MemoryModel)
+    # of 256 cycles, those in which a host stream stalls
+    host_stall_256: int = 64
+    seed: int = 1
+    # cycles between the last weights' arrival and the dump of the state
+    settle_cycles: int = 4096
+    # cycles without a beat of metrics or new weights after which the pipeline is called deadlocked
+    stuck_cycles: int = 200_000
+    # beside the stalls above: every stream inside the FPGAs is watched, and held up for stretches of so many cycles, a
+    # quarter of them at random; 0: neither
+    hold_cycles: int = 0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A stream of metrics that the bench keeps."""
+
+    file_name: str
+    beats: int
+    # Verilog prefix of the stream's nets below the bench
+    net: str
+    # that sends it
+    device: str
+    # Verilog path of the array below the bench that keeps it; "" where MyHDL does
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class WeightLog:
+    """The file to which the bench writes every beat of new weights."""
+
+    file_name: str
+    # that sends them
+    device: str
+    edge: str
+    # a batch
+    beats: int
+    # Verilog prefix of the stream's nets below the bench
+    net: str
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Training state written at the end: a memory of a layer, or a region of a device's DRAM."""
+
+    device: str
+    # of the graph
+    node: str
+    # name in `Layer.images`
+    image: str
+    file_name: str
+    # Verilog path of the array below the bench, and the words of it
+    path: str
+    first: int
+    last: int
+    # how a region's words become beats, and the words of that memory
+    layout: ContentsRecord | None = None
+    form: AxiFormat | None = None
+
+    @property
+    def statement(self) -> str:
+        """The Verilog statement that writes it."""
+        return f'$writememh("{self.file_name}", {self.path}, {self.first}, {self.last});'
+
+    def contents(self, words: Sequence[int]) -> list[int]:
+        """What `Layer.images` calls the same, of the file's words."""
+        return self.layout.beats(words, self.form) if self.layout and self.form else list(words)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The texts of the bench's own modules, and what it reads and writes (file names in its working folder)."""
+
+    texts: Mapping[str, str]
+    # host node -> file of beats to play; none where MyHDL offers them
+    played: Mapping[str, str]
+    # host node -> what is recorded of it
+    recorded: Mapping[str, Recording]
+    dumps: tuple[Dump, ...]
+    # library modules of the bench
+    modules: tuple[str, ...]
+    weights: tuple[WeightLog, ...] = ()
+    # by the numbers under which the bench tells of them
+    watched: tuple[Watched, ...] = ()
+    # tops with gates in their streams, instead of the delivered ones
+    tops: Mapping[str, str] = field(default_factory=dict)
