@@ -148,7 +148,7 @@ class Estimator:
 def elaborated_contents(widths: Mapping[str, int], build: Builder) -> Resources:
     """The contents of a block between streams of these payload widths, elaborated for the count alone."""
     streams = {name: Stream(width) for name, width in widths.items()}
-    with unsimulated(), forgotten_signals(), _uncollected():
+    with _uncollected(), unsimulated(), forgotten_signals():
         return count(build(Signal(bool(0)), Signal(bool(0)), streams))
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
+from functools import cache
 from typing import NamedTuple
 
 # inputs of the widest table
@@ -36,7 +37,9 @@ class GateKind(IntEnum):
 
 
 class Run(NamedTuple):
-    """``width`` bits of a gate's result: bit i is its bit ``offset + stride * i``; a stride of 0 repeats one bit."""
+    """``width`` bits of a gate's result: bit i is its bit ``offset + stride * i``; a stride of 0 repeats one bit.
+
+    Millions are made for a network: the hot paths make them by `new_run`, in half the time of ``Run(...)``."""
 
     gate: int
     offset: int
@@ -48,7 +51,7 @@ class Run(NamedTuple):
         gate, offset, stride, known = self
         if width == known and width > 1:
             return self
-        return Run(gate, offset + stride * low, stride if width > 1 else 0, width)
+        return new_run(Run, (gate, offset + stride * low, stride if width > 1 else 0, width))
 
     @property
     def constant(self) -> int | None:
@@ -56,10 +59,13 @@ class Run(NamedTuple):
         return self.gate if self.gate <= ONE else None
 
 
+# `new_run(Run, (gate, offset, stride, width))`
+new_run = tuple.__new__
 # the gates that are always 0 and always 1
 ZERO, ONE = 0, 1
 
 
+@cache
 def constant_run(bit: int, width: int) -> Run:
     """``width`` times the same known bit."""
     return Run(bit, 0, 0, width)
@@ -122,13 +128,14 @@ class Gates:
 
     def gate(self, kind: GateKind, inputs: Sequence[Run], label: object = None) -> Run:
         """The gate of these inputs, all as wide as its result."""
-        made = inputs[0].width
-        key = (kind, tuple(inputs), label, made)
+        made = inputs[0][3]
+        inputs = tuple(inputs)
+        key = kind, inputs, label
         number = self._known.get(key)
         if number is None:
             number = self._known[key] = len(self.gates)
-            self.gates.append(Gate(kind, made, tuple(inputs), label))
-        return Run(number, 0, 1 if made > 1 else 0, made)
+            self.gates.append(Gate(kind, made, inputs, label))
+        return new_run(Run, (number, 0, 1 if made > 1 else 0, made))
 
     def chain(self, operands: Sequence[tuple[Run, ...]], label: object, width: int) -> Run:
         """A carry chain of ``width`` bits over these operands; the label says what it computes."""
@@ -141,55 +148,54 @@ class Gates:
 
     def invert(self, run: Run) -> Run:
         """NOT."""
-        if run.constant is not None:
-            return constant_run(1 - run.constant, run.width)
-        gate = self.gates[run.gate]
+        if run[0] <= ONE:
+            return constant_run(1 - run[0], run[3])
+        gate = self.gates[run[0]]
         if gate.kind is GateKind.NOT:
-            return _through(gate.inputs[0], run)
-        return self.gate(GateKind.NOT, [run])
+            return through(gate.inputs[0], run)
+        return self.gate(GateKind.NOT, (run,))
 
     def mux(self, test: Run, yes: Run, no: Run) -> Run:
         """``yes if test else no``, with constants folded."""
-        if yes == no or test.constant == 1:
+        if yes == no or test[0] == ONE:
             return yes
-        if test.constant == 0:
+        if test[0] == ZERO:
             return no
-        if (yes.constant, no.constant) == (1, 0):
-            return test
-        if (yes.constant, no.constant) == (0, 1):
-            return self.invert(test)
-        inner = self.gates[test.gate]
+        if yes[0] <= ONE and no[0] <= ONE and yes[0] != no[0]:
+            return test if yes[0] else self.invert(test)
+        inner = self.gates[test[0]]
         if inner.kind is GateKind.NOT:
-            return self.mux(_through(inner.inputs[0], test), no, yes)
-        return self.gate(GateKind.MUX, [test, yes, no])
+            return self.mux(through(inner.inputs[0], test), no, yes)
+        return self.gate(GateKind.MUX, (test, yes, no))
 
     def both(self, kind: GateKind, left: Run, right: Run) -> Run:
         """AND, OR or XOR of two runs, with constants folded."""
-        if right.constant is None and left.constant is not None:
+        if left[0] <= ONE < right[0]:
             left, right = right, left
-        known = right.constant
-        if known is not None:
+        known = right[0]
+        if known <= ONE:
             if kind is GateKind.XOR:
                 return self.invert(left) if known else left
             absorbing = int(kind is GateKind.OR)
             return right if known == absorbing else left
         if left == right:
-            return constant_run(0, left.width) if kind is GateKind.XOR else left
-        return self.gate(kind, sorted((left, right), key=lambda run: (run.gate, run.offset)))
+            return constant_run(0, left[3]) if kind is GateKind.XOR else left
+        return self.gate(kind, (right, left) if right[:2] < left[:2] else (left, right))
 
     def reduce(self, kind: GateKind, bits: Sequence[Run]) -> Run:
         """AND or OR of single bits, as a balanced tree."""
         level = list(dict.fromkeys(bits))
         if not level:
             return constant_run(int(kind is GateKind.AND), 1)
+        both = self.both
         while len(level) > 1:
             pairs = zip(level[::2], level[1::2], strict=False)
-            level = [self.both(kind, a, b) for a, b in pairs] + ([level[-1]] if len(level) % 2 else [])
+            level = [both(kind, a, b) for a, b in pairs] + ([level[-1]] if len(level) % 2 else [])
         return level[0]
 
     def need(self, run: Run, mask: int, *, flip_flop: bool = False) -> None:
         """Something that is no gate, perhaps a flip-flop, needs the bits of ``mask`` of a run."""
-        if mask and run.constant is None:
+        if mask and run[0] > ONE:
             self.roots.append((run, mask))
             if not flip_flop:
                 self._take(run, mask)
@@ -207,14 +213,20 @@ class Gates:
             if gate.live:
                 for run in gate.inputs:
                     self._demand(run, gate.live)
-                for run, mask in gate.summed():
-                    self._demand(run, mask)
-                    self._take(run, mask)
+                if gate.operands:
+                    for run, mask in gate.summed():
+                        self._demand(run, mask)
+                        self._take(run, mask)
 
     def _demand(self, run: Run, mask: int) -> None:
-        gate = self.gates[run.gate]
-        gate.live |= _bits(run, mask)
-        gate.uses += (mask & ((1 << run.width) - 1)).bit_count()
+        number, offset, stride, width = run
+        gate = self.gates[number]
+        mask &= (1 << width) - 1
+        if stride:
+            gate.live |= mask << offset
+        elif mask:
+            gate.live |= 1 << offset
+        gate.uses += mask.bit_count()
 
     def cover(self, inputs: int = TABLE_INPUTS) -> Counter[int]:
         """Number of inputs -> tables with so many, of at most ``inputs``."""
@@ -231,10 +243,11 @@ class Gates:
         found: Counter[int] = Counter()
         for number in range(len(self.gates) - 1, ONE, -1):
             gate = self.gates[number]
-            for run, mask in gate.summed():
-                want(run, mask)
+            if gate.operands:
+                for run, mask in gate.summed():
+                    want(run, mask)
             bits = wanted.get(number, 0)
-            if gate.kind in _TABLES and bits:
+            if bits and gate.kind in _TABLES:
                 found[len(gate.support)] += bits.bit_count()
                 for end, offset, stride in gate.support:
                     mask = bits << offset if stride else 1 << offset
@@ -243,18 +256,18 @@ class Gates:
 
     def _table(self, gate: Gate, limit: int) -> frozenset[tuple[int, int, int]]:
         """The inputs of a gate's table, with those of the gates that it absorbs."""
-        direct = {(run.gate, run.offset, run.stride) for run in gate.inputs if run.constant is None}
-        support = set(direct)
-        open_gates = sorted(
-            (entry for entry in direct if self.gates[entry[0]].kind in _TABLES),
-            key=lambda entry: (self._shared(entry[0]), len(self.gates[entry[0]].support)),
-        )
+        direct = {run[:3] for run in gate.inputs if run[0] > ONE}
+        support = direct
+        open_gates = [entry for entry in direct if self.gates[entry[0]].kind in _TABLES]
+        if len(open_gates) > 1:
+            open_gates.sort(key=lambda entry: (self._shared(entry[0]), len(self.gates[entry[0]].support)))
         for entry in open_gates:
             inner = self.gates[entry[0]]
             if self._shared(entry[0]) and len(inner.support) > SHARED_INPUTS:
                 continue
-            joined = {other for other in support if other != entry}
-            joined.update(_shift(source, entry) for source in inner.support)
+            joined = support - {entry}
+            _, start, step = entry
+            joined.update([(end, offset + stride * start, stride * step) for end, offset, stride in inner.support])
             if len(joined) <= limit:
                 support = joined
         return frozenset(support)
@@ -276,14 +289,8 @@ def _bits(run: Run, mask: int) -> int:
     return 1 << run.offset if mask else 0
 
 
-def _shift(source: tuple[int, int, int], entry: tuple[int, int, int]) -> tuple[int, int, int]:
-    """A table's input, seen from the gate that reads the table at ``entry``."""
-    gate, offset, stride = source
-    _, start, step = entry
-    return gate, offset + stride * start, stride * step
-
-
-def _through(inner: Run, outer: Run) -> Run:
+def through(inner: Run, outer: Run) -> Run:
     """The bits that ``outer`` takes of a gate whose bits are those of ``inner``."""
-    stride = inner.stride * outer.stride
-    return Run(inner.gate, inner.offset + inner.stride * outer.offset, stride if outer.width > 1 else 0, outer.width)
+    gate, offset, step, _ = inner
+    _, low, stride, width = outer
+    return new_run(Run, (gate, offset + step * low, step * stride if width > 1 else 0, width))

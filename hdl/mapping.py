@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hdl.dataflow import EVERY_BIT, Comparison, Logic, Node, Op
-from hdl.gates import ONE, TABLE_INPUTS, ZERO, GateKind, Gates, Run, constant_run
+from hdl.gates import ONE, TABLE_INPUTS, ZERO, GateKind, Gates, Run, constant_run, new_run, through
 from hdl.words import Word, aligned, constant_word, joined
 
 # widest word that is followed: a shift by a large number may make any
@@ -76,6 +76,8 @@ class Mapper:
         self._looked_up: dict[tuple[tuple[int, ...], tuple[Run, ...]], Word] = {}
         # flip-flops of registers that none starts with 1
         self._leaves: dict[Node, Word] = {}
+        # whether nodes are not 0: tests are those of many registers
+        self._truths: dict[Node, Run] = {}
         for driver in drivers:
             if not driver.clocked:
                 self._wires.setdefault(driver.store, []).append(driver)
@@ -139,10 +141,11 @@ class Mapper:
         own = self._store(driver.store)
         at = 0
         for run in self._whole(driver.value, driver.width).runs:
-            mask = kept >> at & ((1 << run.width) - 1)
+            width = run[3]
+            mask = kept >> at & ((1 << width) - 1)
             if mask:
-                self._flip_flops(run, own.first_of(driver.low + at, run.width), mask)
-            at += run.width
+                self._flip_flops(run, own.first_of(driver.low + at, width), mask)
+            at += width
 
     def _whole(self, node: Node, width: int) -> Word:
         return self.word(node).part(0, width)
@@ -155,7 +158,7 @@ class Mapper:
         value, enable = self._without_holds(value, own)
         if not outer:
             value, clears, _ = self._without_clears(value, own, None)
-        if value.constant is None:
+        if value[0] > ONE:
             # a flip-flop that starts with 1 holds the inverse
             inverse = gates.gates[own.gate].kind is GateKind.NOT
             gates.need(gates.invert(value) if inverse else value, mask, flip_flop=not clears)
@@ -172,7 +175,7 @@ class Mapper:
             gate = self.gates.gates[value.gate]
             if gate.kind is not GateKind.MUX:
                 return value, found, known
-            test, yes, no = (_through(run, value) for run in gate.inputs)
+            test, yes, no = (through(run, value) for run in gate.inputs)
             if test.stride:
                 return value, found, known
             if yes.constant is not None and known in (None, yes.constant) and no != own:
@@ -192,7 +195,7 @@ class Mapper:
         gate = self.gates.gates[value.gate]
         if gate.kind is not GateKind.MUX:
             return value, always
-        test, yes, no = (_through(run, value) for run in gate.inputs)
+        test, yes, no = (through(run, value) for run in gate.inputs)
         if test.stride:
             return value, always
         yes_value, yes_enable = self._without_holds(yes, own)
@@ -234,27 +237,29 @@ class Mapper:
 
     def word(self, root: Node) -> Word:
         """The bits of a node."""
+        words, open_nodes = self._words, self._open
         waiting = [root]
         while waiting:
             node = waiting[-1]
-            if node in self._words:
+            if node in words:
                 waiting.pop()
                 continue
-            self._open.add(node)
-            missing = [source for source in self._sources(node) if source not in self._words]
-            fresh = [source for source in missing if source not in self._open]
-            if fresh:
-                waiting += fresh
-                continue
+            open_nodes.add(node)
+            sources = self._sources(node) if node.op is Op.STORE else node.inputs
+            missing = [source for source in sources if source not in words]
+            if missing:
+                fresh = [source for source in missing if source not in open_nodes]
+                if fresh:
+                    waiting += fresh
+                    continue
             waiting.pop()
             # a loop of wires that is none bit by bit ends in a leaf
-            self._words[node] = self._leaf(node) if missing else self._lower(node)
-            self._open.discard(node)
-        return self._words[root]
+            words[node] = self._leaf(node) if missing else self._lower(node)
+            open_nodes.discard(node)
+        return words[root]
 
     def _sources(self, node: Node) -> tuple[Node, ...]:
-        if node.op is not Op.STORE:
-            return node.inputs
+        """What a signal's bits are read off."""
         if node.start is not None or node.memory:
             return ()
         if node in self._wires:
@@ -348,7 +353,7 @@ class Mapper:
         """``yes if test else no``."""
         gate, offset = test.gate, test.offset
         mux = self.gates.mux
-        return self._both(yes, no, lambda a, b: a if a == b else mux(Run(gate, offset, 0, a.width), a, b))
+        return self._both(yes, no, lambda a, b: a if a == b else mux(new_run(Run, (gate, offset, 0, a[3])), a, b))
 
     def _both(self, left: Word, right: Word, gate: Callable[[Run, Run], Run]) -> Word:
         """A gate over two words, run by run."""
@@ -372,8 +377,10 @@ class Mapper:
 
     def _truth(self, node: Node) -> Run:
         """Whether a value is not 0."""
-        self.word(node)
-        return self.gates.reduce(GateKind.OR, self._words[node].trimmed().bits())
+        found = self._truths.get(node)
+        if found is None:
+            found = self._truths[node] = self.gates.reduce(GateKind.OR, self.word(node).trimmed().bits())
+        return found
 
     def _logic(self, node: Node) -> Word:
         kind = Logic(node.amount)
@@ -431,8 +438,8 @@ class Mapper:
         bits: list[Run] = []
         for a, b in pairs:
             same = self.gates.invert(self.gates.both(GateKind.XOR, a, b))
-            bits += [same.part(bit, 1) for bit in range(same.width if same.stride else 1)]
-        return self.gates.reduce(GateKind.AND, [bit for bit in bits if bit.constant != 1])
+            bits += [same.part(bit, 1) for bit in range(same[3] if same[2] else 1)]
+        return self.gates.reduce(GateKind.AND, [bit for bit in bits if bit[0] != ONE])
 
     def _compare_constant(self, word: Word, constant: int, kind: Comparison) -> Run:
         """Against a number: as ``<`` of a number, perhaps inverted."""
@@ -548,11 +555,6 @@ class Mapper:
         inner = store.inputs[0] if store.op is Op.EXTEND else store
         leaf = self.gates.leaf(max(1, inner.amount))
         return Word((leaf,), store.op is Op.EXTEND)
-
-
-def _through(inner: Run, outer: Run) -> Run:
-    stride = inner.stride * outer.stride
-    return Run(inner.gate, inner.offset + inner.stride * outer.offset, stride if outer.width > 1 else 0, outer.width)
 
 
 def _support(ones: int, count: int) -> list[int]:

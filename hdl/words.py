@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
 
-from hdl.gates import ZERO, Run, constant_run
+from hdl.gates import ONE, ZERO, Run, constant_run, new_run
 
 _width_of = itemgetter(3)
+# numbers whose words are remembered
+KEPT_CONSTANTS = 1 << 12
 
 
 class Word:
     """Bits of a value, lowest first; above them zeros, or the highest bit again if it is signed.  Never changed."""
 
-    __slots__ = ("ends", "runs", "signed", "width")
+    __slots__ = ("_ends", "runs", "signed", "width")
 
     def __init__(self, runs: tuple[Run, ...], signed: bool = False) -> None:
         self.runs = runs
         self.signed = signed
-        # bit after each run
-        self.ends = list(accumulate(map(_width_of, runs)))
-        self.width = self.ends[-1] if runs else 0
+        self.width = runs[0][3] if len(runs) == 1 else sum(map(_width_of, runs))
+        # bit after each run, once it is asked for
+        self._ends: list[int] | None = None
+
+    @property
+    def ends(self) -> list[int]:
+        """The bit after each run."""
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = list(accumulate(map(_width_of, self.runs)))
+        return ends
 
     def extended(self, width: int) -> tuple[Run, ...]:
         """Cut or filled to ``width`` bits."""
@@ -54,6 +65,8 @@ class Word:
         """The first run of ``part(low, width)``."""
         if low + width > self.width:
             return self.part(low, width).runs[0]
+        if len(self.runs) == 1:
+            return self.runs[0].part(low, width)
         index = bisect_right(self.ends, low)
         run, end = self.runs[index], self.ends[index]
         return run.part(low - end + run.width, min(width, end - low))
@@ -62,13 +75,17 @@ class Word:
         """The runs of bits that are there."""
         if low >= stop:
             return ()
-        first, final = bisect_right(self.ends, low), bisect_left(self.ends, stop)
-        head, tail = self.runs[first], self.runs[final]
-        begin = self.ends[first] - head.width
+        runs = self.runs
+        if len(runs) == 1:
+            return (runs[0].part(low, stop - low),)
+        ends = self.ends
+        first, final = bisect_right(ends, low), bisect_left(ends, stop)
+        head, tail = runs[first], runs[final]
+        begin = ends[first] - head[3]
         if first == final:
             return (head.part(low - begin, stop - low),)
-        rest = tail.part(0, stop - self.ends[final] + tail.width)
-        return (head.part(low - begin, self.ends[first] - low), *self.runs[first + 1 : final], rest)
+        rest = tail.part(0, stop - ends[final] + tail[3])
+        return (head.part(low - begin, ends[first] - low), *runs[first + 1 : final], rest)
 
     def trimmed(self) -> Word:
         """Without upper bits that are known from those below."""
@@ -93,8 +110,8 @@ class Word:
         if not self.runs:
             return True
         top = self.runs[-1]
-        if not self.signed or top.constant == 0:
-            return top.constant != 0
+        if not self.signed or top[0] == ZERO:
+            return top[0] != ZERO
         repeats = top.width == 1 and len(self.runs) > 1 and last(self.runs[-2]) == top
         return not repeats and (top.stride != 0 or top.width == 1)
 
@@ -102,16 +119,24 @@ class Word:
     def constant(self) -> int | None:
         """The value if it is known."""
         value, at = 0, 0
-        for run in self.runs:
-            if run.constant is None:
+        for gate, _, _, width in self.runs:
+            if gate > ONE:
                 return None
-            value |= (((1 << run.width) - 1) if run.constant else 0) << at
-            at += run.width
+            value |= (((1 << width) - 1) if gate else 0) << at
+            at += width
         return value - (1 << at) if self.signed and at and value >> (at - 1) else value
 
     def bits(self) -> list[Run]:
         """Each bit alone."""
-        return [run.part(bit, 1) for run in self.runs for bit in range(run.width)]
+        found: list[Run] = []
+        for run in self.runs:
+            gate, offset, stride, width = run
+            if stride:
+                last_bit = offset + stride * width
+                found += [new_run(Run, (gate, bit, 0, 1)) for bit in range(offset, last_bit, stride)]
+            else:
+                found += [run.part(0, 1)] * width
+        return found
 
 
 def last(run: Run) -> Run:
@@ -132,13 +157,14 @@ def joined(runs: tuple[Run, ...] | list[Run]) -> tuple[Run, ...]:
             repeats = offset == start and step == 0 and stride == 0
             follows = offset == start + known and (step == 1 or known == 1) and (stride == 1 or width == 1)
             if repeats or follows:
-                found[-1] = Run(gate, start, 0 if repeats else 1, known + width)
+                found[-1] = new_run(Run, (gate, start, 0 if repeats else 1, known + width))
                 continue
         before = gate
         found.append(run)
     return tuple(found)
 
 
+@lru_cache(maxsize=KEPT_CONSTANTS)
 def constant_word(value: int) -> Word:
     """A known number."""
     width = max(1, value.bit_length() if value >= 0 else (-value - 1).bit_length() + 1)
@@ -146,21 +172,26 @@ def constant_word(value: int) -> Word:
     return Word(joined([constant_run(raw >> bit & 1, 1) for bit in range(width)]), value < 0)
 
 
-def aligned(left: tuple[Run, ...], right: tuple[Run, ...]) -> Iterator[tuple[Run, Run]]:
+def aligned(left: tuple[Run, ...], right: tuple[Run, ...]) -> Iterable[tuple[Run, Run]]:
     """Two words of one width, cut into runs of equal widths."""
     if len(left) == len(right) and list(map(_width_of, left)) == list(map(_width_of, right)):
         return zip(left, right, strict=True)
     return _cut(left, right)
 
 
-def _cut(left: tuple[Run, ...], right: tuple[Run, ...]) -> Iterator[tuple[Run, Run]]:
-    ours, theirs = list(reversed(left)), list(reversed(right))
-    while ours and theirs:
-        a, b = ours.pop(), theirs.pop()
-        if a.width > b.width:
-            ours.append(a.part(b.width, a.width - b.width))
-            a = a.part(0, b.width)
-        elif b.width > a.width:
-            theirs.append(b.part(a.width, b.width - a.width))
-            b = b.part(0, a.width)
-        yield a, b
+def _cut(left: tuple[Run, ...], right: tuple[Run, ...]) -> list[tuple[Run, Run]]:
+    found: list[tuple[Run, Run]] = []
+    ours, theirs = iter(left), iter(right)
+    a, b = next(ours, None), next(theirs, None)
+    while a is not None and b is not None:
+        width, other = a[3], b[3]
+        if width == other:
+            found.append((a, b))
+            a, b = next(ours, None), next(theirs, None)
+        elif width > other:
+            found.append((a.part(0, other), b))
+            a, b = a.part(other, width - other), next(theirs, None)
+        else:
+            found.append((a, b.part(0, width)))
+            a, b = next(ours, None), b.part(width, other - width)
+    return found
