@@ -49,6 +49,10 @@ class Kind(IntEnum):
     ROM_READ = auto()  # element of a tuple at a varying index
 
 
+# each writes anew: none is `repeated`
+_WRITES = frozenset((Kind.REGISTER_WRITE, Kind.WIRE_WRITE, Kind.MEMORY_WRITE))
+
+
 class Event(NamedTuple):
     """One operation of a generator."""
 
@@ -60,12 +64,15 @@ class Event(NamedTuple):
     target: Any = None
     # bits of the target written: [high, low), None for all
     bits: tuple[int, int] | None = None
-    # the same expression with the same values has been reported before
+    # the same expression with the same values has been reported before, of what computes
     repeated: bool = False
-    # every operand is constant: nothing is built
-    constant: bool = False
     # conditions under which a statement runs (tests of the enclosing ifs), outermost first
     depth: int = 0
+
+    @property
+    def constant(self) -> bool:
+        """Every operand is constant: nothing is built."""
+        return all(operand.constant is not None for operand in self.operands)
 
     @property
     def constant_operand(self) -> bool:
@@ -94,10 +101,41 @@ def _identity(node: ast.AST) -> tuple[str, tuple[str, ...]]:
     return found
 
 
+# what is worth a look whether it is a number
+_NUMBERS = frozenset((ast.Constant, ast.BinOp, ast.UnaryOp))
+# what an expression of numbers alone is made of, beside names and numbers
+_FOLDED = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.expr_context, ast.operator, ast.USub)
+
+
+class Folds:
+    """Values of an expression of names and numbers by those of its names; shared by all instances of a generator."""
+
+    __slots__ = ("names", "values")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.values: dict[tuple[int, ...], Value] = {}
+
+
+def folds(node: ast.expr) -> Folds | None:
+    """Of an expression that is a number if its names are; worked out once."""
+    try:
+        found: Folds | None = node._folds  # type: ignore[attr-defined]
+    except AttributeError:
+        parts = list(ast.walk(node))
+        numbers = all(
+            isinstance(part, _FOLDED) and (not isinstance(part, ast.Constant) or isinstance(part.value, int))
+            for part in parts
+        )
+        names = tuple(dict.fromkeys(part.id for part in parts if isinstance(part, ast.Name)))
+        found = node._folds = Folds(names) if numbers else None  # type: ignore[attr-defined]
+    return found
+
+
 class Visitor:
     """Receives what `analyse` finds; override what matters."""
 
-    # the events wanted, None for all; of others it is told only that there was one
+    # the events wanted, None for all; of others, and of operations on numbers, it is told only that there was one
     kinds: frozenset[Kind] | None = None
 
     def generator(self, analysis: Any) -> None:
@@ -137,6 +175,9 @@ class ExpressionAnalysis:
         # of names that aren't locals
         self._declared: dict[str, Value] = {}
         self._rules = _RULES.setdefault(type(self), {})
+        # numbers that names stand for, None for other objects
+        self._numbers: dict[str, int | None] = {}
+        self._folding = self.visitor.kinds is not None
         self._depth = 0
 
     def rule(self, prefix: str, node: ast.AST) -> Callable[[Any, Any], Any] | None:
@@ -169,26 +210,27 @@ class ExpressionAnalysis:
         source = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else type(node).__name__
         return UnknownConstruct(f"{self.where(node)}: {self.name}: {why}: {source[:120]}")
 
-    def _emit(self, kind: Kind, node: ast.AST, operands: tuple[Interval, ...], result: Interval, **more: Any) -> None:
+    def _emit(
+        self,
+        kind: Kind,
+        node: ast.AST,
+        operands: tuple[Interval, ...],
+        result: Interval,
+        target: Any = None,
+        bits: tuple[int, int] | None = None,
+    ) -> None:
         if self._silent:
             return
         wanted = self.visitor.kinds
         if wanted is not None and kind not in wanted:
             self.visitor.unwanted()
             return
-        key = (kind, self._key(node))
-        event = Event(
-            kind,
-            node,
-            operands,
-            result,
-            repeated=key in self._seen,
-            constant=all(low == high for low, high in operands),
-            depth=self._depth,
-            **more,
-        )
-        self._seen.add(key)
-        self.visitor.event(event)
+        repeated = False
+        if kind not in _WRITES:
+            key = (kind, self._key(node))
+            repeated = key in self._seen
+            self._seen.add(key)
+        self.visitor.event(Event(kind, node, operands, result, target, bits, repeated, self._depth))
 
     def _key(self, node: ast.AST) -> Any:
         text, names = _identity(node)
@@ -213,11 +255,58 @@ class ExpressionAnalysis:
 
     def value(self, node: ast.expr) -> Value:
         """Evaluate; reports the operations inside."""
+        if self._folding and type(node) in _NUMBERS:
+            known = self.folded(node)
+            if known is not None:
+                if not self._silent and type(node) is not ast.Constant:
+                    self.visitor.unwanted()
+                return known
         method = self.rule("of", node)
         if method is None:
             raise self.unknown(node, "no rule for this expression")
         result: Value = method(self, node)
         return result
+
+    def folded(self, node: ast.expr) -> Value | None:
+        """The value of an expression of numbers, and of names that stand for numbers; None for any other."""
+        known = folds(node)
+        if known is None:
+            return None
+        found = []
+        for name in known.names:
+            local = self.locals.get(name)
+            if local is not None:
+                low, high = local.interval
+                if low != high or local.bits is not None:
+                    return None
+                found.append(low)
+            else:
+                number = self._number(name)
+                if number is None:
+                    return None
+                found.append(number)
+        key = tuple(found)
+        value = known.values.get(key)
+        if value is None:
+            value = known.values[key] = self._folded(node)
+        return value
+
+    def _number(self, name: str) -> int | None:
+        """The number that a name stands for that is no local."""
+        try:
+            return self._numbers[name]
+        except KeyError:
+            found = self.symbols[name] if name in self.symbols else getattr(builtins, name, None)
+            number = self._numbers[name] = int(found) if isinstance(found, int) else None
+            return number
+
+    def _folded(self, node: ast.expr) -> Value:
+        """Worked out, as the rules for values do."""
+        folding, self._folding = self._folding, False
+        try:
+            return self.quiet(node)
+        finally:
+            self._folding = folding
 
     def of_constant(self, node: ast.Constant) -> Value:
         """Numbers; strings of 0 and 1 in concat."""

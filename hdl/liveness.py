@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from myhdl import ConcatSignal, concat, intbv, modbv
@@ -12,7 +12,7 @@ from myhdl._Signal import _Signal
 
 from hdl.dataflow import ALWAYS_ZERO, Comparison, Logic, Node, Op, demand, settle_zeros
 from hdl.equal_bits import EqualBits
-from hdl.expressions import Visitor, augmented
+from hdl.expressions import Visitor, augmented, folds
 from hdl.gates import Run
 from hdl.intervals import GeneratorAnalysis, generators
 from hdl.mapping import Driver
@@ -417,44 +417,42 @@ class _Tracer(GeneratorAnalysis):
         constant = self._constant(node)
         if constant is not None:
             return Node(Op.CONSTANT, amount=constant)
-        if isinstance(node, ast.Name) and node.id in self._values:
-            return self._values[node.id]
-        if isinstance(node, ast.Name | ast.Attribute):
-            return self._leaf(node)
-        if isinstance(node, ast.Subscript):
-            return self._subscript(node)
-        if isinstance(node, ast.BinOp):
-            return self._binary(node)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
-            return Node(Op.BITWISE, [self.graph(node.operand)], Logic.NOT)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return Node(Op.LOGIC, [self.graph(node.operand)], Logic.NOT)
-        if isinstance(node, ast.BoolOp):
-            kind = Logic.AND if isinstance(node.op, ast.And) else Logic.OR
-            return Node(Op.LOGIC, [self.graph(part) for part in node.values], kind)
-        if isinstance(node, ast.Compare):
-            sides = [self.graph(node.left), self.graph(node.comparators[0])]
-            return Node(Op.COMPARE, sides, _COMPARISONS[type(node.ops[0])])
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return Node(Op.SUBTRACT, [Node(Op.CONSTANT), self.graph(node.operand)])
-        if isinstance(node, ast.IfExp):
-            return Node(Op.CHOOSE, [self.graph(part) for part in (node.test, node.body, node.orelse)])
-        if isinstance(node, ast.Call):
-            return self._call(node)
+        rule = _GRAPHS.get(type(node))
+        if rule is not None:
+            return rule(self, node)
         return Node(Op.MIX, [self.graph(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)])
+
+    def _name(self, node: ast.Name) -> Node:
+        known = self._values.get(node.id)
+        return known if known is not None else self._leaf(node)
+
+    def _unary(self, node: ast.UnaryOp) -> Node:
+        operand = self.graph(node.operand)
+        if isinstance(node.op, ast.Invert):
+            return Node(Op.BITWISE, [operand], Logic.NOT)
+        if isinstance(node.op, ast.Not):
+            return Node(Op.LOGIC, [operand], Logic.NOT)
+        if isinstance(node.op, ast.USub):
+            return Node(Op.SUBTRACT, [Node(Op.CONSTANT), operand])
+        return Node(Op.MIX, [operand])
+
+    def _boolean(self, node: ast.BoolOp) -> Node:
+        kind = Logic.AND if isinstance(node.op, ast.And) else Logic.OR
+        return Node(Op.LOGIC, [self.graph(part) for part in node.values], kind)
+
+    def _compare(self, node: ast.Compare) -> Node:
+        sides = [self.graph(node.left), self.graph(node.comparators[0])]
+        return Node(Op.COMPARE, sides, _COMPARISONS[type(node.ops[0])])
+
+    def _choose(self, node: ast.IfExp) -> Node:
+        return Node(Op.CHOOSE, [self.graph(part) for part in (node.test, node.body, node.orelse)])
 
     def _constant(self, node: ast.expr) -> int | None:
         if type(node) not in _PERHAPS_CONSTANT:
             return None
-        if isinstance(node, ast.Name):
-            local = self.locals.get(node.id)
-            if local is not None:
-                low, high = local.interval
-                return int(low) if low == high and local.bits is None else None
-            found = self.object(node)
-            return int(found) if isinstance(found, int) else None
-        if isinstance(node, ast.Constant):
-            return int(node.value) if isinstance(node.value, int) else None
+        if folds(node) is not None:
+            found = self.folded(node)
+            return found.interval.constant if found is not None else None
         if isinstance(node, ast.BinOp):
             left = self._constant(node.left)
             right = self._constant(node.right) if left is not None else None
@@ -560,3 +558,17 @@ class _Tracer(GeneratorAnalysis):
             parts.append(Node(Op.SHIFT, [part], low))
             low += width
         return Node(Op.JOIN, parts)
+
+
+# kind of expression -> what makes its node
+_GRAPHS: Mapping[type[ast.expr], Callable[[_Tracer, Any], Node]] = {
+    ast.Name: _Tracer._name,
+    ast.Attribute: _Tracer._leaf,
+    ast.Subscript: _Tracer._subscript,
+    ast.BinOp: _Tracer._binary,
+    ast.UnaryOp: _Tracer._unary,
+    ast.BoolOp: _Tracer._boolean,
+    ast.Compare: _Tracer._compare,
+    ast.IfExp: _Tracer._choose,
+    ast.Call: _Tracer._call,
+}
