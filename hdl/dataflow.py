@@ -8,7 +8,7 @@ that are always zero.  Both err on the side of keeping a bit.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, auto
 from functools import reduce
 from operator import and_
@@ -136,52 +136,47 @@ class Node:
 
     def always_zero(self) -> int:
         """Bits that are always zero if those of the inputs (of a store: of its flows) are."""
-        if self.op is Op.CONSTANT:
-            return ~self.amount
-        if self.op is Op.STORE:
-            found = ALWAYS_ZERO if self.flows else 0
-            for value, low, width, _ in self.flows:
-                found &= ~((~value.zeros & ((1 << width) - 1)) << low)
-            return found
-        known = [node.zeros for node in self.inputs]
-        if self.op is Op.SHIFT:
-            return known[0] >> -self.amount if self.amount < 0 else known[0] << self.amount | _ones(self.amount)
-        if self.op is Op.CUT:
-            return known[0] | ~_ones(self.amount)
-        if self.op is Op.EXTEND:
-            return known[0] & _ones(self.amount) | (~_ones(self.amount) if known[0] >> (self.amount - 1) & 1 else 0)
-        if self.op in (Op.ADD, Op.SUBTRACT):
-            return _ones(min(_trailing_ones(mask) for mask in known))
-        if self.op is Op.MULTIPLY:
-            return _ones(min(MOST_BITS, sum(_trailing_ones(mask) for mask in known)))
-        if self.op is Op.TABLE:
-            return reduce(and_, (~entry for entry in self.table))
-        if self.op is Op.JOIN or self.op is Op.CHOOSE:
-            return reduce(and_, known[self.op is Op.CHOOSE :], ALWAYS_ZERO)
-        return 0
+        rule = _ZEROS.get(self.op)
+        return rule(self) if rule is not None else 0
 
     def needs(self, new: int) -> list[tuple[Node, int]]:
         """The bits of other nodes on which ``new`` bits of this one depend."""
-        if self.op is Op.STORE:
-            return self._store_needs(new)
-        if self.op is Op.SHIFT:
-            wanted = new << -self.amount if self.amount < 0 else new >> self.amount
-            return [(self.inputs[0], wanted)]
-        if self.op is Op.CUT:
-            return [(self.inputs[0], new & _ones(self.amount))]
-        if self.op is Op.EXTEND:
-            sign = 1 << (self.amount - 1) if new >> self.amount else 0
-            return [(self.inputs[0], new & _ones(self.amount) | sign)]
-        if self.op in (Op.ADD, Op.SUBTRACT) and self.of_three:
+        rule = _NEEDS.get(self.op)
+        return rule(self, new) if rule is not None else [(node, EVERY_BIT) for node in self.inputs]
+
+    def _store_zeros(self) -> int:
+        found = ALWAYS_ZERO if self.flows else 0
+        for value, low, width, _ in self.flows:
+            found &= ~((~value.zeros & ((1 << width) - 1)) << low)
+        return found
+
+    def _shift_zeros(self) -> int:
+        zeros, amount = self.inputs[0].zeros, self.amount
+        return zeros >> -amount if amount < 0 else zeros << amount | _ones(amount)
+
+    def _extend_zeros(self) -> int:
+        zeros, below = self.inputs[0].zeros, _ones(self.amount)
+        return zeros & below | (~below if zeros >> (self.amount - 1) & 1 else 0)
+
+    def _sum_zeros(self) -> int:
+        return _ones(min(_trailing_ones(node.zeros) for node in self.inputs))
+
+    def _product_zeros(self) -> int:
+        return _ones(min(MOST_BITS, sum(_trailing_ones(node.zeros) for node in self.inputs)))
+
+    def _shift_needs(self, new: int) -> list[tuple[Node, int]]:
+        return [(self.inputs[0], new << -self.amount if self.amount < 0 else new >> self.amount)]
+
+    def _extend_needs(self, new: int) -> list[tuple[Node, int]]:
+        sign = 1 << (self.amount - 1) if new >> self.amount else 0
+        return [(self.inputs[0], new & _ones(self.amount) | sign)]
+
+    def _carry_needs(self, new: int) -> list[tuple[Node, int]]:
+        if self.of_three:
             return self._sum_needs(new)
-        if self.op in (Op.ADD, Op.SUBTRACT, Op.MULTIPLY):
-            # a chain of carries keeps its low end, even where one operand is 0 there; sums of three aren't chains
-            return [(node, _up_to(new)) for node in self.inputs]
-        if self.op in (Op.BITWISE, Op.JOIN):
-            return [(node, new) for node in self.inputs]
-        if self.op is Op.CHOOSE:
-            return [(self.inputs[0], EVERY_BIT), *((node, new) for node in self.inputs[1:])]
-        return [(node, EVERY_BIT) for node in self.inputs]
+        # a chain of carries keeps its low end, even where one operand is 0 there; sums of three aren't chains
+        bits = _up_to(new)
+        return [(node, bits) for node in self.inputs]
 
     def _store_needs(self, new: int) -> list[tuple[Node, int]]:
         found = []
@@ -189,7 +184,8 @@ class Node:
             wanted = new >> low & ((1 << width) - 1)
             if wanted:
                 found.append((value, wanted))
-                found += [(condition, EVERY_BIT) for condition in conditions if condition.live != EVERY_BIT]
+                if conditions:
+                    found += [(condition, EVERY_BIT) for condition in conditions if condition.live != EVERY_BIT]
         return found
 
     def _sum_needs(self, new: int) -> list[tuple[Node, int]]:
@@ -207,7 +203,7 @@ class Node:
         """The node that this one has the bits of, through wires, shifts and extensions."""
         node = self
         while True:
-            if node.op in (Op.SHIFT, Op.CUT, Op.EXTEND):
+            if node.op in _MOVING:
                 node = node.inputs[0]
             elif node.op is Op.STORE and node.start is None and len(node.flows) == 1 and not node.flows[0][3]:
                 node = node.flows[0][0]
@@ -215,12 +211,46 @@ class Node:
                 return node
 
 
+def _intersection(masks: Iterable[int]) -> int:
+    return reduce(and_, masks, ALWAYS_ZERO)
+
+
+# operation -> rule; of others no bit is known to be zero, and every bit depends on all of the inputs
+_ZEROS: Mapping[Op, Callable[[Node], int]] = {
+    Op.CONSTANT: lambda node: ~node.amount,
+    Op.STORE: Node._store_zeros,
+    Op.SHIFT: Node._shift_zeros,
+    Op.CUT: lambda node: node.inputs[0].zeros | ~_ones(node.amount),
+    Op.EXTEND: Node._extend_zeros,
+    Op.ADD: Node._sum_zeros,
+    Op.SUBTRACT: Node._sum_zeros,
+    Op.MULTIPLY: Node._product_zeros,
+    Op.TABLE: lambda node: _intersection(~entry for entry in node.table),
+    Op.JOIN: lambda node: _intersection(part.zeros for part in node.inputs),
+    Op.CHOOSE: lambda node: _intersection(part.zeros for part in node.inputs[1:]),
+}
+_NEEDS: Mapping[Op, Callable[[Node, int], list[tuple[Node, int]]]] = {
+    Op.STORE: Node._store_needs,
+    Op.SHIFT: Node._shift_needs,
+    Op.CUT: lambda node, new: [(node.inputs[0], new & _ones(node.amount))],
+    Op.EXTEND: Node._extend_needs,
+    Op.ADD: Node._carry_needs,
+    Op.SUBTRACT: Node._carry_needs,
+    Op.MULTIPLY: lambda node, new: [(factor, _up_to(new)) for factor in node.inputs],
+    Op.BITWISE: lambda node, new: [(part, new) for part in node.inputs],
+    Op.JOIN: lambda node, new: [(part, new) for part in node.inputs],
+    Op.CHOOSE: lambda node, new: [(node.inputs[0], EVERY_BIT), *((part, new) for part in node.inputs[1:])],
+}
+_MOVING = frozenset((Op.SHIFT, Op.CUT, Op.EXTEND))
+_CARRIES = frozenset((Op.ADD, Op.SUBTRACT))
+
+
 def _find_sums_of_three(nodes: Iterable[Node]) -> None:
     for node in nodes:
-        if node.op in (Op.ADD, Op.SUBTRACT):
+        if node.op in _CARRIES:
             for source in node.inputs:
                 inner = source.whole()
-                if inner.op in (Op.ADD, Op.SUBTRACT):
+                if inner.op in _CARRIES:
                     inner.of_three = node.of_three = True
 
 
@@ -262,8 +292,9 @@ def settle_zeros(stores: Iterable[Node]) -> None:
         if zeros & ~node.zeros:
             node.zeros |= zeros
             fresh = [user for user in users[node] if user not in queued]
-            waiting += fresh
-            queued.update(fresh)
+            if fresh:
+                waiting += fresh
+                queued.update(fresh)
     _find_sums_of_three(users)
 
 
@@ -273,9 +304,12 @@ def _users(stores: Iterable[Node]) -> dict[Node, list[Node]]:
     open_nodes = list(users)
     while open_nodes:
         node = open_nodes.pop()
-        sources = [value for value, _, _, _ in node.flows] if node.op is Op.STORE else node.inputs
-        conditions = [condition for *_, found in node.flows for condition in found]
-        for source in (*sources, *conditions):
+        if node.op is Op.STORE:
+            sources = tuple([value for value, _, _, _ in node.flows])
+            every = (*sources, *(condition for *_, found in node.flows for condition in found))
+        else:
+            sources = every = node.inputs
+        for source in every:
             if source not in users:
                 users[source] = []
                 open_nodes.append(source)

@@ -25,6 +25,7 @@ import ast
 import inspect
 import pickle
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -183,12 +184,20 @@ _parsed: dict[CodeType, tuple[bytes, Any, int]] = {}
 def _cached_ast(function: Callable[..., Any]) -> ast.Module:
     code = inspect.unwrap(function).__code__
     if code not in _parsed:
-        tree = _originals["make_ast"](function)
+        tree = _make_ast(function)
         _parsed[code] = (pickle.dumps(tree.body), tree.sourcefile, tree.lineoffset)
     body, sourcefile, lineoffset = _parsed[code]
     copy: Any = ast.Module(body=pickle.loads(body), type_ignores=[])
     copy.sourcefile, copy.lineoffset = sourcefile, lineoffset
     return copy  # type: ignore[no-any-return]
+
+
+def _make_ast(function: Callable[..., Any]) -> Any:
+    """As MyHDL makes it, with the source looked for once, and without taking it to tokens and back."""
+    lines, first = inspect.getsourcelines(function)
+    tree: Any = ast.parse(textwrap.dedent("".join(lines)))
+    tree.sourcefile, tree.lineoffset = inspect.getsourcefile(function), first - 1
+    return tree
 
 
 def _init_instance(self: Any, genfunc: Any, callinfo: Any) -> None:

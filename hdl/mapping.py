@@ -8,7 +8,7 @@ constant of few bits is a table.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -111,11 +111,11 @@ class Mapper:
 
     def _sums_of_three(self) -> tuple[set[int], dict[int, int]]:
         """Chains whose sum is an operand of one other chain and nothing else; those chains, and operands beyond two."""
-        within: dict[int, Counter[int]] = {}
+        within: defaultdict[int, Counter[int]] = defaultdict(Counter)
         for number in self._chains:
             for run, mask in self.gates.gates[number].summed():
                 if run.gate in self._chains:
-                    within.setdefault(run.gate, Counter())[number] += mask.bit_count()
+                    within[run.gate][number] += mask.bit_count()
         users: dict[int, int] = {}
         for number, found in within.items():
             gate, user = self.gates.gates[number], next(iter(found))
