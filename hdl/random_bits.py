@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from myhdl import Signal, always, always_comb, block, concat, intbv, modbv
 
+from hdl.engine.tables import GATE_BITS, signal_for
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Tile
@@ -286,7 +287,7 @@ def stream_indices(
 
     ``index`` (``32 * lanes`` bits) belongs to the current beat; at a clock edge with ``advance`` it moves on, and
     after the last beat of the tensor starts anew.  Costs counters and a 32-bit adder a lane (a narrow one after
-    synthesis, since the offsets are constants)."""
+    synthesis, since the offsets are constants); where a tile takes many beats, a register of the offset too."""
     plan = index_plan(shape, tile, lanes)
     beats = len(plan)
     if len(shape) == 1:
@@ -297,14 +298,61 @@ def stream_indices(
         runs = (taps // tile.pk, channels // tile.pi, filters // tile.po)
         next_channel = tile.pk + (tile.pi - 1) * taps
         steps = (tile.pk, next_channel, next_channel + (tile.po - 1) * channels * taps)
-    base = Signal(intbv(0)[WORD:])
-    phase = Signal(intbv(0)[max(1, (beats - 1).bit_length()) :])
-    count_base = tile_bases(clk, rst, advance, phase, base, beats, runs, steps)
     indices = [Signal(modbv(0)[WORD:]) for _ in range(lanes)]
     offsets = [tuple(int(row[lane]) for row in plan) for lane in range(lanes)]
-    adders = [add_offset(base, phase, offsets[lane], indices[lane]) for lane in range(lanes)]
+    base = Signal(intbv(0)[WORD:])
+    phase = Signal(intbv(0)[max(1, (beats - 1).bit_length()) :])
     gather = gather_lanes(indices, index)
-    return count_base, adders, gather
+    if beats <= 1 << GATE_BITS:
+        count_base = tile_bases(clk, rst, advance, phase, base, beats, runs, steps)
+        return count_base, [add_offset(base, phase, offsets[lane], indices[lane]) for lane in range(lanes)], gather
+    # tables of many gates: the counters run a beat ahead, and the beat's base and offsets stand in registers
+    ahead = tile_bases(clk, rst, advance, phase, base, beats, runs, steps, start_phase=1)
+    held = Signal(intbv(0)[WORD:])
+    chosen = [signal_for(offsets[lane], offsets[lane][0]) for lane in range(lanes)]
+    reads = [held_offset(clk, rst, advance, phase, chosen[lane], offsets[lane]) for lane in range(lanes)]
+    adders = [add_chosen(held, chosen[lane], indices[lane]) for lane in range(lanes)]
+    return ahead, hold_base(clk, rst, advance, base, held), reads, adders, gather
+
+
+@block
+def hold_base(clk: Any, rst: Any, advance: Any, base: Any, held: Any) -> Any:
+    """The base of the current beat, from a counter that is a beat ahead."""
+
+    @always(clk.posedge)
+    def hold() -> None:
+        if rst:
+            held.next = 0
+        elif advance:
+            held.next = base
+
+    return hold
+
+
+@block
+def held_offset(clk: Any, rst: Any, advance: Any, phase: Any, chosen: Any, offsets: tuple[int, ...]) -> Any:
+    """The offset of the current beat, from a counter that is a beat ahead."""
+    first = offsets[0]
+
+    @always(clk.posedge)
+    def hold() -> None:
+        if rst:
+            chosen.next = first
+        elif advance:
+            chosen.next = offsets[int(phase)]
+
+    return hold
+
+
+@block
+def add_chosen(base: Any, offset: Any, index: Any) -> Any:
+    """Their sum modulo 2**32, combinational."""
+
+    @always_comb
+    def add() -> None:
+        index.next = base + offset
+
+    return add
 
 
 @block
@@ -317,8 +365,10 @@ def tile_bases(
     beats: int,
     runs: tuple[int, int, int],
     steps: tuple[int, int, int],
+    start_phase: int = 0,
 ) -> Any:
-    """Counts beats in a tile (``phase``) and the first element of the tile (``base``).
+    """Counts beats in a tile (``phase``, from ``start_phase`` on after reset) and the first element of the tile
+    (``base``).
 
     Args:
         runs: how often the tile moves along taps, channels, filters.
@@ -333,7 +383,7 @@ def tile_bases(
     @always(clk.posedge)
     def count() -> None:
         if rst:
-            phase.next = 0
+            phase.next = start_phase
             base.next = 0
             tap.next = 0
             channel.next = 0

@@ -108,7 +108,7 @@ def test_batches_of_the_digits_take_the_cycles_that_the_plan_says(emitted: Works
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "staleness"), [("one", 0)])
+@pytest.mark.parametrize(("kind", "staleness"), [("one", 0), ("branches apart", 3), ("dealt out", 16)])
 def test_batches_of_the_digits_take_the_cycles_that_are_said(kind: str, staleness: int, tmp_path: Path) -> None:
     graph = training_graph(tmp_path, staleness)
     design = design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64)

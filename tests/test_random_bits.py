@@ -255,6 +255,9 @@ def test_the_rounding_circuit_equals_the_golden_rounding(
         ((4, 6, 1, 1), Tile(4, 2, 1), 1),
         ((2, 2, 3, 3), Tile(), 1),
         ((2, 1, 3, 3), Tile(2, 1, 3), 2),
+        # more beats a tile than a gate has inputs for
+        ((8, 10, 1, 1), Tile(8, 10, 1), 1),
+        ((16, 18, 3, 3), Tile(8, 9, 3), 3),
         ((12,), Tile(), 4),
         ((1,), Tile(), 1),
     ],

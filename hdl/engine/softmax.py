@@ -6,7 +6,7 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
-from hdl.engine.mac import signed_signal
+from hdl.engine.mac import WIDEST_FACTOR, signed_signal
 from hdl.engine.rounding import round_stream
 from hdl.engine.tables import large_look_up, registered_look_up, signal_for
 from hdl.fixed import Fixed
@@ -395,7 +395,7 @@ def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: Soft
 
 @block
 def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbers: SoftmaxNumbers) -> Any:
-    """The loss, four cycles after mantissa and power have settled."""
+    """The loss, five cycles after mantissa and power have settled."""
     bits, distance_bits = numbers.sum_bits, numbers.distance_bits
     index = Signal(intbv(0)[LOG_BITS:])
     of_mantissa, of_power = signal_for(numbers.log_of_mantissa), signal_for(numbers.log_of_exponent)
@@ -408,6 +408,7 @@ def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbe
     half = (1 << cut) >> 1
     away = Signal(intbv(0)[distance_bits + 1 + grow :])
     wide = max(len(away), METRICS.width) + 2
+    partial, total = Signal(intbv(0)[METRICS.width + 1 :]), Signal(intbv(0)[wide:])
     top, low = bits - 1, bits - 1 - LOG_BITS
     high, metric_bits = METRICS.high, METRICS.width
 
@@ -425,36 +426,42 @@ def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbe
 
     @always(clk.posedge)
     def add() -> None:
-        total = intbv(0)[wide:]
-        total[:] = of_mantissa + of_power
-        total[:] = total + away
+        partial.next = of_mantissa + of_power
+        total.next = partial + away
+
+    @always(clk.posedge)
+    def saturate() -> None:
         if total[wide:metric_bits] != 0:
             loss.next = intbv(high)[metric_bits:]
         else:
             loss.next = total[metric_bits:]
 
-    return tables, choose, distance, add
+    return tables, choose, distance, add, saturate
 
 
 @block
 def subtract_label(clk: Any, rst: Any, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers) -> Any:
-    """Exponential times reciprocal, less one where the class is the label's; three registers."""
+    """Exponential times reciprocal, less one where the class is the label's; registers for the factors, the product
+    (`product_cycles`) and the difference."""
     classes, steps = numbers.classes, numbers.quotient_shift + 1
     last, factor_width = classes - 1, factors.width
     place = Signal(intbv(0)[address_width(classes) :])
     left, right = Signal(intbv(0)[VALUE_BITS + 1 :]), Signal(intbv(0)[steps:])
     product = Signal(intbv(0)[VALUE_BITS + 1 + steps :])
-    hot = [Signal(bool(0)) for _ in range(2)]
-    valid = [Signal(bool(0)) for _ in range(3)]
+    end = 1 + product_cycles(numbers)
+    hot = [Signal(bool(0)) for _ in range(end)]
+    valid = [Signal(bool(0)) for _ in range(end + 1)]
     go, fire, ends = (Signal(bool(0)) for _ in range(3))
     result = Signal(intbv(0)[y.width :])
     bound = 1 << (y.width - 1)
     one = 1 << (VALUE_BITS + numbers.quotient_shift)
     width, one_bits = y.width, VALUE_BITS + steps
+    multiply = whole_product if steps <= WIDEST_FACTOR else product_of_halves
+    multiplier = multiply(clk, go, left, right, product)
 
     @always_comb
     def decide() -> None:
-        go.next = y.ready or not valid[2]
+        go.next = y.ready or not valid[end]
         ends.next = place == last
 
     @always_comb
@@ -465,7 +472,7 @@ def subtract_label(clk: Any, rst: Any, values: Stream, factors: Stream, y: Strea
 
     @always_comb
     def out() -> None:
-        y.valid.next = valid[2]
+        y.valid.next = valid[end]
         y.payload.next = result
 
     @always(clk.posedge)
@@ -473,15 +480,15 @@ def subtract_label(clk: Any, rst: Any, values: Stream, factors: Stream, y: Strea
         difference = intbv(0, min=-bound, max=bound)
         if go:
             valid[0].next = fire
-            valid[1].next = valid[0]
-            valid[2].next = valid[1]
+            for stage in range(1, end + 1):
+                valid[stage].next = valid[stage - 1]
             left.next = values.payload
             right.next = factors.payload[steps:]
             hot[0].next = factors.payload[factor_width:steps] == place
-            product.next = left * right
-            hot[1].next = hot[0]
+            for stage in range(1, end):
+                hot[stage].next = hot[stage - 1]
             difference[:] = product
-            if hot[1]:
+            if hot[end - 1]:
                 difference[:] = difference - intbv(one)[one_bits:]
             result.next = difference[width:]
         if fire:
@@ -490,8 +497,47 @@ def subtract_label(clk: Any, rst: Any, values: Stream, factors: Stream, y: Strea
             else:
                 place.next = place + 1
         if rst:
-            for stage in range(3):
+            for stage in range(end + 1):
                 valid[stage].next = False
             place.next = 0
 
-    return decide, handshake, out, step
+    return multiplier, decide, handshake, out, step
+
+
+def product_cycles(numbers: SoftmaxNumbers) -> int:
+    """Cycles of the product of an exponential and a reciprocal; one too wide for a multiplier is made of two."""
+    return 1 if numbers.quotient_shift + 1 <= WIDEST_FACTOR else 2
+
+
+@block
+def whole_product(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any:
+    """``left * right``, a cycle with ``go``; one multiplier."""
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        if go:
+            product.next = left * right
+
+    return multiply
+
+
+@block
+def product_of_halves(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any:
+    """``left * right``, two cycles with ``go``: the halves of ``right`` in two multipliers, then their sum."""
+    cut, bits = len(right) // 2, len(right)
+    low, high = (Signal(intbv(0)[len(left) + width :]) for width in (cut, bits - cut))
+    low_right, high_right = Signal(intbv(0)[cut:]), Signal(intbv(0)[bits - cut :])
+
+    @always_comb
+    def halves() -> None:
+        low_right.next = right[cut:]
+        high_right.next = right[bits:cut]
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        if go:
+            low.next = left * low_right
+            high.next = left * high_right
+            product.next = (high << cut) + low
+
+    return halves, multiply

@@ -58,6 +58,7 @@ def large_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ...]) -
         registered_look_up(clk, inside, found[part], table=table[part * size : part * size + size])
         for part in range(parts)
     ]
+    every_bits, levels = parts * width, bits - GATE_BITS
 
     @always_comb
     def cut() -> None:
@@ -65,9 +66,13 @@ def large_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ...]) -
 
     @always(clk.posedge)
     def choose() -> None:
+        # halves, from the last bit of the choice on: a tree, and no chain of comparisons
+        left = intbv(0)[every_bits:]
+        left[:] = every
         chosen.next = index[bits:GATE_BITS]
-        for part in range(parts):
-            if chosen == part:
-                value.next = every[part * width + width : part * width]
+        for level in range(levels):
+            if chosen[levels - 1 - level]:
+                left[:] = left >> (width << (levels - 1 - level))
+        value.next = left[width:]
 
     return reads, cut, choose

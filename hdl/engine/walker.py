@@ -230,15 +230,14 @@ def loop_nest(
     issue, fresh = Signal(bool(0)), Signal(bool(0))
     on_result = walk.result_level
     whole = 0 if walk.sums_repeats else 1
-    last_repeat = walk.repeat - 1
     on_repeat, on_column, on_row = walk.repeat_level, walk.column_level, walk.row_level
-    ends = {
-        on_repeat: (repeat, walk.repeat),
-        on_column: (column, walk.columns.outputs),
-        on_row: (row, walk.rows.outputs),
-    }
-    (inner, inner_count), (middle, middle_count), (outer, outer_count) = (ends[level] for level in (3, 4, 5))
-    inner_last, middle_last, outer_last = inner_count - 1, middle_count - 1, outer_count - 1
+    # whether a counter is at its last value, told in time: nothing is compared before a move is known
+    repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
+    repeat_ends, column_ends, row_ends = (Signal(bool(count == 1)) for count in (repeats, columns, rows))
+    one_repeat, one_column, one_row = repeats == 1, columns == 1, rows == 1
+    before_repeat, before_column, before_row = (max(0, count - 2) for count in (repeats, columns, rows))
+    ends = {on_repeat: repeat_ends, on_column: column_ends, on_row: row_ends}
+    inner_ends, middle_ends, outer_ends = (ends[level] for level in (3, 4, 5))
     phases = walk.phases
 
     @always_comb
@@ -249,11 +248,11 @@ def loop_nest(
             level.next = 1
         elif reduce != end_reduce:
             level.next = 2
-        elif inner != inner_last:
+        elif not inner_ends:
             level.next = 3
-        elif middle != middle_last:
+        elif not middle_ends:
             level.next = 4
-        elif outer != outer_last:
+        elif not outer_ends:
             level.next = 5
         else:
             level.next = 6
@@ -268,7 +267,7 @@ def loop_nest(
         taken.next = issue and level > on_column
         steps.issue.next = issue
         steps.issue_last.next = issue and level >= on_result
-        steps.issue_final.next = issue and level >= on_result and repeat == last_repeat
+        steps.issue_final.next = issue and level >= on_result and repeat_ends
         steps.issue_frame_last.next = issue and level == FRAME
         steps.issue_pass_last.next = issue and level > on_row
 
@@ -289,16 +288,22 @@ def loop_nest(
                 reduce.next = 0
             if level == on_repeat:
                 repeat.next = repeat + 1
+                repeat_ends.next = repeat == before_repeat
             elif level > on_repeat:
                 repeat.next = 0
+                repeat_ends.next = one_repeat
             if level == on_column:
                 column.next = column + 1
+                column_ends.next = column == before_column
             elif level > on_column:
                 column.next = 0
+                column_ends.next = one_column
             if level == on_row:
                 row.next = row + 1
+                row_ends.next = row == before_row
             elif level > on_row:
                 row.next = 0
+                row_ends.next = one_row
             if level == on_column:
                 phase.next = column_phase
             elif level == on_row:
@@ -316,6 +321,9 @@ def loop_nest(
             repeat.next = 0
             column.next = 0
             row.next = 0
+            repeat_ends.next = one_repeat
+            column_ends.next = one_column
+            row_ends.next = one_row
             at_strip.next = 0
             phase.next = start_phase
 

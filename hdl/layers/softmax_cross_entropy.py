@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from hdl.engine.softmax import DIVIDER_EXTRA, softmax_cross_entropy
+from hdl.engine.softmax import DIVIDER_EXTRA, product_cycles, softmax_cross_entropy
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
 from hdl.layers.base import Layer, State, Tape, Tile
@@ -27,7 +27,7 @@ from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
 # cycles of pipelines and queues between the last code of a frame and its first error, its loss
-ERROR_LATENCY, METRICS_LATENCY = 18, 14
+ERROR_LATENCY, METRICS_LATENCY = 17, 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +83,12 @@ class SoftmaxCrossEntropy(Layer):
 
     @property
     def multipliers(self) -> int:
-        """Coarse by fine table, exponential by reciprocal."""
-        return 2
+        """Coarse by fine table, exponential by reciprocal, which may take two."""
+        return 1 + product_cycles(self.numbers)
 
     @property
     def macs(self) -> int:
-        """As `multipliers`, a class."""
+        """Two products a class."""
         return 2 * self.classes
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
@@ -113,7 +113,8 @@ class SoftmaxCrossEntropy(Layer):
 
     def latency_cycles(self, source: str) -> int:
         """From the last of x: exponentials of all classes, the divider, and pipelines; the loss needs no product."""
-        return self.classes + self.numbers.quotient_shift + (METRICS_LATENCY if source == "metrics" else ERROR_LATENCY)
+        ends = METRICS_LATENCY if source == "metrics" else ERROR_LATENCY + product_cycles(self.numbers)
+        return self.classes + self.numbers.quotient_shift + ends
 
     # ---- meaning
 
@@ -187,10 +188,12 @@ class SoftmaxCrossEntropy(Layer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Few and many classes, more classes than bits of a quotient, binary points on both sides of the metrics'."""
+        """Few and many classes, more classes than bits of a quotient, binary points on both sides of the metrics', a
+        product of two multipliers."""
         return (
             cls(classes=10),
             cls(classes=2, x_fixed=Fixed(16, 12)),
             cls(classes=40, x_fixed=Fixed(16, 5), e_fixed=Fixed(16, 15)),
             cls(classes=5, x_fixed=Fixed(18, 17), e_fixed=Fixed(16, 12)),
+            cls(classes=520),
         )
