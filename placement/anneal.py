@@ -67,7 +67,9 @@ def broken_units(problem: Problem, state: Start) -> Ints:
 Function = TypeVar("Function", bound=Callable[..., Any])
 # numba's arrays count their references at every call and view, which is most of the time of code as fine-grained as
 # this; nothing here makes or drops an array, so it goes without
-OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+# without a way in from Python, which is half of what a function takes to compile that is given dozens of arrays
+INLINED = OPTIONS | {"forceinline": True, "no_cpython_wrapper": True}
 
 
 def kernel(function: Function) -> Function:
@@ -78,7 +80,7 @@ def kernel(function: Function) -> Function:
 
 def inlined(function: Function) -> Function:
     """The same as part of those that call it."""
-    compiled: Function = njit(forceinline=True, **OPTIONS)(function)
+    compiled: Function = njit(**INLINED)(function)
     return compiled
 
 
@@ -377,46 +379,52 @@ def _propose(problem: Problem, device: Ints, wish: Ints, reach: float) -> int:
     return _propose_layers(problem, device, wish, (r - 0.87) / 0.13, reach)
 
 
-@njit(cache=True, nogil=True)
 def _fresh(problem: Problem, device: Ints, tile: Ints) -> State:
     """The working arrays of a state."""
-    items, parts = problem.row_of.shape[0], problem.row_of.shape[1]
-    levels, devices, units = problem.costs.shape[1], len(problem.part), len(problem.pin)
-    cost = np.zeros((units, parts, levels, 4))
-    blocked = np.zeros((units, parts), dtype=np.int64)
-    load = np.zeros((devices, levels, 4))
-    for i in range(items):
+    parts, levels = problem.row_of.shape[1], problem.costs.shape[1]
+    devices, units = len(problem.part), len(problem.pin)
+    state = State(
+        device, tile, np.zeros((units, parts, levels, 4)), np.zeros((units, parts), dtype=np.int64),
+        np.zeros((devices, levels, 4)), np.zeros((devices, 4)), np.zeros(problem.cycles[0], dtype=np.int64),
+        np.zeros(1, dtype=np.int64), np.zeros(devices), np.zeros(devices), np.full(devices, -1, dtype=np.int64),
+        np.zeros(devices, dtype=np.int64), np.zeros(3, dtype=np.int64),
+        np.zeros((min(units, LONGEST_MOVE), 2), dtype=np.int64),
+    )  # fmt: skip
+    _fill(problem, state)
+    return state
+
+
+@kernel
+def _fill(problem: Problem, state: State) -> None:
+    """Add up what stands where, in arrays that are zero."""
+    parts, levels = problem.row_of.shape[1], problem.costs.shape[1]
+    for i in range(problem.row_of.shape[0]):
         u = problem.unit[i]
-        slot = 0 if problem.group[i] < 0 else tile[problem.group[i]]
+        slot = 0 if problem.group[i] < 0 else state.tile[problem.group[i]]
         for p in range(parts):
             row = problem.row_of[i, p, slot]
             if row < 0:
-                blocked[u, p] += 1
-            else:
-                cost[u, p] += problem.costs[row]
-    for u in range(units):
-        load[device[u]] += cost[u, problem.part[device[u]]]
-    net = np.zeros((devices, 4))
-    skew = np.zeros(problem.cycles[0], dtype=np.int64)
+                state.blocked[u, p] += 1
+                continue
+            for level in range(levels):
+                for r in range(4):
+                    state.cost[u, p, level, r] += problem.costs[row, level, r]
+    for u in range(len(problem.pin)):
+        d = state.device[u]
+        for level in range(levels):
+            for r in range(4):
+                state.load[d, level, r] += state.cost[u, problem.part[d], level, r]
     for k in range(len(problem.link_a)):
-        a, b = device[problem.link_a[k]], device[problem.link_b[k]]
+        a, b = state.device[problem.link_a[k]], state.device[problem.link_b[k]]
         if a != b:
-            for side, d in ((0, a), (1, b)):
-                net[d, side] += problem.link_loads[k, side, 0]
-                net[d, 2] += problem.link_loads[k, side, 1]
-                net[d, 3] += problem.link_loads[k, side, 2]
+            _end(problem, state, a, k, 0, 1.0)
+            _end(problem, state, b, k, 1, 1.0)
             for c in range(problem.cycle_start[k], problem.cycle_start[k + 1]):
-                skew[problem.cycle_list[c]] += problem.cycle_sign[c]
-    skews = np.array([np.abs(skew).sum()])
-    energy = np.zeros(devices)
-    state = State(
-        device, tile, cost, blocked, load, net, skew, skews, energy, np.zeros(devices),
-        np.full(devices, -1), np.zeros(devices, dtype=np.int64), np.zeros(3, dtype=np.int64),
-        np.zeros((min(units, LONGEST_MOVE), 2), dtype=np.int64),
-    )  # fmt: skip
-    for d in range(devices):
-        energy[d] = _device_energy(problem, state, d)
-    return state
+                state.skew[problem.cycle_list[c]] += problem.cycle_sign[c]
+    for cycle in range(len(state.skew)):
+        state.skews[0] += abs(state.skew[cycle])
+    for d in range(len(problem.part)):
+        state.energy[d] = _device_energy(problem, state, d)
 
 
 @inlined
