@@ -97,8 +97,9 @@ def unstalled(name: str) -> Run:
     return simulate(case(name), design(name), Backend.MYHDL, stall=0.0, seed=1)
 
 
+@cache
 def design(name: str) -> CaseDesign:
-    """The design of an example, converted once for all tests."""
+    """The design of an example, made and converted once for all tests."""
     return design_of(case(name), name.replace("-", "_").lower(), lambda: converted(name))
 
 
