@@ -7,6 +7,7 @@ only ends the search at that T; only a proof moves the bound.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from math import inf
@@ -116,7 +117,8 @@ class Descent:
         self.raise_bound(single_bound(self.instance, self.ceiling))
         if self.bound.cycles_per_frame <= self.ceiling:
             self.raise_bound(aggregate_bound(self.aggregate, self.bound, self.ceiling))
-        if self.bound.cycles_per_frame <= self.ceiling:
+        # where all items are placed, every device is a pool of its own already
+        if self.bound.cycles_per_frame <= self.ceiling and not self.placed:
             self._refute_cases()
 
     def _refute_cases(self) -> None:
@@ -243,6 +245,14 @@ class Descent:
     def alone(self) -> bool:
         """Whether there is one device for all items."""
         return len(self.instance.devices) == 1
+
+    @property
+    def placed(self) -> bool:
+        """Whether every item can be built on one device alone: only configurations are to be chosen."""
+        parts = Counter(device.part for device in self.instance.devices)
+        return all(
+            sum(parts[part] for part, menu in item.configurations.items() if menu) == 1 for item in self.instance.items
+        )
 
     @property
     def _exact_choices(self) -> int:

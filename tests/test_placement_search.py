@@ -10,7 +10,7 @@ import pytest
 
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
-from placement import encode
+from placement import descent, encode
 from placement.flat import flatten, menu_at
 from placement.heuristic import Annealer
 from placement.instance import Configuration, Device, Instance, Item, Link
@@ -296,6 +296,23 @@ def test_forced_placement_takes_the_cheapest_configurations_at_the_best_throughp
     plan = plan_from_assignment(instance, {"in": "d0", "a": "d0", "b": "d1", "out": "d0"})
     assert plan.cycles_per_frame == 10
     assert {entry.item: entry.configuration for entry in plan.items}["a"] == "fast"
+
+
+def test_cases_of_large_items_are_asked_for_only_where_items_can_be_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def noted(_instance: object, _flat: object, cycles: int) -> bool:
+        asked.append(cycles)
+        return False
+
+    monkeypatch.setattr(descent, "refuted_by_cases", noted)
+    instance = stored()[0].problem.instance
+    plan = find_plan(instance)
+    assert asked
+    asked.clear()
+    fixed = plan_from_assignment(instance, {item.item: item.device for item in plan.items})
+    assert not asked
+    assert fixed.cycles_per_frame == plan.cycles_per_frame
 
 
 def test_assignment_can_be_read_back_from_a_plan() -> None:
