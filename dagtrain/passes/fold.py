@@ -13,14 +13,20 @@ from hdl.layers.base import Tile
 from hdl.parts import DEFAULT_PARTS, Part
 
 
-def fold_graph(graph: Graph, cycles: int | Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS) -> Graph:
+def fold_graph(
+    graph: Graph,
+    cycles: int | Mapping[str, int],
+    parts: Sequence[Part] = DEFAULT_PARTS,
+    tiles: Mapping[str, Tile] | None = None,
+) -> Graph:
     """The graph with every layer folded for at most ``cycles`` a frame, of all or of each node, the fewest multipliers
-    first; ``parts`` are those that it will stand on.
+    first; ``parts`` are those that it will stand on, ``tiles`` its `weight_tiles`, where they are known.
 
     1. Nodes of one weight group (`weight_groups`) get one tile, because it orders weights and gradients in streams.
     2. All others are folded alone.
     Raises `FoldingError` that lists every layer that can't be so fast."""
-    tiles = weight_tiles(graph, cycles, parts)
+    if tiles is None:
+        tiles = weight_tiles(graph, cycles, parts)
     of = _cycles_of(graph, cycles)
     nodes: list[Node] = []
     problems: list[str] = []
