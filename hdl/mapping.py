@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hdl.dataflow import EVERY_BIT, Comparison, Logic, Node, Op
 from hdl.gates import ONE, TABLE_INPUTS, ZERO, GateKind, Gates, Run, constant_run, new_run, through
-from hdl.words import Word, aligned, constant_word, joined
+from hdl.words import Word, aligned, constant_word, joined, single_bits
 
 # widest word that is followed: a shift by a large number may make any
 WIDEST_WORD = 512
@@ -358,6 +358,8 @@ class Mapper:
     def _both(self, left: Word, right: Word, gate: Callable[[Run, Run], Run]) -> Word:
         """A gate over two words, run by run."""
         signed = left.signed or right.signed
+        if left.signed == right.signed and left.width == right.width and len(left.runs) == len(right.runs) == 1:
+            return Word((gate(left.runs[0], right.runs[0]),), signed)
         width = max(word.width + (signed and not word.signed) for word in (left, right))
         return Word(joined([gate(a, b) for a, b in aligned(left.extended(width), right.extended(width))]), signed)
 
@@ -438,8 +440,9 @@ class Mapper:
         bits: list[Run] = []
         for a, b in pairs:
             same = self.gates.invert(self.gates.both(GateKind.XOR, a, b))
-            bits += [same.part(bit, 1) for bit in range(same[3] if same[2] else 1)]
-        return self.gates.reduce(GateKind.AND, [bit for bit in bits if bit[0] != ONE])
+            if same[0] != ONE:
+                bits += single_bits(same) if same[2] else (same.part(0, 1),)
+        return self.gates.reduce(GateKind.AND, bits)
 
     def _compare_constant(self, word: Word, constant: int, kind: Comparison) -> Run:
         """Against a number: as ``<`` of a number, perhaps inverted."""

@@ -39,7 +39,7 @@ class Word:
         """Cut or filled to ``width`` bits."""
         known = self.width
         if width <= known:
-            return self.part(0, width).runs
+            return self.runs if width == known else self.part(0, width).runs
         missing = width - known
         if not self.signed or not self.runs:
             return joined((*self.runs, constant_run(ZERO, missing)))
@@ -128,15 +128,15 @@ class Word:
 
     def bits(self) -> list[Run]:
         """Each bit alone."""
-        found: list[Run] = []
-        for run in self.runs:
-            gate, offset, stride, width = run
-            if stride:
-                last_bit = offset + stride * width
-                found += [new_run(Run, (gate, bit, 0, 1)) for bit in range(offset, last_bit, stride)]
-            else:
-                found += [run.part(0, 1)] * width
-        return found
+        return [bit for run in self.runs for bit in single_bits(run)]
+
+
+def single_bits(run: Run) -> list[Run]:
+    """Each bit of a run alone."""
+    gate, offset, stride, width = run
+    if not stride:
+        return [run.part(0, 1)] * width
+    return [new_run(Run, (gate, bit, 0, 1)) for bit in range(offset, offset + stride * width, stride)]
 
 
 def last(run: Run) -> Run:
@@ -146,6 +146,8 @@ def last(run: Run) -> Run:
 
 def joined(runs: tuple[Run, ...] | list[Run]) -> tuple[Run, ...]:
     """Neighbours that are one run put together."""
+    if len(runs) == 1 and runs[0][3]:
+        return (runs[0],)
     found: list[Run] = []
     before = -1
     for run in runs:
