@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,8 +112,7 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
     case = new_case(tmp_path / "case").must("import", "place").pretend_emit()
     # the cluster in simulation is not what is tested here; engines take a cycle a frame more than declared
 
-    def simulated(*_arguments: Any, before_run: Callable[[], None], **_options: Any) -> ClusterRun:
-        before_run()
+    def simulated(*_arguments: Any, **_options: Any) -> ClusterRun:
         return ClusterRun(1000, 40.0, (160,), 10, (), (1.0,))
 
     monkeypatch.setattr(cosim_step, "load_emitted", lambda _workspace: Delivered(()))

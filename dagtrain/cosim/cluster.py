@@ -5,7 +5,7 @@ What is simulated are the delivered files; what must come out is told by the emu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,6 @@ def simulate_cluster(
     progress: Progress,
     optimise: bool = True,
     memory: MemoryModel | None = None,
-    before_run: Callable[[], None] = lambda: None,
     hold_cycles: int = 0,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the delivered Verilog, and compare with the golden models of the folded
@@ -65,7 +64,6 @@ def simulate_cluster(
     ``library`` makes the bench's own modules.
     ``optimise`` False builds fast and runs slowly: right for few frames.
     ``memory`` describes the DRAM of devices that use any.
-    ``before_run`` is called once the simulation is built: what else is going on should end before it runs.
     ``hold_cycles``: see `BenchOptions`.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
@@ -88,7 +86,6 @@ def simulate_cluster(
     sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
     expected = emulate(golden, feeds, sent)
     write_inputs(graph, bench, feeds, folder)
-    before_run()
     progress.begin("co-simulation", frames)
     seen = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,6 @@ from dagtrain.cosim.outermost import STREAMS_FILE
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
 from hdl.verilog import run_tool
-
-# threads of a simulation that runs long; they wait spinning, so they are much faster than one on two idle cores, and
-# slower beside other work
-THREADS = 2
 
 MAIN = Path(__file__).with_name("bench_main.cpp")
 
@@ -86,7 +81,7 @@ class RunLog:
 def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise: bool = True) -> Path:
     """Build the simulation of module `dagtrain_bench`, made of ``sources`` alone, into ``folder``; returns the program.
 
-    ``optimise``: for a long run, which then takes two cores.
+    ``optimise`` False builds fast and runs slowly.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     if simulator is Simulator.ICARUS:
@@ -97,8 +92,7 @@ def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise:
             ["iverilog", "-g2005", "-s", "dagtrain_bench_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S
         )
         return program
-    threads = THREADS if optimise and len(os.sched_getaffinity(0)) >= THREADS else 1
-    return compile_verilog(folder, "dagtrain_bench", sources, MAIN, optimise=optimise, threads=threads)
+    return compile_verilog(folder, "dagtrain_bench", sources, MAIN, optimise=optimise)
 
 
 def execute(

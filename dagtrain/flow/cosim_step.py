@@ -141,16 +141,9 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
     bench = folder / "bench"
-    measured: tuple[Measurement, ...] | None = None
     with ExitStack() as stack:
         engines = stack.enter_context(EngineMeasurements(graph, modules, delivered)) if options.efficiency else None
-
-        def finish_engines() -> None:
-            nonlocal measured
-            measured = engines.results(progress) if engines else None
-
         if options.simulator == "myhdl":
-            finish_engines()
             outcome = simulate_under_myhdl(
                 delivered, graph, modules, feeds, bench, network, memory, options.stall, options.seed,
                 _engine(options), progress,
@@ -159,8 +152,9 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
             simulator = Simulator(options.simulator)
             outcome = simulate_cluster(
                 delivered, graph, modules, feeds, bench, simulator, network, stall_256, options.seed, progress,
-                memory=memory, before_run=finish_engines, hold_cycles=options.hold_cycles,
+                memory=memory, hold_cycles=options.hold_cycles,
             )  # fmt: skip
+        measured = engines.results(progress) if engines else None
     meta = _meta(outcome, options, batch, delivered, plan)
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)

@@ -130,7 +130,7 @@ def _build_verilator(folder: Path, bridge: _Bridge, sources: Sequence[Path], opt
         f'{"DRIVEN" if port.direction is Direction.IN else "READ"}({names[port.name]}, "{port.name}", {port.width})\n'
         for port in bridge.ports
     ]
-    # Verilator's makefiles refuse a path with spaces, such as a user's folder may have
+    # what the compilers leave is of no use to anybody
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         work = Path(name)
         (work / "bridge.v").write_text(text)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -26,12 +27,10 @@ from hdl.verilog import VERILATOR_UNROLL, WAIVERS, VerilogModule, run_tool, writ
 _HARNESS = Path(__file__).with_name("harness.cpp")
 # seconds a build may take
 BUILD_TIMEOUT_S = 1800.0
-# statements a file, so that cores share the work without reading the large header too often, and a function: the
-# compiler's time grows faster than a function
-SPLIT = ("--output-split", "120000", "--output-split-cfuncs", "1000")
-# bytes of Verilog beyond which optimising it in parts, on more than one core, is quicker than one unit with a kept
-# runtime
-LARGE_BYTES = 1_000_000
+# statements a function: the compiler's time grows faster than a function
+SPLIT = ("--output-split-cfuncs", "1000")
+# bytes of C++ beyond which two cores pay for reading the headers twice
+LARGE_BYTES = 2_000_000
 # Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
 # which few designs need, it takes longer
 NOT_UNROLLED = "BLKLOOPINIT"
@@ -84,7 +83,10 @@ def unpack(data: bytes, width: int) -> list[int]:
     return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
-_COMPILE = ("g++", "-O1", "-std=c++17", "-w", "-pthread")
+_COMPILE = ("g++", "-std=c++17", "-w", "-pthread")
+# how well C++ is optimised: what a long run spends its time in, what runs as long as it takes to compile, what runs
+# once or for few cycles
+LONG, SHORT, ONCE = "-O2", "-O1", "-O0"
 
 
 def build(design: Design, module: VerilogModule) -> Path:
@@ -100,43 +102,31 @@ def build(design: Design, module: VerilogModule) -> Path:
         *(f'-G{module.images[name].parameter}="image_{name}.hex"' for name in design.images),
     ]  # fmt: skip
     version = _verilator(shutil.which("verilator"), "--version")
-    kept = _kept(module.name, version, module.text, source, _harness_text(), *flags, *_COMPILE)
+    kept = _kept(module.name, version, module.text, source, _harness_text(), *flags, SHORT, *_COMPILE)
     if kept.exists():
         return kept
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
         module.write(folder)
         run_tool(["verilator", *flags, f"{module.name}.v", "-Mdir", "obj"], folder)
-        _keep(compile_unit(folder, source, [_HARNESS]), kept)
+        _keep(compile_units(folder, source, SHORT, [_HARNESS]), kept)
     return kept
 
 
-def compile_verilog(
-    folder: Path, top: str, sources: Sequence[Path], main: Path, *, optimise: bool = True, threads: int = 1
-) -> Path:
+def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path, *, optimise: bool = True) -> Path:
     """The program of the Verilog module ``top`` of ``sources``, driven by the C++ file ``main``, in ``folder``.
 
     The class of the module is ``V<top>``; files in ``folder`` can be included.
-    ``optimise`` False builds fast and runs slowly.  ``threads``: of the simulation.
+    ``optimise`` False builds fast and runs slowly.
 
     Raises `ToolMissing` without Verilator, `ToolError` with its output when it fails."""
-    large = optimise and sum(path.stat().st_size for path in sources) > LARGE_BYTES
     # of an earlier build
     shutil.rmtree(folder / "obj", ignore_errors=True)
+    # a class for each module: less C++ than one for all, and all of it stays in the processor's caches
     command: list[str | Path] = [
-        "verilator", "--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
-        "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj",
+        "verilator", "--cc", "-O3", "-fno-inline", *SPLIT, "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal",
+        "-Wno-lint", "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj",
     ]  # fmt: skip
-    if threads > 1:
-        command += ["--threads", str(threads)]
-    if large:
-        # Verilator's makefiles refuse a path with spaces, such as a user's folder may have
-        shutil.copyfile(main, folder / main.name)
-        command += ["--exe", "--build", "-j", "2", *SPLIT, "-CFLAGS", "-I..", main.name]
-        command += ["-MAKEFLAGS", "OPT_FAST=-O1 OPT_GLOBAL=-O1 OPT_SLOW=-O0"]
-    if not optimise:
-        # less C++ to compile
-        command.append("-fno-inline")
     # Verilator looks for modules that it misses where it runs
     command += sources
     try:
@@ -145,24 +135,44 @@ def compile_verilog(
         if NOT_UNROLLED not in str(error):
             raise
         run_tool([*command, *VERILATOR_UNROLL], folder, timeout=BUILD_TIMEOUT_S)
-    return folder / "obj" / f"V{top}" if large else compile_unit(folder, main.read_text(), optimise=optimise)
+    return compile_units(folder, main.read_text(), LONG if optimise else ONCE)
 
 
-def compile_unit(folder: Path, source: str, beside: Sequence[Path] = (), optimise: bool = True) -> Path:
-    """The program of ``<folder>/obj``, where Verilator left its C++, and of ``source``, as one unit.
+def compile_units(folder: Path, source: str, level: str, beside: Sequence[Path] = ()) -> Path:
+    """The program of ``<folder>/obj``, where Verilator left its C++, and of ``source``, in as few units as keep the
+    cores busy: each one reads all headers.
 
-    ``beside`` are C++ files that are compiled once and kept, as Verilator's runtime is.
-    ``optimise`` False builds fast and runs slowly."""
-    objects, include = _runtime(_verilator(shutil.which("verilator"), "--version"), beside)
-    parts = [f'#include "{path.name}"\n' for path in sorted((folder / "obj").glob("*.cpp"))]
-    (folder / "obj" / "all.cc").write_text("".join(parts) + source)
-    slow = [] if optimise else ["-O0"]
-    run_tool(
-        [*_COMPILE, *slow, *include, "-I.", "-Iobj", "obj/all.cc", *objects, "-latomic", "-o", "sim"],
-        folder,
-        timeout=BUILD_TIMEOUT_S,
-    )
+    ``level``: of optimisation.  ``beside`` are C++ files that are compiled once and kept, as Verilator's runtime is."""
+    cores = len(os.sched_getaffinity(0))
+    (folder / "obj" / "main.cpp").write_text(source)
+    version = _verilator(shutil.which("verilator"), "--version")
+    objects, include = _runtime(version, beside)
+    units = [
+        (f"obj/unit{number}", names, ["-include", _header(version, which), which, *include, "-I.", "-Iobj"])
+        for number, (which, names) in enumerate(_units(folder / "obj", level, cores))
+    ]
+
+    def compiled(unit: tuple[str, Sequence[str], Sequence[str | Path]]) -> Path:
+        stem, names, options = unit
+        (folder / f"{stem}.cc").write_text("".join(f'#include "{name}"\n' for name in names))
+        run_tool([*_COMPILE, *options, "-c", f"{stem}.cc", "-o", f"{stem}.o"], folder, timeout=BUILD_TIMEOUT_S)
+        return Path(f"{stem}.o")
+
+    with ThreadPoolExecutor(cores) as pool:
+        made = list(pool.map(compiled, units))
+    run_tool([*_COMPILE, *made, *objects, "-latomic", "-o", "sim"], folder)
     return folder / "sim"
+
+
+def _units(folder: Path, level: str, cores: int) -> list[tuple[str, list[str]]]:
+    """(level of optimisation, files) of each unit, of all C++ files in a folder."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.cpp"))}
+    if level == ONCE or sum(sizes.values()) < LARGE_BYTES:
+        return [(level, list(sizes))]
+    # what runs once, which Verilator marks
+    rare = [name for name in sizes if "__Slow" in name or name.endswith("__Syms.cpp")]
+    often = sorted(sizes.keys() - set(rare), key=lambda name: (-sizes[name], name))
+    return [*((level, often[core::cores]) for core in range(cores)), (ONCE, rare)]
 
 
 @cache
@@ -173,19 +183,26 @@ def _verilator(program: str | None, *words: str) -> str:
 
 
 def _runtime(version: str, beside: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Object files of Verilator's own runtime and of ``beside``, compiled once, and the options to find headers, of
-    which Verilator's is precompiled: else the compiler spends most of its time on it."""
-    root = Path(_verilator(shutil.which("verilator"), "--getenv", "VERILATOR_ROOT").strip() or "/usr/share/verilator")
+    """Object files of Verilator's own runtime and of ``beside``, compiled once, and the options to find headers."""
+    root = _root()
     include = [f"-I{root / 'include'}", f"-I{root / 'include' / 'vltstd'}", f"-I{_HARNESS.parent}"]
-    objects = []
-    for source in (root / "include" / "verilated.cpp", root / "include" / "verilated_threads.cpp", *beside):
-        objects.append(_compiled(source, ".o", version, [*include, "-c"]))
-    header = _compiled(root / "include" / "verilated.h", ".h.gch", version, [*include, "-x", "c++-header"])
+    sources = (root / "include" / "verilated.cpp", root / "include" / "verilated_threads.cpp", *beside)
+    return [_compiled(source, ".o", version, [SHORT, *include, "-c"]) for source in sources], include
+
+
+def _header(version: str, level: str) -> Path:
+    """Verilator's header, precompiled for a level of optimisation: else the compiler spends most of its time on it."""
+    text = _root() / "include" / "verilated.h"
+    header = _compiled(text, ".h.gch", version, [level, "-x", "c++-header"])
     # the compiler takes NAME.h.gch for NAME.h, and NAME.h itself should it be another version
     plain = header.with_suffix("")
     if not plain.exists():
-        _keep(root / "include" / "verilated.h", plain)
-    return objects, [*include, "-include", str(plain)]
+        _keep(text, plain)
+    return plain
+
+
+def _root() -> Path:
+    return Path(_verilator(shutil.which("verilator"), "--getenv", "VERILATOR_ROOT").strip() or "/usr/share/verilator")
 
 
 def _compiled(source: Path, suffix: str, version: str, options: Sequence[str]) -> Path:
