@@ -122,10 +122,13 @@ def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path,
     Raises `ToolMissing` without Verilator, `ToolError` with its output when it fails."""
     # of an earlier build
     shutil.rmtree(folder / "obj", ignore_errors=True)
-    # a class for each module: less C++ than one for all, and all of it stays in the processor's caches
+    # A class for each module with a file of its name: less C++ than one class for all, quicker to compile and to run
+    # (docs/benchmarks.md).  Modules that share a file are small and many, and become part of what instantiates them.
+    kept = (f'no_inline -module "{path.stem}"\n' for path in sources)
+    (folder / "classes.vlt").write_text("`verilator_config\n" + "".join(kept))
     command: list[str | Path] = [
-        "verilator", "--cc", "-O3", "-fno-inline", *SPLIT, "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal",
-        "-Wno-lint", "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj",
+        "verilator", "--cc", "-O3", *SPLIT, "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
+        "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj", "classes.vlt",
     ]  # fmt: skip
     # Verilator looks for modules that it misses where it runs
     command += sources
