@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from hdl.tensor import Port, Tensor
 
 # before everything
 LONG_AGO = -1e18
+# ports whose marks are remembered
+KEPT_MARKS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class Flow:
 
     def at(self, elements: FloatArray) -> FloatArray:
         """When so many have passed."""
+        if elements is self.elements:
+            # at its own marks, which are above 0
+            return self.cycles
         passed = np.interp(elements, self.elements, self.cycles)
         return np.where(np.asarray(elements) > 0, passed, LONG_AGO)
 
@@ -65,9 +70,11 @@ class Flow:
         return Flow(self.elements, self.cycles + cycles)
 
 
+@lru_cache(maxsize=KEPT_MARKS)
 def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = ()) -> FloatArray:
     """The elements at which a flow is kept: the ends of the first beat, of the first pixel and of the last beat of
-    every row, and those in its last pixel after which another part follows (`Layer.turns`)."""
+    every row, and those in its last pixel after which another part follows (`Layer.turns`); ports alike have the same
+    array, which is never changed."""
     if tensor.kind.per_batch:
         rows, within = 1, {min(lanes, tensor.elements), tensor.elements}
     else:
@@ -75,7 +82,9 @@ def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = ()) -> FloatArray
         within = {min(lanes, columns * channels), channels, columns * channels}
         within |= {(columns - 1) * channels + turn for turn in turns}
     row = tensor.elements // rows
-    return np.array([start * row + count for start in range(rows) for count in sorted(within)], np.float64)
+    found = np.array([start * row + count for start in range(rows) for count in sorted(within)], np.float64)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass
