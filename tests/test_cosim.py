@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dagtrain.cosim.compare import ClusterRun
-from dagtrain.cosim.simulator import Simulator, StuckError, build, execute
+from dagtrain.cosim.simulator import Simulator, build, execute
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
@@ -123,22 +123,6 @@ def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
     # nothing stalls here
     assert run.batch_cycles[-1] == pytest.approx(said_batch_cycles(made, NETWORK_CYCLES), rel=CLOSE)
     assert any("master" in mismatch for mismatch in run.mismatches)
-
-
-def test_a_stash_without_room_deadlocks_and_is_reported(tmp_path: Path) -> None:
-    graph = residual_net(2)
-    library = ModuleLibrary(cache_folder() / "modules")
-    edge = next(
-        e for e, _p, source, c, _s in graph.edges if source.tensor.kind.value == "stash" and "conv2.gradient" in c.name
-    )
-    made = design_cluster(
-        graph, placement(graph, "one"), DEVICES, CYCLES, library, word_bits=64, fifo_override={edge: 2}
-    )
-    feeds = [synthetic_feeds(graph, BATCH, 100)]
-    with pytest.raises(StuckError, match="deadlocked"):
-        simulate_design(
-            made, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
-        )
 
 
 def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(tmp_path: Path) -> None:
