@@ -107,6 +107,10 @@ _NUMBERS = frozenset((ast.Constant, ast.BinOp, ast.UnaryOp))
 _FOLDED = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.expr_context, ast.operator, ast.USub)
 
 
+# values of one expression that are remembered
+KEPT_FOLDS = 1 << 14
+
+
 class Folds:
     """Values of an expression of names and numbers by those of its names; shared by all instances of a generator."""
 
@@ -288,6 +292,8 @@ class ExpressionAnalysis:
         key = tuple(found)
         value = known.values.get(key)
         if value is None:
+            if len(known.values) >= KEPT_FOLDS:
+                known.values.clear()
             value = known.values[key] = self._folded(node)
         return value
 
