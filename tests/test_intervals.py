@@ -105,6 +105,37 @@ def collect(relu: bool) -> list[tuple[str, Event]]:
     return collector.events
 
 
+@block
+def strided(clk: Any, x: Any, ys: Any, step: int) -> Any:
+    @always(clk.posedge)
+    def gather() -> None:
+        for k in range(len(ys)):
+            ys[k].next = x[step * k + step : step * k] * (step - 1) + (k << 1)
+
+    return gather
+
+
+class Choosy(Collector):
+    """Wants each kind by name, so that operations on numbers are told to nobody and worked out once."""
+
+    kinds = frozenset(Kind)
+
+
+def test_numbers_worked_out_once_are_those_of_each_instance() -> None:
+    def events(collector: Collector, step: int) -> list[tuple[Any, ...]]:
+        ys = [Signal(intbv(0)[16:]) for _ in range(3)]
+        analyse(strided(Signal(bool(0)), Signal(intbv(0)[24:]), ys, step), collector)
+        return [(e.kind, ast.dump(e.node), e.operands, e.result) for _, e in collector.events if not e.constant]
+
+    for step in (4, 8, 4, 5):
+        found = events(Choosy(), step)
+        assert found == events(Collector(), step)
+        top = (1 << step) - 1
+        assert [result.high for kind, _, _, result in found if kind is Kind.REGISTER_WRITE] == [
+            top * (step - 1) + 2 * k for k in range(3)
+        ]
+
+
 def test_a_repeated_product_is_marked_and_a_factor_known() -> None:
     products = [e for _, e in collect(True) if e.kind is Kind.MULTIPLY and not e.constant]
     assert [(e.constant_operand, e.repeated) for e in products] == [(True, False), (False, False), (False, True)]
