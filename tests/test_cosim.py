@@ -18,6 +18,7 @@ from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
+from hdl.simulate import verilator
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import (
     BATCH,
@@ -125,7 +126,13 @@ def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
     assert any("master" in mismatch for mismatch in run.mismatches)
 
 
-def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(tmp_path: Path) -> None:
+@pytest.mark.parametrize("units", [1, 3])
+def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(
+    units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of C++: what runs often in one for each core, what runs once in the last
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1})
+    monkeypatch.setattr(verilator, "LARGE_BYTES", 0 if units > 1 else 10**9)
     bench = tmp_path / "bench.v"
     bench.write_text(
         "module dagtrain_bench(input clk, input rst, output finished, stuck, output [31:0] progress,\n"
@@ -136,4 +143,5 @@ def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(tmp_path: Path)
         "endmodule\n"
     )
     program = build(tmp_path / "sim", [bench], Simulator.VERILATOR)
+    assert len(list((tmp_path / "sim" / "obj").glob("unit*.o"))) == units
     assert execute(program, tmp_path, lambda _: None).frame_cycles == tuple(range(1, 11))
