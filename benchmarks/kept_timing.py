@@ -8,7 +8,7 @@ python benchmarks/kept_timing.py --draw                               # draw the
 Exits with 1 if a module takes more than 4.0 ns at 350 ps a net or a device 4.5 ns, a multiplier does not stand between
 registers, or ready enters more than two modules.
 
-Mapping all of them takes Yosys most of an hour, so only what is not in the file is measured: a circuit with another
+Mapping all of them takes Yosys 12 minutes, so only what is not in the file is measured: a circuit with another
 text, all of them with another Yosys or another walk.  Nothing is found by name.  A run that was interrupted goes on
 where it was.  `pytest tests/test_kept_timing.py` reads that file, and measures what is not in it.
 """
