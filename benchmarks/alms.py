@@ -52,10 +52,13 @@ def main() -> None:
     for digest, cells in load_kept().items():
         if not kept_synthesis(digest).exists():
             keep_synthesis(digest, cells)
-    rows: list[dict[str, Any]] = []
-    for case in options.cases or CASES:
-        rows += drawn(case, options.sample, options.seed, options.out)
-        keep(rows)
+    before = synthesised()
+    try:
+        rows = [
+            row for case in options.cases or CASES for row in drawn(case, options.sample, options.seed, options.out)
+        ]
+    finally:
+        keep(synthesised() - before)
     print("| network | layer | node | ALM estimated | synthesised | error | registers |\n|" + " --- |" * 7)
     for row in rows:
         print(line(row))
@@ -87,17 +90,16 @@ def load_kept() -> dict[str, dict[str, int]]:
     return found
 
 
-def keep(rows: list[dict[str, Any]]) -> None:
-    """Write down what was synthesised: these circuits, and of others what was kept before."""
-    made = {
-        row["synthesis_digest"]: json.loads(kept_synthesis(row["synthesis_digest"]).read_text())
-        for row in rows
-        if "check" in row
-    }
-    lines = [
-        f"{json.dumps(digest)}: {json.dumps(cells, sort_keys=True)}"
-        for digest, cells in sorted({**load_kept(), **made}.items())
-    ]
+def synthesised() -> set[str]:
+    """Digests of all circuits whose synthesis is known on this machine."""
+    return {path.stem for path in kept_synthesis("").parent.glob("*.json")}
+
+
+def keep(digests: set[str]) -> None:
+    """Write down what was synthesised, and what was kept before."""
+    made = {digest: json.loads(kept_synthesis(digest).read_text()) for digest in digests}
+    kept = sorted({**load_kept(), **made}.items())
+    lines = [f"{json.dumps(digest)}: {json.dumps(cells, sort_keys=True)}" for digest, cells in kept]
     write_text(KEPT, "{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -22,7 +22,7 @@ from hdl.errors import DagtrainError, ToolTimeout
 from hdl.estimate import Estimator
 from hdl.parts import part
 from hdl.resources import Resources, fit
-from hdl.synthesis import FABRIC, compare, longest_path, synthesis_digest, synthesise
+from hdl.synthesis import FABRIC, compare, longest_path, synthesise
 from hdl.verilog import VerilogModule
 
 # cycles a frame where neither the user nor a plan says how to fold
@@ -129,7 +129,6 @@ def _check(module: VerilogModule, resources: Resources, *, sampled: bool) -> dic
     except ToolTimeout:
         return {"unfinished_s": SYNTHESIS_LIMIT_S}
     row: dict[str, Any] = {
-        "synthesis_digest": synthesis_digest(module),
         "check": [
             {"quantity": item.quantity, "estimate": item.estimate, "synthesis": item.synthesis, "error": item.error}
             for item in found
