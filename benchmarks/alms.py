@@ -124,7 +124,7 @@ def line(row: dict[str, Any]) -> str:
     """A row of the table."""
     head = f"| {row['network']} | {row['layer']} | {row['node']} | {row['alm']:,} |"
     if "check" not in row:
-        return f"{head} not finished in {row['unfinished_s']:,.0f} s | | |"
+        return f"{head} {row['unchecked']} | | |"
     alm, registers = checked(row, "alm"), checked(row, "registers")
     head = f"| {row['network']} | {row['layer']} | {row['node']} | {alm['estimate']:,} |"
     return f"{head} {alm['synthesis']:,} | {alm['error']:+.1%} | {registers['error']:+.1%} |"

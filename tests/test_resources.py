@@ -13,9 +13,11 @@ import pytest
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
 import hdl
+from dagtrain.flow import estimate_step
 from dagtrain.flow.estimate_step import sampled
 from hdl.axi import AxiFormat
 from hdl.dram import DramFifo
+from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.estimate import Estimator
 from hdl.layers.relu import Relu
 from hdl.link import Egress, Ingress, LinkFormat
@@ -35,7 +37,7 @@ from hdl.synthesis import (
     without_contents,
 )
 from hdl.unit import Unit
-from hdl.verilog import convert
+from hdl.verilog import VerilogModule, convert
 from tests.layer_support import elaborate
 
 ARRIA = part("10AX115")
@@ -456,3 +458,28 @@ def test_a_sample_has_every_kind_of_layer_and_is_drawn_by_its_seed() -> None:
     assert len(set(drawn)) == 8
     assert {name[:-1] for name in drawn[:3]} == {"int", "str", "list"}
     assert len(sampled(nodes, 100, 1)) == len(nodes)
+
+
+def test_a_sample_goes_on_where_synthesis_gives_up_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = VerilogModule("circuit", "", (), {})
+
+    def failing(error: ToolError) -> None:
+        def synthesise(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(estimate_step, "synthesise", synthesise)
+
+    failing(
+        ToolError("yosys failed with -6: yosys -q\nWarning: Replacing memory\n  what():  hash table exceeded size.")
+    )
+    row = estimate_step._check(module, Resources(), sampled=True)
+    assert row == {"unchecked": "Yosys gave up: hash table exceeded size."}
+    with pytest.raises(ToolError, match="hash table"):
+        estimate_step._check(module, Resources(), sampled=False)
+    failing(ToolTimeout("yosys"))
+    assert estimate_step._check(module, Resources(), sampled=False) == {
+        "unchecked": "synthesis not finished in 3,600 s"
+    }
+    failing(ToolMissing("yosys"))
+    with pytest.raises(ToolMissing):
+        estimate_step._check(module, Resources(), sampled=True)

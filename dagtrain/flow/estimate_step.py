@@ -18,7 +18,7 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.ir import Graph, Node
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.progress import Progress
-from hdl.errors import DagtrainError, ToolTimeout
+from hdl.errors import DagtrainError, ToolError, ToolMissing, ToolTimeout
 from hdl.estimate import Estimator
 from hdl.parts import part
 from hdl.resources import Resources, fit
@@ -123,11 +123,18 @@ def _work(folder: Path, nodes: list[Node], cycles: int, options: EstimateOptions
 
 
 def _check(module: VerilogModule, resources: Resources, *, sampled: bool) -> dict[str, Any]:
-    """A circuit beside its synthesis; of a sample without the longest path, and one that takes too long is told."""
+    """A circuit beside its synthesis; of a sample without the longest path, and where synthesis takes too long or gives
+    up, that is told and the others go on."""
     try:
         found = compare(resources, synthesise(module, SYNTHESIS_LIMIT_S))
     except ToolTimeout:
-        return {"unfinished_s": SYNTHESIS_LIMIT_S}
+        return {"unchecked": f"synthesis not finished in {SYNTHESIS_LIMIT_S:,.0f} s"}
+    except ToolMissing:
+        raise
+    except ToolError as error:
+        if not sampled:
+            raise
+        return {"unchecked": f"Yosys gave up: {_last_words(str(error))}"}
     row: dict[str, Any] = {
         "check": [
             {"quantity": item.quantity, "estimate": item.estimate, "synthesis": item.synthesis, "error": item.error}
@@ -135,6 +142,13 @@ def _check(module: VerilogModule, resources: Resources, *, sampled: bool) -> dic
         ],
     }
     return row if sampled else {**row, "longest_path_cells": longest_path(module)}
+
+
+def _last_words(message: str) -> str:
+    """What a tool said of its end, without its warnings."""
+    lines = [line.strip() for line in message.splitlines()]
+    told = [line for line in lines if line.startswith(("what():", "ERROR"))]
+    return (told or lines[:1])[0].removeprefix("what():").strip()[:200]
 
 
 def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
@@ -145,8 +159,8 @@ def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
             f"{row['node']:<34}{row['layer']:<22}{row['cycles_per_frame']:>9,}{row['dsp']:>6}{row['m20k']:>6}"
             f"{row['mlab']:>6}{row['registers']:>8,}{row['alm']:>8,}"
         )
-        if "unfinished_s" in row:
-            lines.append(f"    synthesis not finished in {row['unfinished_s']:,.0f} s")
+        if "unchecked" in row:
+            lines.append(f"    {row['unchecked']}")
         elif check:
             lines += [
                 f"    {item['quantity']:<12} estimate {item['estimate']:>8,}  synthesis {item['synthesis']:>8,}  "
