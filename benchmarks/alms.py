@@ -106,7 +106,9 @@ def keep(digests: set[str]) -> None:
 def dagtrain(*words: object) -> None:
     """Run a command."""
     arguments = [str(Path(sys.executable).with_name("dagtrain")), *map(str, words)]
-    subprocess.run(arguments, cwd=ROOT, check=True, stdout=sys.stderr)
+    ended = subprocess.run(arguments, cwd=ROOT, check=False, stdout=sys.stderr)
+    if ended.returncode:
+        sys.exit(ended.returncode)
 
 
 def checked(row: dict[str, Any], quantity: str) -> dict[str, Any]:
