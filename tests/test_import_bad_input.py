@@ -65,6 +65,10 @@ FILES: dict[str, tuple[bytes | None, str]] = {
         b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
         "it is a Git LFS pointer; fetch the file itself with `git lfs pull`",
     ),
+    "not text": (
+        good().SerializeToString().replace(b"Conv", b"C\xffnv", 1),
+        "op_type of node 0 is b'C\\xffnv', which is not UTF-8; export or download it again",
+    ),
     "nodeless": (
         helper.make_model(helper.make_graph([], "g", [], [])).SerializeToString(),
         "its graph has no nodes; export or download it again",
@@ -337,6 +341,15 @@ def _tied() -> ModelProto:
     nodes = [node("Conv", "x k", "a"), node("Conv", "a k", "b"), node("GlobalAveragePool", "b", "p")]
     kernel = np.random.default_rng(43).standard_normal((2, 2, 3, 3))
     return model([*nodes, node("Flatten", "p", "y")], {"k": kernel})
+
+
+@case(
+    "clip at a list",
+    r"node m_node \(Clip\): input 2 \(high\) is of shape 4 and float32; it must be a number",
+)
+def _clip_at_a_list() -> ModelProto:
+    values = {"low": np.float32(0), "high": np.full(4, 6, np.float32)}
+    return model([node("Clip", "x low high", "m"), *HEAD], {"w": W, **values})
 
 
 @case("clip below 0", r"node m_node \(Clip\): clips at min=-1\.0; only min=0 \(relu, relu6\) is supported")

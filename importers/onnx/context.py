@@ -115,6 +115,16 @@ class Lowering:
             raise Unsupported(f"input {index} ({name}) is computed by the network", "it must be a constant")
         return self.model.constants[name]
 
+    def number(self, node: OnnxNode, index: int) -> float:
+        """The one number that is known at an input."""
+        value = self.constant(node, index)
+        if value.size != 1 or value.dtype.kind not in "fiub":
+            name, shape = node.inputs[index], "x".join(map(str, value.shape))
+            raise Unsupported(
+                f"input {index} ({name}) is of shape {shape or '()'} and {value.dtype}", "it must be a number"
+            )
+        return float(value.reshape(()))
+
     def weight(self, node: OnnxNode, index: int) -> FloatArray:
         """A trained parameter.  Equal vectors that an exporter merged are copied; weights tied on purpose are not."""
         name = node.inputs[index]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import GraphProto, ModelProto, TensorProto, external_data_helper, inliner
 
 from hdl.errors import ImportProblem
@@ -82,7 +84,24 @@ def _parse(data: bytes, problems: Problems) -> ModelProto:
         problems.add("", *next(foreign, no_model))
     elif not model.graph.node:
         problems.add("", "its graph has no nodes", AGAIN)
+    else:
+        for where, text in _not_text(model, "model"):
+            problems.add("", f"{where} is {text!r}, which is not UTF-8", AGAIN)
     return model
+
+
+def _not_text(message: Any, where: str) -> Iterator[tuple[str, bytes]]:
+    """Names and other texts that are none, which protobuf leaves as bytes: (where, what)."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            texts = [value] if isinstance(value, str | bytes) else value
+            yield from ((f"{field.name} of {where}", text) for text in texts if isinstance(text, bytes))
+        elif field.type == field.TYPE_MESSAGE:
+            if isinstance(value, Message):
+                yield from _not_text(value, field.name)
+            else:
+                for index, part in enumerate(value):
+                    yield from _not_text(part, f"{field.name} {index}")
 
 
 def _load_external(model: ModelProto, folder: Path, problems: Problems) -> None:

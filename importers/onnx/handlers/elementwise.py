@@ -26,9 +26,9 @@ def clip(node: OnnxNode, state: Lowering) -> None:
     low, high = attributes.get("min", -math.inf), attributes.get("max", math.inf)
     attributes.finish()
     if state.has(node, 1):
-        low = float(state.constant(node, 1).reshape(()))
+        low = state.number(node, 1)
     if state.has(node, 2):
-        high = float(state.constant(node, 2).reshape(()))
+        high = state.number(node, 2)
     if low != 0:
         raise Unsupported(f"clips at min={low}", "only min=0 (relu, relu6) is supported")
     if not high > 0:
@@ -52,7 +52,7 @@ def dropout(node: OnnxNode, state: Lowering) -> None:
     attributes.ignore("seed")
     attributes.finish()
     if state.has(node, 1):
-        ratio = float(state.constant(node, 1).reshape(()))
+        ratio = state.number(node, 1)
     x = state.value(node)
     if ratio == 0:
         state.give(node, x)
