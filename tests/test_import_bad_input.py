@@ -66,8 +66,8 @@ FILES: dict[str, tuple[bytes | None, str]] = {
         "it is a Git LFS pointer; fetch the file itself with `git lfs pull`",
     ),
     "not text": (
-        good().SerializeToString().replace(b"Conv", b"C\xffnv", 1),
-        "op_type of node 0 is b'C\\xffnv', which is not UTF-8; export or download it again",
+        good().SerializeToString().replace(b"Relu", b"R\xfflu", 1),
+        "op_type of node 0 is b'R\\xfflu', which is not UTF-8; export or download it again",
     ),
     "nodeless": (
         helper.make_model(helper.make_graph([], "g", [], [])).SerializeToString(),
