@@ -206,21 +206,21 @@ def expected_mlab_cells(resources: Resources, target: Part) -> int:
 
 def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
     """What Yosys makes of a module, kept on disk under `synthesis_digest`.  Raises `ToolError`, `ToolMissing`."""
-    text, script = without_contents(module.text), _counting_script(module.name)
-    kept = kept_synthesis(synthesis_digest(module))
+    digest = synthesis_digest(module)
+    kept = kept_synthesis(digest)
     if kept.exists():
         return Synthesis(json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
-        (folder / "circuit.v").write_text(text)
-        run_tool(["yosys", "-q", "-p", script], folder, timeout)
+        (folder / "circuit.v").write_text(without_contents(module.text))
+        run_tool(["yosys", "-q", "-p", _counting_script(module.name)], folder, timeout)
         report = json.loads((folder / "stat.json").read_text())
     try:
         cells = report["design"]["num_cells_by_type"]
     except KeyError as error:
         raise ToolError(f"Yosys' statistics of {module.name} have no {error}; this reads those of 0.23") from error
     found = Synthesis({str(cell): int(count) for cell, count in cells.items()})
-    keep_synthesis(synthesis_digest(module), found.cells)
+    keep_synthesis(digest, found.cells)
     return found
 
 

@@ -133,9 +133,8 @@ def test_without_time_for_other_placements_the_one_found_is_priced_at_slower_lev
     assert json.loads((case.out / "place" / "plan.json").read_text())["throughput_fps"] > 0
 
 
-def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_no_other(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _levels_and_plans(monkeypatch: pytest.MonkeyPatch, on_plan: Callable[[], None] = lambda: None) -> list[int | str]:
+    """What a search does from now on: cycles a frame of a level that is elaborated, "plan" when one is written."""
     events: list[int | str] = []
     elaborate, leave = Prices._elaborate, Workspace.leave
 
@@ -146,9 +145,17 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     def left(workspace: Workspace, *words: Any) -> None:
         leave(workspace, *words)
         events.append("plan")
+        on_plan()
 
     monkeypatch.setattr(Prices, "_elaborate", watched)
     monkeypatch.setattr(Workspace, "leave", left)
+    return events
+
+
+def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_no_other(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = _levels_and_plans(monkeypatch)
     assert case.step("place", *OPTIONS).code == 0
     without, plan = [*events], (case.out / "place" / "plan.json").read_bytes()
     events.clear()
@@ -169,18 +176,11 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
 def test_a_placement_that_does_not_hold_is_made_to_before_faster_levels_are_elaborated(
     case: Case, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events: list[int | str] = []
-    elaborate, leave, holding = Prices._elaborate, Workspace.leave, Planner._holding
-
-    def watched(prices: Prices, level: LevelCosts, deadline: Deadline) -> None:
-        events.append(level.cycles)
-        elaborate(prices, level, deadline)
-
-    def left(workspace: Workspace, *words: Any) -> None:
-        leave(workspace, *words)
-        events.append("plan")
+    def left() -> None:
         # the rest is another test's
         clock.now += 100_000 if "crowded" in events else 0
+
+    events, holding = _levels_and_plans(monkeypatch, left), Planner._holding
 
     def crowded(planner: Planner, plan: Any, found: Any) -> Any:
         # what is found has no room for its ports, but where a share was left free
@@ -189,8 +189,6 @@ def test_a_placement_that_does_not_hold_is_made_to_before_faster_levels_are_elab
 
     monkeypatch.setattr(planning, "MANY_MULTIPLIERS", 0)
     monkeypatch.setattr(planning, "KEPT_RATIO", 1e9)
-    monkeypatch.setattr(Prices, "_elaborate", watched)
-    monkeypatch.setattr(Workspace, "leave", left)
     monkeypatch.setattr(Planner, "_holding", crowded)
     assert case.step("place", *OPTIONS, "--time-limit", "100000").code == 0
     # the small plan, then the first of large circuits
