@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.timing import LAYERS, MODULE, UNITS, circuit_text, layer_circuit
+from dagtrain.emission.design import ClusterDesign
+from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import used_modules
 from dagtrain.files import write_text
 from dagtrain.flow import import_step
@@ -53,8 +55,8 @@ def keep_plan(plan: Plan) -> None:
     write_text(DEMO_PLAN, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def demo_devices() -> list[DeviceVerilog]:
-    """Verilog of the demo's FPGAs."""
+def demo_design(modules: ModuleLibrary) -> ClusterDesign:
+    """The demo's cluster, whose circuits are in ``modules`` afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         space = Workspace(Path(folder))
         model, recipe = EXAMPLE / "digits.onnx", EXAMPLE / "recipe.toml"
@@ -64,9 +66,14 @@ def demo_devices() -> list[DeviceVerilog]:
     placed = {name: node["device"] for name, node in nodes.items()}
     choices = {name: Choice.from_payload(json.dumps(node["choice"])) for name, node in nodes.items()}
     pace = Pace.of(chosen_graph(graph, choices), {name: choice.cycles for name, choice in choices.items()})
-    cluster, modules = read_cluster(EXAMPLE / "cluster.toml"), library()
+    cluster = read_cluster(EXAMPLE / "cluster.toml")
     devices = [device.name for device in cluster.devices]
-    design = chosen_design(graph, placed, choices, pace, devices, cluster, modules)
+    return chosen_design(graph, placed, choices, pace, devices, cluster, modules)
+
+
+def demo_devices() -> list[DeviceVerilog]:
+    """Verilog of the demo's FPGAs."""
+    modules = library()
     return [
         DeviceVerilog(
             device.name,
@@ -74,7 +81,7 @@ def demo_devices() -> list[DeviceVerilog]:
             device.top.to_verilog(),
             {module.name: module.text for module in used_modules(device.top, modules)},
         )
-        for device in design.devices
+        for device in demo_design(modules).devices
     ]
 
 
