@@ -23,7 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from dagtrain.files import write_text
-from hdl.synthesis import keep_synthesis, kept_synthesis
+from hdl.costs.synthesis import keep_synthesis, kept_synthesis
 
 ROOT = Path(__file__).parent.parent
 # case -> model under examples/models, cycles a frame

@@ -149,7 +149,7 @@ class Asked:
 
     def layer(self, layer: Any) -> Any:
         """Of a layer."""
-        from hdl.resources import Resources
+        from hdl.costs.resources import Resources
 
         if layer.sinks and layer.sources:
             self.circuits[repr(layer)] = ("layer", layer)
@@ -157,7 +157,7 @@ class Asked:
 
     def block(self, configuration: str, widths: Any, build: Any) -> Any:
         """Of a queue, an adapter or a unit."""
-        from hdl.resources import Resources
+        from hdl.costs.resources import Resources
 
         key = f"{configuration} {sorted(widths.items())}"
         unit = getattr(build, "__self__", None)
@@ -215,10 +215,10 @@ def run(path: Path, checkout: Path, flags: list[str]) -> Measured:
 def measure(path: Path, convert: bool, profile: bool) -> None:
     """Elaborate and count the circuits of a file, one after another; leaves the result as JSON."""
     start = time.process_time()
-    import hdl.estimate
+    import hdl.costs.estimate
 
     import_seconds = time.process_time() - start
-    assert Path(hdl.estimate.__file__).is_relative_to(os.environ["ELABORATION_CODE"]), hdl.estimate.__file__
+    assert Path(hdl.costs.estimate.__file__).is_relative_to(os.environ["ELABORATION_CODE"]), hdl.costs.estimate.__file__
     circuits = pickle.loads(path.read_bytes())
     contents, texts = hashlib.sha256(), hashlib.sha256()
     kinds: dict[str, tuple[int, float]] = {}
@@ -230,7 +230,7 @@ def measure(path: Path, convert: bool, profile: bool) -> None:
         for kind, what in circuits:
             start = time.process_time()
             name, widths, build = built(kind, what)
-            contents.update(hdl.estimate._to_json(hdl.estimate.elaborated_contents(widths, build)).encode())
+            contents.update(hdl.costs.estimate._to_json(hdl.costs.estimate.elaborated_contents(widths, build)).encode())
             if convert:
                 with clock.running("Verilog"):
                     texts.update(verilog_of(widths, build).encode())
@@ -286,9 +286,9 @@ class StageClock:
 @contextmanager
 def stage_clock() -> Iterator[StageClock]:
     """A clock that the functions of the stages run."""
-    import hdl.estimate
-    import hdl.liveness
-    import hdl.resources
+    import hdl.analysis.liveness
+    import hdl.costs.estimate
+    import hdl.costs.resources
 
     clock = StageClock()
 
@@ -303,10 +303,10 @@ def stage_clock() -> Iterator[StageClock]:
 
     with ExitStack() as stack:
         stack.enter_context(timed(_Instantiator, "__init__", "generators"))
-        stack.enter_context(timed(hdl.estimate, "elaborated_contents", "rest of elaboration"))
-        stack.enter_context(timed(hdl.resources, "trace", "walk"))
-        stack.enter_context(timed(hdl.liveness.Liveness, "finish", "zeros and demand"))
-        stack.enter_context(timed(hdl.resources._Counter, "result", "equal bits and sums"))
+        stack.enter_context(timed(hdl.costs.estimate, "elaborated_contents", "rest of elaboration"))
+        stack.enter_context(timed(hdl.costs.resources, "trace", "walk"))
+        stack.enter_context(timed(hdl.analysis.liveness.Liveness, "finish", "zeros and demand"))
+        stack.enter_context(timed(hdl.costs.resources._Counter, "result", "equal bits and sums"))
         yield clock
 
 

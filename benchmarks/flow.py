@@ -54,7 +54,7 @@ def _estimates() -> list[tuple[str, float]]:
     from dagtrain.flow.import_step import load_training_graph
     from dagtrain.flow.workspace import Workspace
     from dagtrain.passes.fold import fold_graph
-    from hdl.estimate import Estimator
+    from hdl.costs.estimate import Estimator
 
     graph = load_training_graph(Workspace(Path(os.environ["DAGTRAIN_CACHE"]).parent / "cold"))
     layers = {

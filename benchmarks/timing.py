@@ -21,24 +21,24 @@ if __name__ == "__main__":
 
 from myhdl import Signal
 
-from hdl.axi import AxiFormat, AxiMerge
-from hdl.dram import DramFifo, DramReplay
-from hdl.elaboration import forgotten_signals
+from hdl.convert.verilog import convert
+from hdl.costs.timing import NET_PS, ModuleTiming, time_module
+from hdl.dram.axi import AxiFormat, AxiMerge
+from hdl.dram.store import DramFifo, DramReplay
+from hdl.elaboration.patches import forgotten_signals
 from hdl.layers.base import Home, Layer, Tile
-from hdl.layers.bias import BiasGradient
-from hdl.layers.conv import Conv, ConvGradient
-from hdl.layers.dropout import Dropout
-from hdl.layers.global_average_pool import GlobalAveragePoolError
-from hdl.layers.max_pool import MaxPool, MaxPoolError
-from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.layers.conv.dense import Conv, ConvGradient
+from hdl.layers.pointwise.bias import BiasGradient
+from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
+from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
+from hdl.link.units import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.memory import unsimulated
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
 from hdl.streams import queue
-from hdl.timing import NET_PS, ModuleTiming, time_module
 from hdl.unit import Unit
-from hdl.verilog import convert
 
 LIMIT_PS = 4000
 FIFO_WORDS = 50_176

@@ -14,18 +14,18 @@ import numpy as np
 
 from dagtrain.ir import Graph, Node, Stage, verify
 from hdl.fixed import FloatArray
-from hdl.layers.add import Add
 from hdl.layers.base import Layer
-from hdl.layers.bias import Bias
-from hdl.layers.concat import Concat
-from hdl.layers.conv import Conv
-from hdl.layers.depthwise import DepthwiseConv
-from hdl.layers.global_average_pool import GlobalAveragePool
-from hdl.layers.host import HostInput
-from hdl.layers.max_pool import MaxPool
-from hdl.layers.online_norm import OnlineNorm
-from hdl.layers.relu import Relu
-from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.conv.dense import Conv
+from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.pointwise.add import Add
+from hdl.layers.pointwise.bias import Bias
+from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pool.global_average_pool import GlobalAveragePool
+from hdl.layers.pool.max_pool import MaxPool
+from hdl.layers.wiring.concat import Concat
+from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 
 

@@ -38,8 +38,8 @@ from dagtrain.flow.show import load_summary
 from dagtrain.flow.workspace import Workspace
 from dagtrain.progress import Progress
 from dagtrain.summary import Summary
+from hdl.costs.timing import NET_PS
 from hdl.errors import DagtrainError
-from hdl.timing import NET_PS
 
 # exit code of a fault of this program (EX_SOFTWARE of sysexits.h)
 CRASHED = 70

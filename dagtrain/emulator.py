@@ -20,7 +20,7 @@ from dagtrain.executor import Array, Executor, Mode
 from dagtrain.ir import Graph, GraphError
 from dagtrain.storage import StorageError, load_arrays, save_arrays
 from hdl.fixed import FloatArray
-from hdl.layers.host import METRICS
+from hdl.layers.wiring.host import METRICS
 from hdl.tensor import Kind
 
 # raised whenever the meaning of a checkpoint changes
@@ -104,7 +104,7 @@ class Emulator:
         return total
 
     def _metrics(self, results: Mapping[str, Array]) -> Metrics:
-        """Of records [loss; 1 if right]; the loss alone is a fraction (see `hdl.layers.host`)."""
+        """Of records [loss; 1 if right]; the loss alone is a fraction (see `hdl.layers.wiring.host`)."""
         records = results[self.output].reshape(-1, 2)
         golden = self.executor.mode is Mode.GOLDEN
         loss = METRICS.decode(records[:, 0]) if golden else records[:, 0]

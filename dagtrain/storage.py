@@ -19,9 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.files import write_bytes, write_text
 from dagtrain.ir import Graph, Node
-from dagtrain.registry import load_layers
 from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
+from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 
 T = TypeVar("T")

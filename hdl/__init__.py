@@ -1,5 +1,5 @@
 """Hardware: fixed point, streams, simulation, conversion to Verilog, resource counting."""
 
-from hdl import elaboration
+from hdl.elaboration.patches import install
 
-elaboration.install()
+install()

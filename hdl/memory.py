@@ -29,7 +29,7 @@ def unsimulated() -> Iterator[None]:
 
 
 # memories of at most so many words are made of logic (MLABs, two of 32 words): a block memory would stay almost empty,
-# and takes as much of a device as several of them.  `hdl.verilog` says so to synthesis
+# and takes as much of a device as several of them.  `hdl.convert.verilog` says so to synthesis
 LOGIC_MEMORY_WORDS = 64
 
 # words for which every part has block memories deep enough, of the fewest blocks (2 048 × 10 of an M20K, 2 048 × 9 of
@@ -101,7 +101,7 @@ def simple_dual_port(
     width: int,
     contents: Sequence[int] | None = None,
     output_register: bool = False,
-    image: str | None = None,  # read by hdl.verilog
+    image: str | None = None,  # read by hdl.convert.verilog
 ) -> Any:
     """A memory with one write port and one read port on one clock.
 
@@ -112,7 +112,7 @@ def simple_dual_port(
         contents: raw words at power-up; zeros if None.
         output_register: one more register behind the memory: two cycles, the second one in every clock
             cycle whatever ``read_enable`` says, and a faster clock.
-        image: public name under which `hdl.verilog` lets the contents be loaded from a file; then
+        image: public name under which `hdl.convert.verilog` lets the contents be loaded from a file; then
             ``contents`` are no part of the Verilog text.
     """
     mem = memory_words(contents, depth, width)
@@ -155,7 +155,7 @@ def read_only(
     width: int,
     contents: Sequence[int] | None = None,
     output_register: bool = False,
-    image: str | None = None,  # read by hdl.verilog
+    image: str | None = None,  # read by hdl.convert.verilog
 ) -> Any:
     """A memory that is only read; arguments, latency and cost as in `simple_dual_port`."""
     mem = memory_words(contents, depth, width)

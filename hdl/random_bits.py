@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from myhdl import Signal, always, always_comb, block, concat, intbv, modbv
 
-from hdl.engine.tables import GATE_BITS, signal_for
+from hdl.engine.arithmetic.tables import GATE_BITS, signal_for
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Tile

@@ -9,7 +9,7 @@ Contract, for every stream in this project:
 
 The payload is one flat unsigned vector; a beat of ``n`` lanes of ``w`` bits holds lane 0 in the low bits.
 A feature map flows in raster order (row, column), channels innermost, ``lanes`` channels a beat.
-`hdl.checker` watches this contract in every layer test.
+`hdl.streams.checker` watches this contract in every layer test.
 """
 
 from __future__ import annotations

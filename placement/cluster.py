@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hdl.errors import DagtrainError
-from hdl.parts import PARTS, Part
+from hdl.parts.part import PARTS, Part
 from placement.instance import Device
 
 

@@ -23,9 +23,9 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.summary import base_layer
-from hdl.axi import AxiFormat
-from hdl.link_model import LEAST_LATENCY
+from hdl.dram.axi import AxiFormat
 from hdl.recipe import Recipe
+from hdl.simulate.models.link import LEAST_LATENCY
 
 BATCH = 4
 CYCLES = 1200

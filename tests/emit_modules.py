@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
-from dagtrain.registry import load_layers
+from hdl.layers.registry import load_layers
 
 
 def main() -> None:

@@ -19,9 +19,9 @@ from dagtrain import cli
 from dagtrain.flow import place_step
 from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, Workspace, file_digests, stamp_fingerprint
-from hdl.estimate import Circuit
+from hdl.costs.estimate import Circuit
+from hdl.costs.resources import Resources
 from hdl.layers.base import Layer
-from hdl.resources import Resources
 from tests.import_support import model, node, save
 
 CLUSTER = """

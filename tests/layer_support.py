@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from myhdl import Signal
 
+from hdl.convert.netlist import Direction
+from hdl.convert.verilog import VerilogModule, port_signals
 from hdl.fixed import IntArray
 from hdl.layers.base import Layer, to_beats
-from hdl.netlist import Direction
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
 from hdl.simulate.drivers import Bench
 from hdl.simulate.myhdl_run import run_myhdl
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
-from hdl.verilog import VerilogModule, port_signals
 
 BATCHES = 3
 # frames a batch of layers without a recipe

@@ -1,4 +1,4 @@
-"""What `hdl.passage` says of a layer's outputs in a simulated run, given when its inputs came."""
+"""What `hdl.layers.passage` says of a layer's outputs in a simulated run, given when its inputs came."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hdl.layers.base import Layer
-from hdl.passage import LONG_AGO, Flow, Passage, marks
+from hdl.layers.passage import LONG_AGO, Flow, Passage, marks
 from hdl.simulate import Run
 from hdl.tensor import Kind, Port
 from tests.layer_support import frames_a_batch, reads_frames

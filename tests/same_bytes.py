@@ -31,7 +31,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.planning.choices import Pace
 from dagtrain.planning.planner import Planner
 from dagtrain.progress import Silent
-from hdl.estimate import Estimator
+from hdl.costs.estimate import Estimator
 from hdl.recipe import Recipe
 from placement.cluster import read_cluster
 from placement.search import SearchOptions, find_plan

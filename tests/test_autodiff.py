@@ -13,9 +13,9 @@ from dagtrain.builder import GraphBuilder
 from dagtrain.executor import Executor, Mode
 from dagtrain.ir import Graph, GraphError, Stage, is_delayed, verify
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.registry import load_layers
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer, Tile
+from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from myhdl import Signal, Simulation, StopSimulation, always, always_comb, block, delay, intbv
 
-from hdl.checker import StreamChecker, monitor
 from hdl.errors import ContractViolation, DeadlockError
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
+from hdl.streams.checker import StreamChecker, monitor
 
 WIDTH = 16
 BEATS = 60

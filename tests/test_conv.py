@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from myhdl import Signal
 
-from hdl.engine.convolution import RESULTS
+from hdl.costs.resources import count
+from hdl.engine.window.convolution import RESULTS
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, requantise
 from hdl.layers.base import Home, Layer, Tile, divisors, from_beats, lanes_for, pack, to_beats, weight_lanes
-from hdl.layers.conv import Conv, ConvError, ConvGradient
-from hdl.layers.gemm import gemm
-from hdl.layers.patches import correlate_gradient
+from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
+from hdl.layers.conv.gemm import gemm
+from hdl.layers.conv.patches import correlate_gradient
 from hdl.memory import BLOCK_WORDS
 from hdl.recipe import Recipe
-from hdl.resources import count
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from tests.layer_support import elaborate

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from myhdl import ResetSignal, Signal, Simulation, always, always_comb, always_seq, block, delay, instance, intbv
 
+from hdl.analysis.intervals import Event, Kind, UnknownConstruct, Visitor, analyse
+from hdl.convert.lint import lint
+from hdl.convert.verilog import compile_icarus, convert, run_tool
 from hdl.errors import ConversionError
-from hdl.intervals import Event, Kind, UnknownConstruct, Visitor, analyse
-from hdl.lint import lint
 from hdl.memory import simple_dual_port
 from hdl.simulate.myhdl_run import fresh_simulator
-from hdl.verilog import compile_icarus, convert, run_tool
 
 # width of the result of every expression under test
 WIDTH = 80

@@ -19,12 +19,12 @@ from dagtrain.feeds import synthetic_feeds
 from dagtrain.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
-from hdl.axi import AxiFormat
+from hdl.convert.verilog import check_yosys, lint_verilog
+from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError
 from hdl.layers.base import Home
 from hdl.simulate.design import cache_folder
 from hdl.tensor import Kind
-from hdl.verilog import check_yosys, lint_verilog
 from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net, simulate_design
 
 FORMAT = AxiFormat(data_bits=64, address_bits=16)

@@ -20,7 +20,7 @@ from dagtrain.emission.memory import DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.feeds import synthetic_feeds
 from dagtrain.passes.memory_home import keep_in_dram
-from hdl.axi import AxiFormat
+from hdl.dram.axi import AxiFormat
 from hdl.simulate.cosimulation import CosimulationProgram, Engine
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net, tiny_design

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from myhdl import CosimulationError, Signal, Simulation, StopSimulation, always, block, delay, intbv
 
+from hdl.convert.netlist import Direction, PortDecl
 from hdl.errors import ToolError
-from hdl.netlist import Direction, PortDecl
 from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
 from hdl.simulate.myhdl_run import fresh_simulator
 

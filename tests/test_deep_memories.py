@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from hdl.costs.resources import count
 from hdl.layers.base import Layer, Tile
-from hdl.layers.conv import ConvGradient
-from hdl.layers.depthwise import DepthwiseConvGradient
-from hdl.layers.global_average_pool import GlobalAveragePoolError
+from hdl.layers.conv.dense import ConvGradient
+from hdl.layers.conv.depthwise import DepthwiseConvGradient
+from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.memory import BLOCK_WORDS
-from hdl.parts import PARTS
+from hdl.parts.part import PARTS
 from hdl.recipe import Recipe
-from hdl.resources import count
 from hdl.simulate import Backend, Run
 from tests.layer_support import (
     BATCHES,

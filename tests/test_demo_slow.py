@@ -24,7 +24,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
 from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
-from hdl.axi import AxiFormat
+from hdl.dram.axi import AxiFormat
 from hdl.tensor import Kind
 from tests.cosim_support import CLOSE, said_batch_cycles, simulate_design
 

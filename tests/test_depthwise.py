@@ -11,9 +11,9 @@ import pytest
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer, Tile, lanes_for, weight_lanes
-from hdl.layers.conv import Conv, ConvError, ConvGradient
-from hdl.layers.depthwise import DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient
-from hdl.parts import PARTS, Part
+from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
+from hdl.layers.conv.depthwise import DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient
+from hdl.parts.part import PARTS, Part
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from tests.layer_support import assert_equal_bits, design_of, make_case

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from myhdl import Signal, always_comb, block, intbv
 
-from hdl.axi import Axi, AxiFormat, AxiMerge, axi_merge
-from hdl.dram import DramFifo, DramReplay, DramUnit, dram_store
-from hdl.dram_model import dram_model
+from hdl.convert.netlist import Direction
+from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog
+from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
+from hdl.dram.store import DramFifo, DramReplay, DramUnit, dram_store
 from hdl.errors import DeadlockError
-from hdl.netlist import Direction
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, StreamPort, run_streams
+from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
 from hdl.unit import Unit
-from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog
 
 FORM = AxiFormat(data_bits=64, address_bits=12)
 DEPTH = 1024

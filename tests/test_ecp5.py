@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import ecp5 as benchmark
 from benchmarks.timing import UNITS, circuit_text
-from hdl import ecp5
-from hdl.ecp5 import RoutedNetlist, nextpnr, place_and_route, read_report, synthesise_ecp5
+from hdl.costs import ecp5
+from hdl.costs.ecp5 import RoutedNetlist, nextpnr, place_and_route, read_report, synthesise_ecp5
 from hdl.errors import ToolError
 
 

@@ -23,7 +23,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.progress import Silent
 from hdl.layers.base import Layer, Tile
-from hdl.layers.conv import Conv, ConvError, ConvGradient
+from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.recipe import Recipe
 from tests.flow_support import new_case, quick_costs
 

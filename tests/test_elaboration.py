@@ -9,10 +9,10 @@ import pytest
 from myhdl import Signal, _bin, always, always_comb, block, concat, enum, intbv
 from myhdl._resolverefs import _AttrRefTransformer
 
-from hdl import elaboration
+from hdl.convert.verilog import convert
+from hdl.elaboration import patches as elaboration
 from hdl.errors import ConversionError, ToolError
 from hdl.memory import simple_dual_port
-from hdl.verilog import convert
 
 BITS = 8
 

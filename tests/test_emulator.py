@@ -22,7 +22,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.storage import StorageError
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Layer, State, Tile
-from hdl.layers.host import HostInput
+from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 from hdl.tensor import Kind, Port, Tensor
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hdl.engine.walk import Axis, Walk
+from hdl.engine.window.walk import Axis, Walk
 
 
 def random_axis(rng: np.random.Generator, transposed: bool) -> Axis:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
-from hdl.dataflow import Node
-from hdl.equal_bits import EqualBits
-from hdl.expressions import Visitor
-from hdl.gates import ONE, ZERO
-from hdl.liveness import trace
+from hdl.analysis.dataflow import Node
+from hdl.analysis.equal_bits import EqualBits
+from hdl.analysis.expressions import Visitor
+from hdl.analysis.gates import ONE, ZERO
+from hdl.analysis.liveness import trace
 from hdl.memory import unsimulated
 from hdl.stream import Stream
 from tests.test_layer_conformance import LAYERS

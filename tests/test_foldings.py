@@ -15,8 +15,8 @@ from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.planner import SLOW_RATIO, Planner
 from dagtrain.planning.prices import Prices
 from dagtrain.progress import Silent
+from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError
-from hdl.estimate import Estimator
 from placement.plan import Bound
 from placement.search import SearchOptions
 from placement.validate import violations

@@ -14,10 +14,10 @@ import onnx
 import pytest
 
 from dagtrain.ir import Graph
-from hdl.layers.conv import Conv
-from hdl.layers.depthwise import DepthwiseConv
-from hdl.layers.dropout import Dropout
-from hdl.layers.online_norm import OnlineNorm
+from hdl.layers.conv.dense import Conv
+from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.pointwise.dropout import Dropout
 from importers.onnx import NormMode, import_model
 from tests.import_support import MODELS, ROOT, assert_close, evaluate, example, forward, save
 

@@ -11,13 +11,13 @@ import onnx
 import pytest
 from onnx import NodeProto, external_data_helper, helper, numpy_helper
 
-from hdl.layers.bias import Bias
-from hdl.layers.concat import Concat
-from hdl.layers.conv import Conv
-from hdl.layers.depthwise import DepthwiseConv
-from hdl.layers.dropout import Dropout
-from hdl.layers.max_pool import MaxPool
-from hdl.layers.relu import Relu
+from hdl.layers.conv.dense import Conv
+from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.pointwise.bias import Bias
+from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pool.max_pool import MaxPool
+from hdl.layers.wiring.concat import Concat
 from importers.onnx import NormMode, import_model, import_with_notes
 from importers.onnx.check import DYNAMIC_BATCH
 from tests.import_support import Array, assert_close, evaluate, forward, model, node, save

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.intervals import Event, GeneratorAnalysis, Kind, Visitor, analyse
-from hdl.ranges import Interval, combine, signed_range, unsigned_range
+from hdl.analysis.intervals import Event, GeneratorAnalysis, Kind, Visitor, analyse
+from hdl.analysis.ranges import Interval, combine, signed_range, unsigned_range
 
 OPERATORS = {
     ast.Add: operator.add,

@@ -11,13 +11,13 @@ from benchmarks import circuits, kept_timing
 from benchmarks.circuits import FixedCircuits, fixed_circuits
 from benchmarks.kept_timing import Entry, KeptTiming, broken_rules, entry_of, module_digest
 from dagtrain.flow.timing_step import DeviceVerilog, time_device
-from hdl.timing import NET_PS, time_module
+from hdl.costs.timing import NET_PS, time_module
 
 # characters of Verilog that the gate measures if they are new: a minute of Yosys
 MOST_NEW = 400_000
 MAKE = "python benchmarks/kept_timing.py --all"
 
-# two registers and what is between; ports as `hdl.verilog.convert` writes them
+# two registers and what is between; ports as `hdl.convert.verilog.convert` writes them
 STAGE = """module stage (
     clk,
     x_valid,

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagtrain.registry import load_layers
+from hdl.convert.verilog import VerilogModule, check_yosys, compile_icarus, convert, lint_verilog
+from hdl.costs.estimate import Circuit, elaborated_contents
 from hdl.errors import DeadlockError
-from hdl.estimate import Circuit, elaborated_contents
 from hdl.layers.base import Layer
+from hdl.layers.registry import load_layers
 from hdl.simulate import Backend, Run, check_no_x, run_streams
 from hdl.tensor import Port
-from hdl.verilog import VerilogModule, check_yosys, compile_icarus, convert, lint_verilog
 from tests.layer_support import (
     BATCHES,
     Case,

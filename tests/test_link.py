@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from myhdl import Signal, always_comb, block, intbv
 
+from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog
 from hdl.errors import DeadlockError
-from hdl.link import (
+from hdl.link.units import (
     Drain,
     Egress,
     Ingress,
@@ -28,10 +29,9 @@ from hdl.link import (
     merges_passed,
     wire_words,
 )
-from hdl.link_model import LEAST_LATENCY, link_switch, link_wire
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
+from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
 from hdl.stream import Stream
-from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog
 
 FORM = LinkFormat(word_bits=32, streams=3, devices=2, sequence_bits=3)
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.convert.verilog import convert, run_tool
+from hdl.costs.resources import Resources, count, fit
+from hdl.costs.synthesis import FABRIC, compare, synthesise
 from hdl.memory import simple_dual_port
-from hdl.parts import part
-from hdl.resources import Resources, count, fit
-from hdl.synthesis import FABRIC, compare, synthesise
-from hdl.verilog import convert, run_tool
+from hdl.parts.part import part
 
 
 def bits(width: int, signed: bool = False, start: int = 0) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagtrain.registry import load_layers
+from hdl.engine.loss.numbers import EXPONENT_BITS, HALF_BITS, LOG_BITS, TABLE_BITS, SoftmaxNumbers
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Layer, edge_codes
-from hdl.layers.global_average_pool import RECIPROCAL_BITS, GlobalAveragePool
-from hdl.layers.relu import Relu
-from hdl.layers.softmax_numbers import EXPONENT_BITS, HALF_BITS, LOG_BITS, TABLE_BITS, SoftmaxNumbers
+from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pool.global_average_pool import RECIPROCAL_BITS, GlobalAveragePool
+from hdl.layers.registry import load_layers
 from hdl.tensor import Kind, Port
 from tests.layer_support import frames_a_batch, reads_frames
 
@@ -82,7 +82,7 @@ def test_a_rounding_that_cuts_off_is_farther_from_the_reference_than_the_layer_s
     def cut(codes: IntArray, fraction_bits: int, target: Fixed) -> IntArray:
         return target.saturate(codes >> max(fraction_bits - target.fraction_bits, 0))
 
-    monkeypatch.setattr("hdl.layers.global_average_pool.requantise", cut)
+    monkeypatch.setattr("hdl.layers.pool.global_average_pool.requantise", cut)
     layer = GlobalAveragePool(height=3, width=3, channels=4)
     assert distances(layer, 1)[0]["y"] > layer.closeness["y"]
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from myhdl import Signal, Simulation, always, always_comb, block, delay, instance, intbv
 
+from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool
+from hdl.costs.resources import count
 from hdl.layers.base import Layer
-from hdl.layers.conv import Conv
-from hdl.layers.update import Update
+from hdl.layers.conv.dense import Conv
+from hdl.layers.wiring.update import Update
 from hdl.memory import address_width, checked_contents, memory_words, read_only, simple_dual_port, unsimulated
-from hdl.resources import count
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
-from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool
 
 WIDTH = 12
 

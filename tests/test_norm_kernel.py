@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hdl.fixed import Fixed, IntArray
-from hdl.layers.online_norm import OnlineNorm, OnlineNormBackward
+from hdl.layers.norm.online_norm import OnlineNorm, OnlineNormBackward
 from hdl.recipe import Recipe
 
 RECIPES = [

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, block
 
+from hdl.convert.verilog import subblocks
+from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.base import to_beats
-from hdl.layers.norm_numbers import NORMAL, ForwardNumbers, Mean, integer_root
-from hdl.layers.online_norm import OnlineNorm, OnlineNormBackward
+from hdl.layers.norm.online_norm import OnlineNorm, OnlineNormBackward
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
-from hdl.verilog import subblocks
 
 FORWARD = OnlineNorm.examples()
 BACKWARD = OnlineNormBackward.examples()

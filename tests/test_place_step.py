@@ -25,9 +25,9 @@ from dagtrain.planning.planner import RESERVES, Planner
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
+from hdl.costs.estimate import Estimator
+from hdl.costs.resources import Resources
 from hdl.errors import FoldingError, InfeasibleError
-from hdl.estimate import Estimator
-from hdl.resources import Resources
 from hdl.simulate.design import cache_folder
 from placement.cluster import read_cluster
 from placement.deadline import Deadline, Ended

@@ -8,8 +8,8 @@ import pytest
 
 from dagtrain.planning.prices import Prices
 from dagtrain.progress import Silent
-from hdl.estimate import Circuit, Estimator
-from hdl.resources import Resources
+from hdl.costs.estimate import Circuit, Estimator
+from hdl.costs.resources import Resources
 from tests.test_relays import residual, small_cluster
 
 
@@ -42,8 +42,8 @@ def test_whatever_a_level_needs_is_elaborated_before_it_is_priced_and_counted_by
         elaborated.append(pickle.loads(pickle.dumps(circuit)))
         return Resources(registers=1)
 
-    monkeypatch.setattr("hdl.estimate._elaborated", note)
-    monkeypatch.setattr("hdl.estimate.in_processes", lambda *_: (result for result in ()))
+    monkeypatch.setattr("hdl.costs.estimate._elaborated", note)
+    monkeypatch.setattr("hdl.costs.estimate.in_processes", lambda *_: (result for result in ()))
     graph, cluster = residual(2), small_cluster(3, 40)
     bars = Watching(elaborated)
     prices = Prices(graph, cluster, Estimator(":memory:"), {}, bars)

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from hdl.elaboration.processes import LEAST_TO_START, in_processes
 from hdl.layers.base import Layer
-from hdl.layers.relu import Relu
-from hdl.processes import LEAST_TO_START, in_processes
+from hdl.layers.pointwise.relu import Relu
 
 LAYERS = {f"relu{channels}": Relu(height=1, width=1, channels=channels) for channels in range(1, LEAST_TO_START + 1)}
 PARENT = """
 import time
 from test_processes import LAYERS, process
-from hdl.processes import in_processes
+from hdl.elaboration.processes import in_processes
 if __name__ == "__main__":
     print(*{pid for _, (_, pid) in in_processes(process, LAYERS)}, flush=True)
     time.sleep(600)

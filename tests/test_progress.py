@@ -14,9 +14,9 @@ from dagtrain.cli import BarProgress
 from dagtrain.flow import place_step
 from dagtrain.flow.place_step import PlaceOptions
 from dagtrain.planning.prices import Prices
-from hdl.estimate import Estimator
+from hdl.costs.estimate import Estimator
+from hdl.costs.resources import Resources
 from hdl.layers.base import Layer
-from hdl.resources import Resources
 from tests.flow_support import new_case, quick_costs
 
 
@@ -69,7 +69,7 @@ def test_planning_counts_circuits_and_shows_where_searches_stand(
     monkeypatch.setattr(Prices, "_elaborate", watched)
     # the circuits are counted by what makes them known
     monkeypatch.setattr(place_step, "Estimator", lambda: Estimator(":memory:"))
-    monkeypatch.setattr("hdl.estimate.in_processes", lambda *_: (result for result in ()))
+    monkeypatch.setattr("hdl.costs.estimate.in_processes", lambda *_: (result for result in ()))
     monkeypatch.setattr(Estimator, "layer", _quick_layer)
     monkeypatch.setattr(Estimator, "block", lambda *_: Resources(registers=10))
     place_step.run(case.workspace, PlaceOptions(devices=case.cluster, caps=("dsp=0.001",)), bars)

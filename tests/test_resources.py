@@ -15,19 +15,11 @@ from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 import hdl
 from dagtrain.flow import estimate_step
 from dagtrain.flow.estimate_step import sampled
-from hdl.axi import AxiFormat
-from hdl.dram import DramFifo
-from hdl.errors import ToolError, ToolMissing, ToolTimeout
-from hdl.estimate import Estimator
-from hdl.layers.relu import Relu
-from hdl.link import Egress, Ingress, LinkFormat
-from hdl.memory import simple_dual_port
-from hdl.parts import part
-from hdl.resources import Resources, count, fit, in_block_memory, signed_digits
-from hdl.sources import code_hash
-from hdl.stream import Stream
-from hdl.streams import Policy, pipe, queue, width_adapter
-from hdl.synthesis import (
+from hdl.cache import code_hash
+from hdl.convert.verilog import VerilogModule, convert
+from hdl.costs.estimate import Estimator
+from hdl.costs.resources import Resources, count, fit, in_block_memory, signed_digits
+from hdl.costs.synthesis import (
     Comparison,
     Synthesis,
     compare,
@@ -36,8 +28,16 @@ from hdl.synthesis import (
     synthesise,
     without_contents,
 )
+from hdl.dram.axi import AxiFormat
+from hdl.dram.store import DramFifo
+from hdl.errors import ToolError, ToolMissing, ToolTimeout
+from hdl.layers.pointwise.relu import Relu
+from hdl.link.units import Egress, Ingress, LinkFormat
+from hdl.memory import simple_dual_port
+from hdl.parts.part import part
+from hdl.stream import Stream
+from hdl.streams import Policy, pipe, queue, width_adapter
 from hdl.unit import Unit
-from hdl.verilog import VerilogModule, convert
 from tests.layer_support import elaborate
 
 ARRIA = part("10AX115")
@@ -442,7 +442,7 @@ def test_a_synthesis_is_kept_until_the_circuit_changes(tmp_path: Path, monkeypat
     module = convert(build(multiply, bits(8), bits(8), bits(16)), "circuit")
     first = synthesise(module)
     with monkeypatch.context() as without:
-        without.setattr("hdl.synthesis.run_tool", lambda *_: pytest.fail("synthesised again"))
+        without.setattr("hdl.costs.synthesis.run_tool", lambda *_: pytest.fail("synthesised again"))
         assert synthesise(module) == first
     wider = convert(build(multiply, bits(9), bits(9), bits(18)), "circuit")
     assert (first.registers, synthesise(wider).registers) == (16, 18)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.convert.verilog import VerilogModule
 from hdl.errors import ContractViolation, ConversionError, DeadlockError, ToolError, ToolMissing
 from hdl.simulate import Backend, Design, Direction, StreamPort, check_no_x, run_streams
 from hdl.simulate import verilator as verilator_module
 from hdl.simulate.verilator import build, pack, unpack
 from hdl.stream import Stream
-from hdl.verilog import VerilogModule
 
 IN, OUT = Direction.IN, Direction.OUT
 

@@ -14,15 +14,15 @@ import pytest
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.add import Add
 from hdl.layers.base import Layer, Tile, lanes_for
-from hdl.layers.bias import Bias, BiasGradient
-from hdl.layers.dropout import Dropout, DropoutError
-from hdl.layers.fork import Fork
-from hdl.layers.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
-from hdl.layers.host import HostInput, HostLabel, HostOutput
-from hdl.layers.relu import Relu, ReluError
-from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.pointwise.add import Add
+from hdl.layers.pointwise.bias import Bias, BiasGradient
+from hdl.layers.pointwise.dropout import Dropout, DropoutError
+from hdl.layers.pointwise.relu import Relu, ReluError
+from hdl.layers.pool.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
+from hdl.layers.wiring.fork import Fork
+from hdl.layers.wiring.host import HostInput, HostLabel, HostOutput
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Kind

@@ -7,8 +7,8 @@ import pytest
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.host import METRICS
-from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.wiring.host import METRICS
 from hdl.simulate import Backend
 from tests.layer_support import assert_equal_bits, design_of, make_case
 

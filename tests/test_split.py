@@ -28,11 +28,11 @@ from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.planning.planner import Planner
 from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
+from hdl.costs.resources import Resources
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
-from hdl.layers.conv import Conv
+from hdl.layers.conv.dense import Conv
 from hdl.recipe import Recipe
-from hdl.resources import Resources
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, Case, QuickEstimator, call, new_case, quick_costs

@@ -14,9 +14,9 @@ from dagtrain.data import DataError, Dataset, load_dataset, load_digits
 from dagtrain.ir import Graph, Stage, verify
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.registry import load_layers
 from dagtrain.storage import GRAPH_SCHEMA, StorageError, graph_from_json, graph_to_json, load_graph, save_graph
 from hdl.layers.base import Layer
+from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 
 

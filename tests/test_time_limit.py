@@ -16,7 +16,7 @@ from dagtrain.planning import planner as planning
 from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
-from hdl.estimate import Circuit
+from hdl.costs.estimate import Circuit
 from placement.deadline import Deadline
 from tests.flow_support import Case, Clock, QuickEstimator, new_case, quick_costs
 

@@ -16,15 +16,15 @@ from dagtrain.flow import timing_step
 from dagtrain.flow.timing_step import TimingOptions
 from dagtrain.flow.workspace import Workspace
 from dagtrain.progress import Silent
-from hdl.axi import AxiMerge
-from hdl.cell_delays import BLOCK_MEMORY, FLIP_FLOP, cell_delays
+from hdl.convert.verilog import convert, run_tool
+from hdl.costs.cell_delays import BLOCK_MEMORY, FLIP_FLOP, cell_delays
+from hdl.costs.synthesis import mapping_script
+from hdl.costs.timing import ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
+from hdl.dram.axi import AxiMerge
 from hdl.errors import ToolError
 from hdl.stream import Stream
 from hdl.streams import bordering_adapter
-from hdl.synthesis import mapping_script
-from hdl.timing import ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
 from hdl.unit import Unit
-from hdl.verilog import convert, run_tool
 
 # of the installed Yosys, in ps
 TO_Q, SETUP = 219, 268

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.axi import Axi, AxiFormat
-from hdl.dram import DramFifo, dram_store
-from hdl.dram_model import dram_model
-from hdl.engine.scalar import Scalar
-from hdl.engine.update import PIPELINE, RESULTS, update_outside
+from hdl.convert.verilog import check_yosys, convert, subblocks
+from hdl.dram.axi import Axi, AxiFormat
+from hdl.dram.store import DramFifo, dram_store
+from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.weights.update import PIPELINE, RESULTS, update_outside
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.base import Home, Tile, to_beats
-from hdl.layers.update import MASTER_EXTRA, Update
+from hdl.layers.wiring.update import MASTER_EXTRA, Update
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
+from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
-from hdl.verilog import check_yosys, convert, subblocks
 from tests.layer_support import Case, assert_equal_bits, design_of, elaborate, make_case, simulate
 
 # with state on chip, and with state from outside

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.convert.netlist import Direction, Identifier, Instance, Module, PortDecl, Wire, instantiate
+from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool, write_image
 from hdl.errors import ConversionError, ToolError, ToolMissing
 from hdl.memory import simple_dual_port
-from hdl.netlist import Direction, Identifier, Instance, Module, PortDecl, Wire, instantiate
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
-from hdl.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool, write_image
 
 
 class Mode(Enum):

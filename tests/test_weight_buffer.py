@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.convolution import result_places
-from hdl.engine.requantise import delay_line
-from hdl.engine.weight_buffer import READ_LATENCY, weight_buffer
+from hdl.convert.verilog import check_yosys, compile_icarus, lint_verilog
+from hdl.engine.arithmetic.requantise import delay_line
+from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
+from hdl.engine.window.convolution import result_places
 from hdl.memory import address_width
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.streams import queue
-from hdl.verilog import check_yosys, compile_icarus, lint_verilog
 
 WIDTH = 12
 # words that may wait behind the buffer

@@ -23,12 +23,12 @@ from dagtrain.emission.links import axi_stream_signals, link_word
 from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, MemoryRecord
 from dagtrain.emission.memory import axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
-from hdl.axi import FORWARD, Axi
-from hdl.bench import stream_player, stream_recorder
-from hdl.dram_model import dram_model
-from hdl.link import LinkFormat
-from hdl.link_model import link_switch
-from hdl.netlist import Direction, PortDecl
+from hdl.convert.netlist import Direction, PortDecl
+from hdl.dram.axi import FORWARD, Axi
+from hdl.link.units import LinkFormat
+from hdl.simulate.models.dram import dram_model
+from hdl.simulate.models.host import stream_player, stream_recorder
+from hdl.simulate.models.link import link_switch
 from hdl.stream import Stream
 
 

@@ -28,10 +28,10 @@ from dagtrain.executor import Executor, Mode
 from dagtrain.files import write_text
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress
+from hdl.convert.verilog import write_image
 from hdl.fixed import IntArray
 from hdl.layers.base import to_beats
 from hdl.tensor import Port
-from hdl.verilog import write_image
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 

@@ -27,14 +27,14 @@ from dagtrain.emission.modules import ModuleLibrary, StreamModule
 from dagtrain.files import write_text
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress
+from hdl.cache import code_hash
+from hdl.convert.netlist import Direction
+from hdl.convert.verilog import VerilogModule
 from hdl.layers.base import Layer, to_beats
-from hdl.netlist import Direction
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.design import cache_folder
-from hdl.sources import code_hash
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
-from hdl.verilog import VerilogModule
 
 SCHEMA_VERSION = 1
 # an engine that multiplies in less of its slots than this gets a reason

@@ -22,8 +22,8 @@ from myhdl import Signal, intbv
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.device import instance_name
 from dagtrain.emission.manifest import COMMAND, MANIFEST
+from hdl.convert.netlist import Direction, PortDecl
 from hdl.errors import DagtrainError
-from hdl.netlist import Direction, PortDecl
 from hdl.simulate import Design, Run, StreamPort
 from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
 from hdl.simulate.drivers import Bench
@@ -133,7 +133,7 @@ def emitted_layer(emitted: Path, node: str) -> EmittedModule:
         known = sorted(name for device in devices for name in device.manifest.nodes)
         raise DagtrainError(f"no device of {emitted} has a layer {node!r}; there are {', '.join(known)}")
     paths = {path.stem: path for path in home.sources}
-    # as `hdl.netlist` writes an instance
+    # as `hdl.convert.netlist` writes an instance
     instance = re.compile(rf"^(\w+)(?: #\(\n(?:    [^\n]*\n)*\))? {instance_name(node)} \($", re.MULTILINE)
     found = instance.search(paths[home.manifest.top].read_text())
     if not found or found[1] not in paths:

@@ -13,7 +13,7 @@ from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, 
 from dagtrain.cosim.watch import Watch, watch_text
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.modules import verilog_name
-from hdl.netlist import Direction, PortDecl
+from hdl.convert.netlist import Direction, PortDecl
 
 # where the handshakes of all streams are told when nothing moves: top, net, valid and ready a line
 STREAMS_FILE = "streams.txt"

@@ -9,7 +9,7 @@ from dagtrain.cosim.watch import Watched
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import ContentsRecord
 from dagtrain.emission.memory import MemoryModel
-from hdl.axi import AxiFormat
+from hdl.dram.axi import AxiFormat
 
 # the outermost module, with which all names of modules of the bench begin, and the module of all FPGAs
 BENCH = "dagtrain_bench"

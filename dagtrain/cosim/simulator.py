@@ -9,9 +9,9 @@ from enum import Enum
 from pathlib import Path
 
 from dagtrain.cosim.outermost import STREAMS_FILE
+from hdl.convert.verilog import run_tool
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
-from hdl.verilog import run_tool
 
 MAIN = Path(__file__).with_name("bench_main.cpp")
 

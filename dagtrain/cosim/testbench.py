@@ -31,15 +31,15 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.executor import Executor, Mode
 from dagtrain.ir import Graph
 from dagtrain.progress import Progress, Silent
+from hdl.convert.netlist import Direction, Module
+from hdl.convert.verilog import write_image
 from hdl.errors import DeadlockError
 from hdl.fixed import IntArray
 from hdl.layers.base import to_beats
-from hdl.netlist import Direction, Module
 from hdl.simulate import Design, cache_folder
 from hdl.simulate.cosimulation import CosimulationProgram, Engine, one_core
 from hdl.simulate.drivers import Bench as Drivers
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
-from hdl.verilog import write_image
 
 # intervals of the pipeline that a frame may take with stalls before the testbench gives up
 SLACK = 4

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dagtrain.emission.modules import StreamModule
-from hdl.netlist import Direction, Instance, Module, PortDecl, Value, Wire, instantiate
+from hdl.convert.netlist import Direction, Instance, Module, PortDecl, Value, Wire, instantiate
 
 
 @dataclass

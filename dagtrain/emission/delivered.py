@@ -20,7 +20,7 @@ from dagtrain.emission.manifest import (
     PortRecord,
     read_manifest,
 )
-from hdl.netlist import Direction
+from hdl.convert.netlist import Direction
 
 _MODULE = re.compile(r"^\s*module\s+(\w+)", re.MULTILINE)
 _TOP_PORT = re.compile(r"^\s*(input|output) wire (?:\[(\d+):0\] )?(\w+)", re.MULTILINE)

@@ -14,8 +14,8 @@ from dagtrain.passes.buffers import fifo_beats
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
-from hdl.link import LinkFormat
-from hdl.parts import DEFAULT_PARTS, Part
+from hdl.link.units import LinkFormat
+from hdl.parts.part import DEFAULT_PARTS, Part
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph, Node, is_delayed
 from dagtrain.passes.buffers import REGISTER_BEATS
-from hdl.layers.fork import Fork
-from hdl.link import LinkFormat
-from hdl.netlist import Direction, Identifier, Module
+from hdl.convert.netlist import Direction, Identifier, Module
+from hdl.layers.wiring.fork import Fork
+from hdl.link.units import LinkFormat
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 

@@ -1,6 +1,6 @@
 """The network port of an FPGA: every stream that leaves or enters gets its number, its credits and its place.
 
-Structure of a port (units of `hdl.link`)::
+Structure of a port (units of `hdl.link.units`)::
 
     egress streams ─▶ Egress ─┐
                               ├─▶ Merge chain ─▶ AXI4-Stream transmit port
@@ -19,8 +19,18 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.ir import Graph
 from dagtrain.passes.buffers import REGISTER_BEATS
-from hdl.link import Drain, Egress, Ingress, LinkFormat, Merge, Split, elements_per_word, merges_passed, wire_words
-from hdl.netlist import Direction
+from hdl.convert.netlist import Direction
+from hdl.link.units import (
+    Drain,
+    Egress,
+    Ingress,
+    LinkFormat,
+    Merge,
+    Split,
+    elements_per_word,
+    merges_passed,
+    wire_words,
+)
 from hdl.tensor import Port
 from hdl.unit import Unit
 

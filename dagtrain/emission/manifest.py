@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hdl.axi import AxiFormat
-from hdl.dram import DramFifo
+from hdl.convert.netlist import Direction
+from hdl.dram.axi import AxiFormat
+from hdl.dram.store import DramFifo
 from hdl.errors import DagtrainError
-from hdl.link import LinkFormat
-from hdl.netlist import Direction
+from hdl.link.units import LinkFormat
 
 # raised whenever the meaning of the file changes
 MANIFEST_SCHEMA = 3

@@ -1,6 +1,6 @@
 """The memory port of an FPGA: what lies in DRAM, where, and the AXI4 master that all of it shares.
 
-Structure (units of `hdl.dram` and `hdl.axi`)::
+Structure (units of `hdl.dram.store` and `hdl.dram.axi`)::
 
     producer ─▶ DramFifo ─▶ consumer        a stash, or a shortcut that waits for the long way
     update ─▶ DramFifo ─▶ conv              the next version of weights, until the one in use is out (`Layer.parked`)
@@ -22,12 +22,12 @@ from typing import Any
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import unit_module
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
-from hdl.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, AxiMerge
-from hdl.dram import DramFifo, DramReplay, DramUnit
+from hdl.convert.netlist import Direction
+from hdl.dram.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, AxiMerge
+from hdl.dram.store import DramFifo, DramReplay, DramUnit
 from hdl.errors import DagtrainError
 from hdl.layers.base import Ring
-from hdl.link import elements_per_word, wire_words
-from hdl.netlist import Direction
+from hdl.link.units import elements_per_word, wire_words
 from hdl.recipe import Recipe
 from hdl.tensor import Port
 
@@ -146,7 +146,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryModel:
-    """The memory behind each port in a co-simulation; see `hdl.dram_model`."""
+    """The memory behind each port in a co-simulation; see `hdl.simulate.models.dram`."""
 
     latency_cycles: int = 40
     # the memory moves `words` words in `cycles` cycles, reads and writes together

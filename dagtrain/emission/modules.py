@@ -18,14 +18,14 @@ from typing import Any
 from myhdl import Signal
 
 from dagtrain.files import write_text
-from hdl.elaboration import forgotten_signals
+from hdl.cache import code_hash
+from hdl.convert.netlist import VERILOG_KEYWORDS, Direction, PortDecl
+from hdl.convert.verilog import Image, VerilogModule, convert, port_signals
+from hdl.elaboration.patches import forgotten_signals
+from hdl.elaboration.processes import in_processes
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
-from hdl.netlist import VERILOG_KEYWORDS, Direction, PortDecl
-from hdl.processes import in_processes
-from hdl.sources import code_hash
 from hdl.stream import Stream
-from hdl.verilog import Image, VerilogModule, convert, port_signals
 
 # builds a block from (clk, rst, streams by name)
 Builder = Callable[[Any, Any, Mapping[str, Stream]], Any]

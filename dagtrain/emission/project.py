@@ -34,8 +34,8 @@ from dagtrain.emission.manifest import (
 from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, Held
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
-from hdl.netlist import Module
-from hdl.verilog import LINT, VerilogModule, lint_verilog, run_tool, write_image, write_sparse_image
+from hdl.convert.netlist import Module
+from hdl.convert.verilog import LINT, VerilogModule, lint_verilog, run_tool, write_image, write_sparse_image
 
 # what the host loads into DRAM before the first frame
 MEMORY_IMAGE = "dram.mem"
@@ -119,7 +119,7 @@ def _lint_once(sources: Sequence[Path], top: str, known: Path, verilator: str) -
 
 
 def module_head(text: str) -> str:
-    """Name, parameters and ports of a module as `hdl.verilog.convert` writes it, without what is inside."""
+    """Name, parameters and ports of a module as `hdl.convert.verilog.convert` writes it, without what is inside."""
     start, end = text.index("module "), text.index(");\n") + len(");\n")
     ports = re.findall(r"^(?:input|output)\b[^;\n]*;$", text, re.MULTILINE)
     return "\n".join([text[start:end], *ports, "endmodule", ""])

@@ -18,12 +18,12 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.ir import Graph, Node
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.progress import Progress
+from hdl.convert.verilog import VerilogModule
+from hdl.costs.estimate import Estimator
+from hdl.costs.resources import Resources, fit
+from hdl.costs.synthesis import FABRIC, compare, longest_path, synthesise
 from hdl.errors import DagtrainError, ToolError, ToolMissing, ToolTimeout
-from hdl.estimate import Estimator
-from hdl.parts import part
-from hdl.resources import Resources, fit
-from hdl.synthesis import FABRIC, compare, longest_path, synthesise
-from hdl.verilog import VerilogModule
+from hdl.parts.part import part
 
 # cycles a frame where neither the user nor a plan says how to fold
 DEFAULT_CYCLES = 4096

@@ -43,8 +43,8 @@ from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
 from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer
+from hdl.costs.estimate import Estimator
 from hdl.errors import DagtrainError
-from hdl.estimate import Estimator
 from placement.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.deadline import Deadline, Ended
 from placement.instance import instance_from_json, instance_to_json

@@ -28,8 +28,8 @@ from dagtrain.planning.planner import Planner
 from dagtrain.progress import Progress, Silent
 from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
+from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
-from hdl.estimate import Estimator
 from placement.cluster import Cluster, ClusterDevice
 from placement.deadline import Deadline
 from placement.search import SearchOptions

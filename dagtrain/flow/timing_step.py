@@ -1,4 +1,4 @@
-"""`dagtrain timing`: the slowest paths of emitted modules and of whole device tops (`hdl.timing`), beside limits."""
+"""`dagtrain timing`: the slowest paths of emitted modules and device tops (`hdl.costs.timing`), beside limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
-from hdl.cell_delays import CellDelays
+from hdl.costs.cell_delays import CellDelays
+from hdl.costs.timing import NET_PS, ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
 from hdl.errors import DagtrainError
 from hdl.simulate.design import cache_folder
-from hdl.timing import NET_PS, ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
 
 # modules that a path of ready signals may enter
 READY_MODULES = 2

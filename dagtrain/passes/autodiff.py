@@ -13,9 +13,9 @@ from typing import Any
 
 from dagtrain.ir import Graph, GraphError, Node, Stage, verify
 from dagtrain.passes.formats import propagate_formats
-from hdl.layers.add import Add
 from hdl.layers.base import Layer
-from hdl.layers.update import Update
+from hdl.layers.pointwise.add import Add
+from hdl.layers.wiring.update import Update
 from hdl.random_bits import stable_id
 from hdl.recipe import Recipe
 from hdl.tensor import Kind

@@ -9,10 +9,11 @@ frames nobody waits, and there remain the rests of gradient engines while their 
 single version of their weights while they load the next one.
 
 So a batch's cycles follow from when everything happens, which `batch_time` finds frame by frame, node by node, by the
-recurrence of `hdl.passage`: in topological order along all edges but the delayed ones, since the weights of frame t
-come of earlier frames.  Along an edge everything is later by the cycles of its FIFO, or of the network.  Nothing waits
-for room in a FIFO, so what is faster than the slowest engine runs ahead of it; in the long run all of them are held to
-its pace, so the batch takes as long as it does where it takes longest.  The recurrence goes on until that repeats.
+recurrence of `hdl.layers.passage`: in topological order along all edges but the delayed ones, since the weights of
+frame t come of earlier frames.  Along an edge everything is later by the cycles of its FIFO, or of the network.
+Nothing waits for room in a FIFO, so what is faster than the slowest engine runs ahead of it; in the long run all of
+them are held to its pace, so the batch takes as long as it does where it takes longest.  The recurrence goes on until
+that repeats.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from fractions import Fraction
 import numpy as np
 
 from dagtrain.ir import Graph, Node, is_delayed
-from hdl.link import elements_per_word
-from hdl.passage import LONG_AGO, Flow, Passage
+from hdl.layers.passage import LONG_AGO, Flow, Passage
+from hdl.link.units import elements_per_word
 from hdl.recipe import Recipe
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind

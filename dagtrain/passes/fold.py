@@ -10,7 +10,7 @@ import networkx as nx
 from dagtrain.ir import Graph, Node
 from hdl.errors import FoldingError
 from hdl.layers.base import Tile
-from hdl.parts import DEFAULT_PARTS, Part
+from hdl.parts.part import DEFAULT_PARTS, Part
 
 
 def fold_graph(

@@ -13,7 +13,7 @@ from dataclasses import replace
 import networkx as nx
 
 from dagtrain.ir import Graph, Node, Stage, verify
-from hdl.layers.fork import Fork
+from hdl.layers.wiring.fork import Fork
 
 SUFFIX = ".relay"
 

@@ -18,9 +18,9 @@ from itertools import pairwise
 from dagtrain.ir import Graph, GraphError, Node, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
-from hdl.layers.add import Add
 from hdl.layers.base import Layer
-from hdl.layers.concat import Concat, Split
+from hdl.layers.pointwise.add import Add
+from hdl.layers.wiring.concat import Concat, Split
 
 PART, JOIN, CUT, SUM = "_part", "_join", "_cut", "_sum"
 INPUTS = "inputs"

@@ -16,10 +16,10 @@ from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays, relayed_edges
 from dagtrain.passes.memory_home import move_memories
-from hdl.axi import AxiFormat
+from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.base import Home
-from hdl.parts import DEFAULT_PARTS, Part, part
+from hdl.parts.part import DEFAULT_PARTS, Part, part
 from placement.cluster import Cluster
 from placement.plan import Plan
 

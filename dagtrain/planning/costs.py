@@ -1,6 +1,6 @@
 """What building a node costs: its engine, the FIFO in front of each sink, link units, DRAM units.
 
-Every number is read off an elaborated circuit (`hdl.estimate`).
+Every number is read off an elaborated circuit (`hdl.costs.estimate`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.schedule import schedule
 from dagtrain.planning.choices import Choice
-from hdl.axi import AxiMerge
-from hdl.dram import DramUnit
+from hdl.costs.estimate import Circuit, Contents, Wanted
+from hdl.costs.resources import Resources, Usage, fit
+from hdl.dram.axi import AxiMerge
+from hdl.dram.store import DramUnit
 from hdl.errors import FoldingError
-from hdl.estimate import Circuit, Contents, Wanted
 from hdl.layers.base import Home, Layer, Tile
-from hdl.link import Egress, Ingress, LinkFormat, Merge, Split
-from hdl.parts import Part
-from hdl.resources import Resources, Usage, fit
+from hdl.link.units import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.parts.part import Part
 from hdl.stream import Stream
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port

@@ -21,10 +21,10 @@ import numpy as np
 from dagtrain.ir import Node
 from dagtrain.passes.fold import weight_groups
 from dagtrain.planning.prices import PricedLevel, Prices
+from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
 from hdl.layers.base import Home, Layer, Tile, divisors
-from hdl.parts import Part
-from hdl.resources import Resources, fit
+from hdl.parts.part import Part
 from placement.deadline import Deadline
 from placement.instance import Configuration, Instance
 from placement.plan import Bound

@@ -29,8 +29,8 @@ from dagtrain.planning.rate import plan_time, with_rate
 from dagtrain.planning.results import Planned, Searched, Start, faster, with_any_bound, with_bound
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
+from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
-from hdl.estimate import Estimator
 from hdl.layers.base import Home
 from hdl.tensor import Kind
 from placement.cluster import Cluster

@@ -18,12 +18,12 @@ from dagtrain.planning.choices import dram_format
 from dagtrain.planning.costs import LevelCosts, Offer, PortCosts
 from dagtrain.progress import Progress
 from dagtrain.summary import base_layer
+from hdl.costs.estimate import Circuit, Estimator, Wanted
+from hdl.costs.resources import Usage
 from hdl.errors import FoldingError
-from hdl.estimate import Circuit, Estimator, Wanted
 from hdl.layers.base import Home
-from hdl.link import wire_words
-from hdl.parts import Part
-from hdl.resources import Usage
+from hdl.link.units import wire_words
+from hdl.parts.part import Part
 from placement.cluster import Cluster
 from placement.deadline import Deadline
 from placement.instance import Configuration, Instance, Item, Link, pareto

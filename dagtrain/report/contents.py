@@ -9,7 +9,7 @@ from typing import Any
 from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.summary import Summary
-from hdl.parts import Part
+from hdl.parts.part import Part
 from placement.plan import DeviceUse, Plan
 
 # an engine that multiplies in less of its slots than this is said to wait for something

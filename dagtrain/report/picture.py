@@ -14,7 +14,7 @@ from html import escape
 
 from dagtrain.ir import Graph, Node
 from dagtrain.summary import base_layer
-from hdl.layers.fork import Fork
+from hdl.layers.wiring.fork import Fork
 from hdl.tensor import Kind
 
 NODE_WIDTH = 96

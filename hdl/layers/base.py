@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from hdl.fixed import Fixed, FloatArray, IntArray
-from hdl.parts import DEFAULT_PARTS, Part
+from hdl.parts.part import DEFAULT_PARTS, Part
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port
@@ -63,7 +63,7 @@ class Ring:
     """Data that a layer keeps outside: it sends them out, and gets them back in the same order, tensor by tensor.
 
     Its two ports stand beside those of the graph; between them belongs a FIFO of at least ``capacity`` tensors, such
-    as a `hdl.dram.DramFifo`."""
+    as a `hdl.dram.store.DramFifo`."""
 
     # of the memory image, if it starts with contents
     name: str
@@ -249,7 +249,7 @@ class Layer(ABC):
 
     @property
     def replayed(self) -> tuple[str, ...]:
-        """Per-batch sinks that want the version of each frame once a frame (see `hdl.dram.DramReplay`)."""
+        """Per-batch sinks that want the version of each frame once a frame (see `hdl.dram.store.DramReplay`)."""
         return ()
 
     @property
@@ -288,7 +288,7 @@ class Layer(ABC):
         return 4
 
     def latency_cycles(self, source: str) -> int:
-        """As `pipeline_cycles`, but of one source and what it takes, not at most: `hdl.passage` rests on it.
+        """As `pipeline_cycles`, but of one source and what it takes, not at most: `hdl.layers.passage` rests on it.
 
         Of a source that gives a tensor a batch, from the last input of the batch to the first beat."""
         del source

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hdl.engine.walk import Axis, Walk
+from hdl.engine.window.walk import Axis, Walk
 from hdl.errors import ShapeError
 from hdl.layers.base import Layer
-from hdl.layers.patches import Window
+from hdl.layers.conv.patches import Window
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ run = run_streams(Backend.VERILATOR, design, {"x": beats}, {"y": len(beats)}, se
 run.outputs["y"], run.fire_cycles["y"], run.cycles
 """
 
-from hdl.netlist import Direction
+from hdl.convert.netlist import Direction
 from hdl.simulate.design import Backend, Design, Run, StreamPort, cache_folder
 from hdl.simulate.run import check_no_x, run_streams
 

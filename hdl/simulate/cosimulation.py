@@ -23,11 +23,11 @@ from typing import Any
 
 import myhdl
 
+from hdl.convert.netlist import Direction, PortDecl
+from hdl.convert.verilog import run_tool
 from hdl.errors import ToolError
-from hdl.netlist import Direction, PortDecl
 from hdl.simulate.icarus import check_message_size, vpi_module
 from hdl.simulate.verilator import compile_verilog
-from hdl.verilog import run_tool
 
 BRIDGE = Path(__file__).with_name("myhdl_bridge.cpp")
 

@@ -9,9 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from hdl.convert.netlist import Direction
+from hdl.convert.verilog import VerilogModule, convert, port_signals
 from hdl.errors import ConversionError
-from hdl.netlist import Direction
-from hdl.verilog import VerilogModule, convert, port_signals
 
 Beats = Sequence[int]
 

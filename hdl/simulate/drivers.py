@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from hdl.checker import StreamChecker
 from hdl.errors import ContractViolation, DeadlockError
 from hdl.simulate.design import Design, Run
+from hdl.streams.checker import StreamChecker
 
 # clock edges with reset high at the start of every run
 RESET_CYCLES = 4

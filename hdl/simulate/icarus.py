@@ -17,12 +17,12 @@ from typing import Any
 
 import myhdl
 
+from hdl.convert.netlist import Direction, PortDecl
+from hdl.convert.verilog import VerilogModule, run_tool, write_image
 from hdl.errors import ContractViolation, DeadlockError, ToolError, ToolMissing
-from hdl.netlist import Direction, PortDecl
 from hdl.simulate.design import Design, Run, cache_folder
 from hdl.simulate.drivers import Bench, check_names, deadlock
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
-from hdl.verilog import VerilogModule, run_tool, write_image
 
 # characters of one message of MyHDL's VPI, in one direction; a longer one is cut and crashes
 VPI_MESSAGE = 4096

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hdl.convert.netlist import Direction
+from hdl.convert.verilog import VERILATOR_UNROLL, WAIVERS, VerilogModule, run_tool, write_image
 from hdl.errors import ContractViolation, DeadlockError, ToolError
-from hdl.netlist import Direction
 from hdl.simulate.design import Design, Run, StreamPort, cache_folder
 from hdl.simulate.drivers import deadlock
-from hdl.verilog import VERILATOR_UNROLL, WAIVERS, VerilogModule, run_tool, write_image
 
 _HARNESS = Path(__file__).with_name("harness.cpp")
 # seconds a build may take

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dagtrain.ir import Graph, Node, Stage, verify
 from hdl.errors import DagtrainError
-from hdl.layers.host import HostInput
-from hdl.layers.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 from importers.onnx.context import Lost, Lowering, Value, is_vector
 from importers.onnx.handlers import HANDLERS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdl.layers.add import Add
-from hdl.layers.bias import Bias
+from hdl.layers.pointwise.add import Add
+from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hdl.layers.concat import Concat
+from hdl.layers.wiring.concat import Concat
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode

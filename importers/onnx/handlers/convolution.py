@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hdl.layers.bias import Bias
-from hdl.layers.conv import Conv
-from hdl.layers.depthwise import DepthwiseConv
+from hdl.layers.conv.dense import Conv
+from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.handlers.windows import read_window

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 
 from hdl.fixed import FloatArray
-from hdl.layers.bias import Bias
-from hdl.layers.gemm import gemm
+from hdl.layers.conv.gemm import gemm
+from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode

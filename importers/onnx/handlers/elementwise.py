@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hdl.layers.dropout import Dropout
-from hdl.layers.relu import Relu
+from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.relu import Relu
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hdl.layers.online_norm import OnlineNorm
+from hdl.layers.norm.online_norm import OnlineNorm
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdl.layers.global_average_pool import GlobalAveragePool
-from hdl.layers.max_pool import MaxPool
+from hdl.layers.pool.global_average_pool import GlobalAveragePool
+from hdl.layers.pool.max_pool import MaxPool
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.handlers.windows import read_window, rounded_up

@@ -1,0 +1,448 @@
+"""MyHDL blocks to Verilog modules: one flat module for a block, the same text for the same block.
+
+What MyHDL's own ``convert`` leaves open is decided here:
+
+* The block isn't elaborated a second time; names of instances come from their position, labels are counted
+  afresh for each conversion, and no date or path is written: converting twice gives the same text.
+  (MyHDL numbers instances over the life of the process.)
+* Ports are every signal among the arguments: signals, interfaces such as `hdl.stream.Stream`, and lists of
+  interfaces (``ys[1].valid`` becomes ``ys1_valid``).
+* An unused port or an unread signal is fine; any other warning of MyHDL is an error.
+* A memory of few words carries the attribute ``ramstyle = "MLAB"`` (`hdl.memory.LOGIC_MEMORY_WORDS`).
+* A memory with a public name (``image=``) starts from the file in the parameter ``INIT_<name>``; nothing
+  of its contents is in the text, so one module serves for all weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import myhdl
+from myhdl import EnumType
+from myhdl._always import _Always
+from myhdl._block import _Block
+from myhdl._extractHierarchy import _memInfoMap
+from myhdl._instance import _Instantiator
+from myhdl._ShadowSignal import _ShadowSignal
+from myhdl._Signal import _Signal, _WaiterList
+from myhdl.conversion import _misc, _toVerilog
+
+from hdl.convert.netlist import VERILOG_KEYWORDS, Direction, PortDecl
+from hdl.errors import ConversionError, ToolError, ToolMissing, ToolTimeout
+from hdl.memory import LOGIC_MEMORY_WORDS, simple_dual_port
+
+
+@dataclass(frozen=True)
+class Image:
+    """A memory whose contents are loaded from a file: parameter `parameter` names a ``$readmemh`` file."""
+
+    # public name, given as ``image=`` to the memory
+    name: str
+    # the Verilog array
+    memory: str
+    # words
+    depth: int
+    # bits of a word
+    width: int
+
+    @property
+    def parameter(self) -> str:
+        """The Verilog parameter that names the file."""
+        return f"INIT_{self.name}"
+
+
+@dataclass(frozen=True)
+class VerilogModule:
+    """One flat Verilog module."""
+
+    name: str
+    text: str
+    ports: tuple[PortDecl, ...]
+    images: Mapping[str, Image]
+
+    def write(self, folder: Path) -> Path:
+        """Write ``<folder>/<name>.v`` and return its path."""
+        path = folder / f"{self.name}.v"
+        path.write_text(self.text)
+        return path
+
+
+def write_image(path: Path, words: Sequence[int], width: int) -> None:
+    """A ``$readmemh`` file: one word of ``width`` bits a line, address 0 first."""
+    digits = (width + 3) // 4
+    path.write_text("".join(f"{word:0{digits}x}\n" for word in words))
+
+
+def write_sparse_image(path: Path, parts: Sequence[tuple[int, Sequence[int]]], width: int) -> None:
+    """A ``$readmemh`` file of parts (first address, words); what lies between them is left as it is."""
+    digits = (width + 3) // 4
+    lines = (f"@{at:x}\n" + "".join(f"{word:0{digits}x}\n" for word in words) for at, words in parts)
+    path.write_text("".join(lines))
+
+
+def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
+    """The Verilog module of an elaborated block; the block must not be under simulation.
+
+    Raises `ConversionError`, with everything `hdl.convert.lint` finds or the words of MyHDL, when the Verilog would
+    not mean what the block means.  ``lint=False`` is for tests of the lint.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in VERILOG_KEYWORDS:
+        raise ConversionError(f"{name!r} is no name for a Verilog module")
+    if lint:
+        _lint(block, name)
+    _prepare(block)
+    ports = port_signals(block, name)
+    memories = _image_blocks(block, name)
+    small = _logic_memories(block)
+    raw, declared, arrays = _run_myhdl(block, name, ports, [*memories.values(), *small])
+    images = {image: Image(image, arrays[id(sub)], *_shape(sub)) for image, sub in memories.items()}
+    text = _postprocess(raw, name, images, [arrays[id(sub)] for sub in small])
+    return VerilogModule(name, text, declared, images)
+
+
+def _lint(block: Any, name: str) -> None:
+    from hdl.convert.lint import lint
+
+    findings = lint(block)
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings)
+        raise ConversionError(f"{name}: Verilog would differ from MyHDL in {len(findings)} place(s):\n{listed}")
+
+
+# ----------------------------------------------------------------------------------------- preparation
+
+
+def subblocks(block: Any) -> Iterator[Any]:
+    """The block and all blocks below it, in elaboration order."""
+    yield block
+    for sub in block.subs:
+        if isinstance(sub, _Block):
+            yield from subblocks(sub)
+
+
+def _prepare(block: Any) -> None:
+    """Bring the marks that conversion reads into the state just after elaboration, and fix the names."""
+    for sub in subblocks(block):
+        for signal in sub.sigdict.values():
+            signal._clear()
+            signal._used = False
+        for memory in sub.memdict.values():
+            memory.name = memory._driven = None
+            memory._read = memory._used = False
+            _memInfoMap[id(memory.mem)] = memory
+            for signal in memory.mem:
+                signal._clear()
+                signal._used = False
+    for sub in subblocks(block):
+        counts: dict[str, int] = {}
+        for child in sub.subs:
+            if isinstance(child, _Block):
+                function = child.func.__name__
+                child.name = child.__name__ = f"{function}{counts.get(function, 0)}"
+                counts[function] = counts.get(function, 0) + 1
+            elif isinstance(child, _Instantiator):
+                _mark_used(sub, child)
+
+
+def _mark_used(block: Any, generator: Any) -> None:
+    for signal in generator.sigdict.values():
+        signal._markUsed()
+    for name, members in generator.losdict.items():
+        memory = block.memdict.get(name) or _memInfoMap[id(members)]
+        memory._used = True
+        for signal in members:
+            signal._markUsed()
+    if isinstance(generator, _Always):
+        for item in generator.senslist:
+            signal = item.sig if isinstance(item, _WaiterList) else item
+            signal._read = signal._used = True
+
+
+def port_signals(block: Any, name: str) -> dict[str, Any]:
+    """Port names and signals of the arguments, in their order."""
+    signature = inspect.signature(block.func)
+    bound = signature.bind(*block.args, **block.kwargs)
+    found: dict[str, Any] = {}
+    for argument, value in bound.arguments.items():
+        kind = signature.parameters[argument].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            for key, item in value.items():
+                _expand(key, item, found, set())
+        else:
+            _expand(argument, value, found, set())
+    by_signal: dict[int, str] = {}
+    for port, signal in found.items():
+        if isinstance(signal, _ShadowSignal):
+            raise ConversionError(f"{name}: port {port} is a slice of another signal; give a signal of its own")
+        if id(signal) in by_signal:
+            raise ConversionError(f"{name}: ports {by_signal[id(signal)]} and {port} are the same signal")
+        by_signal[id(signal)] = port
+    return found
+
+
+def _expand(name: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:
+    if isinstance(value, _Signal):
+        if name in found:
+            raise ConversionError(f"two ports are named {name}")
+        found[name] = value
+        return
+    plain = (str, bytes, int, float, type, EnumType, Enum, myhdl.intbv)
+    if value is None or isinstance(value, plain) or callable(value) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, list | tuple):
+        if any(isinstance(item, _Signal) for item in value):
+            raise ConversionError(f"port {name} is a list of signals; use one flat vector or a list of interfaces")
+        for index, item in enumerate(value):
+            _expand(f"{name}{index}", item, found, seen)
+        return
+    attributes = dict(getattr(value, "__dict__", {}))
+    for cls in type(value).__mro__:
+        for slot in getattr(cls, "__slots__", ()):
+            if isinstance(getattr(value, slot, None), _Signal):
+                raise ConversionError(f"port {name}: {cls.__name__}.{slot} is in __slots__; MyHDL would lose it")
+    for attribute, item in attributes.items():
+        _expand(f"{name}_{attribute}", item, found, seen)
+
+
+def _image_blocks(block: Any, name: str) -> dict[str, Any]:
+    """Memories with a public name."""
+    found: dict[str, Any] = {}
+    for sub in subblocks(block):
+        image = sub.kwargs.get("image")
+        if image is None:
+            continue
+        if not re.fullmatch(r"\w+", image):
+            raise ConversionError(f"{name}: memory image {image!r} must consist of letters, digits and _")
+        if image in found:
+            raise ConversionError(f"{name}: two memories are named {image!r}; number them")
+        found[image] = sub
+    return found
+
+
+def _array(memory_block: Any) -> Any:
+    return memory_block.memdict["mem"]
+
+
+def _shape(memory_block: Any) -> tuple[int, int]:
+    memory = _array(memory_block)
+    return memory.depth, memory.elObj._nrbits
+
+
+def _logic_memories(block: Any) -> list[Any]:
+    """Memories made of logic."""
+    memories = [sub for sub in subblocks(block) if sub.func.__name__ == simple_dual_port.__name__]
+    return [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
+
+
+# ------------------------------------------------------------------------------------------ conversion
+
+# warnings of MyHDL that are no trouble
+_HARMLESS = (_misc._error.UnusedPort, _misc._error.UnreadSignal, _misc._error.OutputPortRead)
+
+
+class _KeptText(io.StringIO):
+    """A file in memory that can be read after it was closed."""
+
+    def close(self) -> None:
+        """Keep the text."""
+
+
+def _run_myhdl(
+    block: Any, name: str, ports: dict[str, Any], memories: Sequence[Any]
+) -> tuple[str, tuple[PortDecl, ...], dict[int, str]]:
+    """MyHDL's text, the ports with their directions, the array names of these memories by identity."""
+    _misc._genLabel = _misc._LabelGenerator()
+    block.argnames, block.argdict = list(ports), ports
+    block._inferInterface = lambda: None
+    declared: list[PortDecl] = []
+    names: dict[int, str] = {}
+
+    def inspect_analysis(_self: Any, _hierarchy: Any, _interface: Any, signals: Any, mems: Any, _gens: Any) -> None:
+        for port, signal in ports.items():
+            signal._name = port
+            declared.append(_port_decl(port, signal, name))
+        names.update({id(sub): _array(sub).name for sub in memories})
+        _check_names(name, [s for s in signals if s._used], [m for m in mems if m._used])
+
+    # MyHDL opens a file and leaves it open when it fails
+    file = _KeptText()
+    _toVerilog.open = lambda _path, _mode: file
+    converter = _toVerilog.toVerilog
+    hook = _toVerilog._ToVerilogConvertor._convert_filter
+    _toVerilog._ToVerilogConvertor._convert_filter = inspect_analysis
+    converter.name, converter.timescale, converter.initial_values = name, "1ns/1ps", True
+    converter.no_testbench, converter.no_myhdl_header = True, True
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            converter(block)
+            text = file.getvalue()
+    except (myhdl.ConversionError, myhdl.ToVerilogError, AssertionError, KeyError, AttributeError) as error:
+        raise ConversionError(f"{name}: MyHDL can't convert it: {type(error).__name__} {error}") from error
+    finally:
+        del _toVerilog.open
+        _toVerilog._converting = 0
+        converter._cleanup([], [])
+        converter.initial_values = False
+        _toVerilog._ToVerilogConvertor._convert_filter = hook
+        del block._inferInterface
+        _memInfoMap.clear()
+    _judge(name, caught)
+    return text, tuple(declared), names
+
+
+def _port_decl(port: str, signal: Any, module: str) -> PortDecl:
+    if signal._inList:
+        raise ConversionError(f"{module}: port {port} is also an element of a list of signals")
+    direction = Direction.OUT if signal._driven else Direction.IN
+    width = 1 if signal._type is bool else signal._nrbits
+    return PortDecl(port, width, direction, signal._min is not None and signal._min < 0)
+
+
+def _check_names(module: str, signals: list[Any], memories: list[Any]) -> None:
+    names = [signal._name for signal in signals] + [memory.name for memory in memories]
+    for found in names:
+        if found in VERILOG_KEYWORDS:
+            raise ConversionError(f"{module}: signal {found!r} has the name of a Verilog keyword; rename it")
+        if names.count(found) > 1:
+            raise ConversionError(f"{module}: two signals get the Verilog name {found!r}; rename one")
+
+
+def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
+    serious = []
+    for warning in caught:
+        text = str(warning.message).strip()
+        if isinstance(warning.message, myhdl.ToVerilogWarning) and text.startswith(_HARMLESS):
+            continue
+        if text.startswith(_misc._error.UndrivenSignal):
+            text += " (for a constant use a Python int, or drive it; or is an instance missing in the return?)"
+        serious.append(text)
+    if serious:
+        raise ConversionError(f"{name}: MyHDL warns: " + "; ".join(sorted(set(serious))))
+
+
+# -------------------------------------------------------------------------------------- postprocessing
+
+
+def _postprocess(raw: str, name: str, images: Mapping[str, Image], logic_memories: Sequence[str]) -> str:
+    text = re.sub(r"^\s*`timescale[^\n]*\n", "", raw, flags=re.MULTILINE)
+    for image in images.values():
+        text = _load_from_file(text, image)
+    for array in logic_memories:
+        text = _in_logic(text, array)
+    if images:
+        parameters = ",\n".join(f'    parameter {image.parameter} = ""' for image in images.values())
+        text = text.replace(f"module {name} (", f"module {name} #(\n{parameters}\n) (", 1)
+    # initial words of a memory: blocking, as other initial values are
+    words = r"^initial begin\n(?:    \w+\[\d+\] <= [^\n]*;\n)+end$"
+    text = re.sub(words, lambda found: found.group(0).replace("] <= ", "] = "), text, flags=re.MULTILINE)
+    text = "\n".join(line.rstrip() for line in text.splitlines())
+    text = re.sub(r"\n{3,}", "\n\n", text).strip()
+    return f"{text}\n"
+
+
+def _in_logic(text: str, array: str) -> str:
+    """Tell synthesis to make a memory of MLABs."""
+    declaration = rf"^(reg (?:signed )?(?:\[[^\]]*\]\s+)?{re.escape(array)} \[0:[^\]]*\];)$"
+    changed, count = re.subn(declaration, r'(* ramstyle = "MLAB" *) \1', text, flags=re.MULTILINE)
+    if count != 1:
+        raise ConversionError(f"memory {array} not found in MyHDL's text; a bug here")
+    return changed
+
+
+def _load_from_file(text: str, image: Image) -> str:
+    """Put a ``$readmemh`` in place of MyHDL's initial values of one memory."""
+    array = re.escape(image.memory)
+    declaration = rf"(reg (?:signed )?\[[^\]]*\]\s+{array} \[0:[^\]]*\];\n)"
+    loop = (
+        r"\ninitial begin: \w+\n    integer i;\n    for\(i=0; i<\d+; i=i\+1\) begin\n"
+        rf"\s*{array}\[i\] = [^\n]*\n    end\nend\n"
+    )
+    words = rf"initial begin\n(?:    {array}\[\d+\] <= [^\n]*;\n)+end"
+    load = f'\ninitial if ({image.parameter} != "") $readmemh({image.parameter}, {image.memory});\n'
+    changed, count = re.subn(
+        rf"{declaration}(?:{loop}|{words})", lambda found: found.group(1) + load.lstrip("\n"), text
+    )
+    if count != 1:
+        raise ConversionError(f"memory {image.memory} of image {image.name} not found in MyHDL's text; a bug here")
+    return changed
+
+
+# ----------------------------------------------------------------------------------------------- tools
+
+# Verilator warnings that are accepted, and why
+WAIVERS: Mapping[str, str] = {
+    "WIDTH": "MyHDL writes constants without a size; hdl.convert.lint proves that every operand is wide enough",
+    "UNUSED": "a port of the stream contract may carry nothing for a given configuration",
+    "UNDRIVEN": "bits of a memory or vector that no configuration reads",
+    "DECLFILENAME": "several modules may share a file",
+    "BLKSEQ": "local variables of a clocked process are blocking by design",
+    "VARHIDDEN": "loop variables of separate processes share names",
+}
+
+
+# Verilator can assign to arrays of registers only in loops that it unrolls; its default ends at 64 rounds
+VERILATOR_UNROLL = ("--unroll-count", "1000000", "--unroll-stmts", "100000000")
+
+
+def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout: float = 600.0) -> str:
+    """Run a tool to its end and return what it printed.
+
+    Raises `ToolMissing` if it isn't installed and `ToolError` with its output if it fails.
+    """
+    if shutil.which(str(command[0])) is None:
+        raise ToolMissing(str(command[0]))
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            _direct(words), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolTimeout(f"{words[0]} did not finish in {timeout:.0f} s: {' '.join(words)[:500]}") from error
+    if done.returncode:
+        raise ToolError(f"{words[0]} failed with {done.returncode}: {' '.join(words)[:500]}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+LINT = ("verilator", "--lint-only", "-Wall", *VERILATOR_UNROLL, *(f"-Wno-{code}" for code in WAIVERS))
+
+
+def _direct(words: list[str]) -> list[str]:
+    """Verilator's own program where the command is its Perl script, which takes ten times as long to start as that
+    takes for a small module.  As the script does, without a limit on the stack."""
+    script = shutil.which(words[0]) or ""
+    program = Path(script).with_name("verilator_bin")
+    if words[0] != "verilator" or not program.exists():
+        return words
+    return ["sh", "-c", 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"', str(program), *words[1:]]
+
+
+def lint_verilog(files: Sequence[Path], top: str) -> None:
+    """Verilator's full lint; raises `ToolError` listing every warning that isn't in `WAIVERS`."""
+    run_tool([*LINT, "--top-module", top, *files])
+
+
+def compile_icarus(files: Sequence[Path], top: str) -> None:
+    """Compile with Icarus as Verilog-2005; raises `ToolError` on an error or a warning."""
+    printed = run_tool(["iverilog", "-g2005", "-Wall", "-Wno-timescale", "-t", "null", "-s", top, *files])
+    if printed.strip():
+        raise ToolError(f"iverilog warns about {top}:\n{printed[-4000:]}")
+
+
+def check_yosys(files: Sequence[Path], top: str) -> None:
+    """Read, elaborate and check with Yosys; raises `ToolError` on an error, a failed check or a latch."""
+    read = " ".join(f'"{path}"' for path in files)
+    script = f"read_verilog {read}; hierarchy -check -top {top}; proc; flatten; opt_clean; check -assert; "
+    script += "select -assert-none t:$dlatch t:$adlatch"
+    run_tool(["yosys", "-q", "-p", script])

@@ -1,0 +1,323 @@
+"""Arithmetic on lists of signed lanes, a register or two a step; all blocks run freely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.mac import WIDEST_FACTOR, WIDEST_OF_PAIR, signed_signal
+from hdl.engine.arithmetic.scalar import Scalar
+
+# cycles of a product by a constant: of codes that fit a multiplier, and of any others
+PRODUCT_LATENCY, WIDE_PRODUCT_LATENCY = 1, 2
+# cycles of `scale_lanes` and `scale_rounded`, of such and of such codes
+SCALE_LATENCY, WIDE_SCALE_LATENCY = PRODUCT_LATENCY + 1, WIDE_PRODUCT_LATENCY + 1
+
+
+def signed_lanes(count: int, bits: int) -> list[Any]:
+    """A list of two's-complement signals."""
+    return [signed_signal(bits) for _ in range(count)]
+
+
+@block
+def split_lanes(clk: Any, vector: Any, lanes: Any, *, width: int, signed: bool = True, base: int = 0) -> Any:
+    """Registers codes of ``width`` bits, which start at bit ``base`` of a flat vector, as signed signals."""
+    count = len(lanes)
+
+    if signed:
+
+        @always(clk.posedge)
+        def split() -> None:
+            for lane in range(count):
+                lanes[lane].next = vector[base + lane * width + width : base + lane * width].signed()
+
+        return split
+
+    @always(clk.posedge)
+    def widen() -> None:
+        for lane in range(count):
+            lanes[lane].next = vector[base + lane * width + width : base + lane * width]
+
+    return widen
+
+
+@block
+def part_lanes(vector: Any, lanes: Any, *, width: int) -> Any:
+    """Signed codes of ``width`` bits of a flat vector as signals; combinational, the inverse of `join_lanes`."""
+    count = len(lanes)
+
+    @always_comb
+    def part() -> None:
+        for lane in range(count):
+            lanes[lane].next = vector[lane * width + width : lane * width].signed()
+
+    return part
+
+
+@block
+def join_lanes(lanes: Any, vector: Any) -> Any:
+    """A list of equally wide signed signals as one flat vector, lane 0 in the low bits; combinational."""
+    count, width = len(lanes), len(lanes[0])
+
+    @always_comb
+    def join() -> None:
+        for lane in range(count):
+            vector.next[lane * width + width : lane * width] = lanes[lane][width:]
+
+    return join
+
+
+@block
+def delay_vector(clk: Any, source: Any, delayed: Any, *, cycles: int) -> Any:
+    """A vector or a flag, ``cycles`` (0: a wire) later."""
+    if cycles == 0:
+
+        @always_comb
+        def wire() -> None:
+            delayed.next = source
+
+        return wire
+
+    width = len(source)
+    last = cycles - 1
+    stages = [Signal(intbv(0)[width:]) for _ in range(cycles)]
+
+    @always(clk.posedge)
+    def shift() -> None:
+        stages[0].next = source
+        for stage in range(last):
+            stages[stage + 1].next = stages[stage]
+
+    @always_comb
+    def out() -> None:
+        delayed.next = stages[last]
+
+    return shift, out
+
+
+@block
+def multiply_constant(clk: Any, codes: Any, products: Any, *, factor: int, cycles: int) -> Any:
+    """``products = codes * factor``, exactly, for a factor that isn't negative.
+
+    Codes too wide for a multiplier are multiplied in two parts; products stand in registers before they are added.
+
+    Args:
+        cycles: `PRODUCT_LATENCY` or `WIDE_PRODUCT_LATENCY`.
+    """
+    count, bits = len(codes), len(codes[0])
+    cut = WIDEST_FACTOR - 1
+    narrow = bits <= WIDEST_FACTOR or factor <= 1
+    if not narrow and (cycles == PRODUCT_LATENCY or bits > WIDEST_FACTOR + cut):
+        raise ValueError(f"codes of {bits} bits are too wide for {cycles} multipliers of {WIDEST_FACTOR} bits")
+    if cycles == PRODUCT_LATENCY:
+        return constant_products(clk, codes, products, factor=factor)
+    if narrow:
+        made = signed_lanes(count, len(products[0]))
+        return constant_products(clk, codes, made, factor=factor), register_lanes(clk, made, products)
+
+    low_codes, high_codes = signed_lanes(count, WIDEST_FACTOR), signed_lanes(count, bits - cut)
+    lows, highs = (signed_lanes(count, len(part[0]) + factor.bit_length()) for part in (low_codes, high_codes))
+    bound = 1 << (len(products[0]) - 1)
+    multiply_low = constant_products(clk, low_codes, lows, factor=factor)
+    multiply_high = constant_products(clk, high_codes, highs, factor=factor)
+
+    @always_comb
+    def cut_codes() -> None:
+        for lane in range(count):
+            low_codes[lane].next = codes[lane][cut:]
+            high_codes[lane].next = codes[lane][bits:cut].signed()
+
+    @always(clk.posedge)
+    def add() -> None:
+        low = intbv(0, min=-bound, max=bound)
+        high = intbv(0, min=-bound, max=bound)
+        for lane in range(count):
+            low[:] = lows[lane]
+            high[:] = highs[lane]
+            high[:] = high << cut
+            products[lane].next = low + high
+
+    return multiply_low, multiply_high, cut_codes, add
+
+
+@block
+def constant_products(clk: Any, codes: Any, products: Any, *, factor: int) -> Any:
+    """``products = codes * factor``, one cycle; one multiplier a lane."""
+    count = len(codes)
+    # see `multiply_lanes`; a factor of 18 bits, with its sign, fits the narrower multiplier, whatever the codes
+    if factor.bit_length() >= WIDEST_OF_PAIR:
+
+        @always(clk.posedge)
+        def multiply_wide() -> None:
+            for lane in range(count):
+                products[lane].next = factor * codes[lane]
+
+        return multiply_wide
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(count):
+            products[lane].next = codes[lane] * factor
+
+    return multiply
+
+
+@block
+def scale_lanes(clk: Any, codes: Any, scaled: Any, *, scalar: Scalar, cycles: int = SCALE_LATENCY) -> Any:
+    """`Scalar.times` on each lane: a product by a constant, then its shift.
+
+    Args:
+        cycles: `SCALE_LATENCY` or `WIDE_SCALE_LATENCY`.
+    """
+    count, bits = len(codes), len(codes[0])
+    product_bits = scalar.product_bits(bits) + 1
+    products = signed_lanes(count, product_bits)
+    right, left = max(scalar.shift, 0), max(-scalar.shift, 0)
+    out_bits = len(scaled[0])
+    bound = 1 << (max(out_bits, product_bits) - 1)
+    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=cycles - 1)
+
+    if left:
+
+        @always(clk.posedge)
+        def shift_left() -> None:
+            number = intbv(0, min=-bound, max=bound)
+            for lane in range(count):
+                number[:] = products[lane]
+                scaled[lane].next = number << left
+
+        return multiply, shift_left
+
+    @always(clk.posedge)
+    def shift_right() -> None:
+        number = intbv(0, min=-bound, max=bound)
+        for lane in range(count):
+            number[:] = products[lane]
+            scaled[lane].next = number >> right
+
+    return multiply, shift_right
+
+
+@block
+def add_lanes(clk: Any, a: Any, b: Any, sums: Any) -> Any:
+    """``sums = a + b``, one cycle."""
+    count = len(sums)
+
+    @always(clk.posedge)
+    def add() -> None:
+        for lane in range(count):
+            sums[lane].next = a[lane] + b[lane]
+
+    return add
+
+
+@block
+def subtract_lanes(clk: Any, a: Any, b: Any, differences: Any, *, a_shift: int = 0, b_shift: int = 0) -> Any:
+    """``differences = a * 2**a_shift - b * 2**b_shift``, one cycle; ``differences`` must be wide enough."""
+    count = len(differences)
+    bound = 1 << (len(differences[0]) - 1)
+    if a_shift == 0 and b_shift == 0:
+
+        @always(clk.posedge)
+        def subtract() -> None:
+            for lane in range(count):
+                differences[lane].next = a[lane] - b[lane]
+
+        return subtract
+
+    @always(clk.posedge)
+    def subtract_aligned() -> None:
+        left = intbv(0, min=-bound, max=bound)
+        right = intbv(0, min=-bound, max=bound)
+        for lane in range(count):
+            left[:] = a[lane]
+            left[:] = left << a_shift
+            right[:] = b[lane]
+            right[:] = right << b_shift
+            differences[lane].next = left - right
+
+    return subtract_aligned
+
+
+@block
+def register_lanes(clk: Any, a: Any, b: Any) -> Any:
+    """``b = a``, one cycle."""
+    count = len(a)
+
+    @always(clk.posedge)
+    def register() -> None:
+        for lane in range(count):
+            b[lane].next = a[lane]
+
+    return register
+
+
+@block
+def always_on(clk: Any, enable: Any) -> Any:
+    """The enable of a pipeline that never stalls."""
+
+    @always(clk.posedge)
+    def drive() -> None:
+        enable.next = True
+
+    return drive
+
+
+@block
+def multiply_lanes(clk: Any, a: Any, b: Any, products: Any) -> Any:
+    """``products = a * b``, one cycle; one multiplier a lane."""
+    count = len(products)
+    # Yosys takes one multiplier for factors on both sides of `WIDEST_OF_PAIR` bits only if the wider one comes first
+    wide, narrow = (a, b) if len(a[0]) >= len(b[0]) else (b, a)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(count):
+            products[lane].next = wide[lane] * narrow[lane]
+
+    return multiply
+
+
+@block
+def round_lanes(clk: Any, codes: Any, rounded: Any, *, shift: int) -> Any:
+    """`hdl.fixed.round_shift`, one cycle; ``rounded`` must be wide enough."""
+    count = len(codes)
+    width = max(len(codes[0]), len(rounded[0])) + 1
+    bound = 1 << (width - 1)
+    left = max(-shift, 0)
+
+    if shift <= 0:
+
+        @always(clk.posedge)
+        def grow() -> None:
+            number = intbv(0, min=-bound, max=bound)
+            for lane in range(count):
+                number[:] = codes[lane]
+                rounded[lane].next = number << left
+
+        return grow
+
+    half_width = shift
+    half = 1 << (shift - 1)
+
+    @always(clk.posedge)
+    def cut() -> None:
+        number = intbv(0, min=-bound, max=bound)
+        add = intbv(0, min=-bound, max=bound)
+        add[:] = intbv(half)[half_width:]
+        for lane in range(count):
+            number[:] = codes[lane]
+            number[:] = number + add
+            rounded[lane].next = number >> shift
+
+    return cut
+
+
+@block
+def scale_rounded(clk: Any, codes: Any, rounded: Any, *, scalar: Scalar) -> Any:
+    """`Scalar.rounded` on each lane, `WIDE_SCALE_LATENCY` cycles."""
+    products = signed_lanes(len(codes), scalar.product_bits(len(codes[0])) + 1)
+    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=WIDE_PRODUCT_LATENCY)
+    finish = round_lanes(clk, products, rounded, shift=scalar.shift)
+    return multiply, finish

@@ -1,0 +1,204 @@
+"""Exact sums and products of streams, and their rounding, a register after each: the hardware of `hdl.fixed.requantise`
+(to nearest, ties towards plus infinity, saturated).  Each takes no more than an adder or a multiplier between
+registers, so that none limits the clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import always_comb, block, intbv
+
+from hdl.engine.arithmetic.mac import WIDEST_FACTOR
+from hdl.engine.arithmetic.requantise import rounded_bits, saturate_codes
+from hdl.fixed import Fixed
+from hdl.stream import Stream
+from hdl.streams import join, m2s_pipe, wire
+
+
+def exact_sum(a: Fixed, b: Fixed) -> Fixed:
+    """The narrowest format that holds every sum of two codes exactly."""
+    fraction_bits = max(a.fraction_bits, b.fraction_bits)
+    integer_bits = max(a.width - a.fraction_bits, b.width - b.fraction_bits)
+    return Fixed(integer_bits + fraction_bits + 1, fraction_bits)
+
+
+def rounding_cycles(shift: int) -> int:
+    """Cycles of `round_stream`: one to round, if there is anything to round, and one to saturate."""
+    return 2 if shift > 0 else 1
+
+
+@block
+def round_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, shift: int, target: Fixed) -> Any:
+    """``lanes`` signed codes a beat of x, each times ``2**-shift`` into a code of ``target``.
+
+    Costs an adder, a comparison and two registers a lane; `rounding_cycles`, one beat a cycle."""
+    width, y_width = x.width // lanes, target.width
+    cut, grow = max(0, shift), max(0, -shift)
+    kept = rounded_bits(width, shift, target)
+    bits = kept + cut
+    bound = 1 << (bits - 1)
+    half = 1 << (cut - 1) if cut else 0
+    half_width = max(1, cut)
+    computed, rounded, codes = Stream(lanes * kept), Stream(lanes * kept), Stream(lanes * y_width)
+    first = m2s_pipe if cut else wire
+    hold = first(clk, rst, computed, rounded)
+    saturate = saturate_codes(rounded.payload, codes.payload, lanes=lanes, target=target)
+    register = m2s_pipe(clk, rst, codes, y)
+
+    if cut == 0:
+
+        @always_comb
+        def compute() -> None:
+            code = intbv(0, min=-bound, max=bound)
+            for lane in range(lanes):
+                code[:] = x.payload[lane * width + width : lane * width].signed()
+                code[:] = code << grow
+                computed.payload.next[lane * kept + kept : lane * kept] = code[bits:]
+
+    else:
+
+        @always_comb
+        def compute() -> None:
+            code = intbv(0, min=-bound, max=bound)
+            add = intbv(0, min=-bound, max=bound)
+            add[:] = intbv(half)[half_width:]
+            for lane in range(lanes):
+                code[:] = x.payload[lane * width + width : lane * width].signed()
+                code[:] = code + add
+                computed.payload.next[lane * kept + kept : lane * kept] = code[bits:cut]
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = x.valid
+        x.ready.next = computed.ready
+
+    @always_comb
+    def hand_on() -> None:
+        codes.valid.next = rounded.valid
+        rounded.ready.next = codes.ready
+
+    return hold, saturate, register, compute, handshake, hand_on
+
+
+def sum_cycles(a: Fixed, b: Fixed, target: Fixed) -> int:
+    """Cycles of `sum_stream`."""
+    return 1 + rounding_cycles(exact_sum(a, b).fraction_bits - target.fraction_bits)
+
+
+@block
+def sum_stream(
+    clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
+) -> Any:
+    """``lanes`` codes a beat of each of a and b, added exactly, rounded once and saturated.
+
+    Costs an adder a lane, and one more where bits are rounded away; `sum_cycles`, one beat a cycle."""
+    total = exact_sum(a_fixed, b_fixed)
+    width, a_width, b_width = total.width, a_fixed.width, b_fixed.width
+    a_shift, b_shift = total.fraction_bits - a_fixed.fraction_bits, total.fraction_bits - b_fixed.fraction_bits
+    bound, b_start = 1 << (width - 1), a.width
+    both, computed, sums = Stream(a.width + b.width), Stream(lanes * width), Stream(lanes * width)
+    joined = join(clk, rst, [a, b], both)
+    register = m2s_pipe(clk, rst, computed, sums)
+    rounding = round_stream(
+        clk, rst, sums, y, lanes=lanes, shift=total.fraction_bits - target.fraction_bits, target=target
+    )
+
+    @always_comb
+    def add() -> None:
+        left = intbv(0, min=-bound, max=bound)
+        right = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            left[:] = both.payload[lane * a_width + a_width : lane * a_width].signed()
+            right[:] = both.payload[b_start + lane * b_width + b_width : b_start + lane * b_width].signed()
+            left[:] = left << a_shift
+            right[:] = right << b_shift
+            left[:] = left + right
+            computed.payload.next[lane * width + width : lane * width] = left[width:]
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = both.valid
+        both.ready.next = computed.ready
+
+    return joined, register, rounding, add, handshake
+
+
+def scale_cycles(width: int, factor: int) -> int:
+    """Cycles of `scale_stream` on codes of ``width`` bits."""
+    return 0 if factor == 1 else 1 if width <= WIDEST_FACTOR else 2
+
+
+@block
+def scale_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, factor: int) -> Any:
+    """``lanes`` signed codes a beat, each times a positive constant, exactly; x must come from registers.
+
+    Costs a product with a constant and a register a lane, two and an adder if a code is too wide for a multiplier;
+    `scale_cycles`, one beat a cycle."""
+    width, y_width = x.width // lanes, y.width // lanes
+    if scale_cycles(width, factor) == 2:
+        return scale_wide_stream(clk, rst, x, y, lanes=lanes, factor=factor)
+    computed = Stream(y.width)
+    stage = wire if factor == 1 else m2s_pipe
+    register = stage(clk, rst, computed, y)
+    bound = 1 << (y_width - 1)
+
+    @always_comb
+    def compute() -> None:
+        code = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            code[:] = x.payload[lane * width + width : lane * width].signed()
+            code[:] = code * factor
+            computed.payload.next[lane * y_width + y_width : lane * y_width] = code[y_width:]
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = x.valid
+        x.ready.next = computed.ready
+
+    return register, compute, handshake
+
+
+@block
+def scale_wide_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, factor: int) -> Any:
+    """`scale_stream` of codes in two parts: both products in registers, then their sum."""
+    width, y_width = x.width // lanes, y.width // lanes
+    cut = WIDEST_FACTOR - 1
+    # low parts of all lanes, then high parts
+    products, held, computed = Stream(2 * y.width), Stream(2 * y.width), Stream(y.width)
+    first, second = m2s_pipe(clk, rst, products, held), m2s_pipe(clk, rst, computed, y)
+    bound, start = 1 << (y_width - 1), y.width
+
+    @always_comb
+    def multiply() -> None:
+        low = intbv(0, min=-bound, max=bound)
+        high = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            low[:] = x.payload[lane * width + cut : lane * width]
+            high[:] = x.payload[lane * width + width : lane * width + cut].signed()
+            low[:] = low * factor
+            high[:] = high * factor
+            products.payload.next[lane * y_width + y_width : lane * y_width] = low[y_width:]
+            products.payload.next[start + lane * y_width + y_width : start + lane * y_width] = high[y_width:]
+
+    @always_comb
+    def add() -> None:
+        low = intbv(0, min=-bound, max=bound)
+        high = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            low[:] = held.payload[lane * y_width + y_width : lane * y_width].signed()
+            high[:] = held.payload[start + lane * y_width + y_width : start + lane * y_width].signed()
+            high[:] = high << cut
+            low[:] = low + high
+            computed.payload.next[lane * y_width + y_width : lane * y_width] = low[y_width:]
+
+    @always_comb
+    def take() -> None:
+        products.valid.next = x.valid
+        x.ready.next = products.ready
+
+    @always_comb
+    def hand_on() -> None:
+        computed.valid.next = held.valid
+        held.ready.next = computed.ready
+
+    return first, second, multiply, add, take, hand_on

@@ -1,0 +1,543 @@
+"""Softmax and cross-entropy, one class a cycle: four stages on successive frames, with queues between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv, modbv
+
+from hdl.engine.arithmetic.mac import WIDEST_FACTOR, signed_signal
+from hdl.engine.arithmetic.rounding import round_stream
+from hdl.engine.arithmetic.tables import large_look_up, registered_look_up, signal_for
+from hdl.engine.loss.numbers import (
+    EXPONENT_BITS,
+    HALF_BITS,
+    LOG_BITS,
+    TABLE_BITS,
+    VALUE_BITS,
+    SoftmaxNumbers,
+)
+from hdl.fixed import Fixed
+from hdl.layers.wiring.host import METRICS
+from hdl.memory import address_width
+from hdl.stream import Stream
+from hdl.streams import fork, m2s_pipe, queue, width_adapter
+
+# cycles of a division beyond `SoftmaxNumbers.quotient_shift`: the first rank, loading, handing over
+DIVIDER_EXTRA = 3
+# cycles from a code to its exponential
+EXPONENTIAL_LATENCY = 7
+# classes that wait beyond those of one frame, so that neither stage stops for the other
+SLACK = 16
+# bits that shift an exponential: its whole exponent is cut off at VALUE_BITS + 2
+WHOLE_BITS = (VALUE_BITS + 2).bit_length()
+
+
+@block
+def softmax_cross_entropy(
+    clk: Any,
+    rst: Any,
+    x: Stream,
+    label: Stream,
+    error: Stream,
+    metrics: Stream,
+    *,
+    numbers: SoftmaxNumbers,
+    target: Fixed,
+) -> Any:
+    """Maximum; exponentials and their sum; reciprocal and logarithm; errors.
+
+    Costs two multipliers, two queues of about ``classes`` words, a serial divider and three tables."""
+    classes, width = numbers.classes, numbers.x.width
+    place_bits, label_bits = address_width(classes), label.width
+    codes, held_codes = Stream(width), Stream(width)
+    best, held_best = (Stream(width + place_bits) for _ in range(2))
+    values, held_values = (Stream(VALUE_BITS + 1) for _ in range(2))
+    # sum, distance of the label's class, whether it is the largest, label
+    summary_bits = numbers.sum_bits + numbers.distance_bits + 1 + label_bits
+    sums, held_sums = Stream(summary_bits), Stream(summary_bits)
+    # reciprocal and label; loss and correctness
+    factor_bits = numbers.quotient_shift + 1 + label_bits
+    quotients = Stream(factor_bits + 2 * METRICS.width)
+    factors, held_factors = Stream(factor_bits), Stream(factor_bits)
+    records, held_records = Stream(2 * METRICS.width), Stream(2 * METRICS.width)
+    products = Stream(VALUE_BITS + numbers.quotient_shift + 3)
+    parts = [Stream(quotients.width) for _ in range(2)]
+    return (
+        largest(clk, rst, x, codes, best, classes=classes),
+        queue(clk, rst, codes, held_codes, depth=classes + SLACK),
+        queue(clk, rst, best, held_best, depth=2),
+        exponentials(clk, rst, held_codes, held_best, label, values, sums, numbers=numbers),
+        queue(clk, rst, values, held_values, depth=classes + numbers.quotient_shift + 2 * SLACK),
+        queue(clk, rst, sums, held_sums, depth=2),
+        divide(clk, rst, held_sums, quotients, numbers=numbers, label_bits=label_bits),
+        fork(clk, rst, quotients, parts),
+        low_bits(parts[0], factors, low=0),
+        low_bits(parts[1], records, low=factor_bits),
+        queue(clk, rst, factors, held_factors, depth=2),
+        m2s_pipe(clk, rst, records, held_records),
+        width_adapter(clk, rst, held_records, metrics, element_bits=METRICS.width),
+        subtract_label(clk, rst, held_values, held_factors, products, numbers=numbers),
+        round_stream(
+            clk,
+            rst,
+            products,
+            error,
+            lanes=1,
+            shift=VALUE_BITS + numbers.quotient_shift - target.fraction_bits,
+            target=target,
+        ),
+    )
+
+
+@block
+def low_bits(x: Stream, y: Stream, *, low: int) -> Any:
+    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost."""
+    high = low + y.width
+
+    @always_comb
+    def connect() -> None:
+        y.valid.next = x.valid
+        y.payload.next = x.payload[high:low]
+        x.ready.next = y.ready
+
+    return connect
+
+
+@block
+def largest(clk: Any, rst: Any, x: Stream, codes: Stream, best: Stream, *, classes: int) -> Any:
+    """Passes codes on; after each frame, the largest (low bits) and the place of the first such."""
+    width = x.width
+    total = best.width
+    last = classes - 1
+    place, at = (Signal(intbv(0)[address_width(classes) :]) for _ in range(2))
+    record = signed_signal(width)
+    code = signed_signal(width)
+    found, go, fire = (Signal(bool(0)) for _ in range(3))
+
+    @always_comb
+    def split() -> None:
+        code.next = x.payload.signed()
+        go.next = codes.ready and (best.ready or not found)
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = x.valid and go
+        x.ready.next = go
+        codes.valid.next = x.valid and (best.ready or not found)
+        codes.payload.next = x.payload
+        best.valid.next = found
+        best.payload.next[width:] = record[width:]
+        best.payload.next[total:width] = at
+
+    @always(clk.posedge)
+    def step() -> None:
+        if best.ready:
+            found.next = False
+        if fire:
+            if place == 0 or code > record:
+                record.next = code
+                at.next = place
+            if place == last:
+                place.next = 0
+                found.next = True
+            else:
+                place.next = place + 1
+        if rst:
+            place.next = 0
+            found.next = False
+
+    return split, handshake, step
+
+
+@block
+def exponentials(
+    clk: Any, rst: Any, x: Stream, best: Stream, label: Stream, values: Stream, sums: Stream, *, numbers: SoftmaxNumbers
+) -> Any:
+    """exp(x - largest) of each class; after each frame their sum and what the loss needs to know."""
+    classes, width, bits = numbers.classes, numbers.x.width, numbers.distance_bits
+    last = classes - 1
+    place = Signal(intbv(0)[address_width(classes) :])
+    go, fire, ends, starts = (Signal(bool(0)) for _ in range(4))
+    code, record = signed_signal(width), signed_signal(width)
+    distance, label_distance = (Signal(intbv(0)[bits:]) for _ in range(2))
+    value = Signal(intbv(0)[VALUE_BITS + 1 :])
+    # beside each stage: a class is there, the first, the last, the label's
+    valid, first, final, labelled = ([Signal(bool(0)) for _ in range(EXPONENTIAL_LATENCY)] for _ in range(4))
+    distances = [Signal(intbv(0)[bits:]) for _ in range(EXPONENTIAL_LATENCY - 1)]
+    places = [Signal(intbv(0)[label.width + 1 :]) for _ in range(EXPONENTIAL_LATENCY)]
+    total = Signal(intbv(0)[numbers.sum_bits :])
+    complete, right = Signal(bool(0)), Signal(bool(0))
+    kept_label = Signal(intbv(0)[label.width :])
+    sum_bits, label_bits, payload_bits = numbers.sum_bits, label.width, sums.width
+    end = EXPONENTIAL_LATENCY - 1
+    reach = 1 << width
+    power = exponential(clk, go, distance, value, numbers=numbers)
+
+    @always_comb
+    def split() -> None:
+        code.next = x.payload[width:].signed()
+        record.next = best.payload[width:].signed()
+        go.next = values.ready and (sums.ready or not complete)
+        starts.next = place == 0
+        ends.next = place == last
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = x.valid and best.valid and label.valid and go
+        x.ready.next = best.valid and label.valid and go
+        best.ready.next = x.valid and label.valid and go and ends
+        label.ready.next = x.valid and best.valid and go and ends
+
+    @always_comb
+    def out() -> None:
+        values.valid.next = valid[end] and (sums.ready or not complete)
+        values.payload.next = value
+        sums.valid.next = complete
+        sums.payload.next[sum_bits:] = total
+        sums.payload.next[sum_bits + bits : sum_bits] = label_distance
+        sums.payload.next[sum_bits + bits] = right
+        sums.payload.next[payload_bits : sum_bits + bits + 1] = kept_label
+
+    @always(clk.posedge)
+    def enter() -> None:
+        difference = intbv(0, min=-reach, max=reach)
+        if go:
+            difference[:] = record - code
+            distance.next = difference[bits:]
+            valid[0].next = fire
+            first[0].next = starts
+            final[0].next = ends
+            labelled[0].next = place == label.payload
+            places[0].next[label_bits:] = label.payload
+            places[0].next[label_bits] = best.payload[width + label_bits : width] == label.payload
+            distances[0].next = distance
+            for stage in range(1, end):
+                distances[stage].next = distances[stage - 1]
+            for stage in range(1, end + 1):
+                valid[stage].next = valid[stage - 1]
+                first[stage].next = first[stage - 1]
+                final[stage].next = final[stage - 1]
+                labelled[stage].next = labelled[stage - 1]
+                places[stage].next = places[stage - 1]
+        if rst:
+            for stage in range(end + 1):
+                valid[stage].next = False
+
+    @always(clk.posedge)
+    def count() -> None:
+        if fire:
+            if ends:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if rst:
+            place.next = 0
+
+    @always(clk.posedge)
+    def add() -> None:
+        if sums.ready:
+            complete.next = False
+        if go and valid[end]:
+            if first[end]:
+                total.next = value
+            else:
+                total.next = total + value
+            if labelled[end]:
+                label_distance.next = distances[end - 1]
+            complete.next = final[end]
+            right.next = places[end][label_bits]
+            kept_label.next = places[end][label_bits:]
+        if rst:
+            complete.next = False
+
+    return power, split, handshake, out, enter, count, add
+
+
+@block
+def exponential(clk: Any, go: Any, distance: Any, value: Any, *, numbers: SoftmaxNumbers) -> Any:
+    """`SoftmaxNumbers.exponentials`, six cycles with ``go``: scale, round, look up, multiply, shift, round."""
+    scale, shift = numbers.scale, numbers.exponent_shift
+    scaled_bits = len(distance) + scale.bit_length()
+    cut, grow = max(shift, 0), max(-shift, 0)
+    half = (1 << cut) >> 1
+    exponent_bits = max(scaled_bits + 1 + grow, EXPONENT_BITS + WHOLE_BITS + 1)
+    scaled = Signal(intbv(0)[scaled_bits:])
+    part, high_part, low_part = (Signal(intbv(0)[bits:]) for bits in (EXPONENT_BITS, HALF_BITS, HALF_BITS))
+    whole = [Signal(intbv(0)[WHOLE_BITS:]) for _ in range(3)]
+    shifted = Signal(intbv(0)[VALUE_BITS + 2 :])
+    coarse, fine = signal_for(numbers.coarse), signal_for(numbers.fine)
+    product = Signal(intbv(0)[2 * (TABLE_BITS + 1) :])
+    most, dropped = VALUE_BITS + 2, 2 * TABLE_BITS - VALUE_BITS - 1
+    product_bits, value_bits = len(product), VALUE_BITS + 1
+    tables = (
+        enabled_look_up(clk, go, high_part, coarse, table=numbers.coarse),
+        enabled_look_up(clk, go, low_part, fine, table=numbers.fine),
+    )
+
+    @always_comb
+    def halves() -> None:
+        high_part.next = part[EXPONENT_BITS:HALF_BITS]
+        low_part.next = part[HALF_BITS:]
+
+    @always(clk.posedge)
+    def round_exponent() -> None:
+        exponent = intbv(0)[exponent_bits + cut :]
+        if go:
+            scaled.next = distance * scale
+            exponent[:] = scaled
+            exponent[:] = exponent << grow
+            exponent[:] = exponent + half
+            exponent[:] = exponent >> cut
+            part.next = exponent[EXPONENT_BITS:]
+            exponent[:] = exponent >> EXPONENT_BITS
+            if exponent > most:
+                exponent[:] = most
+            whole[0].next = exponent[WHOLE_BITS:]
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        kept = intbv(0)[product_bits:]
+        if go:
+            product.next = coarse * fine
+            whole[1].next = whole[0]
+            whole[2].next = whole[1]
+            kept[:] = product >> dropped
+            for level in range(WHOLE_BITS):
+                if whole[2][level]:
+                    kept[:] = kept >> (1 << level)
+            shifted.next = kept[value_bits + 1 :]
+            kept[:] = shifted
+            kept[:] = kept + 1
+            kept[:] = kept >> 1
+            value.next = kept[value_bits:]
+
+    return tables, halves, round_exponent, multiply
+
+
+@block
+def enabled_look_up(clk: Any, go: Any, index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
+    """``value = table[index]``, one cycle with ``go``."""
+
+    @always(clk.posedge)
+    def read() -> None:
+        if go:
+            value.next = table[int(index)]
+
+    return read
+
+
+@block
+def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: SoftmaxNumbers, label_bits: int) -> Any:
+    """Reciprocal of the sum, a rank a cycle; meanwhile its logarithm and the loss."""
+    bits, steps = numbers.sum_bits, numbers.quotient_shift + 1
+    one = 1 << VALUE_BITS
+    first_power = bits - 1 - VALUE_BITS
+    top = bits - 1
+    divisor, mantissa = (Signal(intbv(0)[bits:]) for _ in range(2))
+    remainder = Signal(intbv(0)[bits + 1 :])
+    quotient = Signal(intbv(0)[steps:])
+    left = Signal(intbv(0, min=0, max=steps + 1))
+    power = Signal(intbv(0, min=0, max=max(first_power, 1) + 1))
+    rest = Signal(intbv(0)[sums.width - bits :])
+    valid, free = Signal(bool(0)), Signal(bool(0))
+    loss = Signal(intbv(0)[METRICS.width :])
+    logarithms = log_loss(clk, mantissa, power, rest, loss, numbers=numbers)
+    rest_bits, sum_width = len(rest), sums.width
+    distance_bits, metric_bits = numbers.distance_bits, METRICS.width
+    loss_at = steps + label_bits
+    right_at, whole_bits = loss_at + metric_bits, quotients.width
+
+    @always_comb
+    def handshake() -> None:
+        free.next = left == 0 and not valid
+
+    @always_comb
+    def out() -> None:
+        sums.ready.next = free
+        quotients.valid.next = valid
+        quotients.payload.next[steps:] = quotient
+        quotients.payload.next[loss_at:steps] = rest[rest_bits : distance_bits + 1]
+        quotients.payload.next[right_at:loss_at] = loss
+        quotients.payload.next[whole_bits:right_at] = rest[distance_bits]
+
+    @always(clk.posedge)
+    def step() -> None:
+        difference = modbv(0)[bits + 2 :]
+        difference[:] = remainder - divisor
+        if free and sums.valid:
+            divisor.next = sums.payload[bits:]
+            mantissa.next = sums.payload[bits:]
+            rest.next = sums.payload[sum_width:bits]
+            remainder.next = one
+            power.next = first_power
+            left.next = steps
+        elif left != 0:
+            if difference[bits + 1]:
+                quotient.next = quotient[steps - 1 :] << 1
+                remainder.next = remainder[bits:] << 1
+            else:
+                quotient.next = (quotient[steps - 1 :] << 1) | 1
+                remainder.next = difference[bits:] << 1
+            if not mantissa[top]:
+                mantissa.next = mantissa[top:] << 1
+                power.next = power - 1
+            left.next = left - 1
+            valid.next = left == 1
+        elif quotients.ready:
+            valid.next = False
+        if rst:
+            left.next = 0
+            valid.next = False
+
+    return logarithms, handshake, out, step
+
+
+@block
+def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbers: SoftmaxNumbers) -> Any:
+    """The loss, five cycles after mantissa and power have settled."""
+    bits, distance_bits = numbers.sum_bits, numbers.distance_bits
+    index = Signal(intbv(0)[LOG_BITS:])
+    of_mantissa, of_power = signal_for(numbers.log_of_mantissa), signal_for(numbers.log_of_exponent)
+    tables = (
+        large_look_up(clk, index, of_mantissa, table=numbers.log_of_mantissa),
+        registered_look_up(clk, power, of_power, table=numbers.log_of_exponent),
+    )
+    shift = numbers.x.fraction_bits - METRICS.fraction_bits
+    cut, grow = max(shift, 0), max(-shift, 0)
+    half = (1 << cut) >> 1
+    away = Signal(intbv(0)[distance_bits + 1 + grow :])
+    wide = max(len(away), METRICS.width) + 2
+    partial, total = Signal(intbv(0)[METRICS.width + 1 :]), Signal(intbv(0)[wide:])
+    top, low = bits - 1, bits - 1 - LOG_BITS
+    high, metric_bits = METRICS.high, METRICS.width
+
+    @always_comb
+    def choose() -> None:
+        index.next = mantissa[top:low]
+
+    @always(clk.posedge)
+    def distance() -> None:
+        number = intbv(0)[distance_bits + 1 + cut + grow :]
+        number[:] = rest[distance_bits:]
+        number[:] = number << grow
+        number[:] = number + half
+        away.next = number >> cut
+
+    @always(clk.posedge)
+    def add() -> None:
+        partial.next = of_mantissa + of_power
+        total.next = partial + away
+
+    @always(clk.posedge)
+    def saturate() -> None:
+        if total[wide:metric_bits] != 0:
+            loss.next = intbv(high)[metric_bits:]
+        else:
+            loss.next = total[metric_bits:]
+
+    return tables, choose, distance, add, saturate
+
+
+@block
+def subtract_label(clk: Any, rst: Any, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers) -> Any:
+    """Exponential times reciprocal, less one where the class is the label's; registers for the factors, the product
+    (`product_cycles`) and the difference."""
+    classes, steps = numbers.classes, numbers.quotient_shift + 1
+    last, factor_width = classes - 1, factors.width
+    place = Signal(intbv(0)[address_width(classes) :])
+    left, right = Signal(intbv(0)[VALUE_BITS + 1 :]), Signal(intbv(0)[steps:])
+    product = Signal(intbv(0)[VALUE_BITS + 1 + steps :])
+    end = 1 + product_cycles(numbers)
+    hot = [Signal(bool(0)) for _ in range(end)]
+    valid = [Signal(bool(0)) for _ in range(end + 1)]
+    go, fire, ends = (Signal(bool(0)) for _ in range(3))
+    result = Signal(intbv(0)[y.width :])
+    bound = 1 << (y.width - 1)
+    one = 1 << (VALUE_BITS + numbers.quotient_shift)
+    width, one_bits = y.width, VALUE_BITS + steps
+    multiply = whole_product if steps <= WIDEST_FACTOR else product_of_halves
+    multiplier = multiply(clk, go, left, right, product)
+
+    @always_comb
+    def decide() -> None:
+        go.next = y.ready or not valid[end]
+        ends.next = place == last
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = values.valid and factors.valid and go
+        values.ready.next = factors.valid and go
+        factors.ready.next = values.valid and go and ends
+
+    @always_comb
+    def out() -> None:
+        y.valid.next = valid[end]
+        y.payload.next = result
+
+    @always(clk.posedge)
+    def step() -> None:
+        difference = intbv(0, min=-bound, max=bound)
+        if go:
+            valid[0].next = fire
+            for stage in range(1, end + 1):
+                valid[stage].next = valid[stage - 1]
+            left.next = values.payload
+            right.next = factors.payload[steps:]
+            hot[0].next = factors.payload[factor_width:steps] == place
+            for stage in range(1, end):
+                hot[stage].next = hot[stage - 1]
+            difference[:] = product
+            if hot[end - 1]:
+                difference[:] = difference - intbv(one)[one_bits:]
+            result.next = difference[width:]
+        if fire:
+            if ends:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if rst:
+            for stage in range(end + 1):
+                valid[stage].next = False
+            place.next = 0
+
+    return multiplier, decide, handshake, out, step
+
+
+def product_cycles(numbers: SoftmaxNumbers) -> int:
+    """Cycles of the product of an exponential and a reciprocal; one too wide for a multiplier is made of two."""
+    return 1 if numbers.quotient_shift + 1 <= WIDEST_FACTOR else 2
+
+
+@block
+def whole_product(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any:
+    """``left * right``, a cycle with ``go``; one multiplier."""
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        if go:
+            product.next = left * right
+
+    return multiply
+
+
+@block
+def product_of_halves(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any:
+    """``left * right``, two cycles with ``go``: the halves of ``right`` in two multipliers, then their sum."""
+    cut, bits = len(right) // 2, len(right)
+    low, high = (Signal(intbv(0)[len(left) + width :]) for width in (cut, bits - cut))
+    low_right, high_right = Signal(intbv(0)[cut:]), Signal(intbv(0)[bits - cut :])
+
+    @always_comb
+    def halves() -> None:
+        low_right.next = right[cut:]
+        high_right.next = right[bits:cut]
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        if go:
+            low.next = left * low_right
+            high.next = left * high_right
+            product.next = (high << cut) + low
+
+    return halves, multiply

@@ -1,0 +1,398 @@
+"""The circuit of `hdl.layers.wiring.update.Update`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.lanes import (
+    WIDE_SCALE_LATENCY,
+    add_lanes,
+    always_on,
+    delay_vector,
+    join_lanes,
+    part_lanes,
+    register_lanes,
+    scale_lanes,
+    signed_lanes,
+    split_lanes,
+    subtract_lanes,
+)
+from hdl.engine.arithmetic.places import result_places
+from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
+from hdl.engine.arithmetic.scalar import Scalar
+from hdl.fixed import Fixed
+from hdl.layers.base import Tile
+from hdl.memory import address_width, simple_dual_port
+from hdl.random_bits import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
+from hdl.stream import Stream
+from hdl.streams import queue
+
+# cycles, counted from that in which a gradient is accepted, in which a signal shows what belongs to it
+MASTER_READ_AT = 2
+MOMENTUM_DELAY = 0
+MOMENTUM_SUM_AT = 8
+MOMENTUM_AT = 10
+MASTER_SUM_AT = 15
+MASTER_AT = 17
+VIEW_AT = 20
+# a tensor takes at least so many cycles, so that its elements have been written when they are read again
+PIPELINE = MASTER_AT + 1
+# new weights that may be on their way; more than the latency of pipeline and queue, so that it never limits the rate
+RESULTS = 32
+
+
+@dataclass(frozen=True)
+class UpdateShape:
+    """Everything that the circuit is built from."""
+
+    shape: tuple[int, ...]
+    tile: Tile
+    lanes: int
+    # of the random bits
+    key: int
+    gradient: Fixed
+    weight: Fixed
+    momentum: Fixed
+    master: Fixed
+    # into the momentum's sum; into the master's sum
+    momentum_factor: Scalar
+    gradient_factor: Scalar
+    decay_factor: Scalar
+    rate_factor: Scalar
+    # bits of the sums, and how many of them lie below the last bit of the result
+    momentum_sum_bits: int
+    master_sum_bits: int
+    guard: int
+
+    @property
+    def beats(self) -> int:
+        """Beats of a tensor."""
+        return math.prod(self.shape) // self.lanes
+
+
+@block
+def update(
+    clk: Any,
+    rst: Any,
+    g: Stream,
+    w: Stream,
+    *,
+    shape: UpdateShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Any:
+    """One beat a cycle from gradients to weights, `VIEW_AT` cycles and a queue later.
+
+    The pipeline runs freely: a gradient is accepted only when there is room for its weight.  Costs two memories, and a
+    lane: four products by constants, three wide adders, two stochastic roundings and a hash pipeline."""
+    contents = images or {}
+    lanes = shape.lanes
+    fire, may = Signal(bool(0)), Signal(bool(0))
+    place = Signal(intbv(0)[address_width(shape.beats) :])
+    old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(2))
+    old_momentum, new_momentum = (Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(2))
+    accept = gradient_gate(clk, rst, g, may, fire, place, beats=shape.beats)
+    master_words = state_memory(
+        clk,
+        fire,
+        place,
+        old_master,
+        new_master,
+        depth=shape.beats,
+        read_delay=0,
+        write_delay=MASTER_AT,
+        contents=contents.get("master"),
+        public="master",
+    )
+    momentum_words = state_memory(
+        clk,
+        fire,
+        place,
+        old_momentum,
+        new_momentum,
+        depth=shape.beats,
+        read_delay=MOMENTUM_DELAY,
+        write_delay=MOMENTUM_AT,
+        contents=contents.get("momentum"),
+        public="momentum",
+    )
+    step = update_step(clk, rst, fire, g, old_master, old_momentum, new_master, new_momentum, w, shape=shape)
+    places = result_places(clk, rst, fire, w, may, places=RESULTS)
+    return accept, master_words, momentum_words, step, places
+
+
+@block
+def update_outside(
+    clk: Any, rst: Any, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
+) -> Any:
+    """As `update`, with state that comes with each gradient and leaves with each weight.
+
+    An element of state is its master (low bits) and its momentum."""
+    lanes = shape.lanes
+    fire, room_w, room_state = (Signal(bool(0)) for _ in range(3))
+    masters, old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(3))
+    momenta, old_momentum, new_momentum, late_momentum = (
+        Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(4)
+    )
+    made = Stream(state_out.width)
+
+    @always_comb
+    def take_together() -> None:
+        fire.next = g.valid and state_in.valid and room_w and room_state
+        g.ready.next = state_in.valid and room_w and room_state
+        state_in.ready.next = g.valid and room_w and room_state
+
+    parts = part_state(state_in.payload, masters, momenta, shape=shape)
+    read_master = delay_vector(clk, masters, old_master, cycles=MASTER_READ_AT)
+    read_momentum = delay_vector(clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    step = update_step(clk, rst, fire, g, old_master, old_momentum, new_master, new_momentum, w, shape=shape)
+    wait = delay_vector(clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
+    whole = join_state(new_master, late_momentum, made.payload, shape=shape)
+    mark = delay_line(clk, fire, made.valid, cycles=MASTER_AT)
+    hold = queue(clk, rst, made, state_out, depth=RESULTS)
+    places_w = result_places(clk, rst, fire, w, room_w, places=RESULTS)
+    places_state = result_places(clk, rst, fire, state_out, room_state, places=RESULTS)
+    return take_together, parts, read_master, read_momentum, step, wait, whole, mark, hold, places_w, places_state
+
+
+@block
+def part_state(state: Any, masters: Any, momenta: Any, *, shape: UpdateShape) -> Any:
+    """Masters and momenta of all lanes of a beat of state."""
+    lanes, low, high = shape.lanes, shape.master.width, shape.momentum.width
+    both = low + high
+
+    @always_comb
+    def part() -> None:
+        for lane in range(lanes):
+            masters.next[lane * low + low : lane * low] = state[lane * both + low : lane * both]
+            momenta.next[lane * high + high : lane * high] = state[lane * both + both : lane * both + low]
+
+    return part
+
+
+@block
+def join_state(masters: Any, momenta: Any, state: Any, *, shape: UpdateShape) -> Any:
+    """The inverse of `part_state`."""
+    lanes, low, high = shape.lanes, shape.master.width, shape.momentum.width
+    both = low + high
+
+    @always_comb
+    def join() -> None:
+        for lane in range(lanes):
+            state.next[lane * both + low : lane * both] = masters[lane * low + low : lane * low]
+            state.next[lane * both + both : lane * both + low] = momenta[lane * high + high : lane * high]
+
+    return join
+
+
+@block
+def update_step(
+    clk: Any,
+    rst: Any,
+    fire: Any,
+    g: Stream,
+    old_master: Any,
+    old_momentum: Any,
+    new_master: Any,
+    new_momentum: Any,
+    w: Stream,
+    *,
+    shape: UpdateShape,
+) -> Any:
+    """The arithmetic of a beat whose gradient is taken with ``fire``, and the queue of its weights.
+
+    ``old_master`` comes `MASTER_READ_AT` cycles after fire, ``old_momentum`` `MOMENTUM_DELAY` later; ``new_momentum``
+    leaves `MOMENTUM_AT` cycles after fire, ``new_master`` `MASTER_AT`."""
+    high, low = (Signal(intbv(0)[16 * shape.lanes :]) for _ in range(2))
+    made = Stream(w.width)
+    draw = random_halves(clk, rst, fire, high, low, shape=shape)
+    momentum_path = next_momentum(clk, g, old_master, old_momentum, high, new_momentum, shape)
+    master_path = next_master(clk, old_master, new_momentum, low, new_master, made.payload, shape)
+    mark = delay_line(clk, fire, made.valid, cycles=VIEW_AT)
+    hold = queue(clk, rst, made, w, depth=RESULTS)
+    return draw, momentum_path, master_path, mark, hold
+
+
+@block
+def gradient_gate(clk: Any, rst: Any, g: Stream, may: Any, fire: Any, place: Any, *, beats: int) -> Any:
+    """Accepts a beat of ``g`` while ``may``; after the last beat of a tensor rests until all its state is written."""
+    last = beats - 1
+    rest = max(0, PIPELINE - beats)
+    resting = Signal(intbv(0, min=0, max=rest + 2))
+
+    @always_comb
+    def handshake() -> None:
+        g.ready.next = may and resting == 0
+        fire.next = may and resting == 0 and g.valid
+
+    @always(clk.posedge)
+    def count() -> None:
+        if fire:
+            if place == last:
+                place.next = 0
+                resting.next = rest
+            else:
+                place.next = place + 1
+        elif resting != 0:
+            resting.next = resting - 1
+        if rst:
+            place.next = 0
+            resting.next = 0
+
+    return handshake, count
+
+
+@block
+def random_halves(clk: Any, rst: Any, fire: Any, high: Any, low: Any, *, shape: UpdateShape) -> Any:
+    """The random bits of each element: ``high`` with the momentum's sum, ``low`` with the master's."""
+    lanes, last = shape.lanes, shape.beats - 1
+    index, words, late = (Signal(intbv(0)[32 * lanes :]) for _ in range(3))
+    low_now = Signal(intbv(0)[16 * lanes :])
+    step = Signal(intbv(0)[32:])
+    place = Signal(intbv(0)[address_width(shape.beats) :])
+    enable = Signal(bool(1))
+    indices = stream_indices(clk, rst, fire, index, shape=shape.shape, tile=shape.tile, lanes=lanes)
+    pipeline = hash32_pipeline(clk, enable, index, step, shape.key, words)
+    wait = delay_vector(clk, words, late, cycles=MOMENTUM_SUM_AT - HASH_LATENCY)
+    wait_low = delay_vector(clk, low_now, low, cycles=MASTER_SUM_AT - MOMENTUM_SUM_AT)
+
+    @always(clk.posedge)
+    def count_batches() -> None:
+        if fire:
+            if place == last:
+                place.next = 0
+                if step == 0xFFFFFFFF:
+                    step.next = 0
+                else:
+                    step.next = step + 1
+            else:
+                place.next = place + 1
+        if rst:
+            place.next = 0
+            step.next = 0
+
+    @always_comb
+    def halve() -> None:
+        for lane in range(lanes):
+            high.next[lane * 16 + 16 : lane * 16] = late[lane * 32 + 32 : lane * 32 + 16]
+            low_now.next[lane * 16 + 16 : lane * 16] = late[lane * 32 + 16 : lane * 32]
+
+    keep = always_on(clk, enable)
+    return indices, pipeline, wait, wait_low, count_batches, halve, keep
+
+
+@block
+def state_memory(
+    clk: Any,
+    fire: Any,
+    place: Any,
+    old: Any,
+    new: Any,
+    *,
+    depth: int,
+    read_delay: int,
+    write_delay: int,
+    contents: Sequence[int] | None,
+    public: str,
+) -> Any:
+    """A word of state a beat: read ``read_delay`` cycles after ``fire`` (and 2 more to ``old``), written after more."""
+    read, write = Signal(bool(0)), Signal(bool(0))
+    read_at, write_at = (Signal(intbv(0)[len(place) :]) for _ in range(2))
+    store = simple_dual_port(
+        clk,
+        write,
+        write_at,
+        new,
+        read,
+        read_at,
+        old,
+        depth=depth,
+        width=len(old),
+        contents=contents,
+        output_register=True,
+        image=public,
+    )
+    wait_read = delay_vector(clk, fire, read, cycles=read_delay)
+    wait_read_at = delay_vector(clk, place, read_at, cycles=read_delay)
+    wait_write = delay_vector(clk, read, write, cycles=write_delay - read_delay)
+    wait_write_at = delay_vector(clk, read_at, write_at, cycles=write_delay - read_delay)
+    return store, wait_read, wait_read_at, wait_write, wait_write_at
+
+
+@block
+def next_momentum(
+    clk: Any, g: Stream, old_master: Any, old: Any, random: Any, momentum: Any, shape: UpdateShape
+) -> Any:
+    """``momentum = round(factor * momentum + g + decay * w)``."""
+    lanes, bits = shape.lanes, shape.momentum_sum_bits
+    enable = Signal(bool(1))
+    gradient = Signal(intbv(0)[g.width :])
+    gradients, olds = signed_lanes(lanes, shape.gradient.width), signed_lanes(lanes, shape.momentum.width)
+    kept, fresh, sums, totals = (signed_lanes(lanes, bits) for _ in range(4))
+    total = Signal(intbv(0)[bits * lanes :])
+    wait = delay_vector(clk, g.payload, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
+    split_old = split_lanes(clk, old, olds, width=shape.momentum.width)
+    scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
+    align = scale_lanes(clk, gradients, fresh, scalar=shape.gradient_factor, cycles=WIDE_SCALE_LATENCY)
+    add = add_lanes(clk, kept, fresh, sums)
+    if shape.decay_factor.mantissa:
+        decays = signed_lanes(lanes, bits)
+        decay = weight_decay(clk, old_master, decays, shape)
+        finish = add_lanes(clk, sums, decays, totals)
+    else:
+        decay = []
+        finish = register_lanes(clk, sums, totals)
+    join = join_lanes(totals, total)
+    rounding = round_stochastically(
+        clk, enable, total, random, momentum, lanes=lanes, shift=shape.guard, target=shape.momentum
+    )
+    keep = always_on(clk, enable)
+    return wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
+
+
+@block
+def weight_decay(clk: Any, master: Any, decays: Any, shape: UpdateShape) -> Any:
+    """``decays = factor * w`` with w as engines see it."""
+    lanes = shape.lanes
+    masters, weights = signed_lanes(lanes, shape.master.width), signed_lanes(lanes, shape.weight.width)
+    view = Signal(intbv(0)[shape.weight.width * lanes :])
+    part = part_lanes(master, masters, width=shape.master.width)
+    shift = shape.master.fraction_bits - shape.weight.fraction_bits
+    rounding = requantise_lanes(clk, masters, view, shift=shift, target=shape.weight)
+    split_view = split_lanes(clk, view, weights, width=shape.weight.width, signed=shape.weight.signed)
+    scale = scale_lanes(clk, weights, decays, scalar=shape.decay_factor)
+    return part, rounding, split_view, scale
+
+
+@block
+def next_master(
+    clk: Any, old_master: Any, momentum: Any, random: Any, master: Any, view: Any, shape: UpdateShape
+) -> Any:
+    """``master = round(master - rate * momentum)``, and the weights that engines see of it."""
+    lanes, bits = shape.lanes, shape.master_sum_bits
+    enable = Signal(bool(1))
+    late = Signal(intbv(0)[len(old_master) :])
+    momenta, olds = signed_lanes(lanes, shape.momentum.width), signed_lanes(lanes, shape.master.width)
+    steps, aligned, totals = (signed_lanes(lanes, bits) for _ in range(3))
+    total = Signal(intbv(0)[bits * lanes :])
+    wait = delay_vector(clk, old_master, late, cycles=MOMENTUM_AT - MASTER_READ_AT)
+    split = split_lanes(clk, momentum, momenta, width=shape.momentum.width)
+    split_old = split_lanes(clk, late, olds, width=shape.master.width)
+    scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY)
+    align = scale_lanes(clk, olds, aligned, scalar=Scalar(1, -shape.guard), cycles=WIDE_SCALE_LATENCY)
+    subtract = subtract_lanes(clk, aligned, steps, totals)
+    join = join_lanes(totals, total)
+    rounding = round_stochastically(
+        clk, enable, total, random, master, lanes=lanes, shift=shape.guard, target=shape.master
+    )
+    news = signed_lanes(lanes, shape.master.width)
+    split_new = split_lanes(clk, master, news, width=shape.master.width)
+    shift = shape.master.fraction_bits - shape.weight.fraction_bits
+    see = requantise_lanes(clk, news, view, shift=shift, target=shape.weight)
+    keep = always_on(clk, enable)
+    return wait, split, split_old, scale, align, subtract, join, rounding, split_new, see, keep

@@ -1,0 +1,259 @@
+"""Engines whose kernel slides over each channel by itself: depthwise convolution, and what pooling shares with it.
+
+The map lies in a ring of rows (`row_store`), a `walker` says what to read, results gather in a queue; in between the
+pipeline runs freely, since an operation starts only when a place for its result is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.mac import adder_trees, operand_bits, operand_lanes, signed_signal, tree_levels, weight_lanes
+from hdl.engine.arithmetic.requantise import accumulator, delay_line, requantise_lanes
+from hdl.engine.weights.buffer import weight_buffer
+from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.window.convolution import RESULTS, result_places
+from hdl.engine.window.gradient import (
+    ERRORS,
+    MEMORY_TILES,
+    GradientShape,
+    Update,
+    batch_end,
+    error_gate,
+    memory_sums,
+    register_sums,
+    update_place,
+)
+from hdl.engine.window.row_store import row_store
+from hdl.engine.window.walk import Walk
+from hdl.engine.window.walker import Steps, WeightSteps, walker
+from hdl.fixed import Fixed
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+from hdl.streams import queue, width_adapter
+
+
+@dataclass(frozen=True)
+class ChannelShape:
+    """Everything that a depthwise engine is built from."""
+
+    walk: Walk
+    # channels a cycle
+    lanes: int
+    operand: Fixed
+    weight: Fixed
+    weights: WeightSteps
+    # weight words a version
+    words: int
+    ring_rows: int
+    # bits of the sums that are cut off
+    shift: int
+    result: Fixed
+    recipe: Recipe
+
+    @property
+    def taps(self) -> int:
+        """Taps a cycle."""
+        return self.walk.taps
+
+    @property
+    def product_bits(self) -> int:
+        """Bits of a product."""
+        return operand_bits(self.operand) + operand_bits(self.weight)
+
+
+@block
+def channel_convolution(
+    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None = None
+) -> Any:
+    """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
+
+    Costs ``lanes * taps`` multipliers with registered inputs and outputs, a registered adder tree a lane, the ring and
+    two versions of the weights."""
+    walk, lanes = shape.walk, shape.lanes
+    steps = Steps(walk, shape.ring_rows, shape.words)
+    map_words = Stream(lanes * shape.operand.width)
+    weight_words = Stream(lanes * shape.taps * shape.weight.width)
+    words = [Signal(intbv(0)[map_words.width :]) for _ in range(shape.taps)]
+    weight = Signal(intbv(0)[weight_words.width :])
+    claim, claimable, may = (Signal(bool(0)) for _ in range(3))
+    sums = [signed_signal(shape.product_bits + tree_levels(shape.taps)) for _ in range(lanes)]
+    return (
+        width_adapter(clk, rst, x, map_words, element_bits=shape.operand.width),
+        width_adapter(clk, rst, w, weight_words, element_bits=shape.weight.width),
+        map_reader(clk, rst, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
+                   weights=shape.weights),
+        weight_buffer(clk, rst, weight_words, claim, claimable, steps.weight_read, steps.weight,
+                      steps.weight_pass_last, weight, words=shape.words, recipe=shape.recipe, contents=contents),
+        channel_products(clk, weight, words, steps.inside, sums, operand=shape.operand, weight=shape.weight),
+        summed_results(clk, rst, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=operations(walk),
+                       shift=shape.shift, target=shape.result),
+    )  # fmt: skip
+
+
+def operations(walk: Walk) -> int:
+    """The most operations a result."""
+    return max(limit[0] * limit[1] * limit[2] for limit in map(walk.limits, range(walk.phases)))
+
+
+@block
+def map_reader(
+    clk: Any,
+    rst: Any,
+    map_words: Stream,
+    words: Any,
+    claim: Any,
+    claimable: Any,
+    may: Any,
+    steps: Steps,
+    *,
+    walk: Walk,
+    ring_rows: int,
+    weights: WeightSteps | None,
+) -> Any:
+    """The ring of rows and the walk through it; arguments as of `walker` and `row_store`."""
+    row_written = Signal(bool(0))
+    rows = row_store(
+        clk,
+        rst,
+        map_words,
+        row_written,
+        steps.freed,
+        steps.read,
+        steps.addresses,
+        words,
+        rows=ring_rows,
+        row_words=walk.row_words,
+    )
+    walking = walker(
+        clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=ring_rows, weights=weights
+    )
+    return rows, walking
+
+
+@block
+def always_claimable(rst: Any, claimable: Any) -> Any:
+    """For engines without weights: every frame may start."""
+
+    @always_comb
+    def decide() -> None:
+        claimable.next = not rst
+
+    return decide
+
+
+@block
+def channel_products(
+    clk: Any, weight_word: Any, words: Any, inside: Any, sums: Any, *, operand: Fixed, weight: Fixed
+) -> Any:
+    """Sums over the taps of a cycle, channel by channel; latency 2 and the levels of the tree."""
+    taps, lanes = len(words), len(sums)
+    operands = [signed_signal(operand_bits(operand)) for _ in range(taps * lanes)]
+    weights = [signed_signal(operand_bits(weight)) for _ in range(taps * lanes)]
+    product_bits = operand_bits(operand) + operand_bits(weight)
+    products = sums if taps == 1 else [signed_signal(product_bits) for _ in range(taps * lanes)]
+    split = operand_lanes(clk, words, inside, operands, fixed=operand)
+    split_weights = weight_lanes(clk, weight_word, weights, fixed=weight)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(lanes):
+            for tap in range(taps):
+                products[lane * taps + tap].next = weights[lane * taps + tap] * operands[tap * lanes + lane]
+
+    if taps == 1:
+        return split, split_weights, multiply
+    tree = adder_trees(clk, products, sums, terms=taps)
+    return split, split_weights, multiply, tree
+
+
+@block
+def summed_results(
+    clk: Any,
+    rst: Any,
+    steps: Steps,
+    may: Any,
+    sums: Any,
+    y: Stream,
+    *,
+    latency: int,
+    operations: int,
+    shift: int,
+    target: Fixed,
+) -> Any:
+    """Adds up the operations of each result, rounds, and lets results leave in order.
+
+    Args:
+        may: out, for the walker.
+        sums: of one operation, ``latency`` cycles after the words of the row store; a channel each.
+        operations: the most operations a result.
+        shift: bits that are cut off.
+    """
+    lanes = len(sums)
+    late = [Signal(bool(0)) for _ in range(3)]
+    done = Signal(bool(0))
+    totals = [signed_signal(len(sums[0]) + (operations - 1).bit_length()) for _ in range(lanes)]
+    results, taken = (Stream(lanes * target.width) for _ in range(2))
+    return (
+        [
+            delay_line(clk, source, late[flag], cycles=latency)
+            for flag, source in enumerate((steps.valid, steps.first, steps.last))
+        ],
+        accumulator(clk, late[0], late[1], late[2], sums, totals, done),
+        requantise_lanes(clk, totals, results.payload, shift=shift, target=target),
+        delay_line(clk, done, results.valid, cycles=2),
+        queue(clk, rst, results, taken, depth=RESULTS),
+        result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS),
+        width_adapter(clk, rst, taken, y, element_bits=target.width),
+    )
+
+
+@block
+def channel_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
+    """As `hdl.engine.window.gradient.gradient`, but each error meets only its own channel."""
+    walk, tile = shape.walk, shape.tile
+    steps = Steps(walk, shape.ring_rows)
+    map_words, error_words, errors = Stream(tile.po * shape.x.width), *(Stream(tile.po * shape.e.width) for _ in "ab")
+    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
+    claim, claimable, may, rest, drained = (Signal(bool(0)) for _ in range(5))
+    products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
+    update = Update(shape.words)
+    tiles, beats = Stream(tile.size * shape.sum_bits), Stream(shape.lanes * shape.sum_bits)
+    store = memory_sums if shape.words >= MEMORY_TILES else register_sums
+    return (
+        width_adapter(clk, rst, x, map_words, element_bits=shape.x.width),
+        width_adapter(clk, rst, e, error_words, element_bits=shape.e.width),
+        queue(clk, rst, error_words, errors, depth=ERRORS),
+        map_reader(clk, rst, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
+                   weights=None),
+        error_gate(clk, rst, error_words, errors, claimable, may, rest, steps),
+        batch_end(clk, rst, steps, rest, drained, batch=shape.batch),
+        lane_products(clk, words, steps.inside, errors.payload, products, shape=shape),
+        update_place(clk, rst, steps, update, drained, words=shape.words),
+        store(clk, rst, products, update, steps.valid, rest, drained, tiles, shape=shape),
+        width_adapter(clk, rst, tiles, beats, element_bits=shape.sum_bits),
+        gradient_rounding(clk, rst, beats, g, shape=shape.weight_shape, tile=tile, lanes=shape.lanes,
+                          shift=shape.shift, target=shape.g, key=shape.key),
+    )  # fmt: skip
+
+
+@block
+def lane_products(clk: Any, words: Any, inside: Any, error_word: Any, products: Any, *, shape: GradientShape) -> Any:
+    """The product of each channel's error with its operands at all taps, in the order of a tile, two cycles later."""
+    lanes, taps = shape.tile.po, shape.tile.pk
+    operands = [signed_signal(operand_bits(shape.x)) for _ in range(lanes * taps)]
+    errors = [signed_signal(operand_bits(shape.e)) for _ in range(lanes)]
+    split = operand_lanes(clk, words, inside, operands, fixed=shape.x)
+    split_errors = weight_lanes(clk, error_word, errors, fixed=shape.e)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(lanes):
+            for tap in range(taps):
+                products[lane * taps + tap].next = errors[lane] * operands[tap * lanes + lane]
+
+    return split, split_errors, multiply

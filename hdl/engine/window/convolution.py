@@ -1,0 +1,223 @@
+"""The engine behind the forward and the error circuit of a convolution: stored map times streamed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.mac import MacShape, mac_array, signed_signal
+from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY, accumulator, delay_line, requantise_lanes
+from hdl.engine.weights.buffer import weight_buffer
+from hdl.engine.window.frame_buffers import frame_sums, reorder_frame
+from hdl.engine.window.row_store import row_store
+from hdl.engine.window.walk import Walk
+from hdl.engine.window.walker import Steps, WeightSteps, walker
+from hdl.fixed import Fixed
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+from hdl.streams import queue, width_adapter
+
+# results that may be on their way; more than the latency of the pipeline, so that it never limits the rate
+RESULTS = 32
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """Everything that a convolution engine is built from."""
+
+    walk: Walk
+    mac: MacShape
+    weights: WeightSteps
+    # weight words a version; of one pass over the map if they are streamed
+    words: int
+    # rows of the ring
+    ring_rows: int
+    # of the sums: bits that are cut off
+    shift: int
+    result: Fixed
+    recipe: Recipe
+    # frames of results that are put in order at a time, for streamed weights
+    frames: int = 2
+    # passes whose weights are there at a time, for streamed weights
+    slots: int = 2
+
+    @property
+    def streamed(self) -> bool:
+        """Whether weights come once a frame, a pass at a time, instead of once a batch."""
+        return self.walk.outer_repeat
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the output."""
+        return self.walk.rows.outputs * self.walk.columns.outputs
+
+    @property
+    def frame_bits(self) -> int:
+        """Bits of a sum over all passes."""
+        return self.total_bits + (self.walk.repeat - 1).bit_length()
+
+    @property
+    def total_bits(self) -> int:
+        """Bits of a complete sum of one pass."""
+        operations = max(limit[0] * limit[1] * limit[2] for limit in map(self.walk.limits, range(self.walk.phases)))
+        return self.mac.sum_bits + (operations - 1).bit_length()
+
+
+@block
+def convolution(
+    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None = None
+) -> Any:
+    """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
+
+    The pipeline runs freely: an operation starts only when a place for its result is free, so nothing in it stalls.
+    Latency from the start of a result's last operation: 15 cycles and the levels of the adder tree.
+
+    When weights are streamed, ``w`` brings all of them once a frame and there is a pass over the map for each group of
+    them.  Then results are put in order, or summed over the passes, in a memory of whole frames.
+    """
+    walk, mac = shape.walk, shape.mac
+    steps = Steps(walk, shape.ring_rows, shape.words)
+    map_words = Stream(mac.summed * mac.operand.width)
+    weight_words = Stream(mac.results * mac.terms * mac.weight.width)
+    adapt_x = width_adapter(clk, rst, x, map_words, element_bits=mac.operand.width)
+    adapt_w = width_adapter(clk, rst, w, weight_words, element_bits=mac.weight.width)
+    row_written, claim, claimable, may, done = (Signal(bool(0)) for _ in range(5))
+    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
+    weight = Signal(intbv(0)[weight_words.width :])
+    rows = row_store(
+        clk,
+        rst,
+        map_words,
+        row_written,
+        steps.freed,
+        steps.read,
+        steps.addresses,
+        words,
+        rows=shape.ring_rows,
+        row_words=walk.row_words,
+    )
+    versions = weight_buffer(
+        clk,
+        rst,
+        weight_words,
+        claim,
+        claimable,
+        steps.weight_read,
+        steps.weight,
+        steps.weight_pass_last,
+        weight,
+        words=shape.words,
+        recipe=shape.recipe,
+        contents=contents,
+        streamed=shape.streamed,
+        slots=shape.slots,
+    )
+    walking = walker(
+        clk,
+        rst,
+        row_written,
+        claim,
+        claimable,
+        may,
+        steps,
+        walk=walk,
+        ring_rows=shape.ring_rows,
+        weights=shape.weights,
+    )
+    sums = [signed_signal(mac.sum_bits) for _ in range(mac.results)]
+    multiply = mac_array(clk, weight, words, steps.inside, sums, shape=mac)
+    late = [Signal(bool(0)) for _ in range(3)]
+    flags = [
+        delay_line(clk, source, late[flag], cycles=mac.latency)
+        for flag, source in enumerate((steps.valid, steps.first, steps.last))
+    ]
+    totals = [signed_signal(shape.total_bits) for _ in range(mac.results)]
+    accumulate = accumulator(clk, late[0], late[1], late[2], sums, totals, done)
+    leave = leave_by_frame if shape.streamed else leave_at_once
+    leaving = leave(clk, rst, steps, totals, done, may, y, shape=shape)
+    return (
+        adapt_x,
+        adapt_w,
+        rows,
+        versions,
+        walking,
+        multiply,
+        flags,
+        accumulate,
+        leaving,
+    )
+
+
+@block
+def leave_at_once(
+    clk: Any, rst: Any, steps: Steps, totals: Any, done: Any, may: Any, y: Stream, *, shape: EngineShape
+) -> Any:
+    """Rounds results and hands them out in the order in which they come."""
+    results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
+    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
+    mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
+    hold = queue(clk, rst, results, taken, depth=RESULTS)
+    places = result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS)
+    adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    return rounding, mark, hold, places, adapt
+
+
+@block
+def leave_by_frame(
+    clk: Any, rst: Any, steps: Steps, totals: Any, done: Any, may: Any, y: Stream, *, shape: EngineShape
+) -> Any:
+    """Sums results over passes, or puts those of all passes into raster order; rounds them and hands them out."""
+    walk = shape.walk
+    results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
+    adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    if walk.sums_repeats:
+        words = shape.pixels * walk.reduce
+        sums = [signed_signal(shape.frame_bits) for _ in range(len(totals))]
+        summed = Signal(bool(0))
+        adding = frame_sums(clk, rst, totals, done, sums, summed, words=words, passes=walk.repeat)
+        rounding = requantise_lanes(clk, sums, results.payload, shift=shape.shift, target=shape.result)
+        mark = delay_line(clk, summed, results.valid, cycles=REQUANTISE_LATENCY)
+        # the last pass brings a frame's results faster than they leave
+        hold = queue(clk, rst, results, taken, depth=words + RESULTS)
+        places = result_places(clk, rst, steps.issue_final, taken, may, places=words + RESULTS)
+        return adding, rounding, mark, hold, places, adapt
+    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
+    mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
+    order = reorder_frame(
+        clk,
+        rst,
+        results,
+        taken,
+        steps.issue_frame_last,
+        may,
+        pixels=shape.pixels,
+        repeat=walk.repeat,
+        frames=shape.frames,
+    )
+    return rounding, mark, order, adapt
+
+
+@block
+def result_places(clk: Any, rst: Any, take: Any, results: Stream, may: Any, *, places: int) -> Any:
+    """Free places in a queue: ``take`` reserves one, a transfer on ``results`` frees it; ``may`` while any is free."""
+    free = Signal(intbv(places, min=0, max=places + 1))
+    give = Signal(bool(0))
+
+    @always_comb
+    def decide() -> None:
+        give.next = results.valid and results.ready
+        may.next = free != 0
+
+    @always(clk.posedge)
+    def count() -> None:
+        if take and not give:
+            free.next = free - 1
+        elif give and not take:
+            free.next = free + 1
+        if rst:
+            free.next = places
+
+    return decide, count

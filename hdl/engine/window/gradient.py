@@ -1,0 +1,394 @@
+"""The gradient engine of a convolution: every tile of sums is read, added to and written back once a pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.mac import operand_bits, operand_lanes, signed_signal, weight_lanes
+from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.window.row_store import row_store
+from hdl.engine.window.walk import Walk
+from hdl.engine.window.walker import Steps, walker
+from hdl.fixed import Fixed
+from hdl.layers.base import Tile
+from hdl.memory import address_width, simple_dual_port
+from hdl.stream import Stream
+from hdl.streams import output_register, queue, read_stream, width_adapter
+
+# from this many tiles on, sums lie in a memory: it takes four cycles from reading a tile to having written it
+MEMORY_TILES = 4
+# error words that may wait; more than the cycles from an operation's start to its error
+ERRORS = 16
+# cycles from the start of a batch's last operation until its sum is written, at most
+FLUSH = 12
+
+
+@dataclass(frozen=True)
+class GradientShape:
+    """Everything that a gradient engine is built from."""
+
+    walk: Walk
+    tile: Tile
+    # of the weights
+    weight_shape: tuple[int, int, int, int]
+    # tiles in all weights
+    words: int
+    ring_rows: int
+    x: Fixed
+    e: Fixed
+    g: Fixed
+    # bits of an exact sum over a batch
+    sum_bits: int
+    # bits of it that are cut off
+    shift: int
+    # frames a batch
+    batch: int
+    # gradients a beat
+    lanes: int
+    # of the random bits
+    key: int
+
+
+class Update:
+    """An operation's place among the sums, as products arrive: all registered."""
+
+    def __init__(self, words: int) -> None:
+        self.valid, self.fresh = Signal(bool(0)), Signal(bool(0))
+        self.word = Signal(intbv(0)[address_width(words) :])
+
+
+@block
+def gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
+    """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
+
+    One operation multiplies the errors of ``po`` filters with ``pi`` channels at ``pk`` taps.  An error word serves
+    successive operations and is then dropped.  After a batch the engine rests until its sums have left.
+    """
+    walk, tile = shape.walk, shape.tile
+    steps = Steps(walk, shape.ring_rows)
+    map_words, error_words, errors = Stream(tile.pi * shape.x.width), *(Stream(tile.po * shape.e.width) for _ in "ab")
+    adapt_x = width_adapter(clk, rst, x, map_words, element_bits=shape.x.width)
+    adapt_e = width_adapter(clk, rst, e, error_words, element_bits=shape.e.width)
+    hold_e = queue(clk, rst, error_words, errors, depth=ERRORS)
+    row_written, claim, claimable, may, rest, drained = (Signal(bool(0)) for _ in range(6))
+    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
+    rows = row_store(
+        clk,
+        rst,
+        map_words,
+        row_written,
+        steps.freed,
+        steps.read,
+        steps.addresses,
+        words,
+        rows=shape.ring_rows,
+        row_words=walk.row_words,
+    )
+    walking = walker(
+        clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
+    )
+    gate = error_gate(clk, rst, error_words, errors, claimable, may, rest, steps)
+    batches = batch_end(clk, rst, steps, rest, drained, batch=shape.batch)
+    products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
+    multiply = outer_products(clk, words, steps.inside, errors.payload, products, shape=shape)
+    update = Update(shape.words)
+    place = update_place(clk, rst, steps, update, drained, words=shape.words)
+    tiles, beats = Stream(tile.size * shape.sum_bits), Stream(shape.lanes * shape.sum_bits)
+    store = memory_sums if shape.words >= MEMORY_TILES else register_sums
+    sums = store(clk, rst, products, update, steps.valid, rest, drained, tiles, shape=shape)
+    adapt_g = width_adapter(clk, rst, tiles, beats, element_bits=shape.sum_bits)
+    rounding = gradient_rounding(
+        clk,
+        rst,
+        beats,
+        g,
+        shape=shape.weight_shape,
+        tile=tile,
+        lanes=shape.lanes,
+        shift=shape.shift,
+        target=shape.g,
+        key=shape.key,
+    )
+    return adapt_x, adapt_e, hold_e, rows, walking, gate, batches, multiply, place, sums, adapt_g, rounding
+
+
+@block
+def error_gate(
+    clk: Any, rst: Any, pushed: Stream, errors: Stream, claimable: Any, may: Any, rest: Any, steps: Steps
+) -> Any:
+    """Counts error words that no operation has finished with, and drops one with the last operation that uses it."""
+    waiting = Signal(intbv(0, min=0, max=ERRORS + 2))
+    push = Signal(bool(0))
+
+    @always_comb
+    def decide() -> None:
+        push.next = pushed.valid and pushed.ready
+        may.next = waiting != 0 and not rest
+        claimable.next = not rst
+        errors.ready.next = steps.valid and steps.last
+
+    @always(clk.posedge)
+    def count() -> None:
+        if push and not steps.issue_last:
+            waiting.next = waiting + 1
+        elif steps.issue_last and not push:
+            waiting.next = waiting - 1
+        if rst:
+            waiting.next = 0
+
+    return decide, count
+
+
+@block
+def batch_end(clk: Any, rst: Any, steps: Steps, rest: Any, drained: Any, *, batch: int) -> Any:
+    """``rest`` from the start of a batch's last operation until its sums have left."""
+    frame = Signal(intbv(0, min=0, max=batch + 1))
+    last_frame = batch - 1
+
+    @always(clk.posedge)
+    def count() -> None:
+        if steps.issue_frame_last:
+            if frame == last_frame:
+                frame.next = 0
+                rest.next = True
+            else:
+                frame.next = frame + 1
+        if drained:
+            rest.next = False
+        if rst:
+            frame.next = 0
+            rest.next = False
+
+    return count
+
+
+@block
+def outer_products(clk: Any, words: Any, inside: Any, error_word: Any, products: Any, *, shape: GradientShape) -> Any:
+    """All products of an operation, in the order of a tile, two cycles later."""
+    po, pi, pk = shape.tile.po, shape.tile.pi, shape.tile.pk
+    operands = [signed_signal(operand_bits(shape.x)) for _ in range(pi * pk)]
+    errors = [signed_signal(operand_bits(shape.e)) for _ in range(po)]
+    split = operand_lanes(clk, words, inside, operands, fixed=shape.x)
+    split_errors = weight_lanes(clk, error_word, errors, fixed=shape.e)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for row in range(po):
+            for lane in range(pi):
+                for tap in range(pk):
+                    products[(row * pi + lane) * pk + tap].next = errors[row] * operands[tap * pi + lane]
+
+    return split, split_errors, multiply
+
+
+@block
+def update_place(clk: Any, rst: Any, steps: Steps, update: Update, drained: Any, *, words: int) -> Any:
+    """Counts tiles as operations arrive from the row store; the first pixel of a batch starts its sums afresh."""
+    final = words - 1
+    fresh = Signal(bool(1))
+
+    @always(clk.posedge)
+    def count() -> None:
+        if steps.valid:
+            if update.word == final:
+                update.word.next = 0
+                fresh.next = False
+            else:
+                update.word.next = update.word + 1
+        if drained:
+            fresh.next = True
+        if rst:
+            update.word.next = 0
+            fresh.next = True
+
+    @always_comb
+    def out() -> None:
+        update.valid.next = steps.valid
+        update.fresh.next = fresh
+
+    return count, out
+
+
+@block
+def drain_control(
+    clk: Any, rst: Any, rest: Any, tile: Any, tiles: Stream, fetch: Any, at: Any, drained: Any, *, words: int
+) -> Any:
+    """Fetches tiles in order once the last sum is written; ``drained`` when the last of them was taken.
+
+    ``fetch`` and ``at`` read a tile, which is ``tile`` from the next cycle on."""
+    wait = Signal(intbv(FLUSH, min=0, max=FLUSH + 1))
+    left = Signal(bool(0))
+    may_read, moved = Signal(bool(0)), Signal(bool(0))
+    final = words - 1
+    reading = read_stream(clk, rst, may_read, fetch, tile, tiles)
+
+    @always_comb
+    def decide() -> None:
+        may_read.next = rest and left and wait == 0
+        moved.next = tiles.valid and tiles.ready
+
+    @always_comb
+    def finish() -> None:
+        drained.next = moved and not left
+
+    @always(clk.posedge)
+    def step() -> None:
+        if not rest:
+            wait.next = FLUSH
+            left.next = True
+        elif wait != 0:
+            wait.next = wait - 1
+        if fetch:
+            if at == final:
+                at.next = 0
+                left.next = False
+            else:
+                at.next = at + 1
+        if drained:
+            left.next = True
+            wait.next = FLUSH
+        if rst:
+            wait.next = FLUSH
+            left.next = True
+            at.next = 0
+
+    return reading, decide, finish, step
+
+
+@block
+def memory_sums(
+    clk: Any,
+    rst: Any,
+    products: Any,
+    update: Update,
+    valid: Any,
+    rest: Any,
+    drained: Any,
+    tiles: Stream,
+    *,
+    shape: GradientShape,
+) -> Any:
+    """Sums in a memory of one tile a word: read, one cycle; register; add; write."""
+    words, bits, size = shape.words, shape.sum_bits, shape.tile.size
+    bound = 1 << (bits - 1)
+    width = size * bits
+    before, summed, read_word = (Signal(intbv(0)[width:]) for _ in range(3))
+    read_at, drain_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
+    places = [Signal(intbv(0)[address_width(words) :]) for _ in range(3)]
+    flags = [Signal(bool(0)) for _ in range(3)]
+    fresh = [Signal(bool(0)) for _ in range(2)]
+    write, write_at = flags[2], places[2]
+    read, fetch = Signal(bool(0)), Signal(bool(0))
+    read_tiles = Stream(width)
+    store = simple_dual_port(clk, write, write_at, summed, read, read_at, read_word, depth=words, width=width)
+    drain = drain_control(clk, rst, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
+    leave = output_register(clk, rst, read_tiles, tiles, depth=words)
+
+    @always_comb
+    def choose() -> None:
+        read.next = valid or fetch
+        if fetch:
+            read_at.next = drain_at
+        else:
+            read_at.next = update.word
+
+    @always(clk.posedge)
+    def delay() -> None:
+        flags[0].next = valid and not rst
+        places[0].next = update.word
+        fresh[0].next = update.fresh
+        for stage in range(2):
+            flags[stage + 1].next = flags[stage] and not rst
+            places[stage + 1].next = places[stage]
+        fresh[1].next = fresh[0]
+        before.next = read_word
+
+    @always(clk.posedge)
+    def add() -> None:
+        old = intbv(0, min=-bound, max=bound)
+        total = intbv(0, min=-bound, max=bound)
+        for lane in range(size):
+            old[:] = before[lane * bits + bits : lane * bits].signed()
+            if fresh[1]:
+                old[:] = 0
+            total[:] = old + products[lane]
+            summed.next[lane * bits + bits : lane * bits] = total[bits:]
+
+    return store, drain, leave, choose, delay, add
+
+
+@block
+def register_sums(
+    clk: Any,
+    rst: Any,
+    products: Any,
+    update: Update,
+    valid: Any,
+    rest: Any,
+    drained: Any,
+    tiles: Stream,
+    *,
+    shape: GradientShape,
+) -> Any:
+    """Sums in registers, for fewer tiles than the memory's latency."""
+    words, bits, size = shape.words, shape.sum_bits, shape.tile.size
+    sums = [signed_signal(bits) for _ in range(words * size)]
+    current = [signed_signal(bits) for _ in range(size)]
+    total = [signed_signal(bits) for _ in range(size)]
+    flags = [Signal(bool(0)) for _ in range(2)]
+    fresh = [Signal(bool(0)) for _ in range(2)]
+    places = [Signal(intbv(0)[address_width(words) :]) for _ in range(2)]
+    drain_at, at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
+    fetch = Signal(bool(0))
+    tile = Signal(intbv(0)[tiles.width :])
+    drain = drain_control(clk, rst, rest, tile, tiles, fetch, drain_at, drained, words=words)
+
+    @always(clk.posedge)
+    def delay() -> None:
+        flags[0].next = valid and not rst
+        flags[1].next = flags[0] and not rst
+        fresh[0].next = update.fresh
+        fresh[1].next = fresh[0]
+        places[0].next = update.word
+        places[1].next = places[0]
+
+    @always_comb
+    def choose() -> None:
+        for lane in range(size):
+            current[lane].next = sums[lane]
+            for word in range(1, words):
+                if at == word:
+                    current[lane].next = sums[word * size + lane]
+
+    @always_comb
+    def place() -> None:
+        at.next = places[1]
+        if rest and not flags[1]:
+            at.next = drain_at
+
+    @always_comb
+    def add() -> None:
+        for lane in range(size):
+            if fresh[1]:
+                total[lane].next = products[lane]
+            else:
+                total[lane].next = current[lane] + products[lane]
+
+    @always(clk.posedge)
+    def keep() -> None:
+        if flags[1]:
+            for word in range(words):
+                if places[1] == word:
+                    for lane in range(size):
+                        sums[word * size + lane].next = total[lane]
+
+    @always(clk.posedge)
+    def out() -> None:
+        if fetch:
+            for lane in range(size):
+                tile.next[lane * bits + bits : lane * bits] = current[lane][bits:]
+
+    return drain, delay, choose, place, add, keep, out

@@ -1,0 +1,371 @@
+"""The gradient engine of a convolution whose sums over a batch live outside: on chip it sums one frame, pass by pass.
+
+A pass over the map sums the gradients of one group of filters in a tile memory.  While the next pass fills the other
+of two such memories, these sums are added to those of the earlier frames of the batch, which come on ``acc_in``, and
+leave on ``acc_out``, or after the batch's last frame rounded on ``g``.  The first frame of a batch reads no ``acc_in``,
+the last one writes no ``acc_out``: what leaves on one comes back on the other one frame later, in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.mac import operand_bits, signed_signal
+from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.window.frame_buffers import reorder_frame
+from hdl.engine.window.gradient import ERRORS, GradientShape, error_gate, outer_products
+from hdl.engine.window.row_store import row_store
+from hdl.engine.window.walker import Steps, walker
+from hdl.memory import address_width, simple_dual_port
+from hdl.stream import Stream
+from hdl.streams import output_register, queue, read_stream, width_adapter
+
+# cycles for which a pass holds a memory of sums, beyond its own work and the reading of its tiles
+LEAVE_LATENCY = 10
+
+
+def part_bits(shape: GradientShape) -> int:
+    """Bits of an exact sum over one frame."""
+    pixels = shape.walk.rows.outputs * shape.walk.columns.outputs
+    return operand_bits(shape.x) + operand_bits(shape.e) + (pixels - 1).bit_length()
+
+
+@block
+def gradient_passes(
+    clk: Any,
+    rst: Any,
+    x: Stream,
+    e: Stream,
+    acc_in: Stream,
+    g: Stream,
+    acc_out: Stream,
+    *,
+    shape: GradientShape,
+    error_frames: int,
+) -> Any:
+    """Reads maps, errors and sums, writes sums and gradients; rates as `Walk.cycles` says.
+
+    Args:
+        acc_in, acc_out: ``lanes`` sums of ``shape.sum_bits`` bits, in the stream order of the weights.
+        error_frames: frames of errors that the store which reorders them must hold.
+    """
+    walk, tile = shape.walk, shape.tile
+    bits = part_bits(shape)
+    steps = Steps(walk, shape.ring_rows)
+    map_words = Stream(tile.pi * shape.x.width)
+    error_words, gated, ordered, errors = (Stream(tile.po * shape.e.width) for _ in range(4))
+    adapt_x = width_adapter(clk, rst, x, map_words, element_bits=shape.x.width)
+    adapt_e = width_adapter(clk, rst, e, error_words, element_bits=shape.e.width)
+    started, room, row_written, claim, claimable, may, blocked = (Signal(bool(0)) for _ in range(7))
+    pixels = walk.rows.outputs * walk.columns.outputs
+    intake = frame_intake(clk, rst, error_words, gated, room, started, words=pixels * walk.repeat)
+    order = reorder_frame(
+        clk, rst, gated, ordered, started, room, pixels=walk.repeat, repeat=pixels, frames=error_frames
+    )
+    hold_e = queue(clk, rst, ordered, errors, depth=ERRORS)
+    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
+    rows = row_store(
+        clk,
+        rst,
+        map_words,
+        row_written,
+        steps.freed,
+        steps.read,
+        steps.addresses,
+        words,
+        rows=shape.ring_rows,
+        row_words=walk.row_words,
+    )
+    walking = walker(
+        clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
+    )
+    gate = error_gate(clk, rst, ordered, errors, claimable, may, blocked, steps)
+    products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
+    multiply = outer_products(clk, words, steps.inside, errors.payload, products, shape=shape)
+    tiles, parts = Stream(tile.size * bits), Stream(shape.lanes * bits)
+    sums = pass_sums(
+        clk, rst, products, steps, blocked, tiles, words=walk.reduce * tap_groups(shape), pixels=pixels, bits=bits
+    )
+    adapt_g = width_adapter(clk, rst, tiles, parts, element_bits=bits)
+    totals, kept = (Stream(shape.lanes * shape.sum_bits) for _ in range(2))
+    add = add_parts(clk, rst, parts, acc_in, totals, kept, shape=shape, bits=bits)
+    hold_out = queue(clk, rst, kept, acc_out, depth=2)
+    rounding = gradient_rounding(
+        clk,
+        rst,
+        totals,
+        g,
+        shape=shape.weight_shape,
+        tile=tile,
+        lanes=shape.lanes,
+        shift=shape.shift,
+        target=shape.g,
+        key=shape.key,
+    )
+    return (
+        adapt_x,
+        adapt_e,
+        intake,
+        order,
+        hold_e,
+        rows,
+        walking,
+        gate,
+        multiply,
+        sums,
+        adapt_g,
+        add,
+        hold_out,
+        rounding,
+    )
+
+
+def tap_groups(shape: GradientShape) -> int:
+    """Cycles over the taps of a pixel."""
+    return shape.weight_shape[2] * shape.weight_shape[3] // shape.tile.pk
+
+
+@block
+def frame_intake(clk: Any, rst: Any, x: Stream, y: Stream, room: Any, started: Any, *, words: int) -> Any:
+    """Lets words through while there is ``room``; ``started`` with the last of each frame of ``words``."""
+    place = Signal(intbv(0)[address_width(words) :])
+    fire = Signal(bool(0))
+    final = words - 1
+
+    @always_comb
+    def decide() -> None:
+        fire.next = x.valid and room
+
+    @always_comb
+    def pass_on() -> None:
+        x.ready.next = room
+        y.valid.next = fire
+        y.payload.next = x.payload
+        started.next = fire and place == final
+
+    @always(clk.posedge)
+    def count() -> None:
+        if fire:
+            if place == final:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if rst:
+            place.next = 0
+
+    return decide, pass_on, count
+
+
+@block
+def pass_sums(
+    clk: Any, rst: Any, products: Any, steps: Steps, blocked: Any, tiles: Stream, *, words: int, pixels: int, bits: int
+) -> Any:
+    """Two memories of one pass's sums: one is added to (read, register, add, write), the other one leaves on ``tiles``.
+
+    ``words`` must be at least `hdl.engine.window.gradient.MEMORY_TILES`.  ``blocked`` while both are in use by earlier
+    passes.
+    """
+    size = len(products)
+    width, bound = size * bits, 1 << (bits - 1)
+    final, last_pixel = words - 1, pixels - 1
+    word, drain_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
+    pixel = Signal(intbv(0)[address_width(pixels) :])
+    places = [Signal(intbv(0)[address_width(words) :]) for _ in range(3)]
+    flags, halves, ends = ([Signal(bool(0)) for _ in range(3)] for _ in range(3))
+    fresh = [Signal(bool(0)) for _ in range(2)]
+    half, drain_half = Signal(bool(0)), Signal(bool(0))
+    before, summed, low_word, high_word, drain_word = (Signal(intbv(0)[width:]) for _ in range(5))
+    low_at, high_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
+    low_read, high_read, low_write, high_write, may_read, fetch, last_fetched, released, complete = (
+        Signal(bool(0)) for _ in range(9)
+    )
+    free, full = Signal(intbv(2, min=0, max=3)), Signal(intbv(0, min=0, max=3))
+    write_at = places[2]
+    read_tiles = Stream(width)
+    reading = read_stream(clk, rst, may_read, fetch, drain_word, read_tiles)
+    leave = output_register(clk, rst, read_tiles, tiles, depth=words)
+    low = simple_dual_port(clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width)
+    high = simple_dual_port(clk, high_write, write_at, summed, high_read, high_at, high_word, depth=words, width=width)
+
+    @always_comb
+    def decide() -> None:
+        blocked.next = free == 0
+        may_read.next = full != 0 and not last_fetched
+        released.next = read_tiles.valid and read_tiles.ready and last_fetched
+        complete.next = flags[2] and ends[2]
+
+    @always_comb
+    def ports() -> None:
+        low_read.next = (steps.valid and not half) or (fetch and not drain_half)
+        high_read.next = (steps.valid and half) or (fetch and drain_half)
+        low_at.next = word
+        high_at.next = word
+        if fetch and not drain_half:
+            low_at.next = drain_at
+        if fetch and drain_half:
+            high_at.next = drain_at
+        low_write.next = flags[2] and not halves[2]
+        high_write.next = flags[2] and halves[2]
+
+    @always_comb
+    def out() -> None:
+        if drain_half:
+            drain_word.next = high_word
+        else:
+            drain_word.next = low_word
+
+    @always(clk.posedge)
+    def count() -> None:
+        if steps.valid:
+            if word != final:
+                word.next = word + 1
+            else:
+                word.next = 0
+                if pixel != last_pixel:
+                    pixel.next = pixel + 1
+                else:
+                    pixel.next = 0
+                    half.next = not half
+        if rst:
+            word.next = 0
+            pixel.next = 0
+            half.next = False
+
+    @always(clk.posedge)
+    def delay() -> None:
+        flags[0].next = steps.valid and not rst
+        places[0].next = word
+        halves[0].next = half
+        ends[0].next = word == final and pixel == last_pixel
+        fresh[0].next = pixel == 0
+        for stage in range(2):
+            flags[stage + 1].next = flags[stage] and not rst
+            places[stage + 1].next = places[stage]
+            halves[stage + 1].next = halves[stage]
+            ends[stage + 1].next = ends[stage]
+        fresh[1].next = fresh[0]
+        if halves[0]:
+            before.next = high_word
+        else:
+            before.next = low_word
+
+    @always(clk.posedge)
+    def add() -> None:
+        old = intbv(0, min=-bound, max=bound)
+        total = intbv(0, min=-bound, max=bound)
+        for lane in range(size):
+            old[:] = before[lane * bits + bits : lane * bits].signed()
+            if fresh[1]:
+                old[:] = 0
+            total[:] = old + products[lane]
+            summed.next[lane * bits + bits : lane * bits] = total[bits:]
+
+    @always(clk.posedge)
+    def drain() -> None:
+        if fetch:
+            if drain_at == final:
+                drain_at.next = 0
+                last_fetched.next = True
+            else:
+                drain_at.next = drain_at + 1
+        if released:
+            last_fetched.next = False
+            drain_half.next = not drain_half
+        if rst:
+            last_fetched.next = False
+            drain_half.next = False
+            drain_at.next = 0
+
+    @always(clk.posedge)
+    def occupy() -> None:
+        if complete and not released:
+            full.next = full + 1
+        elif released and not complete:
+            full.next = full - 1
+        if steps.issue_pass_last and not released:
+            free.next = free - 1
+        elif released and not steps.issue_pass_last:
+            free.next = free + 1
+        if rst:
+            full.next = 0
+            free.next = 2
+
+    return low, high, reading, leave, decide, ports, out, count, delay, add, drain, occupy
+
+
+@block
+def add_parts(
+    clk: Any,
+    rst: Any,
+    parts: Stream,
+    acc_in: Stream,
+    totals: Stream,
+    kept: Stream,
+    *,
+    shape: GradientShape,
+    bits: int,
+) -> Any:
+    """Adds sums of a frame to those of the batch so far; complete ones leave on ``totals``, others on ``kept``."""
+    lanes, wide = shape.lanes, shape.sum_bits
+    bound = 1 << (wide - 1)
+    final = shape.words * shape.tile.size // lanes - 1
+    last_frame = shape.batch - 1
+    beat = Signal(intbv(0)[address_width(final + 1) :])
+    frame = Signal(intbv(0)[address_width(shape.batch) :])
+    total = Signal(intbv(0)[totals.width :])
+    first, valid, complete, enable, fire = (Signal(bool(0)) for _ in range(5))
+
+    @always_comb
+    def decide() -> None:
+        first.next = frame == 0
+        enable.next = not valid or (complete and totals.ready) or (not complete and kept.ready)
+
+    @always_comb
+    def handshake() -> None:
+        fire.next = enable and parts.valid and (first or acc_in.valid)
+        parts.ready.next = enable and (first or acc_in.valid)
+        acc_in.ready.next = enable and not first and parts.valid
+
+    @always_comb
+    def out() -> None:
+        totals.valid.next = valid and complete
+        totals.payload.next = total
+        kept.valid.next = valid and not complete
+        kept.payload.next = total
+
+    @always(clk.posedge)
+    def add() -> None:
+        old = intbv(0, min=-bound, max=bound)
+        part = intbv(0, min=-bound, max=bound)
+        if fire:
+            for lane in range(lanes):
+                old[:] = acc_in.payload[lane * wide + wide : lane * wide].signed()
+                if first:
+                    old[:] = 0
+                part[:] = parts.payload[lane * bits + bits : lane * bits].signed()
+                part[:] = old + part
+                total.next[lane * wide + wide : lane * wide] = part[wide:]
+
+    @always(clk.posedge)
+    def count() -> None:
+        if enable:
+            valid.next = fire
+            complete.next = frame == last_frame
+        if fire:
+            if beat != final:
+                beat.next = beat + 1
+            else:
+                beat.next = 0
+                if frame == last_frame:
+                    frame.next = 0
+                else:
+                    frame.next = frame + 1
+        if rst:
+            valid.next = False
+            complete.next = False
+            beat.next = 0
+            frame.next = 0
+
+    return decide, handshake, out, add, count

@@ -1,0 +1,524 @@
+"""The circuit of a `Walk`: says every cycle what to read, and where zeros stand in for padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv, modbv
+
+from hdl.engine.arithmetic.tables import look_up, registered_look_up, signal_for
+from hdl.engine.window.walk import FRAME, LEVELS, Axis, Walk
+from hdl.memory import address_width
+
+# cycles from `issue` to the read at the row store, and from there to the words (`row_store.READ_LATENCY`)
+READ_AFTER = 3
+DATA_AFTER = READ_AFTER + 2
+# granted rows that may wait for work
+GRANTS = 3
+
+
+class Steps:
+    """What a walker says about its operations, as they pass through the pipeline."""
+
+    def __init__(self, walk: Walk, ring_rows: int, weight_words: int = 1) -> None:
+        flag = [Signal(bool(0)) for _ in range(11)]
+        # in the cycle of the decision (combinational): an operation starts; it completes a result
+        self.issue, self.issue_last = flag[0], flag[1]
+        # ... and it is the last of its frame
+        self.issue_frame_last = flag[2]
+        # ... and completes a result of the last pass; and is the last of its pass
+        self.issue_final, self.issue_pass_last = flag[9], flag[10]
+        # two cycles later, for `weight_buffer`: read `weight`; this is the last of a pass over the map
+        self.weight_read, self.weight_pass_last = flag[3], flag[4]
+        self.weight = Signal(intbv(0)[address_width(weight_words) :])
+        # three cycles later, for `row_store`
+        self.read = flag[5]
+        depth = ring_rows * walk.row_words
+        self.addresses = [Signal(intbv(0)[address_width(depth) :]) for _ in range(walk.taps)]
+        self.freed = signal_for([walk.rows.stored])
+        # five cycles later, beside the words of the row store: an operation, the first or last of a result, and
+        # which of the parallel taps lie inside the map
+        self.valid, self.first, self.last = flag[6], flag[7], flag[8]
+        self.inside = [Signal(bool(0)) for _ in range(walk.taps)]
+
+
+@dataclass(frozen=True)
+class WeightSteps:
+    """How the weight word moves: word = Σ step * index over (repeat, reduce, tap row, tap column) groups."""
+
+    repeat: int
+    reduce: int
+    tap_row: int
+    tap_column: int
+
+    def table(self, walk: Walk) -> tuple[int, ...]:
+        """`Walk.deltas` of the weight word."""
+        return walk.deltas(lambda *indices: self.word(walk, *indices))
+
+    def word(self, walk: Walk, row: int, column: int, repeat: int, reduce: int, tap_h: int, tap_w: int, _: int) -> int:
+        """The word of a set of loop indices."""
+        group_h = walk.rows.tap_group(walk.rows.phase(row), tap_h)
+        group_w = walk.columns.tap_group(walk.columns.phase(column), tap_w)
+        at = repeat * self.repeat + reduce * self.reduce
+        return at + group_h * self.tap_row + group_w * self.tap_column
+
+
+@block
+def walker(
+    clk: Any,
+    rst: Any,
+    row_written: Any,
+    claim: Any,
+    claimable: Any,
+    may: Any,
+    steps: Steps,
+    *,
+    walk: Walk,
+    ring_rows: int,
+    weights: WeightSteps | None,
+) -> Any:
+    """One operation a cycle in the order of ``walk``, as soon as the rows it needs are written.
+
+    Args:
+        row_written: in, of the row store.
+        claim, claimable: out and in, of the weight buffer: passes over the map start in order, each once.
+        may: in, from registers: the consumer takes an operation in this cycle.
+        weights: how the weight word moves; None when nothing reads weights.
+    """
+    token, taken = Signal(bool(0)), Signal(bool(0))
+    grant = row_grants(clk, rst, row_written, claim, claimable, token, taken, walk=walk)
+    move = signal_for([LEVELS * walk.phases - 1])
+    issued, frees, live, first, last, pass_last = (Signal(bool(0)) for _ in range(6))
+    strip = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
+    nest = loop_nest(
+        clk, rst, token, may, taken, steps, move, issued, frees, strip, live, first, last, pass_last, walk=walk
+    )
+    delayed = [Signal(bool(0)) for _ in range(5)]
+    freed = signal_for([walk.rows.stored])
+    flags = second_stage(clk, issued, frees, live, first, last, pass_last, strip, delayed, freed, steps, walk=walk)
+    places = ring_addresses(clk, rst, move, steps, walk=walk, ring_rows=ring_rows)
+    inside = map_bounds(clk, rst, move, delayed, steps, walk=walk)
+    tail = flag_pipeline(clk, delayed, freed, steps)
+    if weights is None:
+        return grant, nest, flags, places, inside, tail
+    words = weight_words(clk, rst, move, steps, table=weights.table(walk), start=weights.word(walk, *[0] * 7))
+    return grant, nest, flags, places, inside, tail, words
+
+
+@block
+def row_grants(
+    clk: Any, rst: Any, row_written: Any, claim: Any, claimable: Any, token: Any, taken: Any, *, walk: Walk
+) -> Any:
+    """Looks ahead over strips: ``token`` says that the strip at work has all its inputs; ``taken`` ends it."""
+    needs = walk.strip_needs
+    after = [*needs[1:], walk.rows.stored + needs[0]]
+    growth = tuple(later - now for now, later in zip(needs, after, strict=True))
+    first_need = needs[0]
+    last_strip = len(needs) - 1
+    bound = 4 * walk.rows.stored + 16
+    # stored rows written less those that the next strip to be granted needs
+    slack = Signal(intbv(-first_need, min=-bound, max=bound))
+    sign = len(slack) - 1
+    # what a grant takes, and what it takes while a row is written
+    shorter = tuple(more - 1 for more in growth)
+    step, short_step = signal_for(growth, growth[0]), signal_for(shorter, shorter[0])
+    # the first strip of a pass claims the weights of that pass
+    opening = tuple(int(index % walk.rows.outputs == 0) for index in range(len(needs)))
+    opens = Signal(intbv(1)[1:])
+    # of the strip after, looked up meanwhile
+    strip_ahead = min(1, last_strip)
+    strip = Signal(intbv(strip_ahead)[address_width(len(needs)) :])
+    step_ahead, short_step_ahead, opens_ahead = signal_for(growth), signal_for(shorter), Signal(intbv(0)[1:])
+    tokens = Signal(intbv(0, min=0, max=GRANTS + 1))
+    grant = Signal(bool(0))
+    first_step, first_short_step = growth[0], shorter[0]
+    roms = [
+        look_up(strip, step_ahead, table=growth),
+        look_up(strip, short_step_ahead, table=shorter),
+        look_up(strip, opens_ahead, table=opening),
+    ]
+
+    @always_comb
+    def decide() -> None:
+        grant.next = not slack[sign] and tokens != GRANTS and (opens == 0 or claimable)
+        token.next = tokens != 0
+
+    @always_comb
+    def start() -> None:
+        claim.next = grant and opens != 0
+
+    @always(clk.posedge)
+    def count() -> None:
+        if grant and row_written:
+            slack.next = slack - short_step
+        elif grant:
+            slack.next = slack - step
+        elif row_written:
+            slack.next = slack + 1
+        if grant:
+            step.next = step_ahead
+            short_step.next = short_step_ahead
+            opens.next = opens_ahead
+            if strip == last_strip:
+                strip.next = 0
+            else:
+                strip.next = strip + 1
+        if grant and not taken:
+            tokens.next = tokens + 1
+        elif taken and not grant:
+            tokens.next = tokens - 1
+        if rst:
+            slack.next = -first_need
+            step.next = first_step
+            short_step.next = first_short_step
+            opens.next = 1
+            strip.next = strip_ahead
+            tokens.next = 0
+
+    return roms, decide, start, count
+
+
+def _phase_tables(walk: Walk) -> dict[str, tuple[int, ...]]:
+    """By phase: last indices of the inner loops, whether there are taps, the phases of the next pixels."""
+    limits = [walk.limits(phase) for phase in range(walk.phases)]
+    wide = walk.columns.phases
+    first_column = walk.columns.phase(0)
+    return {
+        "tap_column": tuple(limit[0] - 1 for limit in limits),
+        "tap_row": tuple(limit[1] - 1 for limit in limits),
+        "reduce": tuple(limit[2] - 1 for limit in limits),
+        "live": tuple(int(limit[3]) for limit in limits),
+        "next_column": tuple(p // wide * wide + (p % wide + 1) % wide for p in range(walk.phases)),
+        "next_row": tuple((p // wide + 1) % walk.rows.phases * wide + first_column for p in range(walk.phases)),
+    }
+
+
+@block
+def loop_nest(
+    clk: Any,
+    rst: Any,
+    token: Any,
+    may: Any,
+    taken: Any,
+    steps: Steps,
+    move: Any,
+    issued: Any,
+    frees: Any,
+    strip: Any,
+    live: Any,
+    first: Any,
+    last: Any,
+    pass_last: Any,
+    *,
+    walk: Walk,
+) -> Any:
+    """The counters; everything but ``taken`` and the ``issue`` signals is registered."""
+    tables = _phase_tables(walk)
+    limits = {name: signal_for(tables[name]) for name in tables}
+    start_phase = walk.rows.phase(0) * walk.columns.phases + walk.columns.phase(0)
+    phase = signal_for([walk.phases - 1], start_phase)
+    lookups = [look_up(phase, limits[name], table=tables[name]) for name in tables]
+    end_tap_column, end_tap_row, end_reduce = limits["tap_column"], limits["tap_row"], limits["reduce"]
+    has_taps, column_phase, row_phase = limits["live"], limits["next_column"], limits["next_row"]
+    tap_column, tap_row, reduce = (signal_for(tables[name]) for name in ("tap_column", "tap_row", "reduce"))
+    repeat = signal_for([walk.repeat - 1])
+    column = signal_for([walk.columns.outputs - 1])
+    row = signal_for([walk.rows.outputs - 1])
+    at_strip = Signal(intbv(0)[len(strip) :])
+    level = Signal(intbv(0, min=0, max=LEVELS))
+    issue, fresh = Signal(bool(0)), Signal(bool(0))
+    on_result = walk.result_level
+    whole = 0 if walk.sums_repeats else 1
+    on_repeat, on_column, on_row = walk.repeat_level, walk.column_level, walk.row_level
+    # whether a counter is at its last value, told in time: nothing is compared before a move is known
+    repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
+    repeat_ends, column_ends, row_ends = (Signal(bool(count == 1)) for count in (repeats, columns, rows))
+    one_repeat, one_column, one_row = repeats == 1, columns == 1, rows == 1
+    before_repeat, before_column, before_row = (max(0, count - 2) for count in (repeats, columns, rows))
+    ends = {on_repeat: repeat_ends, on_column: column_ends, on_row: row_ends}
+    inner_ends, middle_ends, outer_ends = (ends[level] for level in (3, 4, 5))
+    phases = walk.phases
+
+    @always_comb
+    def rank() -> None:
+        if tap_column != end_tap_column:
+            level.next = 0
+        elif tap_row != end_tap_row:
+            level.next = 1
+        elif reduce != end_reduce:
+            level.next = 2
+        elif not inner_ends:
+            level.next = 3
+        elif not middle_ends:
+            level.next = 4
+        elif not outer_ends:
+            level.next = 5
+        else:
+            level.next = 6
+
+    @always_comb
+    def decide() -> None:
+        issue.next = token and may
+        fresh.next = tap_column == 0 and tap_row == 0 and (whole == 0 or reduce == 0)
+
+    @always_comb
+    def announce() -> None:
+        taken.next = issue and level > on_column
+        steps.issue.next = issue
+        steps.issue_last.next = issue and level >= on_result
+        steps.issue_final.next = issue and level >= on_result and repeat_ends
+        steps.issue_frame_last.next = issue and level == FRAME
+        steps.issue_pass_last.next = issue and level > on_row
+
+    @always(clk.posedge)
+    def count() -> None:
+        if issue:
+            if level == 0:
+                tap_column.next = tap_column + 1
+            else:
+                tap_column.next = 0
+            if level == 1:
+                tap_row.next = tap_row + 1
+            elif level > 1:
+                tap_row.next = 0
+            if level == 2:
+                reduce.next = reduce + 1
+            elif level > 2:
+                reduce.next = 0
+            if level == on_repeat:
+                repeat.next = repeat + 1
+                repeat_ends.next = repeat == before_repeat
+            elif level > on_repeat:
+                repeat.next = 0
+                repeat_ends.next = one_repeat
+            if level == on_column:
+                column.next = column + 1
+                column_ends.next = column == before_column
+            elif level > on_column:
+                column.next = 0
+                column_ends.next = one_column
+            if level == on_row:
+                row.next = row + 1
+                row_ends.next = row == before_row
+            elif level > on_row:
+                row.next = 0
+                row_ends.next = one_row
+            if level == on_column:
+                phase.next = column_phase
+            elif level == on_row:
+                phase.next = row_phase
+            elif level > on_row:
+                phase.next = start_phase
+            if level == FRAME:
+                at_strip.next = 0
+            elif level > on_column:
+                at_strip.next = at_strip + 1
+        if rst:
+            tap_column.next = 0
+            tap_row.next = 0
+            reduce.next = 0
+            repeat.next = 0
+            column.next = 0
+            row.next = 0
+            repeat_ends.next = one_repeat
+            column_ends.next = one_column
+            row_ends.next = one_row
+            at_strip.next = 0
+            phase.next = start_phase
+
+    @always(clk.posedge)
+    def register() -> None:
+        issued.next = issue and not rst
+        frees.next = level > on_column
+        strip.next = at_strip
+        live.next = has_taps != 0
+        first.next = fresh
+        last.next = level >= on_result
+        pass_last.next = level > on_row
+        move.next = level * phases + phase
+
+    return lookups, rank, decide, announce, count, register
+
+
+@block
+def second_stage(
+    clk: Any,
+    issued: Any,
+    frees: Any,
+    live: Any,
+    first: Any,
+    last: Any,
+    pass_last: Any,
+    strip: Any,
+    delayed: Any,
+    freed: Any,
+    steps: Steps,
+    *,
+    walk: Walk,
+) -> Any:
+    """Flags beside the moves that were just looked up; ``delayed`` is (valid, first, last, live, frees)."""
+    frees_after = walk.strip_frees
+    table = tuple(now - then for then, now in zip([0, *frees_after[:-1]], frees_after, strict=True))
+    rom = registered_look_up(clk, strip, freed, table=table)
+
+    @always(clk.posedge)
+    def delay() -> None:
+        delayed[0].next = issued
+        delayed[1].next = first
+        delayed[2].next = last
+        delayed[3].next = live
+        delayed[4].next = issued and frees
+        steps.weight_pass_last.next = pass_last
+        steps.weight_read.next = issued
+
+    return rom, delay
+
+
+@block
+def flag_pipeline(clk: Any, delayed: Any, freed: Any, steps: Steps) -> Any:
+    """Third stage: the read at the row store; fourth and fifth: its latency."""
+    valid = [Signal(bool(0)) for _ in range(2)]
+    first = [Signal(bool(0)) for _ in range(2)]
+    last = [Signal(bool(0)) for _ in range(2)]
+
+    @always(clk.posedge)
+    def third() -> None:
+        steps.read.next = delayed[0]
+        if delayed[4]:
+            steps.freed.next = freed
+        else:
+            steps.freed.next = 0
+        valid[0].next = delayed[0]
+        first[0].next = delayed[1]
+        last[0].next = delayed[2]
+
+    @always(clk.posedge)
+    def rest() -> None:
+        valid[1].next = valid[0]
+        first[1].next = first[0]
+        last[1].next = last[0]
+        steps.valid.next = valid[1]
+        steps.first.next = first[1]
+        steps.last.next = last[1]
+
+    return third, rest
+
+
+@block
+def ring_addresses(clk: Any, rst: Any, move: Any, steps: Steps, *, walk: Walk, ring_rows: int) -> Any:
+    """The address of each parallel tap, modulo the ring."""
+    total = ring_rows * walk.row_words
+    forward = tuple(delta % total for delta in walk.deltas(walk.address))
+    # two's complement, a bit wider than an address
+    back = tuple((delta - total) % (2 << address_width(total)) for delta in forward)
+    ahead, behind = signal_for(forward), signal_for(back)
+    roms = (registered_look_up(clk, move, ahead, table=forward), registered_look_up(clk, move, behind, table=back))
+    first = walk.address(0, 0, 0, 0, 0, 0, 0)
+    advance = steps.weight_read
+    places = [
+        ring_address(
+            clk, rst, advance, ahead, behind, steps.addresses[tap], start=(first + offset) % total, total=total
+        )
+        for tap, offset in enumerate(walk.tap_offsets())
+    ]
+    return roms, places
+
+
+@block
+def ring_address(clk: Any, rst: Any, advance: Any, ahead: Any, behind: Any, out: Any, *, start: int, total: int) -> Any:
+    """``at`` moves by ``ahead`` modulo ``total``; ``behind`` is ``ahead - total`` in a bit more than an address has."""
+    width = len(out)
+    at = Signal(intbv(start)[width:])
+
+    @always(clk.posedge)
+    def step() -> None:
+        # both sums beside each other, and only then the choice
+        onward = modbv(0)[width + 1 :]
+        wrapped = modbv(0)[width + 1 :]
+        out.next = at
+        onward[:] = at + ahead
+        wrapped[:] = at + behind
+        if advance:
+            if wrapped[width]:
+                at.next = onward[width:]
+            else:
+                at.next = wrapped[width:]
+        if rst:
+            at.next = start
+
+    return step
+
+
+@block
+def weight_words(clk: Any, rst: Any, move: Any, steps: Steps, *, table: tuple[int, ...], start: int) -> Any:
+    """The weight word of each operation."""
+    delta = signal_for(table)
+    rom = registered_look_up(clk, move, delta, table=table)
+
+    @always(clk.posedge)
+    def step() -> None:
+        if steps.weight_read:
+            steps.weight.next = steps.weight + delta
+        if rst:
+            steps.weight.next = start
+
+    return rom, step
+
+
+@block
+def map_bounds(clk: Any, rst: Any, move: Any, delayed: Any, steps: Steps, *, walk: Walk) -> Any:
+    """Which parallel taps lie inside the map, beside the words of the row store."""
+    row_inside = [Signal(bool(0)) for _ in range(walk.rows.parallel)]
+    column_inside = [Signal(bool(0)) for _ in range(walk.columns.parallel)]
+    inside = [Signal(bool(0)) for _ in range(walk.taps)]
+    live = Signal(bool(0))
+    row_deltas = walk.deltas(lambda row, _c, _p, _r, tap, _w, _f: walk.rows.position(row, tap))
+    column_deltas = walk.deltas(lambda _r, column, _p, _d, _h, tap, _f: walk.columns.position(column, tap))
+    rows = axis_bounds(clk, rst, move, delayed[0], row_inside, axis=walk.rows, table=row_deltas)
+    columns = axis_bounds(clk, rst, move, delayed[0], column_inside, axis=walk.columns, table=column_deltas)
+    tall, wide = walk.rows.parallel, walk.columns.parallel
+    result = steps.inside
+
+    @always(clk.posedge)
+    def combine() -> None:
+        live.next = delayed[3]
+        for row in range(tall):
+            for column in range(wide):
+                inside[row * wide + column].next = row_inside[row] and column_inside[column] and live
+
+    @always(clk.posedge)
+    def out() -> None:
+        for tap in range(tall * wide):
+            result[tap].next = inside[tap]
+
+    return rows, columns, combine, out
+
+
+@block
+def axis_bounds(clk: Any, rst: Any, move: Any, advance: Any, inside: Any, *, axis: Axis, table: tuple[int, ...]) -> Any:
+    """Tracks the stored position along one axis; registered verdicts on all its parallel taps."""
+    start = axis.position(0, 0)
+    most = max(axis.count(phase) for phase in range(axis.phases))
+    ends = [axis.position(output, step) for output in (0, axis.outputs - 1) for step in (0, max(most, 1) - 1)]
+    low, high = min(*ends, 0) - axis.kernel, max(*ends, axis.stored) + axis.kernel
+    at = signal_for([low, high], start)
+    delta = signal_for(table)
+    rom = registered_look_up(clk, move, delta, table=table)
+    taps = axis.parallel
+    direction, stored = axis.direction, axis.stored
+
+    # a tap's position is never made: comparing the first one's with what the tap is away saves an adder
+    @always(clk.posedge)
+    def judge() -> None:
+        for tap in range(taps):
+            inside[tap].next = at >= 0 - tap * direction and at < stored - tap * direction
+
+    @always(clk.posedge)
+    def step() -> None:
+        if advance:
+            at.next = at + delta
+        if rst:
+            at.next = start
+
+    return rom, judge, step

@@ -1,0 +1,199 @@
+"""Softmax with cross-entropy: the loss, its error, and whether the guess was right.
+
+    p[i] = exp(x[i] - m) / s      m = max x,   s = sum of exp(x[i] - m)
+    error[i] = p[i] - (i == label)
+    loss = ln s + m - x[label]    (nats)
+
+Everything is an integer function of the codes (`SoftmaxNumbers`); against float64, probabilities err by less than
+2**-14 and the loss by less than 2**-10 (plus the rounding of the formats), see tests/test_softmax_cross_entropy.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from hdl.engine.loss.numbers import VALUE_BITS, SoftmaxNumbers
+from hdl.engine.loss.softmax import DIVIDER_EXTRA, product_cycles, softmax_cross_entropy
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
+from hdl.layers.base import Layer, State, Tape, Tile
+from hdl.layers.wiring.host import METRICS, HostLabel, HostOutput
+from hdl.stream import Stream
+from hdl.tensor import Kind, Port, Tensor
+
+# cycles of pipelines and queues between the last code of a frame and its first error, its loss
+ERROR_LATENCY, METRICS_LATENCY = 17, 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxCrossEntropy(Layer):
+    """Sinks ``x`` (1, 1, classes), ``label`` (1, 1, 1); sources ``error`` (1, 1, classes), ``metrics`` (1, 1, 2).
+
+    ``metrics`` are two words: the loss in u32.16, and 1 (the word, not the value) if the first largest x is the
+    label's, else 0.  One class a cycle; four stages work on successive frames: maximum, exponentials and their sum,
+    reciprocal, products."""
+
+    pinned_to_host = True
+
+    classes: int
+    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    # of the error, which lies in [-1, 1]
+    e_fixed: Fixed = Fixed(16, 14)  # noqa: RUF009 - frozen
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise ShapeError(f"SoftmaxCrossEntropy needs at least 2 classes, not {self.classes}")
+        if not self.x_fixed.signed:
+            raise ShapeError(f"SoftmaxCrossEntropy takes signed logits, not {self.x_fixed}")
+
+    # ---- shape rule
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x, label."""
+        return (
+            Port("x", Tensor((1, 1, self.classes), self.x_fixed, Kind.ACTIVATION)),
+            Port("label", HostLabel(classes=self.classes).sources[0].tensor),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """error, metrics."""
+        return (
+            Port("error", Tensor((1, 1, self.classes), self.e_fixed, Kind.ERROR)),
+            Port("metrics", HostOutput().sinks[0].tensor),
+        )
+
+    @cached_property
+    def numbers(self) -> SoftmaxNumbers:
+        """The arithmetic."""
+        return SoftmaxNumbers(self.x_fixed, self.classes)
+
+    # ---- cycles and folding
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """A class a cycle, or a bit of the quotient a cycle, whichever takes longer."""
+        return max(self.classes, self.numbers.quotient_shift + DIVIDER_EXTRA)
+
+    @property
+    def multipliers(self) -> int:
+        """Coarse by fine table, exponential by reciprocal, which may take two."""
+        return 1 + product_cycles(self.numbers)
+
+    @property
+    def macs(self) -> int:
+        """Two products a class."""
+        return 2 * self.classes
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """There is one variant."""
+        del tile
+        if self.cycles_per_frame > cycles:
+            raise FoldingError(
+                f"SoftmaxCrossEntropy of {self.classes} classes takes {self.cycles_per_frame} cycles a frame, "
+                f"more than {cycles}; allow more cycles"
+            )
+        return self
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """All of x, the label."""
+        del source, elements
+        return {"x": self.classes, "label": 1}
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Twice over all classes, once through the divider, and pipelines."""
+        return 2 * self.classes + self.numbers.quotient_shift + 32
+
+    def latency_cycles(self, source: str) -> int:
+        """From the last of x: exponentials of all classes, the divider, and pipelines; the loss needs no product."""
+        ends = METRICS_LATENCY if source == "metrics" else ERROR_LATENCY + product_cycles(self.numbers)
+        return self.classes + self.numbers.quotient_shift + ends
+
+    # ---- meaning
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """See `SoftmaxNumbers`."""
+        del state
+        numbers = self.numbers
+        x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :]
+        distance = x.max(axis=1, keepdims=True) - x
+        values = numbers.exponentials(distance)
+        total = values.sum(axis=1, keepdims=True)
+        fraction_bits = VALUE_BITS + numbers.quotient_shift
+        hot = (np.arange(self.classes) == label).astype(np.int64)
+        error = requantise(values * numbers.reciprocal(total) - (hot << fraction_bits), fraction_bits, self.e_fixed)
+        away = np.take_along_axis(distance, label, axis=1)
+        loss = numbers.logarithm(total) + round_shift(away, self.x_fixed.fraction_bits - METRICS.fraction_bits)
+        right = (x.argmax(axis=1, keepdims=True) == label).astype(np.int64)
+        metrics = np.concatenate([METRICS.saturate(loss), right], axis=1)
+        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formulas."""
+        del state
+        x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :].astype(np.int64)
+        away = x - x.max(axis=1, keepdims=True)
+        total = np.exp(away).sum(axis=1, keepdims=True)
+        error = np.exp(away) / total - (np.arange(self.classes) == label)
+        loss = np.log(total) - np.take_along_axis(away, label, axis=1)
+        right = (x.argmax(axis=1, keepdims=True) == label).astype(np.float64)
+        metrics = np.concatenate([loss, right], axis=1)
+        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
+
+    @property
+    def closeness(self) -> dict[str, float]:
+        """The error: tables of 17 bits before it is rounded.  The loss: half an interval of the table of logarithms."""
+        return {"error": 0.55, "metrics": 33.0}
+
+    def distance(self, port: str, codes: IntArray, values: FloatArray) -> FloatArray:
+        """Of the metrics the loss alone is a fraction; the other is right or wrong."""
+        if port != "metrics":
+            return super().distance(port, codes, values)
+        loss = np.abs(codes[..., :1] - values[..., :1] / METRICS.step)
+        wrong = np.where(codes[..., 1:] == values[..., 1:], 0.0, np.inf)
+        return np.concatenate([loss, wrong], axis=-1)
+
+    def backward(self, tape: Tape) -> None:
+        """Its own error; the label comes from the host, the metrics go there."""
+        label = tape.add("label", HostLabel(classes=self.classes), {})["y"]
+        tape.connect("label", label)
+        tape.add("results", HostOutput(), {"x": tape.value("metrics")})
+        tape.give_error("x", tape.value("error"))
+
+    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
+        """Labels are classes; logits of a frame differ by little or much, and some are equal."""
+        if port == "label":
+            return rng.integers(0, self.classes, (count, 1, 1, 1), dtype=np.int64)
+        codes = super().sample(port, rng, count)
+        spread = rng.choice([0, 1, 2.0**self.x_fixed.fraction_bits, 2.0 ** (self.x_fixed.width - 1)], (count, 1, 1, 1))
+        close = np.clip(rng.normal(0, 1, codes.shape) * spread, self.x_fixed.low, self.x_fixed.high).astype(np.int64)
+        return np.where(rng.random((count, 1, 1, 1)) < 0.2, codes, close)
+
+    # ---- hardware
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.loss.softmax`."""
+        del images
+        ports = (streams[name] for name in ("x", "label", "error", "metrics"))
+        return softmax_cross_entropy(clk, rst, *ports, numbers=self.numbers, target=self.e_fixed)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Few and many classes, more classes than bits of a quotient, binary points on both sides of the metrics', a
+        product of two multipliers."""
+        return (
+            cls(classes=10),
+            cls(classes=2, x_fixed=Fixed(16, 12)),
+            cls(classes=40, x_fixed=Fixed(16, 5), e_fixed=Fixed(16, 15)),
+            cls(classes=5, x_fixed=Fixed(18, 17), e_fixed=Fixed(16, 12)),
+            cls(classes=520),
+        )

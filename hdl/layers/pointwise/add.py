@@ -1,0 +1,97 @@
+"""Sum of two maps: where branches join, forwards, and where errors of several consumers meet, backwards.
+
+y = a + b,  aligned exactly, rounded once and saturated
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import block
+
+from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer, State, Tape
+from hdl.layers.pointwise.base import ElementWise
+from hdl.stream import Stream
+from hdl.tensor import Kind, Port, Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(ElementWise):
+    """Sinks ``a`` and ``b``, source ``y``; an adder a lane, and one more where bits are rounded away."""
+
+    # ACTIVATION forwards, ERROR backwards
+    kind: Kind = Kind.ACTIVATION
+    a_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    b_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """a, b."""
+        return (
+            Port("a", Tensor(self.shape, self.a_fixed, self.kind), self.lanes),
+            Port("b", Tensor(self.shape, self.b_fixed, self.kind), self.lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor(self.shape, self.y_fixed, self.kind), self.lanes),)
+
+    @property
+    def sum_fixed(self) -> Fixed:
+        """A format that holds every sum exactly."""
+        return exact_sum(self.a_fixed, self.b_fixed)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Sum and rounding."""
+        return sum_cycles(self.a_fixed, self.b_fixed, self.y_fixed)
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sum, rounded once."""
+        del state
+        fraction_bits = self.sum_fixed.fraction_bits
+        total = (inputs["a"] << (fraction_bits - self.a_fixed.fraction_bits)) + (
+            inputs["b"] << (fraction_bits - self.b_fixed.fraction_bits)
+        )
+        return {"y": requantise(total, fraction_bits, self.y_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        return {"y": inputs["a"] + inputs["b"]}
+
+    def backward(self, tape: Tape) -> None:
+        """The same error to both branches."""
+        for sink in ("a", "b"):
+            if tape.needs_error(sink):
+                tape.give_error(sink, tape.error("y"))
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        del images
+        return add(clk, rst, streams["a"], streams["b"], streams["y"], self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Equal and unequal binary points, rounding, widening."""
+        return (
+            cls(height=2, width=3, channels=4, lanes=2),
+            cls(height=1, width=2, channels=3, lanes=3, a_fixed=Fixed(16, 10), b_fixed=Fixed(16, 7)),
+            cls(height=1, width=1, channels=6, y_fixed=Fixed(16, 11), kind=Kind.ERROR),
+            cls(height=2, width=2, channels=2, a_fixed=Fixed(16, 12), b_fixed=Fixed(12, 3), y_fixed=Fixed(16, 5)),
+        )
+
+
+@block
+def add(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, cfg: Add) -> Any:
+    """The sum of two streams."""
+    formats = {"a_fixed": cfg.a_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
+    return sum_stream(clk, rst, a, b, y, lanes=cfg.lanes, **formats)

@@ -1,0 +1,228 @@
+"""A learnt number a channel, added; backwards it needs only its own gradient, since the error passes unchanged.
+
+y[h, v, c] = x[h, v, c] + b[c]        g[c] = sum over frames and pixels of e[h, v, c]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from myhdl import block, instances
+
+from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.weights.stream import weight_stream
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer, Memory, State, Tape, Tile, pack
+from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
+from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+from hdl.streams import width_adapter
+from hdl.tensor import Kind, Port, Tensor
+
+# cycles from a sum until it is rounded and leaves, and the beat itself
+ROUNDING_LATENCY = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bias(ElementWise):
+    """Sinks ``x`` and ``b`` (channels,), source ``y``.  Sums are exact, rounded once, saturated."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+    # distinguishes the random bits of this layer's gradient from others
+    tensor_id: int = 0
+    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    b_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x, b; the vector comes an element a beat."""
+        return (
+            Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),
+            Port("b", Tensor((self.channels,), self.b_fixed, Kind.WEIGHT)),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def groups(self) -> int:
+        """Beats a pixel, and words of the vector."""
+        return self.channels // self.lanes
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Sum and rounding."""
+        return sum_cycles(self.x_fixed, self.b_fixed, self.y_fixed)
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps the initial vector for the memory image."""
+        return {"initial": self.b_fixed.encode(parameters["b"])}
+
+    def _per_frame(self, state: State, b: Any, frames: int) -> Any:
+        """The vector of each frame of the batch: the version before for the first ``staleness`` ones."""
+        previous = state.get("previous", b)
+        state["previous"] = b
+        stale = self.recipe.staleness
+        rows = [previous if frame < stale else b for frame in range(frames)]
+        return np.stack(rows).reshape(frames, 1, 1, self.channels)
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sum, rounded once."""
+        x = inputs["x"]
+        b = self._per_frame(state, inputs["b"], len(x))
+        total = exact_sum(self.x_fixed, self.b_fixed)
+        summed = (x << (total.fraction_bits - self.x_fixed.fraction_bits)) + (
+            b << (total.fraction_bits - self.b_fixed.fraction_bits)
+        )
+        return {"y": requantise(summed, total.fraction_bits, self.y_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        x = inputs["x"]
+        return {"y": x + self._per_frame(state, inputs["b"], len(x))}
+
+    def backward(self, tape: Tape) -> None:
+        """The gradient; the error goes on as it is."""
+        error = tape.error("y")
+        engine = BiasGradient(
+            height=self.height, width=self.width, channels=self.channels, recipe=self.recipe, tensor_id=self.tensor_id
+        )
+        tape.learn("b", tape.add("gradient", engine, {"e": error})["g"])
+        if tape.needs_error("x"):
+            tape.give_error("x", error)
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Two versions of the vector."""
+        return (Memory("weights", 2 * self.groups, self.lanes * self.b_fixed.width),)
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Version 0 in the first half."""
+        return {"weights": pack(state["initial"].reshape(-1), self.b_fixed.width, self.lanes) + [0] * self.groups}
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        contents = images["weights"] if images else None
+        return bias(clk, rst, streams["x"], streams["b"], streams["y"], self, contents)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Several lanes, staleness, one pixel."""
+        return (
+            cls(height=2, width=3, channels=4, lanes=2, recipe=Recipe(batch=3, staleness=1)),
+            cls(height=1, width=1, channels=5, recipe=Recipe(batch=4)),
+            cls(height=2, width=1, channels=3, lanes=3, recipe=Recipe(batch=2, staleness=2), y_fixed=Fixed(16, 6)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasGradient(ElementWise):
+    """Sink ``e``, source ``g`` (channels,) once a batch: exact sums, rounded stochastically."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+    tensor_id: int = 0
+    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+    g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e."""
+        return (Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """g; an element a beat."""
+        return (Port("g", Tensor((self.channels,), self.g_fixed, Kind.GRADIENT)),)
+
+    @property
+    def pixels(self) -> int:
+        """Pixels that are summed."""
+        return self.recipe.batch * self.height * self.width
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of an exact sum over the batch."""
+        return self.e_fixed.width + (self.pixels - 1).bit_length()
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """As element-wise."""
+        return super().fold(cycles, tile)
+
+    def latency_cycles(self, source: str) -> int:
+        """The first sums are complete when the last pixel begins; from there through the rounding."""
+        del source
+        return SUM_LATENCY + ROUNDING_LATENCY - self.channels // self.lanes + (self.lanes > 1)
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Counts batches, which the random bits depend on."""
+        del parameters
+        return {"batch": 0}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sums, rounded stochastically."""
+        sums = inputs["e"].sum(axis=(0, 1, 2))
+        key = tensor_key(self.recipe.seed, self.tensor_id)
+        random = high_half(hash32(np.arange(self.channels), state["batch"], key))
+        state["batch"] += 1
+        return {"g": requantise_stochastically(sums, self.e_fixed.fraction_bits, self.g_fixed, random)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        return {"g": inputs["e"].sum(axis=(0, 1, 2))}
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        del images
+        return bias_gradient(clk, rst, streams["e"], streams["g"], self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Several lanes, one pixel, a batch of one."""
+        return (
+            cls(height=2, width=3, channels=4, lanes=2, recipe=Recipe(batch=3), tensor_id=9),
+            cls(height=1, width=1, channels=5, recipe=Recipe(batch=4), g_fixed=Fixed(16, 13)),
+            cls(height=2, width=2, channels=3, lanes=3, recipe=Recipe(batch=2, seed=4)),
+        )
+
+
+@block
+def bias(clk: Any, rst: Any, x: Stream, b: Stream, y: Stream, cfg: Bias, contents: Sequence[int] | None = None) -> Any:
+    """The vector as a stream beside x, and their sum."""
+    words = Stream(cfg.lanes * cfg.b_fixed.width)
+    weights = weight_stream(
+        clk, rst, b, words, element_bits=cfg.b_fixed.width, words=cfg.groups, repeats=cfg.height * cfg.width,
+        recipe=cfg.recipe, contents=contents,
+    )  # fmt: skip
+    formats = {"a_fixed": cfg.x_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
+    add = sum_stream(clk, rst, x, words, y, lanes=cfg.lanes, **formats)
+    return weights, add
+
+
+@block
+def bias_gradient(clk: Any, rst: Any, e: Stream, g: Stream, cfg: BiasGradient) -> Any:
+    """Sums over the pixels of a whole batch, an element at a time through the stochastic rounding."""
+    lanes, width, sum_bits = cfg.lanes, cfg.e_fixed.width, cfg.sum_bits
+    sums, elements = Stream(lanes * sum_bits), Stream(sum_bits)
+    collect = sum_pixels(
+        clk, rst, e, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.channels // lanes, pixels=cfg.pixels
+    )
+    adapt = width_adapter(clk, rst, sums, elements, element_bits=sum_bits)
+    key = tensor_key(cfg.recipe.seed, cfg.tensor_id)
+    cut = cfg.e_fixed.fraction_bits - cfg.g_fixed.fraction_bits
+    rounding = gradient_rounding(
+        clk, rst, elements, g, shape=(cfg.channels,), tile=Tile(), lanes=1, shift=cut, target=cfg.g_fixed, key=key
+    )
+    return instances()

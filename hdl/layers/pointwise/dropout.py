@@ -1,0 +1,312 @@
+"""Dropout: every element is zeroed with probability ``ratio`` or else scaled by 1 / (1 - ratio); backwards likewise.
+
+    y = keep * x / (1 - ratio)        dx = keep * e / (1 - ratio)
+
+``keep`` is a function of (element, frame, seed, tensor), so the error engine draws the same mask again and nothing is
+stashed.  Both the probability and the factor are constants of 16 significant bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from myhdl import Signal, always, always_comb, block, intbv, modbv
+
+from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
+from hdl.errors import ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer, State, Tape
+from hdl.layers.pointwise.base import ElementWise
+from hdl.memory import address_width
+from hdl.random_bits import HASH_LATENCY, ROUNDING_BITS, WORD, hash32, hash32_pipeline, high_half, tensor_key
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+from hdl.streams import join, m2s_pipe
+from hdl.tensor import Kind, Port, Tensor
+
+# significant bits of the factor
+FACTOR_BITS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Masking(ElementWise):
+    """What both directions share: the mask and the factor."""
+
+    # probability of zero
+    ratio: float = 0.5
+    recipe: Recipe = field(default_factory=Recipe)
+    # distinguishes the random bits of this layer from others; the same in both directions
+    tensor_id: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.ratio < 1:
+            raise ShapeError(f"{type(self).__name__}: ratio must lie in [0, 1), not {self.ratio}")
+
+    @property
+    def threshold(self) -> int:
+        """An element is zeroed if its 16 random bits are less than this."""
+        return min(round(self.ratio * (1 << ROUNDING_BITS)), (1 << ROUNDING_BITS) - 1)
+
+    @property
+    def factor(self) -> tuple[int, int]:
+        """(factor, shift): ``factor * 2**-shift`` is 1 / (1 - ratio), rounded; odd, so powers of two cost nothing."""
+        factor, shift = round(2 ** (FACTOR_BITS - 1) / (1 - self.ratio)), FACTOR_BITS - 1
+        while factor % 2 == 0:
+            factor, shift = factor // 2, shift - 1
+        return factor, shift
+
+    @property
+    def key(self) -> int:
+        """Key of the random bits."""
+        return tensor_key(self.recipe.seed, self.tensor_id)
+
+    def keep(self, first_frame: int, frames: int) -> IntArray:
+        """The masks of so many frames: 1 where an element survives."""
+        index = np.arange(self.elements).reshape(1, *self.shape)
+        frame = np.arange(first_frame, first_frame + frames).reshape(-1, 1, 1, 1)
+        random = hash32(np.broadcast_to(index, (frames, *self.shape)), frame, self.key)
+        return (high_half(random) >= self.threshold).astype(np.int64)
+
+    def _cycles(self, source: Fixed, target: Fixed) -> int:
+        """Mask, product and rounding."""
+        factor, shift = self.factor
+        cut = source.fraction_bits + shift - target.fraction_bits
+        return 1 + scale_cycles(source.width, factor) + rounding_cycles(cut)
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Counts frames."""
+        del parameters
+        return {"frame": 0}
+
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """As `start`."""
+        return self.start(parameters)
+
+    def _masks(self, state: State, frames: int) -> IntArray:
+        state["frame"] += frames
+        return self.keep(state["frame"] - frames, frames)
+
+    def _scaled(self, state: State, codes: IntArray, fraction_bits: int, target: Fixed) -> IntArray:
+        factor, shift = self.factor
+        return requantise(codes * self._masks(state, len(codes)) * factor, fraction_bits + shift, target)
+
+    def _scaled_values(self, state: State, values: FloatArray) -> FloatArray:
+        return values * self._masks(state, len(values)) / (1 - self.ratio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(_Masking):
+    """Sink ``x``, source ``y``."""
+
+    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Mask, product and rounding."""
+        return self._cycles(self.x_fixed, self.y_fixed)
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Masked, times the factor, rounded once."""
+        return {"y": self._scaled(state, inputs["x"], self.x_fixed.fraction_bits, self.y_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula with the same mask."""
+        return {"y": self._scaled_values(state, inputs["x"])}
+
+    def evaluating(self, state: State, frames: int) -> tuple[Layer, State]:
+        """Nothing is dropped."""
+        del frames
+        return dataclasses.replace(self, ratio=0.0), dict(state)
+
+    def backward(self, tape: Tape) -> None:
+        """The same mask on the error."""
+        if tape.needs_error("x"):
+            engine = DropoutError(
+                height=self.height,
+                width=self.width,
+                channels=self.channels,
+                ratio=self.ratio,
+                recipe=self.recipe,
+                tensor_id=self.tensor_id,
+            )
+            tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        del images
+        return dropout(clk, rst, streams["x"], streams["y"], self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """A factor of a power of two and not, nothing dropped, several lanes, other formats."""
+        return (
+            cls(height=2, width=3, channels=4, lanes=2, tensor_id=3),
+            cls(height=2, width=2, channels=3, lanes=3, ratio=0.2, y_fixed=Fixed(16, 7)),
+            cls(height=1, width=1, channels=5, ratio=0.0, recipe=Recipe(seed=9)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutError(_Masking):
+    """Sink ``e``, source ``dx``."""
+
+    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+    dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e."""
+        return (Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Mask, product and rounding."""
+        return self._cycles(self.e_fixed, self.dx_fixed)
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Masked, times the factor, rounded once."""
+        return {"dx": self._scaled(state, inputs["e"], self.e_fixed.fraction_bits, self.dx_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula with the same mask."""
+        return {"dx": self._scaled_values(state, inputs["e"])}
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        del images
+        return dropout_error(clk, rst, streams["e"], streams["dx"], self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """As forwards."""
+        return (
+            cls(height=2, width=3, channels=4, lanes=2, tensor_id=3),
+            cls(height=2, width=2, channels=3, lanes=1, ratio=0.75, dx_fixed=Fixed(16, 10)),
+        )
+
+
+@block
+def dropout(clk: Any, rst: Any, x: Stream, y: Stream, cfg: Dropout) -> Any:
+    """The forward circuit."""
+    return masking(clk, rst, x, y, cfg=cfg, source=cfg.x_fixed, target=cfg.y_fixed)
+
+
+@block
+def dropout_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: DropoutError) -> Any:
+    """The error circuit."""
+    return masking(clk, rst, e, dx, cfg=cfg, source=cfg.e_fixed, target=cfg.dx_fixed)
+
+
+@block
+def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Any:
+    """Mask, factor, rounding, a register a lane each, and the hash for the mask."""
+    lanes, width = cfg.lanes, source.width
+    factor, shift = cfg.factor
+    mask, both = Stream(lanes), Stream(lanes * (width + 1))
+    selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
+    masks = mask_stream(clk, rst, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
+    joined = join(clk, rst, [x, mask], both)
+    register = m2s_pipe(clk, rst, selected, masked)
+    scale = scale_stream(clk, rst, masked, scaled, lanes=lanes, factor=factor)
+    cut = source.fraction_bits + shift - target.fraction_bits
+    rounding = round_stream(clk, rst, scaled, y, lanes=lanes, shift=cut, target=target)
+    start, ones = lanes * width, (1 << width) - 1
+
+    # a gate in front of the register, not a clear, which the registers of a multiplier don't have
+    @always_comb
+    def select() -> None:
+        mask = intbv(0)[width:]
+        code = intbv(0)[width:]
+        for lane in range(lanes):
+            mask[:] = 0
+            if both.payload[start + lane]:
+                mask[:] = intbv(ones)[width:]
+            code[:] = both.payload[lane * width + width : lane * width]
+            code[:] = code & mask
+            selected.payload.next[lane * width + width : lane * width] = code
+
+    @always_comb
+    def handshake() -> None:
+        selected.valid.next = both.valid
+        both.ready.next = selected.ready
+
+    return masks, joined, register, scale, rounding, select, handshake
+
+
+@block
+def mask_stream(clk: Any, rst: Any, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int) -> Any:
+    """`_Masking.keep`, ``lanes`` elements a beat, frame after frame, made ahead of its use."""
+    last = elements - lanes
+    # carries into bit 16 from the threshold on
+    offset = (1 << ROUNDING_BITS) - threshold
+    index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
+    first = Signal(intbv(0)[address_width(elements) :])
+    frame = Signal(modbv(0)[WORD:])
+    filled = [Signal(bool(0)) for _ in range(HASH_LATENCY)]
+    known = filled[HASH_LATENCY - 1]
+    advance = Signal(bool(0))
+    hashing = hash32_pipeline(clk, advance, index, frame, key, hashed)
+
+    @always_comb
+    def decide() -> None:
+        advance.next = mask.ready or not known
+
+    @always_comb
+    def indices() -> None:
+        element = intbv(0)[WORD:]
+        for lane in range(lanes):
+            element[:] = first + lane
+            index.next[lane * 32 + 32 : lane * 32] = element
+
+    @always_comb
+    def out() -> None:
+        bits = intbv(0)[17:]
+        mask.valid.next = known
+        for lane in range(lanes):
+            bits[:] = hashed[lane * 32 + 32 : lane * 32 + 16]
+            bits[:] = bits + offset
+            mask.payload.next[lane] = bits[16]
+
+    @always(clk.posedge)
+    def count() -> None:
+        if advance:
+            filled[0].next = True
+            for stage in range(1, HASH_LATENCY):
+                filled[stage].next = filled[stage - 1]
+            if first == last:
+                first.next = 0
+                frame.next = frame + 1
+            else:
+                first.next = first + lanes
+        if rst:
+            for stage in range(HASH_LATENCY):
+                filled[stage].next = False
+            first.next = 0
+            frame.next = 0
+
+    return hashing, decide, indices, out, count

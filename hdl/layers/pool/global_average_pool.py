@@ -1,0 +1,452 @@
+"""Global average pool: the mean of each channel over the map; backwards, every pixel gets its share of the error.
+
+    y[c] = 1 / (H W) * sum over pixels of x[h, v, c]        dx[h, v, c] = e[c] / (H W)
+
+1 / (H W) is a fixed-point constant of `RECIPROCAL_BITS` significant bits (exact where H W is a power of two).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from myhdl import Signal, always, always_comb, block, instances, intbv
+
+from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
+from hdl.errors import FoldingError
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
+from hdl.layers.pointwise.base import ElementWise
+from hdl.memory import address_width, simple_dual_port
+from hdl.stream import Stream
+from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
+from hdl.tensor import Kind, Port, Tensor
+
+RECIPROCAL_BITS = 16
+# cycles from a beat of the last pixel to its sum
+SUM_LATENCY = 3
+# beats of a pixel from which on sums lie in a memory: it takes three cycles from the read of a sum to having written it
+MEMORY_GROUPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Averaging(ElementWise):
+    """What both directions share: the constant."""
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the map."""
+        return self.height * self.width
+
+    @property
+    def reciprocal(self) -> tuple[int, int]:
+        """(factor, shift): ``factor * 2**-shift`` is 1 / (H W), rounded."""
+        magnitude = (self.pixels - 1).bit_length()
+        if self.pixels == 1 << magnitude:
+            return 1, magnitude
+        shift = magnitude + RECIPROCAL_BITS - 1
+        return ((1 << shift) + self.pixels // 2) // self.pixels, shift
+
+    @property
+    def closeness(self) -> dict[str, float]:
+        """The constant is off by 2**-17 of itself, the greatest code by a quarter of a step, before it is rounded."""
+        return {port.name: 0.75 for port in self.sources}
+
+    @property
+    def groups(self) -> int:
+        """Beats a pixel."""
+        return self.channels // self.lanes
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """A beat a cycle, of the map and of the vector."""
+        return max(port.beats for port in (*self.sinks, *self.sources))
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The fewest lanes that pass the map, and the fewest that pass the vector, in time."""
+        del tile
+        lanes = lanes_for(self.elements, self.channels, cycles)
+        vector_lanes = lanes_for(self.channels, self.channels, cycles)
+        folded = dataclasses.replace(self, lanes=lanes, vector_lanes=vector_lanes)  # type: ignore[call-arg]
+        if folded.cycles_per_frame > cycles:
+            raise FoldingError(
+                f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
+                f"a frame, more than {cycles}; allow more cycles"
+            )
+        return folded
+
+    def _cycles(self, width: int, source: Fixed, target: Fixed) -> int:
+        """Scaling of codes of ``width`` bits, rounding, and the width adapter."""
+        factor, shift = self.reciprocal
+        scaling = scale_cycles(width, factor) + rounding_cycles(source.fraction_bits + shift - target.fraction_bits)
+        return scaling + int(len({port.lanes for port in (*self.sinks, *self.sources)}) > 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalAveragePool(_Averaging):
+    """Sink ``x``, source ``y`` (1, 1, channels).  Keeps one exact sum a channel."""
+
+    # elements a beat of y
+    vector_lanes: int = 1
+    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor((1, 1, self.channels), self.y_fixed, Kind.ACTIVATION), self.vector_lanes),)
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of an exact sum."""
+        return self.x_fixed.width + (self.pixels - 1).bit_length()
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Sum, mean, and the gathering or spreading of lanes."""
+        return self.latency_cycles("y") + self.groups + 1
+
+    def latency_cycles(self, source: str) -> int:
+        """Sum, mean, width adapter."""
+        del source
+        return SUM_LATENCY + self._cycles(self.sum_bits, self.x_fixed, self.y_fixed)
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """All pixels but the channels of the last that come later."""
+        del source
+        return {"x": self.elements - self.channels + -(-elements // self.lanes) * self.lanes}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sum, times the constant, rounded once."""
+        del state
+        factor, shift = self.reciprocal
+        total = inputs["x"].sum(axis=(1, 2), keepdims=True) * factor
+        return {"y": requantise(total, self.x_fixed.fraction_bits + shift, self.y_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The mean."""
+        del state
+        return {"y": inputs["x"].mean(axis=(1, 2), keepdims=True)}
+
+    def backward(self, tape: Tape) -> None:
+        """Spread the error."""
+        if tape.needs_error("x"):
+            engine = GlobalAveragePoolError(height=self.height, width=self.width, channels=self.channels)
+            tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        del images
+        return global_average_pool(clk, rst, streams["x"], streams["y"], self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Maps of a power of two and not, one and several beats a pixel, a map of one pixel."""
+        return (
+            cls(height=2, width=2, channels=4, lanes=2, vector_lanes=2),
+            cls(height=3, width=5, channels=6, lanes=2, y_fixed=Fixed(16, 11)),
+            cls(height=3, width=2, channels=3, lanes=3, vector_lanes=1),
+            cls(height=1, width=1, channels=2),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalAveragePoolError(_Averaging):
+    """Sink ``e`` (1, 1, channels), source ``dx``.  Keeps one error a channel while it spreads it."""
+
+    # elements a beat of e
+    vector_lanes: int = 1
+    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+    dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e."""
+        return (Port("e", Tensor((1, 1, self.channels), self.e_fixed, Kind.ERROR), self.vector_lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """Share, the gathering or spreading of lanes, memory."""
+        return self.latency_cycles("dx") + self.groups + 1
+
+    def latency_cycles(self, source: str) -> int:
+        """A register, share, width adapter, queue, memory."""
+        del source
+        memory = queue_latency(self.groups) + 1 + output_register_latency(self.groups)
+        return 1 + self._cycles(self.e_fixed.width, self.e_fixed, self.dx_fixed) + memory
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """The channels of the first pixel as they come; afterwards all."""
+        del source
+        return {"e": min(elements, self.channels)}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Times the constant, rounded once, to every pixel."""
+        del state
+        factor, shift = self.reciprocal
+        share = requantise(inputs["e"] * factor, self.e_fixed.fraction_bits + shift, self.dx_fixed)
+        return {"dx": np.broadcast_to(share, (len(share), *self.shape)).copy()}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        share = inputs["e"] / self.pixels
+        return {"dx": np.broadcast_to(share, (len(share), *self.shape)).copy()}
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """One beat a cycle."""
+        del images
+        return global_average_pool_error(clk, rst, streams["e"], streams["dx"], self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """As forwards."""
+        return (
+            cls(height=2, width=2, channels=4, lanes=2, vector_lanes=2),
+            cls(height=3, width=5, channels=6, lanes=2, dx_fixed=Fixed(16, 14)),
+            cls(height=3, width=2, channels=3, lanes=3, vector_lanes=1),
+            cls(height=1, width=1, channels=2),
+        )
+
+
+@block
+def global_average_pool(clk: Any, rst: Any, x: Stream, y: Stream, cfg: GlobalAveragePool) -> Any:
+    """Sums in a memory with one word a beat of a pixel; the finished sums are scaled and rounded as a stream."""
+    lanes, width, sum_bits = cfg.lanes, cfg.x_fixed.width, cfg.sum_bits
+    factor, shift = cfg.reciprocal
+    scaled_bits = sum_bits + factor.bit_length()
+    sums, scaled, rounded = Stream(lanes * sum_bits), Stream(lanes * scaled_bits), Stream(lanes * cfg.y_fixed.width)
+    collect = sum_pixels(clk, rst, x, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.groups,
+                         pixels=cfg.pixels)  # fmt: skip
+    scale = scale_stream(clk, rst, sums, scaled, lanes=lanes, factor=factor)
+    cut = cfg.x_fixed.fraction_bits + shift - cfg.y_fixed.fraction_bits
+    rounding = round_stream(clk, rst, scaled, rounded, lanes=lanes, shift=cut, target=cfg.y_fixed)
+    adapt = width_adapter(clk, rst, rounded, y, element_bits=cfg.y_fixed.width)
+    return instances()
+
+
+@block
+def sum_pixels(
+    clk: Any, rst: Any, x: Stream, sums: Stream, *, lanes: int, width: int, sum_bits: int, groups: int, pixels: int
+) -> Any:
+    """Adds up ``pixels`` pixels of ``groups`` beats; with the last pixel, the sums leave beat by beat.
+
+    Three stages: read the old sum, register it, add and write back; nothing but the adder stands in the last one.  With
+    fewer beats a pixel than that takes, the sums are a ring of registers.  Latency: `SUM_LATENCY`."""
+    word_bits = lanes * sum_bits
+    # one bit more than any sum: between frames, an operand may meet the finished sum for nothing
+    bound = 1 << sum_bits
+    last_group, last_pixel = groups - 1, pixels - 1
+    group = Signal(intbv(0)[address_width(groups) :])
+    pixel = Signal(intbv(0)[address_width(pixels) :])
+    # of the beat whose sum is read, and of that which is added
+    places = [Signal(intbv(0)[len(group) :]) for _ in range(2)]
+    operands = [Signal(intbv(0)[lanes * width :]) for _ in range(2)]
+    valid, last = ([Signal(bool(0)) for _ in range(2)] for _ in range(2))
+    first, fire, go, store, sums_valid = (Signal(bool(0)) for _ in range(5))
+    old, total = Signal(intbv(0)[word_bits:]), Signal(intbv(0)[word_bits:])
+    result = Signal(intbv(0)[word_bits:])
+    keep = memory_of_sums if groups >= MEMORY_GROUPS else ring_of_sums
+    kept = keep(clk, fire, group, first, go, old, store, places[1], total, groups=groups)
+
+    @always_comb
+    def handshake() -> None:
+        go.next = sums.ready or not sums_valid
+        sums.valid.next = sums_valid
+        sums.payload.next = result
+
+    @always_comb
+    def accept() -> None:
+        fire.next = x.valid and go
+        store.next = valid[1] and go
+        x.ready.next = go
+
+    @always(clk.posedge)
+    def count() -> None:
+        if fire:
+            if group == last_group:
+                group.next = 0
+                if pixel == last_pixel:
+                    pixel.next = 0
+                else:
+                    pixel.next = pixel + 1
+            else:
+                group.next = group + 1
+        if rst:
+            group.next = 0
+            pixel.next = 0
+
+    @always(clk.posedge)
+    def step() -> None:
+        if go:
+            valid[0].next = x.valid
+            operands[0].next = x.payload
+            places[0].next = group
+            first.next = pixel == 0
+            last[0].next = pixel == last_pixel
+            valid[1].next = valid[0]
+            operands[1].next = operands[0]
+            places[1].next = places[0]
+            last[1].next = last[0]
+        if rst:
+            valid[0].next = False
+            valid[1].next = False
+
+    @always_comb
+    def add() -> None:
+        lane_sum = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            lane_sum[:] = operands[1][lane * width + width : lane * width].signed()
+            lane_sum[:] = lane_sum + old[lane * sum_bits + sum_bits : lane * sum_bits].signed()
+            total.next[lane * sum_bits + sum_bits : lane * sum_bits] = lane_sum[sum_bits:]
+
+    @always(clk.posedge)
+    def leave() -> None:
+        if go:
+            sums_valid.next = valid[1] and last[1]
+            result.next = total
+        if rst:
+            sums_valid.next = False
+
+    return kept, handshake, accept, count, step, add, leave
+
+
+@block
+def memory_of_sums(
+    clk: Any, fire: Any, group: Any, first: Any, go: Any, old: Any, store: Any, place: Any, total: Any, *, groups: int
+) -> Any:
+    """The sums of `sum_pixels` in a memory; ``old`` is 0 for those of a ``first`` pixel."""
+    width = len(total)
+    word = Signal(intbv(0)[width:])
+    memory = simple_dual_port(clk, store, place, total, fire, group, word, depth=groups, width=width)
+
+    @always(clk.posedge)
+    def register() -> None:
+        if go:
+            if first:
+                old.next = 0
+            else:
+                old.next = word
+
+    return memory, register
+
+
+@block
+def ring_of_sums(
+    clk: Any, fire: Any, group: Any, first: Any, go: Any, old: Any, store: Any, place: Any, total: Any, *, groups: int
+) -> Any:
+    """`memory_of_sums` in ``groups`` registers: the oldest is that of the beat at work."""
+    del fire, group, place
+    width, final = len(total), groups - 1
+    ring = [Signal(intbv(0)[width:]) for _ in range(groups)]
+    fresh = Signal(bool(0))
+
+    @always(clk.posedge)
+    def turn() -> None:
+        if go:
+            fresh.next = first
+        if store:
+            ring[0].next = total
+            for place_of in range(final):
+                ring[place_of + 1].next = ring[place_of]
+
+    @always_comb
+    def out() -> None:
+        old.next = ring[final]
+        if fresh:
+            old.next = 0
+
+    return turn, out
+
+
+@block
+def global_average_pool_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: GlobalAveragePoolError) -> Any:
+    """The vector is scaled and rounded as it comes, leaves as the first pixel, and is replayed for the others."""
+    lanes, width, out_width = cfg.vector_lanes, cfg.e_fixed.width, cfg.dx_fixed.width
+    factor, shift = cfg.reciprocal
+    scaled_bits = width + factor.bit_length()
+    scaled, rounded, word = Stream(lanes * scaled_bits), Stream(lanes * out_width), Stream(cfg.lanes * out_width)
+    taken = Stream(e.width)
+    take = m2s_pipe(clk, rst, e, taken)
+    scale = scale_stream(clk, rst, taken, scaled, lanes=lanes, factor=factor)
+    cut = cfg.e_fixed.fraction_bits + shift - cfg.dx_fixed.fraction_bits
+    rounding = round_stream(clk, rst, scaled, rounded, lanes=lanes, shift=cut, target=cfg.dx_fixed)
+    early = Stream(cfg.lanes * out_width)
+    adapt = width_adapter(clk, rst, rounded, early, element_bits=out_width)
+    # the next frame's vector gathers while this one's is spread
+    gather = queue(clk, rst, early, word, depth=cfg.groups)
+    spread = repeat_pixel(clk, rst, word, dx, groups=cfg.groups, pixels=cfg.pixels)
+    return instances()
+
+
+@block
+def repeat_pixel(clk: Any, rst: Any, x: Stream, y: Stream, *, groups: int, pixels: int) -> Any:
+    """Each vector of ``groups`` beats leaves ``pixels`` times.
+
+    The first time it passes through and is written to a memory, from which the other times are read."""
+    width = x.width
+    last_group, last_pixel = groups - 1, pixels - 1
+    group = Signal(intbv(0)[address_width(groups) :])
+    pixel = Signal(intbv(0)[address_width(pixels) :])
+    fresh, stored = Signal(intbv(0)[width:]), Signal(intbv(0)[width:])
+    go, issue, valid, from_input, write = (Signal(bool(0)) for _ in range(5))
+    words = Stream(width)
+    leave = output_register(clk, rst, words, y, depth=groups)
+    memory = simple_dual_port(clk, write, group, x.payload, issue, group, stored, depth=groups, width=width)
+
+    @always_comb
+    def decide() -> None:
+        go.next = words.ready or not valid
+
+    @always_comb
+    def accept() -> None:
+        x.ready.next = go and pixel == 0
+        write.next = go and pixel == 0 and x.valid
+        issue.next = go and (pixel != 0 or x.valid)
+
+    @always(clk.posedge)
+    def step() -> None:
+        if go:
+            valid.next = issue
+        if issue:
+            fresh.next = x.payload
+            from_input.next = pixel == 0
+            if group == last_group:
+                group.next = 0
+                if pixel == last_pixel:
+                    pixel.next = 0
+                else:
+                    pixel.next = pixel + 1
+            else:
+                group.next = group + 1
+        if rst:
+            valid.next = False
+            group.next = 0
+            pixel.next = 0
+
+    @always_comb
+    def out() -> None:
+        words.valid.next = valid
+        if from_input:
+            words.payload.next = fresh
+        else:
+            words.payload.next = stored
+
+    return memory, leave, decide, accept, step, out

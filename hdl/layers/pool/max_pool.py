@@ -1,0 +1,350 @@
+"""Max pool: the largest value of each window and channel, and the index of the tap it came from for the way back.
+
+    y[r, c, n]     = max over (i, j) of x[r*sh - top + i, c*sw - left + j, n]
+    index[r, c, n] = the first (i, j), as i * kw + j, that attains it
+    dx[h, v, n]    = sum of e[r, c, n] over the windows (r, c) whose index points at (h, v)
+
+Taps outside the map don't take part.  Backwards every pixel gathers the errors of the windows that cover it, so nothing
+but a few rows is kept and overlapping windows sum exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from myhdl import block
+
+from hdl.engine.arithmetic.mac import tree_levels
+from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
+from hdl.engine.window.pool import PoolShape, pool, pool_error
+from hdl.engine.window.strips import result_strips
+from hdl.engine.window.walk import Walk
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer, State, Tape, Tile, divisors, lanes_for
+from hdl.layers.conv.dense import waiting_cycles
+from hdl.layers.windowed import _Windowed
+from hdl.stream import Stream
+from hdl.strips import Strips
+from hdl.tensor import Kind, Port, Tensor
+
+DATA = Fixed(16, 8)
+ERROR = Fixed(16, 12)
+# upper bound on the cycles of adapters, memories, comparisons, rounding and output queue
+PIPELINE = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pool(_Windowed):
+    """What both directions share."""
+
+    # channels and taps that the engine handles a cycle
+    engine_lanes: int = 1
+    engine_taps: int = 1
+
+    def __post_init__(self) -> None:
+        self.check_shape()
+        covered = all(
+            0 <= (outputs - 1) * stride - before < size and before < kernel
+            for outputs, stride, before, size, kernel in zip(
+                self.window.output,
+                self.stride,
+                self.padding[:2],
+                (self.height, self.width),
+                self.kernel,
+                strict=True,
+            )
+        )
+        if not covered:
+            raise ShapeError(
+                f"{self.name}, stride {self.stride}, padding {self.padding}: a window lies wholly in the padding, "
+                "where there is no largest value; make the padding smaller than the kernel"
+            )
+        if self.engine_lanes < 1 or self.channels % self.engine_lanes:
+            raise FoldingError(f"{self.name}: {self.engine_lanes} engine lanes do not divide {self.channels} channels")
+        if self.engine_taps not in self._tap_groups():
+            raise FoldingError(
+                f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible; "
+                f"choose one of {self._tap_groups()}"
+            )
+
+    @property
+    def index_fixed(self) -> Fixed:
+        """Format of the index."""
+        return Fixed(max(1, (self.window.taps - 1).bit_length()), 0, signed=False)
+
+    def _tap_groups(self) -> list[int]:
+        raise NotImplementedError
+
+    def walk_of(self, lanes: int, taps: int) -> Walk:
+        """The order of work with so many channels and taps a cycle."""
+        raise NotImplementedError
+
+    @property
+    def walk(self) -> Walk:
+        """The order of work."""
+        return self.walk_of(self.engine_lanes, self.engine_taps)
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """Work, but no faster than any port, nor than one word of the stored map a cycle."""
+        return max(self.walk.cycles, self.walk.words, *(port.beats for port in (*self.sinks, *self.sources)))
+
+    def _fold(self, cycles: int, lanes: Mapping[str, tuple[int, int, int]]) -> Self:
+        """With the cheapest engine; ``lanes`` maps fields to shapes of maps."""
+        fields = {name: lanes_for(h * w * c, c, cycles) for name, (h, w, c) in lanes.items()}
+        engines = [
+            (width * taps, taps, width)
+            for width in divisors(self.channels)
+            for taps in self._tap_groups()
+            if max(self.walk_of(width, taps).cycles, self.walk_of(width, taps).words) <= cycles
+        ]
+        if engines:
+            _, taps, width = min(engines)
+            folded = dataclasses.replace(self, engine_lanes=width, engine_taps=taps, **fields)  # type: ignore[arg-type]
+            if folded.cycles_per_frame <= cycles:
+                return folded
+        raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame; allow more cycles")
+
+    def _pool_shape(self, stored: str, operand: Fixed, result: Fixed) -> PoolShape:
+        """What the engine is built from; ``stored`` is the port of the stored map."""
+        port = self.port(stored)
+        row_beats = max(port.beats // port.tensor.shape[0], self.walk.row_words)
+        return PoolShape(
+            walk=self.walk,
+            lanes=self.engine_lanes,
+            kernel_taps=self.window.taps,
+            kernel_columns=self.kernel[1],
+            ring_rows=self.walk.ring_rows(row_beats, self.cycles_per_frame),
+            operand=operand,
+            index=self.index_fixed,
+            result=result,
+            shift=operand.fraction_bits - result.fraction_bits,
+        )
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The work of all rows that one stored row may have held up, and the pipeline."""
+        return waiting_cycles(self.walk) + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of the result."""
+        stores, gives = (
+            {port.name: (port, self.engine_lanes) for port in ports} for ports in (self.sinks, self.sources)
+        )
+        return result_strips(self.walk, stores, gives, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
+
+    @property
+    def rounding_cycles(self) -> int:
+        """Cycles from an exact result to a rounded one."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxPool(_Pool):
+    """Sink ``x``; sources ``y`` in the format of x, and the stash ``index``."""
+
+    x_lanes: int = 1
+    # of y and index
+    y_lanes: int = 1
+    x_fixed: Fixed = DATA
+
+    @property
+    def rounding_cycles(self) -> int:
+        """The largest value is one of those compared."""
+        return 0
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y, index."""
+        return (
+            Port("y", Tensor(self.output_shape, self.x_fixed, Kind.ACTIVATION), self.y_lanes),
+            Port("index", Tensor(self.output_shape, self.index_fixed, Kind.STASH), self.y_lanes),
+        )
+
+    def _tap_groups(self) -> list[int]:
+        return self.tap_groups(transposed=False)
+
+    def walk_of(self, lanes: int, taps: int) -> Walk:
+        """Pixels of y."""
+        return self.channel_walk(lanes, taps, transposed=False)
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The fewest comparisons a cycle."""
+        del tile
+        return self._fold(cycles, {"x_lanes": self.input_shape, "y_lanes": self.output_shape})
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """Work on an output row starts when all input rows that it needs are there."""
+        del source
+        return {"x": self.stored_required(self.walk, elements)}
+
+    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
+        """Many equal values, and windows of nothing but the least code."""
+        codes = super().sample(port, rng, count)
+        few = rng.integers(0, 2, codes.shape) + rng.choice([self.x_fixed.low, 0], (count, *codes.shape[1:3], 1))
+        return np.where(rng.random((count, 1, 1, 1)) < 0.5, codes, np.where(rng.random() < 0.5, few, few.min()))
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """The first of the largest."""
+        del state
+        return self._pool(inputs["x"], self.x_fixed.low - 1)
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        return self._pool(inputs["x"], -np.inf)
+
+    def _pool(self, x: Any, outside: float) -> dict[str, Any]:
+        inside = self.window.patches(np.ones((1, *self.input_shape), np.int64)) == 1
+        patches = np.where(inside, self.window.patches(x), outside).astype(x.dtype)
+        index = patches.argmax(axis=3)
+        y = np.take_along_axis(patches, index[:, :, :, None], axis=3)[:, :, :, 0]
+        return {"y": y, "index": index.astype(x.dtype)}
+
+    def backward(self, tape: Tape) -> None:
+        """Gather the errors."""
+        if tape.needs_error("x"):
+            shared = {name: getattr(self, name) for name in ("height", "width", "channels", *WINDOW_FIELDS)}
+            inputs = {"e": tape.error("y"), "index": tape.value("index")}
+            tape.give_error("x", tape.add("error", MaxPoolError(**shared), inputs)["dx"])
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.window.pool`."""
+        del images
+        shape = self._pool_shape("x", self.x_fixed, self.x_fixed)
+        return max_pool(clk, rst, streams["x"], streams["y"], streams["index"], shape=shape)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Windows side by side and overlapping, padding, lanes, taps in parallel, the whole map."""
+        return tuple(cls(**example, engine_taps=taps, x_lanes=x, y_lanes=y) for example, taps, x, y in example_fields())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxPoolError(_Pool):
+    """Sinks ``e`` and ``index``, source ``dx``: exact sums over overlapping windows, rounded once, saturated."""
+
+    # of e and index
+    e_lanes: int = 1
+    dx_lanes: int = 1
+    e_fixed: Fixed = ERROR
+    dx_fixed: Fixed = ERROR
+
+    @property
+    def rounding_cycles(self) -> int:
+        """Of sums."""
+        return REQUANTISE_LATENCY
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e, index."""
+        return (
+            Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
+            Port("index", Tensor(self.output_shape, self.index_fixed, Kind.STASH), self.e_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)
+
+    def _tap_groups(self) -> list[int]:
+        return self.tap_groups(transposed=True)
+
+    def walk_of(self, lanes: int, taps: int) -> Walk:
+        """Pixels of dx."""
+        return self.channel_walk(lanes, taps, transposed=True)
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The fewest additions a cycle."""
+        del tile
+        return self._fold(cycles, {"e_lanes": self.output_shape, "dx_lanes": self.input_shape})
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """Work on a row of dx starts when all rows of e and index that it needs are there."""
+        del source
+        needed = self.stored_required(self.walk, elements)
+        return {"e": needed, "index": needed}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sums, rounded once."""
+        del state
+        return {"dx": requantise(self._gather(inputs), self.e_fixed.fraction_bits, self.dx_fixed)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        return {"dx": self._gather(inputs)}
+
+    def _gather(self, inputs: Mapping[str, Any]) -> Any:
+        taps = np.arange(self.window.taps)[:, None]
+        chosen = inputs["index"][:, :, :, None] == taps
+        return self.window.scatter(np.where(chosen, inputs["e"][:, :, :, None], 0))
+
+    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
+        """Indices point at taps inside the map, as the forward engine's do."""
+        if port != "index":
+            return super().sample(port, rng, count)
+        inside = self.window.patches(np.ones((1, *self.input_shape), np.int64))
+        return np.asarray((rng.random((count, *inside.shape[1:])) * inside).argmax(axis=3), np.int64)
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.window.pool`."""
+        del images
+        shape = self._pool_shape("e", self.e_fixed, self.dx_fixed)
+        return max_pool_error(clk, rst, streams["e"], streams["index"], streams["dx"], shape=shape)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """As forwards, with taps in parallel only along axes without stride; rounding."""
+        found = []
+        for number, (example, taps, x, y) in enumerate(example_fields()):
+            taps = taps if example["stride"] == (1, 1) else 1
+            dx = Fixed(16, 10) if number == 1 else ERROR
+            found.append(cls(**example, engine_taps=taps, e_lanes=y, dx_lanes=x, dx_fixed=dx))
+        return tuple(found)
+
+
+@block
+def max_pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Any:
+    """The forward circuit."""
+    return pool(clk, rst, x, y, index, shape=shape)
+
+
+@block
+def max_pool_error(clk: Any, rst: Any, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Any:
+    """The error circuit."""
+    return pool_error(clk, rst, e, index, dx, shape=shape)
+
+
+# fields of the window
+WINDOW_FIELDS = ("kernel", "stride", "padding")
+
+
+def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
+    """(fields, taps a cycle, lanes of x, lanes of y) for the suite."""
+    same = {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
+    return [
+        ({"height": 4, "width": 4, "channels": 2, "kernel": (2, 2), "stride": (2, 2)}, 1, 1, 1),
+        ({"height": 5, "width": 4, "channels": 4, **same, "stride": (2, 2), "engine_lanes": 2}, 3, 2, 1),
+        ({"height": 3, "width": 4, "channels": 2, **same, "stride": (1, 1), "engine_lanes": 2}, 9, 1, 2),
+        ({"height": 3, "width": 5, "channels": 3, "kernel": (2, 3), "stride": (1, 1), "engine_lanes": 3}, 3, 3, 1),
+        ({"height": 2, "width": 3, "channels": 2, "kernel": (2, 3), "stride": (1, 1)}, 6, 1, 2),
+        ({"height": 1, "width": 1, "channels": 1, "kernel": (1, 1), "stride": (1, 1)}, 1, 1, 1),
+        ({"height": 5, "width": 5, "channels": 1, "kernel": (2, 2), "stride": (3, 3)}, 2, 1, 1),
+    ]

@@ -1,0 +1,344 @@
+"""Update: stochastic gradient descent with momentum and weight decay on a wide master copy of one parameter.
+
+    M' = round(momentum * M + g + batch * weight_decay * w)
+    W' = round(W - learning_rate / batch * M')
+    w' = W' rounded to nearest
+
+g is the gradient's sum over the batch, W the master (twice the bits of w), w what the engines multiply by.  ``round``
+is stochastic and saturates; both roundings of an element take the halves of one random word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Self
+
+import numpy as np
+
+from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.weights.update import PIPELINE, RESULTS, VIEW_AT, UpdateShape, update, update_outside
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray, round_shift
+from hdl.layers.base import Home, Layer, Memory, Ring, State, Tile, pack, weight_lanes
+from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
+from hdl.recipe import Recipe
+from hdl.stream import Stream
+from hdl.streams import queue_latency
+from hdl.tensor import Kind, Port, Tensor
+
+GRADIENT = Fixed(16, 8)
+WEIGHT = Fixed(16, 12)
+# bits by which the master is finer than the weights
+MASTER_EXTRA = 16
+# integer bits of the momentum beyond the gradient's: it grows to g / (1 - momentum)
+MOMENTUM_HEADROOM = 4
+# sums are kept to this many bits below the last bit of what they are rounded to, all of which meet random bits
+GUARD = ROUNDING_BITS
+# widest number of the golden model (int64) and of the circuit's adders
+WIDEST = 62
+# the update's random bits differ from those of the gradient of the same tensor
+UPDATE_SALT = stable_id("update")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update(Layer):
+    """Sink ``g`` (gradient sum over a batch), source ``w`` (new weights), both once a batch in the tile's order.
+
+    Sends nothing before the first gradient: version 0 stands in the images of its users.  One beat a cycle.
+    The state is the master and the momentum, `Memory` words of ``w_lanes`` elements in stream order.
+    Raises `FoldingError` when the lanes fit neither tile nor vector, or when sums would be wider than 62 bits.
+    """
+
+    # of the parameter, as ONNX writes it
+    shape: tuple[int, ...]
+    recipe: Recipe = field(default_factory=Recipe)
+    # that of the engines that use the weight; a vector has its natural order whatever the tile
+    tile: Tile = field(default_factory=Tile)
+    # elements a beat of g and w alike
+    w_lanes: int = 1
+    # distinguishes the random bits of this tensor from others
+    tensor_id: int = 0
+    # whether the recipe's weight decay applies to this parameter
+    decay: bool = True
+    g_fixed: Fixed = GRADIENT
+    w_fixed: Fixed = WEIGHT
+    # bits of the momentum
+    momentum_width: int = 24
+    # of master and momentum; from DRAM, they come with each gradient and leave with each weight
+    state: Home = Home.ON_CHIP
+
+    def __post_init__(self) -> None:
+        name = f"Update of {self.shape}"
+        if not self.shape or min(self.shape) < 1:
+            raise ShapeError(f"{name}: a parameter needs at least one dimension, all of them positive")
+        if len(self.shape) == 1:
+            if self.elements % self.w_lanes:
+                raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide {self.elements} elements")
+        else:
+            taps = math.prod(self.shape[2:])
+            if self.shape[0] % self.tile.po or self.shape[1] % self.tile.pi or taps % self.tile.pk:
+                raise FoldingError(f"{name}: {self.tile} does not divide it")
+            if self.tile.size % self.w_lanes:
+                raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide a tile of {self.tile.size} weights")
+        widest = max(self.momentum_sum_bits, self.master_sum_bits)
+        if widest > WIDEST:
+            raise FoldingError(
+                f"{name}: formats g {self.g_fixed}, w {self.w_fixed}, momentum {self.momentum_fixed} and the recipe "
+                f"need sums of {widest} bits, more than {WIDEST}; narrow the momentum or bring the formats closer"
+            )
+
+    # ---- formats
+
+    @property
+    def elements(self) -> int:
+        """Elements of the parameter."""
+        return math.prod(self.shape)
+
+    @property
+    def master_fixed(self) -> Fixed:
+        """The range of w, finer by `MASTER_EXTRA` bits."""
+        return Fixed(self.w_fixed.width + MASTER_EXTRA, self.w_fixed.fraction_bits + MASTER_EXTRA)
+
+    @property
+    def momentum_fixed(self) -> Fixed:
+        """The range of g times 2**`MOMENTUM_HEADROOM`."""
+        extra = self.momentum_width - self.g_fixed.width - MOMENTUM_HEADROOM
+        return Fixed(self.momentum_width, self.g_fixed.fraction_bits + extra)
+
+    @property
+    def momentum_sum_fraction(self) -> int:
+        """Fraction bits of the momentum's sum before rounding."""
+        return self.momentum_fixed.fraction_bits + GUARD
+
+    @property
+    def master_sum_fraction(self) -> int:
+        """Fraction bits of the master's sum before rounding."""
+        return self.master_fixed.fraction_bits + GUARD
+
+    @property
+    def momentum_factor(self) -> Scalar:
+        """M into the momentum's sum."""
+        return Scalar.of(self.recipe.momentum, self.momentum_fixed.fraction_bits, self.momentum_sum_fraction)
+
+    @property
+    def decay_factor(self) -> Scalar:
+        """w into the momentum's sum."""
+        value = self.recipe.batch * self.recipe.weight_decay if self.decay else 0.0
+        return Scalar.of(value, self.w_fixed.fraction_bits, self.momentum_sum_fraction)
+
+    @property
+    def gradient_factor(self) -> Scalar:
+        """g into the momentum's sum."""
+        return Scalar.of(1.0, self.g_fixed.fraction_bits, self.momentum_sum_fraction)
+
+    @property
+    def rate_factor(self) -> Scalar:
+        """M' into the master's sum."""
+        value = self.recipe.learning_rate / self.recipe.batch
+        return Scalar.of(value, self.momentum_fixed.fraction_bits, self.master_sum_fraction)
+
+    @property
+    def momentum_sum_bits(self) -> int:
+        """Bits of the momentum's sum, products included."""
+        parts = (
+            self.momentum_factor.bits(self.momentum_width),
+            self.gradient_factor.bits(self.g_fixed.width),
+            self.decay_factor.bits(self.w_fixed.width),
+        )
+        return max(parts) + 2
+
+    @property
+    def master_sum_bits(self) -> int:
+        """Bits of the master's sum, product included."""
+        return max(self.rate_factor.bits(self.momentum_width), self.master_fixed.width + GUARD) + 1
+
+    @property
+    def state_fixed(self) -> Fixed:
+        """An element of state outside: the master in the low bits, the momentum above; no number."""
+        return Fixed(self.master_fixed.width + self.momentum_width, 0, signed=False)
+
+    # ---- shape rule
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """g."""
+        return (Port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT), self.w_lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """w."""
+        return (Port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),)
+
+    def stream_order(self, port: str) -> IntArray | None:
+        """The tile's order; a vector's own."""
+        del port
+        return None if len(self.shape) == 1 else self.tile.order(self.shape)
+
+    def at(self, home: Home) -> Self | None:
+        """Master and momentum there; in DRAM unless they are too wide for one code."""
+        if home is Home.PARKED or (home is Home.DRAM and self.state_fixed.width > WIDEST):
+            return None
+        return dataclasses.replace(self, state=home)
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """State that lives outside, ports ``state_in`` and ``state_out``."""
+        if self.state is Home.ON_CHIP:
+            return ()
+        tensor = Tensor(self.shape, self.state_fixed, Kind.GRADIENT)
+        back, out = Port("state_in", tensor, self.w_lanes), Port("state_out", tensor, self.w_lanes)
+        return (
+            Ring(name="state", back=back, out=out, capacity=1, preload=1, per_frame=Fraction(1, self.recipe.batch)),
+        )
+
+    # ---- cycles and folding
+
+    @property
+    def cycles_per_batch(self) -> int:
+        """A beat a cycle, but on chip an element must have been written before it is read again."""
+        beats = self.elements // self.w_lanes
+        return max(beats, PIPELINE) if self.state is Home.ON_CHIP else beats
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """Cycles a batch over the frames of a batch."""
+        return math.ceil(self.cycles_per_batch / self.recipe.batch)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """From a gradient to its new weight."""
+        return VIEW_AT + queue_latency(RESULTS)
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """Lanes so that all weights pass within the time of one frame, or as many as a tile has."""
+        chosen = tile or self.tile
+        size = 1 if len(self.shape) == 1 else chosen.size
+        folded = dataclasses.replace(self, tile=chosen, w_lanes=weight_lanes(self.elements, size, cycles))
+        if folded.cycles_per_frame > cycles:
+            raise FoldingError(
+                f"Update of {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.w_lanes} lanes, "
+                f"more than {cycles}; allow more cycles or give the engines a larger weight tile"
+            )
+        return folded
+
+    # ---- meaning
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """The master is the initial weight; no momentum."""
+        weights = self.w_fixed.encode(parameters["w"]).reshape(self.shape)
+        return {"master": weights << MASTER_EXTRA, "momentum": np.zeros(self.shape, np.int64), "batch": 0}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """The formula, every rounding as in the circuit."""
+        index = np.arange(self.elements, dtype=np.int64).reshape(self.shape)
+        random = hash32(index, state["batch"], self.key)
+        master, momentum = state["master"], state["momentum"]
+        total = (
+            self.momentum_factor.times(momentum)
+            + self.gradient_factor.times(inputs["g"])
+            + self.decay_factor.times(self.view(master))
+        )
+        momentum = self.momentum_fixed.saturate(stochastic_round_shift(total, GUARD, high_half(random)))
+        total = (master << GUARD) - self.rate_factor.times(momentum)
+        master = self.master_fixed.saturate(stochastic_round_shift(total, GUARD, low_half(random)))
+        state.update(master=master, momentum=momentum, batch=state["batch"] + 1)
+        return {"w": self.view(master)}
+
+    def view(self, master: IntArray) -> IntArray:
+        """The weights that engines see of a master."""
+        return self.w_fixed.saturate(round_shift(master, MASTER_EXTRA))
+
+    @property
+    def key(self) -> int:
+        """Key of the random bits."""
+        return tensor_key(self.recipe.seed, self.tensor_id ^ UPDATE_SALT)
+
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """As `start`."""
+        weights = np.array(parameters["w"], np.float64).reshape(self.shape)
+        return {"w": weights, "momentum": np.zeros(self.shape)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula in float64."""
+        recipe = self.recipe
+        decay = recipe.batch * recipe.weight_decay if self.decay else 0.0
+        momentum = recipe.momentum * state["momentum"] + inputs["g"] + decay * state["w"]
+        weights = state["w"] - recipe.learning_rate / recipe.batch * momentum
+        state.update(w=weights, momentum=momentum)
+        return {"w": weights}
+
+    # ---- hardware
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Master and momentum, if they live here."""
+        if self.state is Home.DRAM:
+            return ()
+        words = self.elements // self.w_lanes
+        return (
+            Memory("master", words, self.w_lanes * self.master_fixed.width, is_state=True),
+            Memory("momentum", words, self.w_lanes * self.momentum_width, is_state=True),
+        )
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Master and momentum in stream order."""
+        order = self.stream_order("w")
+        at = slice(None) if order is None else order
+        master, momentum = state["master"].reshape(-1)[at], state["momentum"].reshape(-1)[at]
+        if self.state is Home.DRAM:
+            low = master & ((1 << self.master_fixed.width) - 1)
+            both = low | (momentum & ((1 << self.momentum_width) - 1)) << self.master_fixed.width
+            return {"state": pack(both, self.state_fixed.width, self.w_lanes)}
+        return {
+            "master": pack(master, self.master_fixed.width, self.w_lanes),
+            "momentum": pack(momentum, self.momentum_width, self.w_lanes),
+        }
+
+    @property
+    def circuit_shape(self) -> UpdateShape:
+        """What the circuit is built from."""
+        return UpdateShape(
+            shape=self.shape,
+            tile=self.tile,
+            lanes=self.w_lanes,
+            key=self.key,
+            gradient=self.g_fixed,
+            weight=self.w_fixed,
+            momentum=self.momentum_fixed,
+            master=self.master_fixed,
+            momentum_factor=self.momentum_factor,
+            gradient_factor=self.gradient_factor,
+            decay_factor=self.decay_factor,
+            rate_factor=self.rate_factor,
+            momentum_sum_bits=self.momentum_sum_bits,
+            master_sum_bits=self.master_sum_bits,
+            guard=GUARD,
+        )
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """See `hdl.engine.weights.update`."""
+        g, w, shape = streams["g"], streams["w"], self.circuit_shape
+        if self.state is Home.ON_CHIP:
+            return update(clk, rst, g, w, shape=shape, images=images)
+        return update_outside(clk, rst, g, streams["state_in"], w, streams["state_out"], shape=shape)
+
+    # ---- tests
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Vectors, tiles, decay, no momentum, lanes, tensors shorter than the pipeline."""
+        recipe = Recipe(batch=4, weight_decay=1e-3, seed=3)
+        return (
+            cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5),
+            cls(shape=(40,), w_lanes=2, recipe=recipe, decay=False),
+            cls(shape=(3,), recipe=Recipe(batch=2, momentum=0.0, learning_rate=1.0, weight_decay=0.1)),
+            cls(shape=(8, 3, 1, 1), w_lanes=1, recipe=Recipe(batch=1, momentum=0.3), momentum_width=32),
+            cls(shape=(5, 7), recipe=recipe, g_fixed=Fixed(16, 3), w_fixed=Fixed(12, 10)),
+            cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5, state=Home.DRAM),
+            cls(shape=(3,), recipe=recipe, state=Home.DRAM),
+        )

@@ -1,0 +1,182 @@
+"""Models of the network between devices, for simulation: they convert to Verilog, but are built into no device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.link.units import LinkFormat, merge
+from hdl.simulate.models.host import stalls
+from hdl.stream import Stream
+from hdl.streams.fifo import memory_queue
+from hdl.streams.pipes import same_width
+
+# cycles through the wire's own queue: no wire is faster
+LEAST_LATENCY = 3
+# bits of the model's clock; a word may wait for half its range
+_TIME_BITS = 32
+
+
+@block
+def link_wire(
+    clk: Any,
+    rst: Any,
+    x: Stream,
+    y: Stream,
+    *,
+    latency: int = LEAST_LATENCY,
+    words: int = 1,
+    cycles: int = 1,
+    stall_256: int = 0,
+    seed: int = 1,
+) -> Any:
+    """A wire that delivers every word ``latency`` cycles after it entered, or later if ``y`` isn't ready.
+
+    Takes at most ``words`` in every ``cycles`` cycles, and none in a random ``stall_256`` of 256 cycles.
+    """
+    width = same_width("link_wire", x, y)
+    if latency < LEAST_LATENCY or not 1 <= words <= cycles or not 0 <= stall_256 < 256:
+        raise ValueError(
+            f"link_wire: needs latency >= {LEAST_LATENCY}, 1 <= words <= cycles and stall_256 in 0..255, "
+            f"not latency {latency}, {words} words in {cycles} cycles, stall_256 {stall_256}"
+        )
+    entering, head = Stream(width + _TIME_BITS), Stream(width + _TIME_BITS)
+    inside = memory_queue(clk, rst, entering, head, depth=latency + 4)
+    go, open_now, fire, due = (Signal(bool(0)) for _ in range(4))
+    gate = stalls(clk, rst, go, probability_256=stall_256, seed=seed)
+    now, age = (Signal(intbv(0)[_TIME_BITS:]) for _ in range(2))
+    # words that may be sent, in units of 1 / cycles; at most one word is saved up
+    limit = cycles + words
+    budget = Signal(intbv(0, min=0, max=limit + 1))
+    total, mask, half = width + _TIME_BITS, (1 << _TIME_BITS) - 1, _TIME_BITS - 1
+
+    @always_comb
+    def enter() -> None:
+        open_now.next = go and budget >= cycles
+        entering.payload.next[width:] = x.payload
+        entering.payload.next[total:width] = now
+
+    @always_comb
+    def handshake() -> None:
+        entering.valid.next = x.valid and open_now
+        x.ready.next = entering.ready and open_now
+        fire.next = x.valid and entering.ready and open_now
+
+    @always_comb
+    def wait() -> None:
+        age.next = (now - head.payload[total:width]) & mask
+
+    @always_comb
+    def arrive() -> None:
+        due.next = age >= latency and not age[half]
+
+    @always_comb
+    def out() -> None:
+        y.valid.next = head.valid and due
+        y.payload.next = head.payload[width:]
+        head.ready.next = y.ready and due
+
+    @always(clk.posedge)
+    def step() -> None:
+        now.next = (now + 1) & mask
+        if fire:
+            budget.next = budget + words - cycles
+        elif budget < cycles:
+            budget.next = budget + words
+        if rst:
+            now.next = 0
+            budget.next = cycles
+
+    return inside, gate, enter, handshake, wait, arrive, out, step
+
+
+@block
+def split_by_device(
+    clk: Any,
+    rst: Any,
+    x: Stream,
+    mine: Stream,
+    rest: Stream,
+    *,
+    form: LinkFormat,
+    device: int,
+) -> Any:
+    """Words for ``device`` go to ``mine``, others to ``rest``.  Latency 0."""
+    low, bits = form.fields["device"]
+    high = low + bits
+    hit = Signal(bool(0))
+
+    @always_comb
+    def match() -> None:
+        hit.next = x.payload[high:low] == device
+
+    @always_comb
+    def route() -> None:
+        mine.valid.next = x.valid and hit
+        rest.valid.next = x.valid and not hit
+        mine.payload.next = x.payload
+        rest.payload.next = x.payload
+        if hit:
+            x.ready.next = mine.ready
+        else:
+            x.ready.next = rest.ready
+
+    return match, route
+
+
+@block
+def link_switch(
+    clk: Any,
+    rst: Any,
+    xs: list[Stream],
+    ys: list[Stream],
+    *,
+    form: LinkFormat,
+    latency: int = LEAST_LATENCY,
+    words: int = 1,
+    cycles: int = 1,
+    stall_256: int = 0,
+    seed: int = 1,
+) -> Any:
+    """A switch: ``xs[i]`` comes from device i, ``ys[i]`` goes to it.
+
+    Every device may send, and separately receive, ``words`` words in ``cycles`` cycles; a word takes ``latency``
+    + 3 cycles and one more for each device after the first, plus waiting.  Stalls are random, by ``seed``.
+    Words between two devices stay in order.
+    """
+    count = len(xs)
+    if count != len(ys) or count != form.devices:
+        raise ValueError(f"link_switch: {count} inputs and {len(ys)} outputs for {form.devices} devices")
+    bits = form.payload_bits
+    parts = []
+    # lanes[i][j]: from device i to device j
+    lanes: list[list[Stream]] = []
+    for source in range(count):
+        rest = Stream(bits)
+        parts.append(
+            link_wire(
+                clk, rst, xs[source], rest,
+                latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source,
+            )
+        )  # fmt: skip
+        row = []
+        for device in range(count - 1):
+            mine, others = Stream(bits), Stream(bits)
+            parts.append(split_by_device(clk, rst, rest, mine, others, form=form, device=device))
+            row.append(mine)
+            rest = others
+        lanes.append([*row, rest])
+    for device in range(count):
+        joined = lanes[0][device]
+        for source in range(1, count):
+            both = Stream(bits)
+            parts.append(merge(clk, rst, joined, lanes[source][device], both))
+            joined = both
+        parts.append(
+            link_wire(
+                clk, rst, joined, ys[device],
+                words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * device + 1,
+            )
+        )  # fmt: skip
+    return parts
