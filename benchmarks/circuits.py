@@ -27,8 +27,8 @@ from dagtrain.planning.choices import Choice, Pace, chosen_graph
 from dagtrain.progress import Silent
 from dagtrain.storage import layer_from_json, layer_to_json
 from hdl.layers.base import Layer
-from placement.cluster import read_cluster
-from placement.plan import Plan
+from placement.problem.cluster import read_cluster
+from placement.problem.plan import Plan
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "digits"

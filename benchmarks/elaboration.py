@@ -108,7 +108,7 @@ def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
     from dagtrain.planning.choices import dram_format
     from dagtrain.planning.costs import LevelCosts, PortCosts
     from dagtrain.storage import load_graph
-    from placement.cluster import read_cluster
+    from placement.problem.cluster import read_cluster
 
     name, levels = NETWORKS[network]
     graph = load_graph(imported(network) / "import" / "graph.json")

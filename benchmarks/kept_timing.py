@@ -36,7 +36,7 @@ from hdl.costs.synthesis import mapping_script, yosys_version
 from hdl.costs.timing import NET_PS, ModuleTiming, time_module, walk_hash
 from hdl.errors import DagtrainError
 from hdl.simulate.design import cache_folder
-from placement.plan import plan_from_json
+from placement.problem.plan import plan_from_json
 
 TABLE = ROOT / "tests" / "timing.json"
 # limits of modules and of device tops

@@ -5,7 +5,7 @@
     python -m benchmarks.placement --scaling build/scaling.svg       # time against layers, devices; 15 min
     python -m benchmarks.placement --seconds 60 --instances build/networks/*/place/searched-instance.json
 
-Instances are training graphs with the stated cost model of `placement.synthetic` at 200 MHz, devices filled to at most
+Instances are training graphs with the stated cost model of `benchmarks.synthetic` at 200 MHz, devices filled to at most
 85 % of their blocks and 70 % of their DRAM bandwidth. Every run is a process of its own (so its memory can be told),
 with the compiled kernel loaded before the clock starts; bounds are inside the time. Of several seeds the worst value of
 every column stands in the table. Times are seconds; "–": not reached. The literal model is the poster's method:
@@ -25,13 +25,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagtrain.files import write_text
-from dagtrain.report.chart import line_chart
-from hdl.errors import DagtrainError
-from placement.instance import Instance, instance_from_json
-from placement.plan import Plan
-from placement.search import Progress, SearchOptions, Solver, find_plan
-from placement.synthetic import (
+from benchmarks.synthetic import (
     POSTER_CLUSTER,
     Builder,
     Tensor,
@@ -45,6 +39,12 @@ from placement.synthetic import (
     small_residual,
     vgg_mini,
 )  # fmt: skip
+from dagtrain.files import write_text
+from dagtrain.report.chart import line_chart
+from hdl.errors import DagtrainError
+from placement.problem.instance import Instance, instance_from_json
+from placement.problem.plan import Plan
+from placement.search.search import Progress, SearchOptions, Solver, find_plan
 
 Network = Callable[[Builder], Tensor]
 

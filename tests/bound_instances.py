@@ -4,7 +4,7 @@
 
 makes `tests/bound_optima.json` anew: for every instance its seed, the least cycles a frame, and every kind of
 constraint without which it would be less. Nothing here shares code with the search, its bounds or its solvers; it reads
-the plain data of `placement.instance` alone.
+the plain data of `placement.problem.instance` alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdl.tensor import Kind
-from placement.instance import Configuration, Device, Instance, Item, Link, instance_to_json
+from placement.problem.instance import Configuration, Device, Instance, Item, Link, instance_to_json
 
 STORE = Path(__file__).with_name("bound_optima.json")
 CLOCK = 1000

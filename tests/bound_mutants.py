@@ -10,13 +10,16 @@ asked of one stored instance, whose optimum is known, and answers what is wrong,
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,8 +28,9 @@ from unittest import mock
 from numba.core.dispatcher import Dispatcher
 from ortools.sat.python import cp_model
 
+import placement
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
-from placement.instance import Instance
+from placement.problem.instance import Instance
 from tests.bound_instances import Known, stored
 
 STORE = Path(__file__).with_name("bound_killers.json")
@@ -38,10 +42,17 @@ MODULES = (
 )  # fmt: skip
 
 
+@cache
+def _paths() -> dict[str, str]:
+    """Name of a module of `placement` -> with its room."""
+    found = (found.name for found in pkgutil.walk_packages(placement.__path__, "placement.") if not found.ispkg)
+    return {path.rpartition(".")[2]: path for path in found}
+
+
 def module(name: str) -> ModuleType:
     """A module of `placement`."""
-    __import__(f"placement.{name}")
-    return sys.modules[f"placement.{name}"]
+    importlib.import_module(_paths()[name])
+    return sys.modules[_paths()[name]]
 
 
 # --- questions ---------------------------------------------------------------------------------------------------
@@ -328,7 +339,7 @@ def mutated(mutant: Mutant) -> Iterator[None]:
         # kernels of a mutant are compiled for it alone
         copy.write_text(source.replace(mutant.old, mutant.new).replace("cache=True, ", ""), encoding="utf-8")
         changed = ModuleType(original.__name__)
-        changed.__file__, changed.__package__ = str(copy), "placement"
+        changed.__file__, changed.__package__ = str(copy), original.__package__
         stack.callback(sys.modules.__setitem__, original.__name__, original)
         sys.modules[original.__name__] = changed
         exec(compile(copy.read_text(encoding="utf-8"), str(copy), "exec"), changed.__dict__)

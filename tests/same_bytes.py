@@ -33,8 +33,8 @@ from dagtrain.planning.planner import Planner
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
 from hdl.recipe import Recipe
-from placement.cluster import read_cluster
-from placement.search import SearchOptions, find_plan
+from placement.problem.cluster import read_cluster
+from placement.search.search import SearchOptions, find_plan
 from tests.bound_instances import problem
 from tests.cosim_support import DEVICES, residual_net
 from tests.flow_support import CLUSTER, QuickEstimator

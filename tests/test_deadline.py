@@ -10,7 +10,7 @@ from math import inf
 import pytest
 
 from hdl.errors import OutOfTimeError
-from placement.deadline import Deadline, Ended
+from placement.problem.deadline import Deadline, Ended
 from tests.flow_support import Clock
 
 

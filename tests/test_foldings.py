@@ -17,9 +17,9 @@ from dagtrain.planning.prices import Prices
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError
-from placement.plan import Bound
-from placement.search import SearchOptions
-from placement.validate import violations
+from placement.problem.plan import Bound
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions
 from tests.cosim_support import inception_net
 from tests.flow_support import QuickEstimator
 from tests.test_relays import residual, small_cluster

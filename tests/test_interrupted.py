@@ -16,10 +16,10 @@ from dagtrain.flow.splitting import Splitter
 from dagtrain.flow.workspace import Workspace
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
-from placement.descent import Descent
-from placement.instance import instance_from_json
-from placement.plan import Plan, plan_from_json
-from placement.validate import violations
+from placement.problem.instance import instance_from_json
+from placement.problem.plan import Plan, plan_from_json
+from placement.problem.validate import violations
+from placement.search.descent import Descent
 from tests.flow_support import Case, new_case, quick_costs
 
 # four blocks a device: multipliers bind, so there are many levels

@@ -29,12 +29,12 @@ from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources
 from hdl.errors import FoldingError, InfeasibleError
 from hdl.simulate.design import cache_folder
-from placement.cluster import read_cluster
-from placement.deadline import Deadline, Ended
-from placement.instance import instance_from_json
-from placement.plan import Plan, plan_from_json, plan_schema
-from placement.search import SearchOptions
-from placement.validate import violations
+from placement.problem.cluster import read_cluster
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.instance import instance_from_json
+from placement.problem.plan import Plan, plan_from_json, plan_schema
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions
 from tests.flow_support import Case, Clock, QuickEstimator, call, new_case, quick_costs
 
 
@@ -361,7 +361,7 @@ def test_a_search_that_cannot_go_on_says_so(tmp_path: Path, monkeypatch: pytest.
 def test_the_plan_file_is_as_its_schema_in_docs_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(__file__).parent.parent / "docs" / "plan.schema.json"
     schema = json.loads(path.read_text())
-    assert schema == plan_schema(), "write plan_schema() of placement/plan.py into docs/plan.schema.json"
+    assert schema == plan_schema(), "write plan_schema() of placement/problem/plan.py into docs/plan.schema.json"
     quick_costs(monkeypatch)
     case = new_case(tmp_path / "case")
     assert case.step("import").code == 0

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.synthetic import devices, instance_of, mobilenet_v2, small_residual
 from hdl.tensor import Kind
-from placement import anneal, encode
-from placement.aggregate import Aggregate
-from placement.cases import refuted_by_cases
-from placement.flat import Ints, flatten
-from placement.heuristic import STREAK, Annealer
-from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.synthetic import devices, instance_of, mobilenet_v2, small_residual
+from placement.annealing import anneal, encode
+from placement.annealing.heuristic import STREAK, Annealer
+from placement.bounds.aggregate import Aggregate
+from placement.bounds.cases import refuted_by_cases
+from placement.problem.flat import Ints, flatten
+from placement.problem.instance import Configuration, Device, Instance, Item, Link
 
 CLOCK = 1000
 
@@ -89,15 +89,15 @@ def test_what_is_broken_in_one_place_is_mended_there(seed: int, monkeypatch: pyt
 
     anneal_itself = anneal.anneal
     monkeypatch.setattr(anneal, "anneal", watched)
-    monkeypatch.setattr("placement.heuristic.MEND_MOVES", 50_000)
-    monkeypatch.setattr("placement.heuristic.MEND_UNITS", (60,))
+    monkeypatch.setattr("placement.annealing.heuristic.MEND_MOVES", 50_000)
+    monkeypatch.setattr("placement.annealing.heuristic.MEND_UNITS", (60,))
     mended, state = annealer._mended(problem, energy, broken, 1_000_000, seed)
     assert mended == 0.0, f"seed {seed}"
     moved = np.flatnonzero(state.device != broken.device)
     assert len(moved) > 0
     assert {int(unit) for unit in moved} <= {int(unit) for focused in seen for unit in focused.free}
     # with nowhere to be mended alone, it is left as it is
-    monkeypatch.setattr("placement.heuristic.MEND_SHARE", 0.0)
+    monkeypatch.setattr("placement.annealing.heuristic.MEND_SHARE", 0.0)
     assert annealer._mended(problem, energy, broken, 1_000_000, seed)[0] == energy
 
 

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.synthetic import devices, instance_of, mobilenet_v2, resnet18, small_residual, vgg_mini
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
-from placement import encode
-from placement.aggregate import Aggregate
-from placement.deadline import Deadline, Ended
-from placement.flat import flatten, menu_at
-from placement.heuristic import Annealer
-from placement.instance import Instance
-from placement.model import Answer, Effort, build_model, decide
-from placement.options import OptionTable
-from placement.plan import hop_levels, unequal_joins
-from placement.search import Progress, SearchOptions, find_plan
-from placement.synthetic import devices, instance_of, mobilenet_v2, resnet18, small_residual, vgg_mini
-from placement.validate import violations
+from placement.annealing import encode
+from placement.annealing.heuristic import Annealer
+from placement.bounds.aggregate import Aggregate
+from placement.exact.model import Answer, Effort, build_model, decide
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.flat import flatten, menu_at
+from placement.problem.instance import Instance
+from placement.problem.options import OptionTable
+from placement.problem.plan import hop_levels, unequal_joins
+from placement.problem.validate import violations
+from placement.search.search import Progress, SearchOptions, find_plan
 from tests.flow_support import Clock
 
 # no proof to be had quickly, so the search would go on

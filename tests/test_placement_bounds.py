@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdl.errors import InfeasibleError
-from placement.instance import Configuration, Instance, Item
-from placement.plan import Assignment, Bound, Plan, build_plan, plan_from_json, with_bound
-from placement.search import SearchOptions, find_plan
-from placement.validate import violations
+from placement.problem.instance import Configuration, Instance, Item
+from placement.problem.plan import Assignment, Bound, Plan, build_plan, plan_from_json, with_bound
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions, find_plan
 from tests import bound_mutants as mutants
 from tests.bound_instances import CLOCK, KINDS, STORE, Known, digest, optimum, stored
 from tests.test_placement_search import brute_force

@@ -9,7 +9,7 @@ import pytest
 
 from hdl.errors import DagtrainError
 from hdl.parts.part import PARTS, part
-from placement.cluster import (
+from placement.problem.cluster import (
     BoardTable,
     ClusterTable,
     DeviceTable,

@@ -11,12 +11,12 @@ import pytest
 
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
-from placement.infeasible import smallest_fault
-from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.model import Effort, Family
-from placement.options import OptionTable
-from placement.search import SearchOptions, find_plan
-from placement.validate import violations
+from placement.diagnosis.infeasible import smallest_fault
+from placement.exact.model import Effort, Family
+from placement.problem.instance import Configuration, Device, Instance, Item, Link
+from placement.problem.options import OptionTable
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions, find_plan
 
 CLOCK = 1000
 EFFORT = Effort(deterministic_seconds=2.0)

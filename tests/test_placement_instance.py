@@ -9,9 +9,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from benchmarks.synthetic import devices, instance_of, small_residual
 from hdl.errors import DagtrainError
 from hdl.tensor import Kind
-from placement.instance import (
+from placement.problem.instance import (
     Configuration,
     Device,
     Instance,
@@ -22,9 +23,8 @@ from placement.instance import (
     instance_to_json,
     pareto,
 )
-from placement.plan import plan_from_json
-from placement.search import find_plan
-from placement.synthetic import devices, instance_of, small_residual
+from placement.problem.plan import plan_from_json
+from placement.search.search import find_plan
 
 DEVICE = Device(name="d0", part="P", dsp=1, m20k=1, alm=1, dram_bytes_per_s=1, link_bits_per_s=1)
 PLAIN = Configuration(label="c", cycles_per_frame=1)

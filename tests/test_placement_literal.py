@@ -9,16 +9,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from benchmarks.synthetic import devices, instance_of, small_residual
 from hdl.errors import InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
-from placement import literal
-from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.model import Answer, Effort
-from placement.options import OptionTable
-from placement.plan import Plan, least_cycles, unequal_joins
-from placement.search import SearchOptions, Solver, find_plan, plan_from_assignment
-from placement.synthetic import devices, instance_of, small_residual
-from placement.validate import violations
+from placement.exact import literal
+from placement.exact.model import Answer, Effort
+from placement.problem.instance import Configuration, Device, Instance, Item, Link
+from placement.problem.options import OptionTable
+from placement.problem.plan import Plan, least_cycles, unequal_joins
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions, Solver, find_plan, plan_from_assignment
 
 CLOCK = 1000
 EFFORT = Effort(deterministic_seconds=5.0)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from hdl.tensor import Kind
-from placement import model as m
-from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.options import OptionTable
+from placement.exact import model as m
+from placement.problem.instance import Configuration, Device, Instance, Item, Link
+from placement.problem.options import OptionTable
 
 CLOCK = 100
 EFFORT = m.Effort(deterministic_seconds=5.0)

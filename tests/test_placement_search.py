@@ -8,21 +8,21 @@ from fractions import Fraction
 
 import pytest
 
+from benchmarks.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError
 from hdl.tensor import Kind
-from placement import descent, encode
-from placement.flat import flatten, menu_at
-from placement.heuristic import Annealer
-from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.model import Answer, Effort, build_model, decide
-from placement.neighbourhood import Neighbourhoods
-from placement.options import OptionTable
-from placement.packing import refuted_packing
-from placement.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
-from placement.search import Progress, SearchOptions, find_plan, plan_from_assignment
-from placement.synthetic import devices, instance_of, resnet18, small_residual, vgg_mini
-from placement.validate import violations
-from placement.window import Windows
+from placement.annealing import encode
+from placement.annealing.heuristic import Annealer
+from placement.bounds.neighbourhood import Neighbourhoods
+from placement.bounds.packing import refuted_packing
+from placement.bounds.window import Windows
+from placement.exact.model import Answer, Effort, build_model, decide
+from placement.problem.flat import flatten, menu_at
+from placement.problem.instance import Configuration, Device, Instance, Item, Link
+from placement.problem.options import OptionTable
+from placement.problem.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
+from placement.problem.validate import violations
+from placement.search.search import Progress, SearchOptions, descent, find_plan, plan_from_assignment
 from tests.bound_instances import stored
 
 CLOCK = 1000

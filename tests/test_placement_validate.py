@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import placement.validate
-from placement.instance import Instance
-from placement.plan import Bound, Plan, assignment_of, build_plan, instance_digest, plan_from_json
-from placement.search import SearchOptions, find_plan, judged, plan_from_assignment
-from placement.synthetic import devices, instance_of, small_residual
-from placement.validate import Rule, violations
+import placement.problem.validate
+from benchmarks.synthetic import devices, instance_of, small_residual
+from placement.problem.instance import Instance
+from placement.problem.plan import Bound, Plan, assignment_of, build_plan, instance_digest, plan_from_json
+from placement.problem.validate import Rule, violations
+from placement.search.search import SearchOptions, find_plan, judged, plan_from_assignment
 
 
 @cache
@@ -232,7 +232,7 @@ def test_search_never_hands_out_a_plan_that_the_validator_rejects() -> None:
 
 
 def test_validator_knows_nothing_of_the_solver_or_the_model() -> None:
-    source = Path(placement.validate.__file__).read_text(encoding="utf-8")
+    source = Path(placement.problem.validate.__file__).read_text(encoding="utf-8")
     imports = {
         f"{node.module}.{alias.name}"
         for node in ast.walk(ast.parse(source))
@@ -240,10 +240,10 @@ def test_validator_knows_nothing_of_the_solver_or_the_model() -> None:
         for alias in node.names
     }
     assert {name for name in imports if name.startswith("placement")} == {
-        "placement.instance.Configuration",
-        "placement.instance.Instance",
-        "placement.instance.instance_to_json",
-        "placement.plan.Plan",
+        "placement.problem.instance.Configuration",
+        "placement.problem.instance.Instance",
+        "placement.problem.instance.instance_to_json",
+        "placement.problem.plan.Plan",
     }
     assert "ortools" not in source
 

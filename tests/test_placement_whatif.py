@@ -9,12 +9,12 @@ from functools import cache
 
 import pytest
 
+from benchmarks.synthetic import devices, instance_of, vgg_mini
 from hdl.tensor import Kind
-from placement.instance import Configuration, Device, Instance, Item, Link
-from placement.plan import Plan
-from placement.search import SearchOptions, find_plan
-from placement.synthetic import devices, instance_of, vgg_mini
-from placement.whatif import ShadowPrice, growth, next_level, quick_bound, scarcity, shadow_prices
+from placement.problem.instance import Configuration, Device, Instance, Item, Link
+from placement.problem.plan import Plan
+from placement.search.search import SearchOptions, find_plan
+from placement.search.whatif import ShadowPrice, growth, next_level, quick_bound, scarcity, shadow_prices
 
 CLOCK = 1000
 

@@ -28,9 +28,9 @@ from dagtrain.progress import Silent
 from dagtrain.summary import base_layer
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
-from placement.cluster import Cluster, parse_cluster
-from placement.search import SearchOptions
-from placement.validate import violations
+from placement.problem.cluster import Cluster, parse_cluster
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions
 from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, QuickEstimator
 

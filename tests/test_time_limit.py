@@ -17,7 +17,7 @@ from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
 from hdl.costs.estimate import Circuit
-from placement.deadline import Deadline
+from placement.problem.deadline import Deadline
 from tests.flow_support import Case, Clock, QuickEstimator, new_case, quick_costs
 
 OPTIONS = ("--cap", "dsp=0.001")

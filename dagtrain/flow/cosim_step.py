@@ -33,7 +33,7 @@ from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
 from hdl.errors import DagtrainError
 from hdl.simulate.cosimulation import Engine
-from placement.plan import Plan
+from placement.problem.plan import Plan
 
 # poorly used engines that the summary names
 SHOWN_ENGINES = 3

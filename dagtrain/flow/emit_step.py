@@ -21,8 +21,8 @@ from dagtrain.ir import Graph
 from dagtrain.planning.choices import Choice, Pace, chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.simulate.design import cache_folder
-from placement.cluster import Cluster
-from placement.plan import Plan
+from placement.problem.cluster import Cluster
+from placement.problem.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

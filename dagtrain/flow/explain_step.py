@@ -18,11 +18,20 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
-from placement.instance import Instance
-from placement.plan import Plan
-from placement.restrict import restrict
-from placement.search import SearchOptions
-from placement.whatif import CAPACITIES, Growth, NextLevel, ShadowPrice, growth, next_level, scarcity, shadow_prices
+from placement.problem.instance import Instance
+from placement.problem.plan import Plan
+from placement.problem.restrict import restrict
+from placement.search.search import SearchOptions
+from placement.search.whatif import (
+    CAPACITIES,
+    Growth,
+    NextLevel,
+    ShadowPrice,
+    growth,
+    next_level,
+    scarcity,
+    shadow_prices,
+)
 
 # annealing moves for each question that is searched
 MOVES = 400_000

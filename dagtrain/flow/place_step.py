@@ -45,12 +45,12 @@ from dagtrain.storage import load_graph, save_graph
 from dagtrain.summary import base_layer
 from hdl.costs.estimate import Estimator
 from hdl.errors import DagtrainError
-from placement.cluster import CAPPED, Cluster, read_cluster, with_caps
-from placement.deadline import Deadline, Ended
-from placement.instance import instance_from_json, instance_to_json
-from placement.plan import Plan, plan_from_json
-from placement.search import SearchOptions, Solver
-from placement.validate import violations
+from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.instance import instance_from_json, instance_to_json
+from placement.problem.plan import Plan, plan_from_json
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions, Solver
 
 COMMAND = COMMANDS["place"]
 # the graph with layers in parts
@@ -81,7 +81,7 @@ class PlaceOptions:
     # share of the bound at which to stop
     gap: float = 0.0
     time_limit_seconds: float | None = None
-    # of `placement.settings.Solver`
+    # of `placement.problem.settings.Solver`
     solver: str = "fast"
     seed: int = 1
     # whether layers may be made in parts

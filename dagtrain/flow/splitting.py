@@ -18,8 +18,8 @@ from dagtrain.planning.results import Planned, Searched
 from dagtrain.summary import base_layer
 from hdl.errors import InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer
-from placement.deadline import Deadline
-from placement.instance import RESOURCES
+from placement.problem.deadline import Deadline
+from placement.problem.instance import RESOURCES
 
 # shares of its device above which parts of an engine may pack better: the largest engines are tried first
 LARGE = (Fraction(2, 3), Fraction(1, 3))

@@ -30,9 +30,9 @@ from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
 from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
-from placement.cluster import Cluster, ClusterDevice
-from placement.deadline import Deadline
-from placement.search import SearchOptions
+from placement.problem.cluster import Cluster, ClusterDevice
+from placement.problem.deadline import Deadline
+from placement.search.search import SearchOptions
 
 # sizes up to this one are all planned; larger ones grow by half
 EVERY_SIZE = 4

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from placement.instance import Configuration, Instance
-from placement.plan import Assignment, Bound, PlacedItem, Plan, build_plan
-from placement.validate import violations
+from placement.problem.instance import Configuration, Instance
+from placement.problem.plan import Assignment, Bound, PlacedItem, Plan, build_plan
+from placement.problem.validate import violations
 
 
 def places_of(plan: Plan) -> dict[str, str]:

@@ -20,8 +20,8 @@ from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.base import Home
 from hdl.parts.part import DEFAULT_PARTS, Part, part
-from placement.cluster import Cluster
-from placement.plan import Plan
+from placement.problem.cluster import Cluster
+from placement.problem.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

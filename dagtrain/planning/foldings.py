@@ -25,10 +25,10 @@ from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
 from hdl.layers.base import Home, Layer, Tile, divisors
 from hdl.parts.part import Part
-from placement.deadline import Deadline
-from placement.instance import Configuration, Instance
-from placement.plan import Bound
-from placement.search import SearchOptions, proven_bound
+from placement.problem.deadline import Deadline
+from placement.problem.instance import Configuration, Instance
+from placement.problem.plan import Bound
+from placement.search.search import SearchOptions, proven_bound
 
 # cycles a frame at which any tile is slow enough
 ANY_PACE = 1 << 40

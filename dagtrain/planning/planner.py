@@ -33,13 +33,13 @@ from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
 from hdl.layers.base import Home
 from hdl.tensor import Kind
-from placement.cluster import Cluster
-from placement.deadline import Deadline, Ended
-from placement.instance import RESOURCES, Device, Instance
-from placement.plan import Bound, Plan
-from placement.search import Progress as SearchProgress
-from placement.search import SearchOptions, Solver, find_plan, plan_from_assignment
-from placement.validate import violations
+from placement.problem.cluster import Cluster
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.instance import RESOURCES, Device, Instance
+from placement.problem.plan import Bound, Plan
+from placement.problem.validate import violations
+from placement.search.search import Progress as SearchProgress
+from placement.search.search import SearchOptions, Solver, find_plan, plan_from_assignment
 
 # the level first priced is so much slower than what the multipliers allow: most networks have a plan there
 SLOW_RATIO = 2.5

@@ -24,9 +24,9 @@ from hdl.errors import FoldingError
 from hdl.layers.base import Home
 from hdl.link.units import wire_words
 from hdl.parts.part import Part
-from placement.cluster import Cluster
-from placement.deadline import Deadline
-from placement.instance import Configuration, Instance, Item, Link, pareto
+from placement.problem.cluster import Cluster
+from placement.problem.deadline import Deadline
+from placement.problem.instance import Configuration, Instance, Item, Link, pareto
 
 # no node has its memory elsewhere
 ON_CHIP: Mapping[str, Home] = {}

@@ -11,8 +11,8 @@ from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.schedule import schedule
 from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace
-from placement.cluster import Cluster
-from placement.plan import Plan, with_batch
+from placement.problem.cluster import Cluster
+from placement.problem.plan import Plan, with_batch
 
 # cycles between the network ports of two devices that a plan reckons with: a microsecond at 200 MHz, as
 # `dagtrain cosim` has it unless told otherwise

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dagtrain.passes.split_layers import Parts
-from placement.instance import Instance
-from placement.plan import Bound, Plan
-from placement.plan import with_bound as bounded_plan
+from placement.problem.instance import Instance
+from placement.problem.plan import Bound, Plan
+from placement.problem.plan import with_bound as bounded_plan
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dagtrain.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.summary import Summary
 from hdl.parts.part import Part
-from placement.plan import DeviceUse, Plan
+from placement.problem.plan import DeviceUse, Plan
 
 # an engine that multiplies in less of its slots than this is said to wait for something
 WELL_USED = 0.95

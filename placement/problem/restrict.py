@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hdl.errors import DagtrainError, InfeasibleError
-from placement.instance import Instance
-from placement.plan import Assignment
+from placement.problem.instance import Instance
+from placement.problem.plan import Assignment
 
 
 @dataclass(frozen=True)

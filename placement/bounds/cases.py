@@ -2,19 +2,19 @@
 
 An item that takes most of a device leaves a remainder that the aggregate bound, with all devices melted together, hands
 to everyone: DRAM bandwidth beside memory that is full is of little use. So the largest items are put on devices, one
-after another, and a device that holds one is a pool of its own in `placement.aggregate`. T is impossible if every way
-of putting them is refuted. Equal devices that hold none yet are one case.
+after another, and a device that holds one is a pool of its own in `placement.bounds.aggregate`. T is impossible if
+every way of putting them is refuted. Equal devices that hold none yet are one case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from placement.aggregate import Aggregate
-from placement.encode import contract
-from placement.flat import Flat, part_limits
-from placement.instance import Instance
-from placement.packing import unit_sizes
+from placement.annealing.encode import contract
+from placement.bounds.aggregate import Aggregate
+from placement.bounds.packing import unit_sizes
+from placement.problem.flat import Flat, part_limits
+from placement.problem.instance import Instance
 
 # an item is put on devices if it takes at least this share of every device's DSP blocks, M20K or ALMs …
 LARGE_SHARE = 0.25

@@ -13,20 +13,20 @@ from fractions import Fraction
 from math import inf
 
 from hdl.errors import OutOfTimeError
-from placement.aggregate import Aggregate
-from placement.bound import aggregate_bound, bisect_unrefuted, least_unrefuted, single_bound
-from placement.cases import refuted_by_cases
-from placement.deadline import Deadline, Ended
-from placement.flat import flatten
-from placement.heuristic import Annealer
-from placement.instance import Instance
-from placement.model import Answer, Effort, add_hint, build_model, decide, order_equal_devices
-from placement.neighbourhood import Neighbourhoods
-from placement.options import OptionTable
-from placement.packing import refuted_packing
-from placement.plan import Assignment, Bound, least_cycles
-from placement.settings import OnProgress, Progress, SearchOptions
-from placement.window import Windows
+from placement.annealing.heuristic import Annealer
+from placement.bounds.aggregate import Aggregate
+from placement.bounds.bound import aggregate_bound, bisect_unrefuted, least_unrefuted, single_bound
+from placement.bounds.cases import refuted_by_cases
+from placement.bounds.neighbourhood import Neighbourhoods
+from placement.bounds.packing import refuted_packing
+from placement.bounds.window import Windows
+from placement.exact.model import Answer, Effort, add_hint, build_model, decide, order_equal_devices
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.flat import flatten
+from placement.problem.instance import Instance
+from placement.problem.options import OptionTable
+from placement.problem.plan import Assignment, Bound, least_cycles
+from placement.problem.settings import OnProgress, Progress, SearchOptions
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ Variables, in English:
     hops[i]          network hops from the input to item i along activation and error links (H of the poster)
 
 Throughput is not a variable: T is an integer constant, a rate demand of b a frame fits a capacity c a second when
-b ≤ ⌊c · T / clock⌋ (exact, as b is an integer after scaling), and `placement.search` looks for the least T.
+b ≤ ⌊c · T / clock⌋ (exact, as b is an integer after scaling), and `placement.search.search` looks for the least T.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from math import inf
 from ortools.sat.python import cp_model
 
 from hdl.errors import DagtrainError
-from placement.deadline import Deadline
-from placement.instance import PORT_RESOURCES, Instance, hop_order
-from placement.options import Options
-from placement.plan import Assignment
+from placement.problem.deadline import Deadline
+from placement.problem.instance import PORT_RESOURCES, Instance, hop_order
+from placement.problem.options import Options
+from placement.problem.plan import Assignment
 
 
 class Family(enum.Enum):

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from placement.aggregate import Aggregate
-from placement.bound import aggregate_bound, demand_at, next_level_below, single_bound
-from placement.deadline import Ended
-from placement.descent import Descent
-from placement.flat import flatten
-from placement.instance import RESOURCES, Device, Instance
-from placement.options import OptionTable
-from placement.plan import Assignment, Plan, assignment_of, least_cycles
-from placement.settings import SearchOptions
+from placement.bounds.aggregate import Aggregate
+from placement.bounds.bound import aggregate_bound, demand_at, next_level_below, single_bound
+from placement.problem.deadline import Ended
+from placement.problem.flat import flatten
+from placement.problem.instance import RESOURCES, Device, Instance
+from placement.problem.options import OptionTable
+from placement.problem.plan import Assignment, Plan, assignment_of, least_cycles
+from placement.problem.settings import SearchOptions
+from placement.search.descent import Descent
 
 OnAnswer = Callable[[str], None]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.instance import Configuration, Instance
+from placement.problem.instance import Configuration, Instance
 
 Costs = tuple[int, int, int, int]
 

@@ -22,7 +22,7 @@ from math import ceil
 
 from hdl.parts.part import part
 from hdl.tensor import Kind
-from placement.instance import Configuration, Device, Instance, Item, Link, pareto
+from placement.problem.instance import Configuration, Device, Instance, Item, Link, pareto
 
 WORD = 16
 M20K_BITS = 20_480

@@ -19,11 +19,11 @@ from math import inf
 
 import numpy as np
 
-from placement import anneal, encode
-from placement.flat import Flat, Ints
-from placement.instance import Instance
-from placement.plan import Assignment, least_cycles, unequal_joins
-from placement.settle import settle
+from placement.annealing import anneal, encode
+from placement.annealing.settle import settle
+from placement.problem.flat import Flat, Ints
+from placement.problem.instance import Instance
+from placement.problem.plan import Assignment, least_cycles, unequal_joins
 
 # moves to repair a state that is no placement yet, as a share of a chain's, and how hot
 REPAIR_SHARE, REPAIR_HOTTEST = 0.3, 0.05 * anneal.HOTTEST

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hdl.errors import DagtrainError
-from placement.plan import Plan
+from placement.problem.plan import Plan
 
 
 class Solver(enum.Enum):
     """How a plan is looked for."""
 
-    # bounds, annealing, CP-SAT (`placement.search`)
+    # bounds, annealing, CP-SAT (`placement.search.search`)
     FAST = "fast"
-    # equations (1)–(6) as written, bisection on throughput (`placement.literal`)
+    # equations (1)–(6) as written, bisection on throughput (`placement.exact.literal`)
     LITERAL = "literal"
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hdl.errors import DagtrainError
 from hdl.parts.part import PARTS, Part
-from placement.instance import Device
+from placement.problem.instance import Device
 
 
 def _number(value: object) -> object:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from placement.bound import demand_at, next_level_below
-from placement.instance import Instance
-from placement.options import OptionTable
-from placement.plan import Assignment, Binding, Bound, chosen, cycles_needed, least_cycles, loads_of
+from placement.bounds.bound import demand_at, next_level_below
+from placement.problem.instance import Instance
+from placement.problem.options import OptionTable
+from placement.problem.plan import Assignment, Binding, Bound, chosen, cycles_needed, least_cycles, loads_of
 
 
 def binding_of(instance: Instance, table: OptionTable, assignment: Assignment, bound: Bound) -> tuple[Binding, ...]:

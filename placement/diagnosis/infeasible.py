@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from hdl.errors import TooLargeError
-from placement.bound import demand_at
-from placement.instance import RESOURCES, Instance
-from placement.model import Answer, Effort, Family, build_model, decide
-from placement.options import OptionTable
+from placement.bounds.bound import demand_at
+from placement.exact.model import Answer, Effort, Family, build_model, decide
+from placement.problem.instance import RESOURCES, Instance
+from placement.problem.options import OptionTable
 
 CURES = {
     Family.DSP: "add devices, raise the DSP utilisation cap, or accept a lower throughput",

@@ -12,10 +12,10 @@ from collections import Counter
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placement.encode import contract
-from placement.flat import Flat, Ints, part_limits
-from placement.instance import Instance
-from placement.model import Effort, solve
+from placement.annealing.encode import contract
+from placement.exact.model import Effort, solve
+from placement.problem.flat import Flat, Ints, part_limits
+from placement.problem.instance import Instance
 
 # an item is large if it takes at least this share of the smallest device's DSP blocks, M20K or ALMs
 LARGE_SHARE = 0.1

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hdl.tensor import Kind
-from placement.flat import LEVELS, Flat, Floats, Ints, Menu, menu_at
-from placement.instance import Instance, hop_order
-from placement.plan import Assignment
+from placement.problem.flat import LEVELS, Flat, Floats, Ints, Menu, menu_at
+from placement.problem.instance import Instance, hop_order
+from placement.problem.plan import Assignment
 
 # an item is light, and goes with its neighbour, if it needs less than this share of every device's blocks
 LIGHT_SHARE = 0.004
@@ -201,7 +201,7 @@ def encode(
         grounded: items without hop-matching predecessors are at hop 0 (`hop_cycles`).
         merge: also merge what is light (`contract`).
         mixes: devices may mix two neighbouring exchange rates (rounded later), or must take one.
-        seed: of the menu (`placement.flat.menu_at`).
+        seed: of the menu (`placement.problem.flat.menu_at`).
     """
     menu = menu_at(instance, flat, cycles, seed)
     if menu is None:

@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placement.instance import Configuration, Instance, instance_to_json
-from placement.plan import Plan
+from placement.problem.instance import Configuration, Instance, instance_to_json
+from placement.problem.plan import Plan
 
 
 class Rule(enum.Enum):

@@ -11,7 +11,7 @@ seen from the dual): each evaluation yields the load of the cheapest choice, a l
 other price. The prices are also the shadow prices of the cluster's resources.
 
 One evaluation takes milliseconds for thousands of items, so T is bisected. Where items are known, or assumed, to stand
-on certain devices (`placement.cases`), these devices are pools of their own.
+on certain devices (`placement.bounds.cases`), these devices are pools of their own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 from numba import njit
 from ortools.linear_solver import pywraplp
 
-from placement.flat import Flat, Floats, Ints
-from placement.instance import Instance
+from placement.problem.flat import Flat, Floats, Ints
+from placement.problem.instance import Instance
 
 # prices are rounded to multiples of 1 / SCALE of a part's whole capacity
 SCALE = 2**40

@@ -15,12 +15,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from placement import anneal, encode
-from placement.flat import Flat, flatten
-from placement.instance import Instance, Item
-from placement.model import NO_FAMILY, Answer, Effort, Family, Model, build_model, crossing, decide, order_equal_devices
-from placement.options import OptionTable
-from placement.settle import settle
+from placement.annealing import anneal, encode
+from placement.annealing.settle import settle
+from placement.exact.model import (
+    NO_FAMILY,
+    Answer,
+    Effort,
+    Family,
+    Model,
+    build_model,
+    crossing,
+    decide,
+    order_equal_devices,
+)
+from placement.problem.flat import Flat, flatten
+from placement.problem.instance import Instance, Item
+from placement.problem.options import OptionTable
 
 # items of a window, smallest and largest
 SIZES = (12, 24, 40)

@@ -1,10 +1,10 @@
 """Finds the least cycles a frame: a proven bound first, then placements from the bound upwards and back down.
 
     integer T         least cycles a frame; costs are staircases in T, rates fit when bits · clock ≤ capacity · T
-    quick bounds      `placement.bound`, `placement.aggregate`, `placement.cases`: milliseconds
-    placements        `placement.heuristic` at the bound's T, backing off while it fails; then bisection
-    slower bounds     `placement.packing`, `placement.window`, for the gap that is left
-    small instances   the exact model (`placement.model`) instead, to proven optimality
+    quick bounds      `placement.bounds.bound`, `placement.bounds.aggregate`, `placement.bounds.cases`: milliseconds
+    placements        `placement.annealing.heuristic` at the bound's T, backing off while it fails; then bisection
+    slower bounds     `placement.bounds.packing`, `placement.bounds.window`, for the gap that is left
+    small instances   the exact model (`placement.exact.model`) instead, to proven optimality
 
 Anytime: `Progress` is reported after every step, a goal, a time limit or Ctrl-C ends the search with the best plan so
 far, and a plan found earlier can be continued.
@@ -16,18 +16,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hdl.errors import DagtrainError, InfeasibleError
-from placement.deadline import Deadline, Ended
-from placement.descent import Descent, out_of_time
-from placement.explain import binding_of
-from placement.infeasible import explain_infeasible, too_large
-from placement.instance import Instance
-from placement.literal import literal_plan
-from placement.model import Answer, cheapest_configurations, fewest_crossings
-from placement.plan import Assignment, Bound, Plan, assignment_of, build_plan, cycles_needed, unequal_joins
-from placement.restrict import restrict
-from placement.settings import OnProgress, Progress, SearchOptions, Solver
-from placement.settle import cheapest_on_devices
-from placement.validate import violations
+from placement.annealing.settle import cheapest_on_devices
+from placement.diagnosis.explain import binding_of
+from placement.diagnosis.infeasible import explain_infeasible, too_large
+from placement.exact.literal import literal_plan
+from placement.exact.model import Answer, cheapest_configurations, fewest_crossings
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.instance import Instance
+from placement.problem.plan import Assignment, Bound, Plan, assignment_of, build_plan, cycles_needed, unequal_joins
+from placement.problem.restrict import restrict
+from placement.problem.settings import OnProgress, Progress, SearchOptions, Solver
+from placement.problem.validate import violations
+from placement.search.descent import Descent, out_of_time
 
 __all__ = ["OnProgress", "Progress", "SearchOptions", "Solver", "find_plan", "judged", "plan_from_assignment",
            "slowest_cycles"]  # fmt: skip

@@ -1,10 +1,10 @@
 """Simulated annealing at a fixed T: moves groups of items between devices until no constraint is broken.
 
 The state is a device for every unit and a tile for every tile group. Configurations are implicit: each device chooses
-the exchange rate between M20K and DRAM at which it is least overfull (`placement.flat`), so the state of a device is
-the sum of its items' costs at every rate. The energy adds up what is over capacity, relative to the capacity, on every
-device, and the unequal hops around every cycle. Energy 0 is a placement up to the rounding of configurations
-(`placement.settle`). Failure proves nothing.
+the exchange rate between M20K and DRAM at which it is least overfull (`placement.problem.flat`), so the state of a
+device is the sum of its items' costs at every rate. The energy adds up what is over capacity, relative to the capacity,
+on every device, and the unequal hops around every cycle. Energy 0 is a placement up to the rounding of configurations
+(`placement.annealing.settle`). Failure proves nothing.
 
 The kernel is compiled by numba, takes a number of moves and a seed, and never looks at the clock.
 """
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numba import njit
 
-from placement.encode import Problem, Start
-from placement.flat import Floats, Ints
+from placement.annealing.encode import Problem, Start
+from placement.problem.flat import Floats, Ints
 
 # energy of one hop of difference around a cycle; a device at twice its capacity of one resource costs 1
 HOP_ENERGY = 0.03

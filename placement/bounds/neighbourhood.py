@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from ortools.sat.python import cp_model
 
-from placement.encode import contract, hop_cycles
-from placement.flat import Flat, part_limits
-from placement.instance import Device, Instance
-from placement.model import Effort, solve
-from placement.packing import Size, unit_sizes
+from placement.annealing.encode import contract, hop_cycles
+from placement.bounds.packing import Size, unit_sizes
+from placement.exact.model import Effort, solve
+from placement.problem.flat import Flat, part_limits
+from placement.problem.instance import Device, Instance
 
 # links an item's company may be away from it; items farther away are ignored
 RADIUS = 12

@@ -4,8 +4,8 @@ Each relaxation drops constraints, so what is infeasible there is infeasible alt
 smaller one (feasibility is monotone in T). Only INFEASIBLE counts: a solver that ran out of budget refutes nothing.
 All arithmetic is integer, so a bound does not hang on floating-point tolerances.
 
-Cheapest first: `single_bound`, `aggregate_bound`, `placement.cases`, `placement.packing`, `placement.neighbourhood`,
-`placement.window`.
+Cheapest first: `single_bound`, `aggregate_bound`, `placement.bounds.cases`, `placement.bounds.packing`,
+`placement.bounds.neighbourhood`, `placement.bounds.window`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from placement.aggregate import Aggregate
-from placement.instance import RESOURCES, Instance
-from placement.options import OptionTable
-from placement.plan import Bound
+from placement.bounds.aggregate import Aggregate
+from placement.problem.instance import RESOURCES, Instance
+from placement.problem.options import OptionTable
+from placement.problem.plan import Bound
 
 Refutes = Callable[[int], bool]
 
@@ -31,7 +31,7 @@ def single_bound(instance: Instance, ceiling: int) -> Bound:
 
 
 def aggregate_bound(aggregate: Aggregate, bound: Bound, ceiling: int) -> Bound:
-    """The bound raised to the least T that `placement.aggregate` cannot refute, at most `ceiling` + 1."""
+    """The bound raised to the least T that `placement.bounds.aggregate` cannot refute, at most `ceiling` + 1."""
     cycles = bisect_unrefuted(lambda t: aggregate.refute(t) is not None, bound.cycles_per_frame, ceiling)
     if cycles == bound.cycles_per_frame:
         return bound

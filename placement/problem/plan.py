@@ -2,7 +2,7 @@
 
 A plan is plain data and its JSON is byte-identical for the same instance and seed: no wall-clock time is in it.
 It repeats what can be recomputed (loads, hops, utilisation) so that people and later steps can read it alone;
-`placement.validate` recomputes all of that from the instance and rejects a plan that disagrees.
+`placement.problem.validate` recomputes all of that from the instance and rejects a plan that disagrees.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hdl.errors import DagtrainError
-from placement.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
+from placement.problem.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
 
 PLAN_SCHEMA = 2
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placement.anneal import exchange_level
-from placement.encode import Encoded, Start
-from placement.flat import Flat, Ints
-from placement.instance import Instance
-from placement.model import Effort, solve
-from placement.plan import Assignment
+from placement.annealing.anneal import exchange_level
+from placement.annealing.encode import Encoded, Start
+from placement.exact.model import Effort, solve
+from placement.problem.flat import Flat, Ints
+from placement.problem.instance import Instance
+from placement.problem.plan import Assignment
 
 # deterministic seconds of CP-SAT for one device
 SETTLE_SECONDS = 0.5

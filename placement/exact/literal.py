@@ -11,9 +11,9 @@
     (5)  d̃[l,n] = 1                                                                for every layer l pinned to n
     (6)  S ≤ S[l,n](c) for every configuration in use; maximise S
 
-This is the baseline and the proof of semantics, not the fast way (`placement.search` is). Nothing is contracted, no
-bound is computed but by refutation, no symmetry is broken. Products of two variables are linearised exactly. S enters
-as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way and this one decide the same question.
+This is the baseline and the proof of semantics, not the fast way (`placement.search.search` is). Nothing is contracted,
+no bound is computed but by refutation, no symmetry is broken. Products of two variables are linearised exactly. S
+enters as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way and this one decide the same question.
 """
 
 # names are the poster's: l, k layers; n devices; d, H, S, F as above
@@ -27,14 +27,14 @@ from math import lcm
 from ortools.sat.python import cp_model
 
 from hdl.errors import InfeasibleError, OutOfTimeError
-from placement.deadline import Deadline
-from placement.flat import check_magnitudes
-from placement.instance import PORT_RESOURCES, RESOURCES, Instance, hop_order
-from placement.model import Answer, Effort, solve
-from placement.options import OptionTable
-from placement.plan import Assignment, Bound, Plan, build_plan, least_cycles
-from placement.restrict import Restricted
-from placement.settings import OnProgress, Progress, SearchOptions
+from placement.exact.model import Answer, Effort, solve
+from placement.problem.deadline import Deadline
+from placement.problem.flat import check_magnitudes
+from placement.problem.instance import PORT_RESOURCES, RESOURCES, Instance, hop_order
+from placement.problem.options import OptionTable
+from placement.problem.plan import Assignment, Bound, Plan, build_plan, least_cycles
+from placement.problem.restrict import Restricted
+from placement.problem.settings import OnProgress, Progress, SearchOptions
 
 # bisection ends when the two throughputs differ by less than this share
 PRECISION = 0.05

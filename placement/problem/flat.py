@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hdl.errors import DagtrainError
-from placement.instance import Instance
+from placement.problem.instance import Instance
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
