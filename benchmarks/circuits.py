@@ -23,9 +23,9 @@ from dagtrain.flow.emit_step import chosen_design, library
 from dagtrain.flow.import_step import ImportOptions
 from dagtrain.flow.timing_step import DeviceVerilog
 from dagtrain.flow.workspace import Workspace
+from dagtrain.graph.storage import layer_from_json, layer_to_json
 from dagtrain.planning.choices import Choice, Pace, chosen_graph
 from dagtrain.progress import Silent
-from dagtrain.storage import layer_from_json, layer_to_json
 from hdl.layers.base import Layer
 from placement.problem.cluster import read_cluster
 from placement.problem.plan import Plan

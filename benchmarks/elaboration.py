@@ -105,9 +105,9 @@ def draw(networks: list[str], number: int, seed: int) -> tuple[list[tuple[str, A
 def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
     """Every circuit that pricing the network's levels asks for."""
     from dagtrain.emission.memory import DramUse
+    from dagtrain.graph.storage import load_graph
     from dagtrain.planning.choices import dram_format
     from dagtrain.planning.costs import LevelCosts, PortCosts
-    from dagtrain.storage import load_graph
     from placement.problem.cluster import read_cluster
 
     name, levels = NETWORKS[network]

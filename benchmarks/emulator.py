@@ -24,11 +24,11 @@ import time
 import tomllib
 from pathlib import Path
 
-from dagtrain.data import Dataset, load_digits
-from dagtrain.emulator import Emulator
-from dagtrain.executor import Mode
+from dagtrain.graph.executor import Mode
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
+from dagtrain.training.data import Dataset, load_digits
+from dagtrain.training.emulator import Emulator
 from hdl.recipe import Recipe
 from importers.onnx import import_model
 

@@ -24,12 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dagtrain.data import load_digits
-from dagtrain.emulator import Emulator
-from dagtrain.executor import Mode
-from dagtrain.ir import Graph
+from dagtrain.graph.executor import Mode
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
+from dagtrain.training.data import load_digits
+from dagtrain.training.emulator import Emulator
 from hdl.recipe import Recipe
 from importers.onnx import import_model
 

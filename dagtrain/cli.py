@@ -36,8 +36,8 @@ from dagtrain.flow import (
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import load_summary
 from dagtrain.flow.workspace import Workspace
+from dagtrain.graph.summary import Summary
 from dagtrain.progress import Progress
-from dagtrain.summary import Summary
 from hdl.costs.timing import NET_PS
 from hdl.errors import DagtrainError
 

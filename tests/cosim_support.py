@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dagtrain.builder import GraphBuilder
 from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.emission.delivered import Delivered, load_delivered
@@ -15,14 +14,15 @@ from dagtrain.emission.links import port_cycles
 from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.ir import Graph
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.batch_time import batch_time, edge_ways
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.memory_home import keep_in_dram
-from dagtrain.summary import base_layer
+from dagtrain.schedule.batch_time import batch_time, edge_ways
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.axi import AxiFormat
 from hdl.recipe import Recipe
 from hdl.simulate.models.link import LEAST_LATENCY

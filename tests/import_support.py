@@ -12,8 +12,8 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from dagtrain.executor import Executor, Mode
-from dagtrain.ir import Graph
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph
 from importers.onnx.skeleton import fill, load_skeleton
 
 ROOT = Path(__file__).parent.parent

@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.circuits import demo_design, network_layers
-from dagtrain.builder import GraphBuilder
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
-from dagtrain.executor import Executor
-from dagtrain.feeds import synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library
-from dagtrain.ir import Graph
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.planning.choices import Pace
 from dagtrain.planning.planner import Planner
 from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.costs.estimate import Estimator
 from hdl.recipe import Recipe
 from placement.problem.cluster import read_cluster

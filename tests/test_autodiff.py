@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagtrain.builder import GraphBuilder
-from dagtrain.executor import Executor, Mode
-from dagtrain.ir import Graph, GraphError, Stage, is_delayed, verify
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph, GraphError, Stage, is_delayed, verify
 from dagtrain.passes.autodiff import differentiate
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer, Tile

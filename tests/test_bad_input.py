@@ -25,10 +25,10 @@ import pytest
 from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_helper
 
 from dagtrain import cli
-from dagtrain.emulator import Emulator
 from dagtrain.files import write_text
 from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.training.emulator import Emulator
 from tests.flow_support import CLUSTER, Case, Outcome, call, new_case, quick_costs, tiny_model
 from tests.import_support import save
 

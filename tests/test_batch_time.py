@@ -11,12 +11,12 @@ from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.passes.batch_time import _long_run, batch_time, edge_ways
-from dagtrain.passes.buffers import fifo_beats
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.schedule import schedule
 from dagtrain.progress import Silent
+from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways
+from dagtrain.schedule.buffers import fifo_beats
+from dagtrain.schedule.schedule import schedule
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import (
     BATCH,

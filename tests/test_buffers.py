@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.builder import GraphBuilder
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator, StuckError
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.ir import Graph
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.buffers import REGISTER_BEATS, burst_elements, deadlock_beats, fifo_beats
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.schedule import schedule
 from dagtrain.progress import Silent
+from dagtrain.schedule.buffers import REGISTER_BEATS, burst_elements, deadlock_beats, fifo_beats
+from dagtrain.schedule.schedule import schedule
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import simulate_design

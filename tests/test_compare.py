@@ -17,8 +17,8 @@ from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import RunLog
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.executor import Executor, Mode
-from dagtrain.feeds import synthetic_feeds
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.convert.verilog import write_image
 from hdl.fixed import IntArray
 from hdl.layers.base import pack, to_beats

@@ -14,10 +14,10 @@ from dagtrain.cosim.simulator import Simulator, build, execute
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.simulate import verilator
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import (

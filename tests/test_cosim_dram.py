@@ -15,10 +15,10 @@ from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.convert.verilog import check_yosys, lint_verilog
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError

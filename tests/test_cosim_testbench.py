@@ -18,8 +18,8 @@ from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.feeds import synthetic_feeds
 from dagtrain.passes.memory_home import keep_in_dram
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.axi import AxiFormat
 from hdl.simulate.cosimulation import CosimulationProgram, Engine
 from hdl.simulate.design import cache_folder

@@ -18,9 +18,9 @@ from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import MANIFEST_SCHEMA, DeliveryError
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.executor import Executor, Mode
-from dagtrain.feeds import synthetic_feeds
+from dagtrain.graph.executor import Executor, Mode
 from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.errors import ToolError
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import DEVICES, deliver, tiny_design

@@ -10,20 +10,20 @@ import pytest
 
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator
-from dagtrain.data import load_digits
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DramUse, MemoryModel
-from dagtrain.feeds import feeds_of
 from dagtrain.flow import cosim_step, emit_step, import_step, place_step
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_plan
 from dagtrain.flow.workspace import Workspace
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
 from dagtrain.progress import Silent
-from dagtrain.summary import base_layer
+from dagtrain.training.data import load_digits
+from dagtrain.training.feeds import feeds_of
 from hdl.dram.axi import AxiFormat
 from hdl.tensor import Kind
 from tests.cosim_support import CLOSE, said_batch_cycles, simulate_design

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dagtrain.builder import GraphBuilder
 from dagtrain.cosim import efficiency
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import is_engine, measure, measure_graph, waits_for, write_efficiency
@@ -17,7 +16,8 @@ from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import cosim_step
 from dagtrain.flow.report_step import gather
-from dagtrain.ir import Graph
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks

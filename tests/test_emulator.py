@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagtrain.builder import GraphBuilder
-from dagtrain.data import Dataset
-from dagtrain.emulator import Emulator, Metrics
-from dagtrain.executor import Executor, Mode
-from dagtrain.ir import Graph, GraphError, Node
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph, GraphError, Node
+from dagtrain.graph.storage import StorageError
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.storage import StorageError
+from dagtrain.training.data import Dataset
+from dagtrain.training.emulator import Emulator, Metrics
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Layer, State, Tile
 from hdl.layers.wiring.host import HostInput

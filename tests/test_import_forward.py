@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.norm.online_norm import OnlineNorm

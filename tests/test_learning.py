@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.learning import DIGITS, Run, judge, train
-from dagtrain.executor import Mode
+from dagtrain.graph.executor import Mode
 from hdl.recipe import Recipe
 
 RECIPE = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))

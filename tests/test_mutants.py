@@ -21,10 +21,10 @@ from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.executor import Executor, Mode
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.ir import Graph
-from dagtrain.passes.buffers import deadlock_beats
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph
+from dagtrain.schedule.buffers import deadlock_beats
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.errors import DagtrainError
 from hdl.fixed import IntArray
 from hdl.simulate.design import cache_folder

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dagtrain.builder import GraphBuilder
-from dagtrain.executor import Executor, Mode
-from dagtrain.ir import Graph, Stage, verify
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph, Stage, verify
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import CalibrationError, CalibrationOptions, calibrate, fitting
 from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles

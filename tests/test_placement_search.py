@@ -22,7 +22,8 @@ from placement.problem.instance import Configuration, Device, Instance, Item, Li
 from placement.problem.options import OptionTable
 from placement.problem.plan import Assignment, Bound, assignment_of, build_plan, hop_levels, least_cycles
 from placement.problem.validate import violations
-from placement.search.search import Progress, SearchOptions, descent, find_plan, plan_from_assignment
+from placement.search import descent
+from placement.search.search import Progress, SearchOptions, find_plan, plan_from_assignment
 from tests.bound_instances import stored
 
 CLOCK = 1000

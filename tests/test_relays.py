@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagtrain.builder import GraphBuilder
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.executor import Executor
-from dagtrain.feeds import synthetic_feeds
-from dagtrain.ir import Graph
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
@@ -25,7 +25,7 @@ from dagtrain.planning.choices import chosen_graph, plan_choices
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
-from dagtrain.summary import base_layer
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
 from placement.problem.cluster import Cluster, parse_cluster

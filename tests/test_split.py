@@ -9,25 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagtrain.builder import GraphBuilder
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.executor import Executor, Mode
-from dagtrain.feeds import synthetic_feeds
 from dagtrain.flow import place_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.splitting import SplitPlan, Splitter
-from dagtrain.ir import Graph, GraphError
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph, GraphError
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.planning.planner import Planner
 from dagtrain.progress import Silent
-from dagtrain.summary import base_layer
+from dagtrain.training.feeds import synthetic_feeds
 from hdl.costs.resources import Resources
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer

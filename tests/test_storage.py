@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dagtrain.builder import GraphBuilder
-from dagtrain.data import DataError, Dataset, load_dataset, load_digits
-from dagtrain.ir import Graph, Stage, verify
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph, Stage, verify
+from dagtrain.graph.storage import GRAPH_SCHEMA, StorageError, graph_from_json, graph_to_json, load_graph, save_graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.storage import GRAPH_SCHEMA, StorageError, graph_from_json, graph_to_json, load_graph, save_graph
+from dagtrain.training.data import DataError, Dataset, load_dataset, load_digits
 from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
@@ -47,7 +47,7 @@ def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", load_layers().values(), ids=lambda kind: kind.__name__)
 def test_every_example_of_every_layer_survives_json(kind: type[Layer]) -> None:
-    from dagtrain.ir import Node
+    from dagtrain.graph.ir import Node
 
     for layer in kind.examples():
         graph = Graph("one", (Node("one", layer),), Recipe())

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from dagtrain.graph.summary import LayerSummary, summarise
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.summary import LayerSummary, summarise
 from importers.onnx import import_model
 from tests.import_support import ROOT, example, save
 

@@ -24,9 +24,9 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.executor import Executor, Mode
 from dagtrain.files import write_text
-from dagtrain.ir import Graph
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from hdl.convert.verilog import write_image
 from hdl.fixed import IntArray

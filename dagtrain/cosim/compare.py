@@ -15,7 +15,7 @@ from dagtrain.cosim.simulator import RunLog, read_memory
 from dagtrain.cosim.watch import traffic_line
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
-from dagtrain.executor import Executor
+from dagtrain.graph.executor import Executor
 from hdl.fixed import IntArray
 from hdl.layers.base import from_beats, unpack
 from hdl.tensor import Port

@@ -25,7 +25,7 @@ from myhdl import Signal
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary, StreamModule
 from dagtrain.files import write_text
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from hdl.cache import code_hash
 from hdl.convert.netlist import Direction

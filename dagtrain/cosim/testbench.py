@@ -28,8 +28,8 @@ from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
-from dagtrain.executor import Executor, Mode
-from dagtrain.ir import Graph
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress, Silent
 from hdl.convert.netlist import Direction, Module
 from hdl.convert.verilog import write_image

@@ -9,10 +9,10 @@ from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
 from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.ir import Graph, Stage, verify
-from dagtrain.passes.buffers import fifo_beats
+from dagtrain.graph.ir import Graph, Stage, verify
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.schedule import needed_staleness, schedule
+from dagtrain.schedule.buffers import fifo_beats
+from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
 from hdl.link.units import LinkFormat
 from hdl.parts.part import DEFAULT_PARTS, Part

@@ -9,8 +9,8 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from dagtrain.ir import Graph, Node, is_delayed
-from dagtrain.passes.buffers import REGISTER_BEATS
+from dagtrain.graph.ir import Graph, Node, is_delayed
+from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.layers.wiring.fork import Fork
 from hdl.link.units import LinkFormat

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from dagtrain.ir import Graph
-from dagtrain.passes.buffers import REGISTER_BEATS
+from dagtrain.graph.ir import Graph
+from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction
 from hdl.link.units import (
     Drain,

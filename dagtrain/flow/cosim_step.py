@@ -18,11 +18,9 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.testbench import simulate_under_myhdl
-from dagtrain.data import load_dataset
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
-from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import COMMAND, library
 from dagtrain.flow.place_step import load_placed_graph, load_plan
@@ -31,6 +29,8 @@ from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
+from dagtrain.training.data import load_dataset
+from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from hdl.errors import DagtrainError
 from hdl.simulate.cosimulation import Engine
 from placement.problem.plan import Plan

@@ -17,7 +17,7 @@ from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_clu
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import Choice, Pace, chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.simulate.design import cache_folder

@@ -15,7 +15,7 @@ from dagtrain.flow.emit_step import library
 from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
 from dagtrain.progress import Progress
 from hdl.convert.verilog import VerilogModule

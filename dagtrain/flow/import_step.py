@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from dagtrain.data import load_dataset
-from dagtrain.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.files import write_text
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.graph.summary import summarise
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.progress import Progress
-from dagtrain.storage import load_graph, save_graph
-from dagtrain.summary import summarise
+from dagtrain.training.data import load_dataset
+from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from hdl.errors import DagtrainError
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, external_files, import_model

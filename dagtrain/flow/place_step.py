@@ -32,17 +32,17 @@ from dagtrain.flow.workspace import (
     program_hash,
     read_json,
 )
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.insert_relays import relayed_edges
-from dagtrain.passes.schedule import needed_staleness, schedule
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
-from dagtrain.storage import load_graph, save_graph
-from dagtrain.summary import base_layer
+from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.costs.estimate import Estimator
 from hdl.errors import DagtrainError
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps

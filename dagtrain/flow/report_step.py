@@ -10,11 +10,11 @@ from dagtrain.files import write_text
 from dagtrain.flow.place_step import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import COMMANDS, Workspace, read_json
+from dagtrain.graph.summary import summarise
 from dagtrain.planning.choices import plan_pace
 from dagtrain.progress import Progress
 from dagtrain.report.contents import Contents
 from dagtrain.report.page import picture, render
-from dagtrain.summary import summarise
 
 PAGE = "report.html"
 PICTURE = "graph.svg"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagtrain.files import write_text
 from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, read_json
-from dagtrain.summary import LayerSummary, Summary
+from dagtrain.graph.summary import LayerSummary, Summary
 
 
 def write_summary(summary: Summary, path: Path) -> None:

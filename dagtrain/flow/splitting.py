@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dagtrain.flow.workspace import MissingStep
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched
-from dagtrain.summary import base_layer
 from hdl.errors import InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer
 from placement.problem.deadline import Deadline

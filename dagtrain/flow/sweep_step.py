@@ -23,7 +23,7 @@ from dagtrain.flow.place_step import (
 )
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.planning.planner import Planner
 from dagtrain.progress import Progress, Silent
 from dagtrain.rates import rate_text, training_text

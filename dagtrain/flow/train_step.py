@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dagtrain.data import Dataset, load_dataset
-from dagtrain.emulator import Emulator, Metrics
-from dagtrain.executor import Executor
-from dagtrain.feeds import check_dataset
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import data_digest
 from dagtrain.flow.place_step import graph_of, load_current_graph
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
-from dagtrain.ir import Graph
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.storage import save_arrays
 from dagtrain.progress import Progress
-from dagtrain.storage import save_arrays
+from dagtrain.training.data import Dataset, load_dataset
+from dagtrain.training.emulator import Emulator, Metrics
+from dagtrain.training.feeds import check_dataset
 from hdl.errors import DagtrainError
 
 # of an interrupted training, in the working folder

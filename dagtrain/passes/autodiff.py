@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dagtrain.ir import Graph, GraphError, Node, Stage, verify
+from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
 from dagtrain.passes.formats import propagate_formats
 from hdl.layers.base import Layer
 from hdl.layers.pointwise.add import Add

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.executor import Array, Executor, Mode
-from dagtrain.ir import Graph, Stage, verify
+from dagtrain.graph.executor import Array, Executor, Mode
+from dagtrain.graph.ir import Graph, Stage, verify
 from dagtrain.passes.formats import free_sources, propagate_formats
 from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray

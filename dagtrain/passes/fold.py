@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
 from hdl.errors import FoldingError
 from hdl.layers.base import Tile
 from hdl.parts.part import DEFAULT_PARTS, Part

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 

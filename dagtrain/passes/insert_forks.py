@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagtrain.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Stage, verify
 from hdl.layers.wiring.fork import Fork
 from hdl.tensor import Kind
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dagtrain.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Stage, verify
 from hdl.layers.wiring.fork import Fork
 
 SUFFIX = ".relay"

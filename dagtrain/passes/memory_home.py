@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import weight_groups
 from hdl.errors import DagtrainError
 from hdl.layers.base import Home

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dagtrain.ir import Graph, GraphError, Node, Stage, verify
+from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.memory import DramUse
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays, relayed_edges
 from dagtrain.passes.memory_home import move_memories

@@ -24,12 +24,12 @@ from dagtrain.emission.links import (
     receiver_beats,
 )
 from dagtrain.emission.memory import DramUse
-from dagtrain.ir import Graph, Node
-from dagtrain.passes.buffers import REGISTER_BEATS, fifo_beats
+from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.passes.schedule import schedule
 from dagtrain.planning.choices import Choice
+from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
+from dagtrain.schedule.schedule import schedule
 from hdl.costs.estimate import Circuit, Contents, Wanted
 from hdl.costs.resources import Resources, Usage, fit
 from hdl.dram.axi import AxiMerge

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dagtrain.ir import Node
+from dagtrain.graph.ir import Node
 from dagtrain.passes.fold import weight_groups
 from dagtrain.planning.prices import PricedLevel, Prices
 from hdl.costs.resources import Resources, fit

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges, shortcuts
 from dagtrain.passes.memory_home import move_memories

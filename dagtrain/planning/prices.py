@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Any
 
 from dagtrain.emission.memory import DramUse
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.summary import base_layer
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import dram_format
 from dagtrain.planning.costs import LevelCosts, Offer, PortCosts
 from dagtrain.progress import Progress
-from dagtrain.summary import base_layer
 from hdl.costs.estimate import Circuit, Estimator, Wanted
 from hdl.costs.resources import Usage
 from hdl.errors import FoldingError

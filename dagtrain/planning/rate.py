@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dagtrain.emission.device import stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, port_cycles, receiver_beats
-from dagtrain.ir import Graph
-from dagtrain.passes.batch_time import BatchTime, batch_time, edge_ways
-from dagtrain.passes.buffers import fifo_beats
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.passes.schedule import schedule
 from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace
+from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
+from dagtrain.schedule.buffers import fifo_beats
+from dagtrain.schedule.schedule import schedule
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan, with_batch
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import Summary
 from dagtrain.passes.fold import fold_graph
-from dagtrain.summary import Summary
 from hdl.parts.part import Part
 from placement.problem.plan import DeviceUse, Plan
 

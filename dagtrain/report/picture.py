@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from dagtrain.ir import Graph, Node
-from dagtrain.summary import base_layer
+from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.summary import base_layer
 from hdl.layers.wiring.fork import Fork
 from hdl.tensor import Kind
 

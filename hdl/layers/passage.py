@@ -4,7 +4,7 @@ A `Flow` says when each element of a tensor passes a port, kept at the first and
 takes one layer through its frames in order.  What it knows of the layer is declared there: `Layer.required` and
 `Layer.pipeline_cycles`, or of an engine that works strip by strip its `Strips`, rests at the end of a batch
 (`drain_cycles`), loads of weights (`load_cycles`).  Nothing waits for room here: FIFOs are deep enough for the steady
-interval (`dagtrain.passes.buffers`), and a frame that is held up earlier than the slowest engine waits there instead.
+interval (`dagtrain.schedule.buffers`), and a frame that is held up earlier than the slowest engine waits there instead.
 
 With a(n) the cycle at which element n has come, an engine of strips 0, 1, … in one frame has
 

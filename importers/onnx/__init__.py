@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
 from hdl.recipe import Recipe
 from importers.onnx.check import check_model
 from importers.onnx.handlers import HANDLERS

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dagtrain.ir import Node
+from dagtrain.graph.ir import Node
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.recipe import Recipe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagtrain.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.wiring.host import HostInput

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
 from hdl.tensor import Kind
 
 

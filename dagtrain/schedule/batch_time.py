@@ -26,7 +26,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dagtrain.ir import Graph, Node, is_delayed
+from dagtrain.graph.ir import Graph, Node, is_delayed
 from hdl.layers.passage import LONG_AGO, Flow, Passage
 from hdl.link.units import elements_per_word
 from hdl.recipe import Recipe

@@ -1,6 +1,6 @@
 """Training without hardware: the same arithmetic, bit for bit, as fast as NumPy goes.
 
-The meaning is `dagtrain.executor`'s; this is the loop around it: epochs, evaluation, metrics, checkpoints.
+The meaning is `dagtrain.graph.executor`'s; this is the loop around it: epochs, evaluation, metrics, checkpoints.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.data import Dataset
-from dagtrain.executor import Array, Executor, Mode
-from dagtrain.ir import Graph, GraphError
-from dagtrain.storage import StorageError, load_arrays, save_arrays
+from dagtrain.graph.executor import Array, Executor, Mode
+from dagtrain.graph.ir import Graph, GraphError
+from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
+from dagtrain.training.data import Dataset
 from hdl.fixed import FloatArray
 from hdl.layers.wiring.host import METRICS
 from hdl.tensor import Kind

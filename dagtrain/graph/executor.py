@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.ir import Graph, GraphError, Node, is_delayed
+from dagtrain.graph.ir import Graph, GraphError, Node, is_delayed
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.base import Layer, State
 from hdl.tensor import Kind, Port

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dagtrain.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Stage, verify
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.files import write_bytes, write_text
-from dagtrain.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node
 from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.data import DataError, Dataset
-from dagtrain.ir import Graph
+from dagtrain.graph.ir import Graph
+from dagtrain.training.data import DataError, Dataset
 from hdl.tensor import Kind
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dagtrain.ir import Graph, Node, is_delayed
+from dagtrain.graph.ir import Graph, Node, is_delayed
 from hdl.tensor import Port
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dagtrain.ir import Graph, Node
-from dagtrain.passes.schedule import Schedule
+from dagtrain.graph.ir import Graph, Node
+from dagtrain.schedule.schedule import Schedule
 from hdl.layers.base import Layer
 from hdl.tensor import Port
 
