@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dagtrain.flow import place_step
-from dagtrain.flow.splitting import Splitter
 from dagtrain.flow.workspace import Workspace
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
+from dagtrain.planning.splitting import Splitter
 from placement.problem.instance import instance_from_json
 from placement.problem.plan import Plan, plan_from_json
 from placement.problem.validate import violations

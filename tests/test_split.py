@@ -16,7 +16,6 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import place_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_step import load_placed_graph, load_plan
-from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError
@@ -26,6 +25,7 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.planning.planner import Planner
+from dagtrain.planning.splitting import SplitPlan, Splitter
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.costs.resources import Resources

@@ -21,7 +21,6 @@ from dagtrain.flow.import_step import (
     parts_to_json,
 )
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.splitting import SplitPlan, Splitter
 from dagtrain.flow.workspace import (
     COMMANDS,
     SCHEMA_VERSION,
@@ -40,6 +39,7 @@ from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
+from dagtrain.planning.splitting import SplitPlan, Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
