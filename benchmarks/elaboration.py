@@ -107,7 +107,8 @@ def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
     from dagtrain.emission.memory import DramUse
     from dagtrain.graph.storage import load_graph
     from dagtrain.planning.choices import dram_format
-    from dagtrain.planning.costs import LevelCosts, PortCosts
+    from dagtrain.planning.costs import LevelCosts
+    from dagtrain.planning.link_costs import PortCosts
     from placement.problem.cluster import read_cluster
 
     name, levels = NETWORKS[network]

@@ -26,8 +26,9 @@ from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_he
 
 from dagtrain import cli
 from dagtrain.files import write_text
-from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, place_step, report_step
+from dagtrain.flow import cosim_step, emit_step, estimate_step, import_step, report_step
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.planning.realise import Realiser
 from dagtrain.training.emulator import Emulator
 from tests.flow_support import CLUSTER, Case, Outcome, call, new_case, quick_costs, tiny_model
 from tests.import_support import save
@@ -627,7 +628,7 @@ def _epoch() -> dict[str, float]:
 
 INTERRUPTED: dict[str, tuple[Any, str]] = {
     "import": (import_step, "calibrate"),
-    "place": (place_step.Planner, "_with_links"),
+    "place": (Realiser, "with_links"),
     "emit": (emit_step, "planned_design"),
     "cosim": (cosim_step, "load_emitted"),
     "train": (Emulator, "train_batch"),

@@ -12,8 +12,11 @@ import pytest
 
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.planning.foldings import Foldings
-from dagtrain.planning.planner import SLOW_RATIO, Planner
+from dagtrain.planning.ladder import SLOW_RATIO, Ladder
+from dagtrain.planning.levels import least_cycles
+from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
+from dagtrain.planning.results import Found
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError
@@ -30,6 +33,11 @@ def foldings(name: str) -> Foldings:
     """Of a small network on two parts' worth of devices."""
     graph = {"residual": lambda: residual(2), "inception": lambda: inception_net(1)}[name]()
     return Foldings(Prices(graph, small_cluster(3, 40), Estimator(), {}, Silent()))
+
+
+def first_found(planner: Planner) -> Found:
+    """The placement at the first level."""
+    return Ladder(planner.searcher).first(round(least_cycles(planner.problem) * SLOW_RATIO))
 
 
 NETS = ("residual", "inception")
@@ -106,8 +114,7 @@ def test_the_bound_of_all_foldings_is_below_every_plan_and_first_levels_are_not_
 ) -> None:
     estimator: Any = QuickEstimator()
     planner = Planner(residual(2), small_cluster(devices, dsp), estimator, SearchOptions(seed=1), {}, Silent())
-    least = planner._least_cycles()
-    first, _ = planner._first_plan(round(least * SLOW_RATIO))
+    first = first_found(planner).plan
     final = planner.run()
     assert planner.warnings == [], "no plan is below the bound of all foldings"
     assert final.plan.any_bound_cycles_per_frame == first.any_bound_cycles_per_frame <= final.plan.cycles_per_frame
@@ -120,7 +127,8 @@ def test_the_bound_of_all_foldings_is_below_every_plan_and_first_levels_are_not_
 def test_no_level_slower_than_the_first_plan_is_priced_after_it() -> None:
     estimator: Any = QuickEstimator()
     planner = Planner(residual(1), small_cluster(1, 12), estimator, SearchOptions(seed=1), {}, Silent())
-    first, priced = planner._first_plan(round(planner._least_cycles() * SLOW_RATIO))
+    found = first_found(planner)
+    first, priced = found.plan, found.levels
     assert max(priced) > first.cycles_per_frame, "else the levels between them don't show"
     searched = planner.run().searched
     assert searched is not None

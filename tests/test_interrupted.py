@@ -13,8 +13,9 @@ import pytest
 
 from dagtrain.flow import place_step
 from dagtrain.flow.workspace import Workspace
-from dagtrain.planning.planner import Planner
+from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.prices import Prices
+from dagtrain.planning.realise import Realiser
 from dagtrain.planning.splitting import Splitter
 from placement.problem.instance import instance_from_json
 from placement.problem.plan import Plan, plan_from_json
@@ -82,13 +83,13 @@ def test_before_the_first_placement_there_is_nothing_to_keep(
 
 # what is interrupted -> the function that does it, at which call, and whether a plan is on disk by then
 MOMENTS: dict[str, tuple[tuple[Any, str], int, bool]] = {
-    "pricing the first placement found": ((Planner, "fixed"), 1, False),
+    "pricing the first placement found": ((Realiser, "fixed"), 1, False),
     "writing the first plan": ((place_step, "_write"), 1, False),
     "elaborating for a later level": ((Prices, "_elaborate"), 1, True),
     "pricing a later level": ((Prices, "_elaborate"), 2, True),
     "a later search": ((Descent, "report"), 2, True),
     "the bound of a later search": ((Descent, "find_bound"), 1, True),
-    "pricing a later placement": ((Planner, "fixed"), 1, True),
+    "pricing a later placement": ((Realiser, "fixed"), 1, True),
     "trying parts": ((Splitter, "_more_parts"), 1, True),
     "writing the last plan": ((place_step, "_write"), 1, True),
 }
@@ -119,7 +120,7 @@ def test_the_third_ctrl_c_leaves_at_once_and_the_plan_written_stays(
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Planner, "_faster", press)
+    monkeypatch.setattr(Ladder, "faster", press)
     assert case.step("place", *OPTIONS).code == 0
     _plan(case)
 

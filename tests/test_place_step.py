@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,9 +21,11 @@ from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_clu
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
-from dagtrain.planning.planner import RESERVES, Planner
+from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
-from dagtrain.planning.results import Planned
+from dagtrain.planning.realise import RESERVES, Realiser
+from dagtrain.planning.results import Found, Planned, Start
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources
@@ -234,13 +236,13 @@ def test_a_search_that_was_ended_early_goes_on_from_its_plan(tmp_path: Path, mon
     case = new_case(tmp_path / "case")
     assert case.step("import").code == 0
     starts: list[Any] = []
-    resumed = Planner._resumed
+    resumed = Ladder.resumed
 
-    def watched(planner: Planner) -> Any:
-        starts.append(resumed(planner))
+    def watched(ladder: Ladder, start: Start | None) -> Any:
+        starts.append(resumed(ladder, start))
         return starts[-1]
 
-    monkeypatch.setattr(Planner, "_resumed", watched)
+    monkeypatch.setattr(Ladder, "resumed", watched)
     options = ("--cap", "dsp=0.001", "--time-limit")
     # time is over once a plan is on disk
     clock = Clock()
@@ -278,7 +280,7 @@ def _ended_early(case: Case, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
         raise Ended("interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "_better", end)
+        patch.setattr(Ladder, "better", end)
         return _plan(case, *options)
 
 
@@ -293,17 +295,16 @@ def test_going_on_never_ends_with_a_slower_plan(
     early = _ended_early(case, monkeypatch)
     slowed = []
 
-    def slower(planner: Planner, found: Plan, levels: Sequence[int]) -> Planned:
+    def slower(realiser: Realiser, found: Found) -> Planned:
         """Links and homes leave room for a slower pace only."""
-        del levels
-        places = {item.item: item.device for item in found.items}
+        places = {item.item: item.device for item in found.plan.items}
         pace = factor * int(early["cycles_per_frame"])
-        slowed.append(planner.fixed(places, dict.fromkeys(places, pace), found=found))
+        slowed.append(realiser.fixed(places, dict.fromkeys(places, pace), found=found.plan))
         return slowed[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "_with_links", slower)
-        patch.setattr(Planner, "_holding", lambda *_: None)
+        patch.setattr(Realiser, "with_links", slower)
+        patch.setattr(Realiser, "holding", lambda *_: None)
         later = _plan(case)
     assert slowed[0].plan.throughput_fps < early["throughput_fps"] == later["throughput_fps"]
     assert later["items"] == early["items"]
@@ -320,20 +321,20 @@ def test_going_on_takes_a_plan_of_a_slower_pace_that_trains_faster(
     assert case.step("import", "--recipe", case.write("recipe.toml", "batch = 1\nstaleness = 0\n")).code == 0
     hosts = {node.name for node in load_training_graph(case.workspace).nodes if node.layer.pinned_to_host}
 
-    def spread(planner: Planner, found: Plan, _levels: Sequence[int]) -> Planned:
-        places = {item.item: "head" if item.item in hosts else "worker" for item in found.items}
-        return planner.fixed(places, dict.fromkeys(places, found.cycles_per_frame), found=found)
+    def spread(realiser: Realiser, found: Found) -> Planned:
+        places = {item.item: "head" if item.item in hosts else "worker" for item in found.plan.items}
+        return realiser.fixed(places, dict.fromkeys(places, found.plan.cycles_per_frame), found=found.plan)
 
-    def together(planner: Planner, found: Plan, _levels: Sequence[int]) -> Planned:
-        places = dict.fromkeys((item.item for item in found.items), "head")
-        return planner.fixed(places, dict.fromkeys(places, 2 * int(early["cycles_per_frame"])), found=found)
+    def together(realiser: Realiser, found: Found) -> Planned:
+        places = dict.fromkeys((item.item for item in found.plan.items), "head")
+        return realiser.fixed(places, dict.fromkeys(places, 2 * int(early["cycles_per_frame"])), found=found.plan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "_with_links", spread)
+        patch.setattr(Realiser, "with_links", spread)
         early = _ended_early(case, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "_with_links", together)
-        patch.setattr(Planner, "_holding", lambda *_: None)
+        patch.setattr(Realiser, "with_links", together)
+        patch.setattr(Realiser, "holding", lambda *_: None)
         later = _plan(case)
     assert later["steady_fps"] < early["steady_fps"]
     assert later["throughput_fps"] > early["throughput_fps"]
@@ -407,26 +408,27 @@ def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(
         plan = replace(planned.plan, cycles_per_frame=cycles, batch_cycles=planned.plan.batch_frames * cycles)
         return replace(planned, plan=plan)
 
-    def reserved(_planner: Planner, _plan: Any, _levels: Any, share: Fraction) -> Any:
+    def reserved(_realiser: Realiser, _plan: Any, _levels: Any, share: Fraction) -> Any:
         tried.append(share)
         return at(outcomes[share][0]).plan if share in outcomes else None
 
-    def holding(_planner: Planner, plan: Any, _found: Any) -> Any:
+    def holding(_realiser: Realiser, plan: Any, _found: Any) -> Any:
         held = next(held for cycles, held in outcomes.values() if cycles == plan.cycles_per_frame)
         return None if held is None else at(held)
 
-    def slower(_planner: Planner, plan: Any, *_: Any) -> Any:
+    def slower(_realiser: Realiser, plan: Any, *_: Any) -> Any:
         return at(10 * plan.cycles_per_frame)
 
-    monkeypatch.setattr(Planner, "_with_reserve", reserved)
-    monkeypatch.setattr(Planner, "_holding", holding)
-    monkeypatch.setattr(Planner, "_at_slower_levels", slower)
+    monkeypatch.setattr(Realiser, "with_reserve", reserved)
+    monkeypatch.setattr(Realiser, "holding", holding)
+    monkeypatch.setattr(Realiser, "at_slower_levels", slower)
 
     def held(**shares: tuple[int, int | None]) -> tuple[int, list[Fraction]]:
         outcomes.clear()
         tried.clear()
         outcomes.update({Fraction(int(name[1:]), 100): outcome for name, outcome in shares.items()})
-        return planner._with_links(at(100).plan, [90, 110]).plan.cycles_per_frame, [100 * share for share in tried]
+        made = Realiser(planner.searcher).with_links(Found(at(100).plan, (90, 110)))
+        return made.plan.cycles_per_frame, [100 * share for share in tried]
 
     assert list(RESERVES[:3]) == [Fraction(1, 100), Fraction(3, 100), Fraction(6, 100)]
     # it holds nearly as it was found
@@ -454,7 +456,8 @@ def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: P
     case = new_case(tmp_path / "case")
     adapters = Marking(1)
     planner = _planner(case, adapters)
-    graph, devices = planner.graph, [device.name for device in planner.cluster.devices]
+    graph, cluster, prices = planner.problem.graph, planner.problem.cluster, planner.searcher.prices
+    devices = [device.name for device in cluster.devices]
     group = {node.name: members[0].name for members in weight_groups(graph) for node in members}
     heads = {name: group.get(name, name) for name in graph.by_name}
     places = {
@@ -464,17 +467,15 @@ def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: P
     folds = {name: folds[head] for name, head in heads.items()}
     plans = {}
     for adapters.multiplications in (0, 1):
-        planner.prices.known.clear()
+        prices.known.clear()
         plans[adapters.multiplications] = planner.fixed(places, folds).plan
     plan = plans[1]
     pace = plan_pace(plan)
     assert pace.folds == folds
-    assert {cycles for cycles, *_ in planner.prices.known} == {pace.interval}, (
-        "buffers are priced for the same interval"
-    )
-    assert {part.name for part in pace.parts} == {device.board.part.name for device in planner.cluster.devices}
-    assert pace == Pace.of(chosen_graph(graph, plan_choices(plan)), folds, planner.prices.parts)
-    design = planned_design(graph, plan, planner.cluster, ModuleLibrary(cache_folder() / "modules"))
+    assert {cycles for cycles, *_ in prices.known} == {pace.interval}, "buffers are priced for the same interval"
+    assert {part.name for part in pace.parts} == {device.board.part.name for device in cluster.devices}
+    assert pace == Pace.of(chosen_graph(graph, plan_choices(plan)), folds, prices.parts)
+    design = planned_design(graph, plan, cluster, ModuleLibrary(cache_folder() / "modules"))
     assert design.cycles_per_frame == pace.interval < 256
     instances = [instance for device in design.devices for instance in device.top.instances]
     built = [instance for instance in instances if instance.name.startswith("adapt_")]

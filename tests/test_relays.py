@@ -99,7 +99,7 @@ def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkey
     for edge in shortcuts(graph):
         ends = {where[graph.producers[edge][0].name], where[graph.consumers[edge][0][0].name]}
         assert where[relay_of(edge)] not in ends
-    monkeypatch.setattr(Planner, "_with_relays", lambda *_: None)
+    monkeypatch.setattr("dagtrain.planning.planner.with_relays", lambda *_: None)
     assert plan(graph, 14, 8).plan.cycles_per_frame >= 2 * planned.plan.cycles_per_frame
 
 

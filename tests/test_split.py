@@ -244,12 +244,11 @@ def test_a_search_that_is_ended_while_parts_are_tried_is_not_finished(
 ) -> None:
     case = hungry_case(tmp_path, monkeypatch, blocks_per_filter=0, hunger=500)
 
-    def interrupted(planner: Planner, *_: object) -> bool:
-        planner.deadline.interrupt()
-        return False
+    def interrupted(planner: Planner, *_: object) -> None:
+        planner.searcher.time.deadline.interrupt()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "promises_more", interrupted)
+        patch.setattr(Planner, "promising", interrupted)
         outcome = case.step("place")
     assert outcome.code == 0
     assert "the same command goes on from this plan" in outcome.out

@@ -12,10 +12,11 @@ import pytest
 
 from dagtrain.flow import place_step
 from dagtrain.flow.workspace import Workspace
-from dagtrain.planning import planner as planning
+from dagtrain.planning import ladder, realise, searcher
 from dagtrain.planning.costs import LevelCosts
-from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
+from dagtrain.planning.realise import Realiser
+from dagtrain.planning.timetable import HOLDING_MARGIN
 from hdl.costs.estimate import Circuit
 from placement.problem.deadline import Deadline
 from tests.flow_support import Case, Clock, QuickEstimator, new_case, quick_costs
@@ -86,17 +87,17 @@ def test_no_limit_is_overrun_and_a_longer_one_is_no_worse(case: Case, clock: Clo
 def test_a_search_leaves_the_time_that_pricing_its_placement_takes(
     case: Case, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixed, priced = Planner.fixed, list[float]()
+    fixed, priced = Realiser.fixed, list[float]()
 
-    def slow(planner: Planner, *words: Any, **options: Any) -> Any:
+    def slow(realiser: Realiser, *words: Any, **options: Any) -> Any:
         for _ in range(10):
             clock.now += 1.0
-            planner.deadline.check()
+            realiser.searcher.time.deadline.check()
         priced.append(clock.now)
-        return fixed(planner, *words, **options)
+        return fixed(realiser, *words, **options)
 
     searched = list[float]()
-    search = planning.find_plan
+    search = searcher.find_plan
 
     def forever(*words: Any) -> Any:
         plan = search(*words)
@@ -108,13 +109,13 @@ def test_a_search_leaves_the_time_that_pricing_its_placement_takes(
         return plan
 
     monkeypatch.setattr(place_step, "Estimator", QuickEstimator)
-    monkeypatch.setattr(Planner, "fixed", slow)
-    monkeypatch.setattr(planning, "find_plan", forever)
+    monkeypatch.setattr(Realiser, "fixed", slow)
+    monkeypatch.setattr(searcher, "find_plan", forever)
     began = clock.now
     outcome = case.step("place", "--time-limit", "200")
     assert outcome.code == 0, outcome.error
     assert searched, "a search after the first plan"
-    assert searched[0] <= began + 200 - 10 * planning.HOLDING_MARGIN
+    assert searched[0] <= began + 200 - 10 * HOLDING_MARGIN
     assert len(priced) > 1, "what it found is priced"
     assert clock.now <= began + 200
 
@@ -122,12 +123,13 @@ def test_a_search_leaves_the_time_that_pricing_its_placement_takes(
 def test_without_time_for_other_placements_the_one_found_is_priced_at_slower_levels(
     case: Case, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def holding(planner: Planner, *_: Any) -> None:
+    def holding(realiser: Realiser, *_: Any) -> None:
         # it takes so long that no search may begin after it
-        clock.now += 60.0 if planner._holding_seconds == 0.0 else 0.0
-        planner._holding_seconds = 60.0
+        time = realiser.searcher.time
+        clock.now += 60.0 if time.holding_seconds == 0.0 else 0.0
+        time.holding_seconds = 60.0
 
-    monkeypatch.setattr(Planner, "_holding", holding)
+    monkeypatch.setattr(Realiser, "holding", holding)
     outcome = case.step("place", "--time-limit", "150")
     assert outcome.code == 0, outcome.error
     assert json.loads((case.out / "place" / "plan.json").read_text())["throughput_fps"] > 0
@@ -159,7 +161,7 @@ def test_where_circuits_are_large_a_plan_of_small_ones_comes_first_and_changes_n
     assert case.step("place", *OPTIONS).code == 0
     without, plan = [*events], (case.out / "place" / "plan.json").read_bytes()
     events.clear()
-    monkeypatch.setattr(planning, "MANY_MULTIPLIERS", 0)
+    monkeypatch.setattr(ladder, "MANY_MULTIPLIERS", 0)
     assert case.step("place", *OPTIONS, "--gap", "1e-9").code == 0
     first, slow = events[0], without[0]
     assert isinstance(first, int)
@@ -180,16 +182,16 @@ def test_a_placement_that_does_not_hold_is_made_to_before_faster_levels_are_elab
         # the rest is another test's
         clock.now += 100_000 if "crowded" in events else 0
 
-    events, holding = _levels_and_plans(monkeypatch, left), Planner._holding
+    events, holding = _levels_and_plans(monkeypatch, left), Realiser.holding
 
-    def crowded(planner: Planner, plan: Any, found: Any) -> Any:
+    def crowded(realiser: Realiser, plan: Any, found: Any) -> Any:
         # what is found has no room for its ports, but where a share was left free
-        events.append("crowded" if plan is found and planner._best is not None else "holds")
-        return None if events[-1] == "crowded" else holding(planner, plan, found)
+        events.append("crowded" if plan is found and realiser.searcher.best.planned is not None else "holds")
+        return None if events[-1] == "crowded" else holding(realiser, plan, found)
 
-    monkeypatch.setattr(planning, "MANY_MULTIPLIERS", 0)
-    monkeypatch.setattr(planning, "KEPT_RATIO", 1e9)
-    monkeypatch.setattr(Planner, "_holding", crowded)
+    monkeypatch.setattr(ladder, "MANY_MULTIPLIERS", 0)
+    monkeypatch.setattr(realise, "KEPT_RATIO", 1e9)
+    monkeypatch.setattr(Realiser, "holding", crowded)
     assert case.step("place", *OPTIONS, "--time-limit", "100000").code == 0
     # the small plan, then the first of large circuits
     small = events.index("plan")

@@ -39,7 +39,7 @@ from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
-from dagtrain.planning.splitting import SplitPlan, Splitter
+from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
@@ -125,8 +125,8 @@ def run(
 
     def leave(found: SplitPlan) -> None:
         def write(folder: Path) -> None:
-            if found.planner is not whole:
-                save_graph(found.planner.graph, folder / GRAPH)
+            if found.graph is not graph:
+                save_graph(found.graph, folder / GRAPH)
             seconds = round(deadline.spent_seconds, 1)
             _write(folder, found, options.devices, {**notes, "seconds": seconds})
 
@@ -181,9 +181,9 @@ def _plan(
     try:
         if options.split and Solver(options.solver) is not Solver.LITERAL:
             return _split(workspace, whole, planner_of, options, unfinished, deadline, keep)
-        whole.start = unfinished
-        whole.keep = lambda planned: keep(SplitPlan(planned, whole, imported))
-        return SplitPlan(whole.run(), whole, imported, tuple(whole.warnings))
+        graph = whole.problem.graph
+        planned = whole.run(unfinished, lambda planned: keep(SplitPlan(planned, graph, imported)))
+        return SplitPlan(planned, graph, imported, tuple(whole.warnings))
     except Ended:
         if deadline.interrupted:
             raise KeyboardInterrupt from None
@@ -203,18 +203,23 @@ def _split(
     named = {name.partition("=")[0] for name in options.pins} | {
         name.strip() for group in options.same_device for name in group.split(",")
     }
+
+    def in_parts(parts: Mapping[str, Parts]) -> Planner:
+        try:
+            return planner_of(import_again(workspace, {**imported, **parts}))
+        except MissingStep as error:
+            raise PartsMissingError(str(error)) from error
+
     splitter = Splitter(
-        planner=lambda parts: planner_of(import_again(workspace, {**imported, **parts})),
+        planner=in_parts,
         untouched={whole_layer(base_layer(name), imported) for name in named},
         deadline=deadline,
         keep=keep,
     )
     planner, parts = whole, imported
-    if unfinished is not None:
-        if unfinished.parts != imported:
-            planner, parts = planner_of(load_placed_graph(workspace)), dict(unfinished.parts)
-        planner.start = unfinished
-    return splitter.run(parts, planner)
+    if unfinished is not None and unfinished.parts != imported:
+        planner, parts = planner_of(load_placed_graph(workspace)), dict(unfinished.parts)
+    return splitter.run(parts, planner, unfinished)
 
 
 def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
@@ -405,7 +410,7 @@ def _write(folder: Path, found: SplitPlan, devices: Path, notes: Mapping[str, An
 
 
 def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, object]:
-    graph = found.planner.graph
+    graph = found.graph
     staleness = _needed_staleness(graph, planned.plan)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -5,7 +5,7 @@ What a node costs (`dagtrain.planning.costs`) is asked once for each level, and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -16,7 +16,9 @@ from dagtrain.graph.ir import Graph, Node
 from dagtrain.graph.summary import base_layer
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import dram_format
-from dagtrain.planning.costs import LevelCosts, Offer, PortCosts
+from dagtrain.planning.costs import LevelCosts, Offer
+from dagtrain.planning.link_costs import PortCosts
+from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Circuit, Estimator, Wanted
 from hdl.costs.resources import Usage
@@ -56,12 +58,18 @@ class Prices:
     pins: Mapping[str, str]
     progress: Progress
     # seconds by what they went into
-    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    spent: MutableMapping[str, float] = field(default_factory=lambda: defaultdict(float))
     # distinct circuits of the level priced last, and those of them that are known
     wanted_circuits: int = field(default=0, init=False)
     known_circuits: int = field(default=0, init=False)
     # links with their ports, priced with the first levels
     ported: tuple[Link, ...] | None = field(default=None, init=False)
+    # what was priced, by `level_key`: rounds of refinement ask again
+    known: dict[tuple[Any, ...], PricedLevel] = field(default_factory=dict, init=False)
+
+    def forget_ports(self) -> None:
+        """Price the ports of links with the levels that are asked for next."""
+        self.ported = None
 
     def instance(self, levels: Iterable[int], deadline: Deadline | None = None) -> Instance:
         """The placement problem with the choices of every node at each level that all layers can keep.
@@ -90,16 +98,14 @@ class Prices:
         folds: Mapping[str, int] | None = None,
         deadline: Deadline | None = None,
     ) -> PricedLevel:
-        """Every node's configurations by part at one level, or folded as ``folds`` says; kept, because rounds of
-        refinement ask again.  Raises `Ended` at the deadline."""
+        """Every node's configurations by part at one level, or folded as ``folds`` says; priced once.
+
+        Raises `Ended` at the deadline."""
         key = level_key(cycles, homes, assignment, free, folds)
         if key not in self.known:
             deadline = deadline or Deadline()
-            began = deadline.spent_seconds
-            try:
+            with spending(self.spent, "circuits", deadline):
                 self.known[key] = self._priced(cycles, homes, assignment, free, folds, deadline)
-            finally:
-                self.spent["circuits"] += deadline.spent_seconds - began
         return self.known[key]
 
     def _priced(
@@ -170,6 +176,8 @@ class Prices:
         self.progress.end()
 
     def of_levels(self, levels: Sequence[PricedLevel], links: Iterable[Link]) -> Instance:
+        """The placement problem with the configurations of all these levels, of which none costs more than another in
+        everything."""
         items = []
         for node in self._by_layer():
             offers = {
@@ -198,21 +206,14 @@ class Prices:
             name=node.name,
             configurations=offers,
             pinned=self.cluster.devices[0].name if node.layer.pinned_to_host else None,
-            tile_group=self._group_of(node) if tiled else None,
+            tile_group=self._groups[node.name] if tiled else None,
             layer=base_layer(node.name),
         )
-
-    def _group_of(self, node: Node) -> str:
-        return self._groups[node.name]
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Part types of the cluster, each once."""
         return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
-
-    @cached_property
-    def known(self) -> dict[Any, PricedLevel]:
-        return {}
 
     @cached_property
     def _groups(self) -> dict[str, str]:
@@ -226,15 +227,13 @@ class Prices:
         costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
         edges = fold_graph(self.graph, cycles, self.parts).edges
         ends = [(source, sink) for _edge, _producer, source, _consumer, sink in edges]
-        wanted, began = Wanted(), deadline.spent_seconds
-        asking = replace(costs, estimator=wanted)
-        for source, sink in ends:
-            asking.sender(source, sink)
-            asking.receiver(source, sink)
-        try:
+        with spending(self.spent, "circuits", deadline):
+            wanted = Wanted()
+            asking = replace(costs, estimator=wanted)
+            for source, sink in ends:
+                asking.sender(source, sink)
+                asking.receiver(source, sink)
             self._prepare("circuits of network ports", wanted.circuits, deadline)
-        finally:
-            self.spent["circuits"] += deadline.spent_seconds - began
         for link, (source, sink) in zip(self.links(), ends, strict=True):
             sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
             yield replace(
@@ -243,6 +242,7 @@ class Prices:
             )  # fmt: skip
 
     def links(self) -> Iterable[Link]:
+        """Edges with the bits that they carry a frame, whole words of the network; without ports."""
         word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
         for _edge, producer, source, consumer, _sink in self.graph.edges:
             tensor = source.tensor

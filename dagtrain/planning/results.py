@@ -37,6 +37,15 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Found:
+    """A placement found, with estimates for network ports, and the levels that it was found at."""
+
+    plan: Plan
+    # cycles a frame
+    levels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Start:
     """An unfinished search to go on from."""
 
@@ -50,6 +59,7 @@ class Start:
 
 
 def faster(best: Planned | None, other: Planned | None) -> Planned | None:
+    """The one that trains faster; the first of equal ones."""
     if best is None or other is None:
         return best or other
     return min(best, other, key=lambda planned: planned.plan.training_cycles)

@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from dagtrain.flow.workspace import MissingStep
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import base_layer
 from dagtrain.passes.split_layers import Parts, whole_layer
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.results import Planned, Searched
-from hdl.errors import InfeasibleError, OutOfTimeError, TooLargeError
+from dagtrain.planning.results import Planned, Searched, Start
+from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError, TooLargeError
 from hdl.layers.base import Layer
 from placement.problem.deadline import Deadline
 from placement.problem.instance import RESOURCES
@@ -27,12 +26,16 @@ LARGE = (Fraction(2, 3), Fraction(1, 3))
 MOST_PARTS = 64
 
 
+class PartsMissingError(DagtrainError):
+    """The network cannot be had with other layers in parts, as its model is gone or has changed."""
+
+
 @dataclass(frozen=True)
 class SplitPlan:
-    """A plan, the planner of the graph that it is for, and the layers of that graph that are in parts."""
+    """A plan, the graph that it is for, and the layers of that graph that are in parts."""
 
     planned: Planned
-    planner: Planner
+    graph: Graph
     parts: Mapping[str, Parts]
     # what a user should know of how it was found
     warnings: tuple[str, ...] = ()
@@ -42,7 +45,7 @@ class SplitPlan:
 class Splitter:
     """Plans a network with some of its layers in parts."""
 
-    # the planner of the imported graph with so many parts of these layers
+    # the planner of the imported graph with so many parts of these layers; raises `PartsMissingError`
     planner: Callable[[Mapping[str, Parts]], Planner]
     # layers that the user speaks of by name: they stay as they are
     untouched: Collection[str] = ()
@@ -51,11 +54,12 @@ class Splitter:
     # told of every plan that is faster than the one before
     keep: Callable[[SplitPlan], None] = lambda _: None
 
-    def run(self, parts: Mapping[str, Parts], start: Planner | None = None) -> SplitPlan:
-        """The best plan found; ``parts`` to begin with, and their planner if there is one.
+    def run(self, parts: Mapping[str, Parts], planner: Planner, start: Start | None = None) -> SplitPlan:
+        """The best plan found; ``parts`` to begin with, their planner, and the search that it goes on from.
 
-        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
-        found = self._feasible(dict(parts), start)
+        Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline, or
+        `PartsMissingError` where a layer that fits no device has to be in parts."""
+        found = self._feasible(dict(parts), planner, start)
         tried: Mapping[str, Parts] = {}
         for share in LARGE:
             searched = found.planned.searched
@@ -63,13 +67,13 @@ class Splitter:
                 break
             if self.deadline.over or not searched.finished:
                 return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))
-            further = self._more_parts(found.planner.graph, found.parts, _large(searched, share))
+            further = self._more_parts(found.graph, found.parts, _large(searched, share))
             if not further or further == tried:
                 continue
             tried = further
             try:
                 better, ended = self._better(found, searched, {**found.parts, **further})
-            except MissingStep as error:
+            except PartsMissingError as error:
                 # the plan found holds all the same
                 warning = f"warning: large layers were not tried in parts: {error}"
                 return replace(found, warnings=(*found.warnings, warning))
@@ -79,47 +83,48 @@ class Splitter:
             found = replace(better, warnings=found.warnings) if better is not None else found
         return found
 
-    def _feasible(self, parts: Mapping[str, Parts], start: Planner | None) -> SplitPlan:
+    def _feasible(self, parts: Mapping[str, Parts], planner: Planner, start: Start | None) -> SplitPlan:
         """The plan with as many parts as it takes for every engine to fit some device."""
-        planner = start or self.planner(parts)
         while True:
-            self._keeping(planner, parts)
+            graph = planner.problem.graph
             try:
-                return SplitPlan(planner.run(), planner, parts, tuple(planner.warnings))
+                planned = planner.run(start, self._keeping(graph, parts))
+                return SplitPlan(planned, graph, parts, tuple(planner.warnings))
             except TooLargeError as error:
                 layers = {base_layer(name) for name in error.items}
-                further = self._more_parts(planner.graph, parts, layers)
+                further = self._more_parts(graph, parts, layers)
                 if not further.keys() >= {whole_layer(name, parts) for name in layers} or self.deadline.over:
                     raise
                 parts = {**parts, **further}
-                planner = self.planner(parts)
+                planner, start = self.planner(parts), None
 
     def _better(
         self, found: SplitPlan, searched: Searched, parts: Mapping[str, Parts]
     ) -> tuple[SplitPlan | None, bool]:
         """The plan with these parts, None where that is not faster; and whether the search was ended."""
-        planner = self.planner(parts)
-        planner.known_cycles = found.planned.plan.training_cycles
-        self._keeping(planner, parts)
-        better = None
+        planner, known_cycles = self.planner(parts), found.planned.plan.training_cycles
+        graph, better = planner.problem.graph, None
         try:
-            if planner.promises_more(searched, _beside(planner.graph, parts, searched)):
-                planned = planner.run()
-                if planned.plan.training_cycles < found.planned.plan.training_cycles:
-                    better = SplitPlan(planned, planner, parts)
+            start = planner.promising(searched, _beside(graph, parts, searched), known_cycles)
+            if start is not None:
+                planned = planner.run(start, self._keeping(graph, parts, known_cycles), known_cycles)
+                if planned.plan.training_cycles < known_cycles:
+                    better = SplitPlan(planned, graph, parts)
         except (InfeasibleError, OutOfTimeError):
             # the deadline, or the placement has no room for its network ports
             return None, self.deadline.over
         return better, self.deadline.over
 
-    def _keeping(self, planner: Planner, parts: Mapping[str, Parts]) -> None:
-        """Have plans of this planner kept that are faster than those before."""
+    def _keeping(
+        self, graph: Graph, parts: Mapping[str, Parts], known_cycles: Fraction | None = None
+    ) -> Callable[[Planned], None]:
+        """What keeps plans of this graph that are faster than those before."""
 
         def keep(planned: Planned) -> None:
-            if planner.known_cycles is None or planned.plan.training_cycles < planner.known_cycles:
-                self.keep(SplitPlan(planned, planner, parts))
+            if known_cycles is None or planned.plan.training_cycles < known_cycles:
+                self.keep(SplitPlan(planned, graph, parts))
 
-        planner.keep = keep
+        return keep
 
     def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], layers: Collection[str]) -> dict[str, Parts]:
         """Twice the parts of those of these layers that can have more."""

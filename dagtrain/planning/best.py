@@ -1,0 +1,55 @@
+"""The best plan so far, and who is told of a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dagtrain.planning.results import Planned, with_bound
+from placement.problem.plan import Plan
+
+
+@dataclass
+class Best:
+    """The best plan that holds of one search."""
+
+    # whether the user is content with a plan
+    fast_enough: Callable[[Plan], bool] = lambda _: True
+    # told of every plan that holds, is fast enough and faster than the one before
+    keep: Callable[[Planned], None] = lambda _: None
+    # cycles a frame of training with another plan that there is of the network: slower ones are of no use
+    known_cycles: Fraction | None = None
+    planned: Planned | None = None
+
+    @property
+    def training_cycles(self) -> Fraction | None:
+        """Cycles a frame of training with the best plan there is, another one's included; None without any."""
+        return self.planned.plan.training_cycles if self.planned is not None else self.known_cycles
+
+    @property
+    def cycles_per_frame(self) -> Fraction | int | None:
+        """The same inside a batch."""
+        return self.planned.plan.cycles_per_frame if self.planned is not None else self.known_cycles
+
+    @property
+    def there_is_one(self) -> bool:
+        """Whether there is any plan of the network."""
+        return self.planned is not None or self.known_cycles is not None
+
+    def take(self, planned: Planned) -> None:
+        """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further."""
+        best = self.planned
+        if best is None or planned.plan.training_cycles <= best.plan.training_cycles:
+            self.planned = planned
+        elif {item.item for item in planned.plan.items} == {item.item for item in best.plan.items}:
+            self.planned = replace(best, plan=with_bound(best.plan, planned.plan), searched=planned.searched)
+        is_faster = best is None or planned.plan.training_cycles < best.plan.training_cycles
+        if is_faster and self.fast_enough(planned.plan):
+            self.keep(planned)
+
+    def conclude(self, finished: bool) -> None:
+        """Note whether the search of the plan went to its end."""
+        assert self.planned is not None, "a plan was taken"
+        assert self.planned.searched is not None, "the planner's own plans know their search"
+        self.planned = replace(self.planned, searched=replace(self.planned.searched, finished=finished))

@@ -1,0 +1,247 @@
+"""Up the levels of T: from a slow one, where there mostly is a plan, to the fastest that may fit, then between them.
+
+Searches know about what network ports cost, as if streams took no time and all memories lay on chip; a placement found
+that is worth it is made to hold at once (`dagtrain.planning.realise`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from dagtrain.planning.levels import (
+    LEAST_RATIO,
+    SLOWER_RATIO,
+    SLOWEST,
+    between,
+    least_cycles,
+    multipliers,
+    predicted_cycles,
+)
+from dagtrain.planning.realise import Realiser
+from dagtrain.planning.results import Found, Planned, Searched, Start
+from dagtrain.planning.searcher import Searcher
+from dagtrain.rates import rate_text
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from placement.problem.deadline import Ended
+from placement.problem.plan import Plan
+from placement.problem.validate import violations
+from placement.search.search import SearchOptions
+
+# the level first priced is so much slower than what the multipliers allow: most networks have a plan there
+SLOW_RATIO = 2.5
+# where that takes more multipliers than this, whose circuits take minutes to elaborate, a plan is made first of small
+# circuits, so much slower than multipliers allow
+MANY_MULTIPLIERS, SMALL_RATIO = 5_000, 30
+# how often the first level may grow when it has no plan
+LADDER_GROWTHS = 5
+# levels priced between the fastest that may fit and the slow one: as many as make so many nodes, within limits
+PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
+# rounds in which levels are put between the proven bound and the plan found
+REFINEMENT_ROUNDS = 2
+# steps to faster levels than predicted
+FASTER_RATIO = 1.25
+# a placement found so much faster than the plan so far is made to hold at once, others when the search is done
+WORTH_RATIO = 1.25
+
+
+@dataclass
+class Ladder:
+    """The climb of one searcher."""
+
+    searcher: Searcher
+    # the best placement found, which is what there is to hold when the climb is ended
+    found: Found | None = field(default=None, init=False)
+    # the placement found that was priced last, whether it held or not
+    priced: Plan | None = field(default=None, init=False)
+
+    def climb(self, start: Start | None) -> Found:
+        """The best placement that searches find, and all levels priced; they go on from ``start``.
+
+        Raises `InfeasibleError` naming what to relax, `FoldingError`, or `OutOfTimeError`, which is `Ended` at the
+        deadline."""
+        problem = self.searcher.problem
+        steps = max(LEAST_STEPS, min(MOST_STEPS, PRICED_NODES // len(problem.graph.nodes)))
+        least = least_cycles(problem)
+        first = self.resumed(start) or self._begun(least)
+        self.hold(first)
+        slow = max(first.levels)
+        predicted = predicted_cycles(slow, self.searcher.prices.level(slow), problem.devices)
+        fastest = min(slow, max(least, predicted))
+        # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use to it
+        best = first.plan
+        faster_levels = [level for level in (fastest, *between(fastest, slow, steps)) if level < best.cycles_per_frame]
+        levels = sorted({*faster_levels, *first.levels})
+        if faster_levels:
+            best = self.better(best, levels)
+        best, levels = self.faster(best, levels, least)
+        self.hold(Found(best, tuple(levels)))
+        for _ in range(REFINEMENT_ROUNDS):
+            finer = self._finer(best, levels, max(LEAST_STEPS, steps // 2))
+            if not finer:
+                break
+            levels = sorted({*levels, *finer})
+            best = self.better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
+        # at its goal already, it is tidied at least
+        return Found(self.better(best, levels, problem.search), tuple(levels))
+
+    def better(self, best: Plan, levels: Sequence[int], options: SearchOptions | None = None) -> Plan:
+        """The better one of a plan and what a search over these levels finds."""
+        try:
+            plan = self.searcher.find(levels, options or self.searcher.quick, best)
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError):
+            # levels faster than the plan's own may have none
+            return best
+        better = plan if plan.cycles_per_frame <= best.cycles_per_frame else best
+        self.found = Found(better, tuple(levels))
+        return better
+
+    # ---- the first placement
+
+    def resumed(self, start: Start | None) -> Found | None:
+        """Where an earlier search of the same problem ended; None if there is none."""
+        if start is None:
+            return None
+        instance = self.searcher.prices.instance(start.levels, self.searcher.time.looking)
+        problems = violations(instance, start.plan)
+        if problems:
+            fps = rate_text(start.plan.throughput_fps)
+            self.searcher.warn(
+                f"warning: the search starts over, its earlier plan of {fps} frames/s is not valid any more: "
+                f"{problems[0]}"
+            )
+            return None
+        return Found(start.plan, start.levels)
+
+    def _begun(self, least: int) -> Found:
+        """The first placement that is worth going on from; if it will take long, a plan of small circuits is kept
+        before."""
+        slow = round(least * SLOW_RATIO)
+        small = self._of_small_circuits(least) if self._takes_long(slow) else None
+        try:
+            return self.first(slow)
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            if small is None:
+                raise
+            return small
+
+    def _takes_long(self, cycles: int) -> bool:
+        with suppress(FoldingError):
+            return multipliers(self.searcher.problem.graph, cycles) > MANY_MULTIPLIERS
+        return False
+
+    def _of_small_circuits(self, least: int) -> Found | None:
+        """A placement to have a plan soon; None if there is none there: others will say why."""
+        problem, cycles = self.searcher.problem, round(least * SMALL_RATIO)
+        wanted = problem.search.least_fps
+        too_slow = wanted is not None and problem.cluster.clock_hz < wanted * cycles
+        if self.searcher.best.there_is_one or too_slow:
+            return None
+        try:
+            found = Found(self.searcher.find([cycles], self.searcher.quick), (cycles,))
+            self.hold(found)
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return None
+        finally:
+            # those of a level so slow are of no other search
+            self.searcher.prices.forget_ports()
+        return found
+
+    def first(self, cycles: int) -> Found:
+        """A placement at a slow level, or at a slower one."""
+        searcher, growths = self.searcher, 0
+        while True:
+            try:
+                return Found(searcher.find([cycles], searcher.quick), (cycles,))
+            except FoldingError:
+                # not monotonic: a little slower may do
+                if cycles > SLOWEST:
+                    raise
+                cycles = ceil(cycles * SLOWER_RATIO)
+            except Ended:
+                raise
+            except (InfeasibleError, OutOfTimeError):
+                growths += 1
+                if growths > LADDER_GROWTHS:
+                    return Found(searcher.find([cycles], replace(searcher.quick, explain=True)), (cycles,))
+                cycles = round(cycles * SLOW_RATIO)
+                # ports are those of the slowest level, also where a later search goes on from here
+                searcher.prices.forget_ports()
+
+    # ---- further levels
+
+    def faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
+        """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.
+
+        Memories hardly grow with the pace, so the prediction can be far too slow where they bind."""
+        levels = list(levels)
+        while best.bound_cycles_per_frame == best.cycles_per_frame:
+            next_level = max(least, round(best.cycles_per_frame / FASTER_RATIO))
+            if next_level >= levels[0]:
+                break
+            levels = [next_level, *levels]
+            best = self.better(best, levels)
+        return best, levels
+
+    def _finer(self, best: Plan, levels: Sequence[int], count: int) -> list[int]:
+        """New levels faster than a plan, above the fastest that is known to be too fast: steps of the staircase of
+        multipliers, else evenly spaced above the bound at the levels priced."""
+        low, high = best.any_bound_cycles_per_frame, best.cycles_per_frame
+        below = max((level for level in levels if level < high), default=0)
+        foldings = self.searcher.any_bound.foldings
+        steps = foldings.steps(max(low, below + 1), round(high / LEAST_RATIO), count)
+        return steps or between(best.bound_cycles_per_frame, high, count, levels)
+
+    # ---- what is found
+
+    def hold(self, found: Found) -> None:
+        """Keep a placement found, links and homes priced in, if it holds and is faster than the plan so far; the first
+        one at slower levels, if it must be."""
+        self.found = found
+        known = self.searcher.best.training_cycles
+        if found.plan is self.priced or (known is not None and found.plan.cycles_per_frame >= known):
+            return
+        realiser = Realiser(self.searcher)
+        planned = realiser.with_links(found) if known is None else self._holding_faster(realiser, found)
+        self.priced = found.plan
+        if planned is not None:
+            self.searcher.best.take(replace(planned, searched=self.searcher.searched(found)))
+
+    def _holding_faster(self, realiser: Realiser, found: Found) -> Planned | None:
+        """A placement found, links and homes priced in, when there is a plan already: as it is, if it holds; made to
+        hold where it is so much faster that the plan so far would be a poor one to be left with."""
+        known = self.searcher.best.cycles_per_frame
+        if known is None or found.plan.cycles_per_frame * WORTH_RATIO > known:
+            return realiser.holding(found.plan, found.plan)
+        try:
+            return realiser.with_links(found)
+        except Ended:
+            raise
+        except (InfeasibleError, OutOfTimeError, FoldingError):
+            return None
+
+    def hold_last(self, searcher: Searcher, found: Found) -> Searched:
+        """The end of the climb: keep the last placement, which ``searcher`` found, at slower levels if it must be; the
+        search behind it.
+
+        Raises `InfeasibleError` where it holds at none."""
+        planned, self.priced = Realiser(searcher).with_links(found), found.plan
+        searched = searcher.searched(found)
+        self.searcher.best.take(replace(planned, searched=searched))
+        return searched
+
+    def close(self) -> None:
+        """Hold what the ended climb had found, in the time that was left for it, or until Ctrl-C comes once more."""
+        with self.searcher.time.closing() as closing:
+            if self.found is None or closing.over:
+                return
+            with suppress(Ended, InfeasibleError, FoldingError):
+                self.hold(self.found)

@@ -1,0 +1,82 @@
+"""Levels of T, cycles a frame, that are worth pricing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.fold import fold_graph
+from dagtrain.planning.prices import PricedLevel
+from dagtrain.planning.problem import Problem
+from hdl.errors import FoldingError
+from placement.problem.instance import RESOURCES, Device
+
+# cycles a frame that no network needs
+SLOWEST = 1 << 40
+# steps in which the T is looked for at which multipliers alone would fit
+LADDER_STEP = 1.1
+# two levels that differ by less are one
+LEAST_RATIO = 1.005
+# steps by which a placement may slow down to make room for its network ports
+LINK_STEPS = 8
+SLOWER_RATIO = 1.03
+# multipliers of 16-bit operands in a DSP block of every part
+MULTIPLIERS_PER_DSP = 2
+
+
+def least_cycles(problem: Problem) -> int:
+    """The least T at which the multipliers of all engines fit the cluster.
+
+    Raises `FoldingError` where layers can be folded for no T."""
+    macs = sum(node.layer.macs for node in problem.graph.nodes)
+    blocks = sum(device.dsp for device in problem.devices)
+    cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
+    while True:
+        try:
+            if multipliers(problem.graph, cycles) <= MULTIPLIERS_PER_DSP * blocks:
+                return cycles
+        except FoldingError:
+            if cycles > SLOWEST:
+                raise
+        if cycles > SLOWEST:
+            return cycles
+        cycles = math.ceil(cycles * LADDER_STEP)
+
+
+def multipliers(graph: Graph, cycles: int) -> int:
+    """Multipliers of all engines at one T: what no placement can do without.
+
+    Raises `FoldingError` when it is too fast for a layer."""
+    return sum(node.layer.multipliers for node in fold_graph(graph, cycles).nodes)
+
+
+def predicted_cycles(slow: int, level: PricedLevel, devices: Iterable[Device]) -> int:
+    """About the T at which blocks run out, if what every node needs at least at the priced level ``slow`` grows with
+    its pace."""
+    there = list(devices)
+    shares: list[float] = []
+    for resource in RESOURCES:
+        capacity = sum(int(getattr(device, resource)) for device in there)
+        least = sum(
+            min(int(getattr(c, resource)) for cs in parts.values() for c in cs) for parts in level.offers.values()
+        )
+        shares.append(least / max(1, capacity))
+    return math.ceil(slow * min(1.0, max(shares)))
+
+
+def slower(cycles: int, levels: Sequence[int]) -> list[int]:
+    """``cycles``, the slower ones among ``levels``, and small steps."""
+    steps = [math.ceil(cycles * SLOWER_RATIO**step) for step in range(LINK_STEPS)]
+    return sorted({*steps, *(level for level in levels if level > cycles)})
+
+
+def between(low: int, high: int, count: int, known: Sequence[int] = ()) -> list[int]:
+    """New levels from a bound to below a plan, evenly spaced in ratio; none below the slowest known to be faster."""
+    below = max((level for level in known if level < high), default=low)
+    low = max(low - 1, below, 1)
+    if high - low <= 1 or high / low < LEAST_RATIO:
+        return []
+    step = (high / low) ** (1 / (count + 1))
+    found = {round(low * step**index) for index in range(1, count + 1)}
+    return sorted(level for level in found if low < level < high)

@@ -1,0 +1,113 @@
+"""What streams over the network cost at their ends: of the edges that a placement has cross, and of any edge before one
+is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dagtrain.emission.links import (
+    LEAST_LINK_WORDS,
+    NETWORK_CYCLES,
+    Crossing,
+    crossings_of,
+    link_format,
+    link_words,
+)
+from dagtrain.graph.ir import Graph
+from hdl.costs.estimate import Contents
+from hdl.costs.resources import Usage, fit
+from hdl.link.units import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.parts.part import Part
+from hdl.tensor import Port
+from hdl.unit import Unit
+
+# streams over the network that the header of words has room for where it isn't known how many there are
+MANY_STREAMS = 1024
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """Which edges cross the network, and the units at their ends."""
+
+    crossings: Mapping[str, Crossing]
+    form: LinkFormat
+
+    @classmethod
+    def of(
+        cls, graph: Graph, assignment: Mapping[str, str] | None, devices: Sequence[str], word_bits: int
+    ) -> LinkCosts:
+        """Of a placement; of none yet: no edge crosses."""
+        found = crossings_of(graph, assignment, devices) if assignment else ()
+        return cls({crossing.edge: crossing for crossing in found}, link_format(found, len(devices), word_bits))
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Crossing edge -> cycles under way."""
+        return dict.fromkeys(self.crossings, NETWORK_CYCLES)
+
+    def sending(self, edge: str, beats: int) -> tuple[Unit, ...]:
+        """Units at the sending end: the sender, the split that gets its credits, its place in the merge tree."""
+        crossing = self.crossings[edge]
+        words = link_words(crossing, beats, self.form.word_bits)
+        egress = Egress(
+            format=self.form,
+            element_bits=crossing.element_bits,
+            lanes=crossing.source.lanes,
+            elements=crossing.elements,
+            credits=words,
+        )
+        return egress, Split(format=self.form), Merge(format=self.form)
+
+    def receiving(self, edge: str, beats: int) -> tuple[Unit, ...]:
+        """Units at the receiving end, its FIFO included."""
+        crossing = self.crossings[edge]
+        words = link_words(crossing, beats, self.form.word_bits)
+        ingress = Ingress(
+            format=self.form,
+            element_bits=crossing.element_bits,
+            lanes=crossing.sink.lanes,
+            elements=crossing.elements,
+            depth=words,
+        )
+        return ingress, Split(format=self.form), Merge(format=self.form)
+
+
+@dataclass
+class PortCosts:
+    """What either end of a stream takes of the network port, before a placement says which streams cross.
+
+    Senders and receivers are alike but for their counters and the depth of the receiver's FIFO, which takes the place
+    of the FIFO on chip.  So what they cost is read off those for a power of two of beats."""
+
+    form: LinkFormat
+    parts: Sequence[Part]
+    estimator: Contents
+
+    @classmethod
+    def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Contents) -> PortCosts:
+        """Of a cluster."""
+        return cls(LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices), parts, estimator)
+
+    def sender(self, source: Port, sink: Port) -> Usage:
+        """Of a stream that leaves; the most on any part."""
+        fields = self._fields(source.lanes, source, sink)
+        return self._usage(Egress(format=self.form, credits=LEAST_LINK_WORDS, **fields))
+
+    def receiver(self, source: Port, sink: Port) -> Usage:
+        """Of a stream that arrives; the most on any part."""
+        fields = self._fields(sink.lanes, source, sink)
+        return self._usage(Ingress(format=self.form, depth=LEAST_LINK_WORDS, **fields))
+
+    def _fields(self, lanes: int, source: Port, sink: Port) -> dict[str, int]:
+        step = math.lcm(source.lanes, sink.lanes)
+        beats = -(-source.tensor.elements // step)
+        elements = step << (beats - 1).bit_length()
+        return {"element_bits": source.tensor.fixed.width, "lanes": lanes, "elements": elements}
+
+    def _usage(self, end: Unit) -> Usage:
+        units = (end, Split(format=self.form), Merge(format=self.form))
+        contents = [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
+        usages = [sum((fit(resources, part) for resources in contents), Usage()) for part in self.parts]
+        return Usage(m20k=max(usage.m20k for usage in usages), alm=max(usage.alm for usage in usages))

@@ -1,0 +1,58 @@
+"""What is to be planned: one graph on one cluster, and what the user asks of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.insert_relays import insert_relays
+from dagtrain.rates import rate_text, training_text
+from hdl.errors import InfeasibleError
+from placement.problem.cluster import Cluster
+from placement.problem.instance import Device
+from placement.problem.plan import Plan
+from placement.search.search import SearchOptions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One graph on one cluster."""
+
+    graph: Graph
+    cluster: Cluster
+    # goals and budgets of the last search; those before it get less
+    search: SearchOptions
+    # node -> device
+    pins: Mapping[str, str]
+
+    @property
+    def devices(self) -> list[Device]:
+        """Devices that a plan may use."""
+        return [device for device in self.cluster.placement_devices() if device.name not in self.search.exclude]
+
+    def with_relays(self, edges: Collection[str]) -> Problem:
+        """The same with relays on these edges."""
+        return replace(self, graph=insert_relays(self.graph, edges))
+
+    def without(self, devices: Collection[str]) -> Problem:
+        """The same with these devices left empty too, at any rate."""
+        search = replace(self.search, exclude=(*self.search.exclude, *devices), least_fps=None)
+        return replace(self, search=search)
+
+    # ---- the rate of training wanted
+
+    def fast_enough(self, plan: Plan) -> bool:
+        """Whether training with a plan is as fast as the user wants it at least."""
+        least = self.search.least_fps
+        return least is None or Fraction(plan.clock_hz) / plan.training_cycles >= least
+
+    def too_slow(self, plan: Plan) -> InfeasibleError:
+        """What to say of the best plan when it is not."""
+        return InfeasibleError(
+            f"{plan.instance}: the best plan found trains {training_text(plan.throughput_fps)} frames/s in batches of "
+            f"{plan.batch_frames} with staleness {plan.staleness_frames}, and {self.search.least_fps:g} are wanted; "
+            f"inside a batch it has {rate_text(plan.steady_fps)}: raise the recipe's staleness or batch, or relax "
+            "--least-fps"
+        )

@@ -1,0 +1,66 @@
+"""Relays on shortcuts, where free hops would make a faster plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from dagtrain.passes.insert_relays import relay_of, shortcuts
+from dagtrain.planning.carry import carried_over, places_of
+from dagtrain.planning.levels import LEAST_RATIO
+from dagtrain.planning.results import Found
+from dagtrain.planning.searcher import Searcher
+from hdl.errors import InfeasibleError, OutOfTimeError
+from hdl.tensor import Kind
+from placement.problem.deadline import Ended
+from placement.search.search import Solver
+
+# a relay stands on neither end's device
+LEAST_RELAY_DEVICES = 3
+
+
+def with_relays(searcher: Searcher, found: Found) -> tuple[Searcher, Found] | None:
+    """A searcher of the graph with relays on shortcuts, and what it finds, where that is faster; else None.
+
+    Relays cost ports and the time to price them, so they are tried only where free hops would help.  Bounds of
+    ``found`` don't speak of them, so it doesn't matter how close it is to its own."""
+    graph, levels = searcher.problem.graph, found.levels
+    edges = shortcuts(graph)
+    few = len(searcher.problem.cluster.devices) < LEAST_RELAY_DEVICES
+    if not edges or few or searcher.problem.search.solver is Solver.LITERAL:
+        return None
+    if not _hops_bind(searcher, found, edges):
+        return None
+    places = places_of(found.plan)
+    beside = {relay_of(edge): places[graph.consumers[edge][0][0].name] for edge in edges}
+    try:
+        plan = searcher.with_relays(edges).find(levels, searcher.quick, found.plan, beside)
+        # a relay on a device of either end adds no hop
+        places = places_of(plan)
+        ends = {edge: (producer.name, consumer.name) for edge, producer, _, consumer, _ in graph.edges}
+        useful = [edge for edge in edges if places[relay_of(edge)] not in [places[end] for end in ends[edge]]]
+        relayed = searcher.with_relays(useful)
+        plan = relayed.find(levels, searcher.quick, plan)
+    except Ended:
+        raise
+    except (InfeasibleError, OutOfTimeError):
+        return None
+    faster = plan.cycles_per_frame * LEAST_RATIO <= found.plan.cycles_per_frame
+    return (relayed, replace(found, plan=plan)) if faster else None
+
+
+def _hops_bind(searcher: Searcher, found: Found, edges: Collection[str]) -> bool:
+    """Whether a quick search finds a faster placement if shortcuts may cross as often as they like."""
+    instance = searcher.prices.instance(found.levels)
+    links = tuple(
+        replace(link, kind=Kind.STASH) if edge in edges else link
+        for link, (edge, *_) in zip(instance.links, searcher.problem.graph.edges, strict=True)
+    )
+    relaxed = replace(instance, links=links)
+    try:
+        plan = searcher.search(relaxed, replace(searcher.quick, start=carried_over(found.plan, relaxed)))
+    except Ended:
+        raise
+    except (InfeasibleError, OutOfTimeError):
+        return False
+    return plan.cycles_per_frame * LEAST_RATIO <= found.plan.cycles_per_frame

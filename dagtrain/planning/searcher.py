@@ -1,0 +1,126 @@
+"""Searches for placements of one problem over levels that are priced for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dagtrain.planning.any_bound import AnyBound
+from dagtrain.planning.best import Best
+from dagtrain.planning.carry import carried_over
+from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.prices import Prices, level_key
+from dagtrain.planning.problem import Problem
+from dagtrain.planning.results import Found, Searched, with_any_bound, with_bound
+from dagtrain.planning.timetable import Timetable, spending
+from dagtrain.progress import Progress
+from dagtrain.rates import rate_text
+from hdl.costs.estimate import Estimator
+from placement.problem.instance import Instance
+from placement.problem.plan import Bound, Plan
+from placement.search.search import Progress as SearchProgress
+from placement.search.search import SearchOptions, find_plan
+
+# one part in so many of the search's moves is what searches before the last one get
+QUICK = 6
+# nodes of a graph whose foldings are all known at once, in a second or two
+QUICK_NODES = 100
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """One problem with its prices and what its searches share; what changes is kept by those parts."""
+
+    problem: Problem
+    prices: Prices
+    any_bound: AnyBound
+    best: Best
+    time: Timetable
+    progress: Progress
+    # told what a user should know
+    warn: Callable[[str], None]
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        estimator: Estimator,
+        progress: Progress,
+        time: Timetable,
+        warn: Callable[[str], None],
+    ) -> Searcher:
+        """Of a problem of which nothing is known."""
+        prices = Prices(problem.graph, problem.cluster, estimator, problem.pins, progress, time.spent)
+        return cls(problem, prices, AnyBound(Foldings(prices), problem.search), Best(), time, progress, warn)
+
+    def with_relays(self, edges: Collection[str]) -> Searcher:
+        """Of the graph with relays on these edges, priced anew, for a faster plan than there is."""
+        problem, time = self.problem.with_relays(edges), replace(self.time)
+        made = Searcher.of(problem, self.prices.estimator, self.progress, time, self.warn)
+        return replace(made, best=self.best)
+
+    def without(self, devices: Collection[str], best: Best) -> Searcher:
+        """One that leaves these devices empty too, with the same prices and bound; its plans are for ``best``."""
+        return replace(
+            self, problem=self.problem.without(devices), best=best, time=replace(self.time, holding_seconds=0.0)
+        )
+
+    # ---- searches
+
+    @property
+    def quick(self) -> SearchOptions:
+        """For searches that only tell where to look."""
+        return replace(self.untidied, anneal_budget=self.problem.search.anneal_budget // QUICK)
+
+    @property
+    def untidied(self) -> SearchOptions:
+        """For searches whose plan is not yet the last, or that may find none."""
+        return replace(self.problem.search, tidy_seconds=0.0, joint_choices=0, explain=False)
+
+    def find(
+        self,
+        levels: Sequence[int],
+        options: SearchOptions,
+        best: Plan | None = None,
+        beside: Mapping[str, str] | None = None,
+    ) -> Plan:
+        """The plan of a search over these levels that goes on from the devices of ``best``, and from those of
+        ``beside`` for items that it doesn't have."""
+        instance = self.prices.instance(levels, self.time.looking)
+        if best is not None:
+            options = replace(options, start=carried_over(best, instance, beside or {}))
+        return self.search(instance, options)
+
+    def search(self, instance: Instance, options: SearchOptions) -> Plan:
+        """Find a plan, with progress, as long as there is time to price what it finds."""
+        self.progress.begin("search")
+
+        def report(state: SearchProgress) -> None:
+            self.progress.advance(note=_standing(state))
+
+        first = not self.best.there_is_one
+        try:
+            with spending(self.time.spent, "search", self.time.deadline):
+                plan = find_plan(instance, options, report, self.time.looking_first if first else self.time.looking)
+        finally:
+            self.progress.end()
+        if first and len(self.problem.graph.nodes) > QUICK_NODES:
+            # the first plan does not wait for it
+            return with_any_bound(plan, Bound(1, "nothing runs in less than one cycle"))
+        return self.any_bound.of(plan, self.time.deadline, self.warn)
+
+    def searched(self, found: Found) -> Searched:
+        """The best plan of a search that may go on, as one of the instance with all levels that were priced."""
+        priced = tuple(level for level in found.levels if level_key(level) in self.prices.known)
+        instance = self.prices.instance(priced)
+        whole = carried_over(found.plan, instance)
+        assert whole is not None, "a plan fits where more configurations are offered"
+        return Searched(with_bound(whole, found.plan), instance, priced, finished=False)
+
+
+def _standing(state: SearchProgress) -> str:
+    """Where a search stands: the best plan so far, the bound, the gap between them."""
+    bound = f"{rate_text(state.bound_fps)} fps"
+    if state.throughput_fps is None or state.gap is None:
+        return f"{state.stage}: no plan yet, at most {bound}"
+    return f"{state.stage}: {rate_text(state.throughput_fps)} of at most {bound}, gap {state.gap:.2%}"
