@@ -1,4 +1,7 @@
-"""ONNX in, forward graph out: load, check, normalise, place normalisation, lower; see docs/importing.md."""
+"""ONNX in, forward graph out: load, check, normalise, place normalisation, lower; see docs/importing.md.
+
+Nothing behind `check` sees protocol buffers; what becomes of an operator stands in `handlers` alone.
+"""
 
 from __future__ import annotations
 

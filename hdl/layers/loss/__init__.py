@@ -1,0 +1,4 @@
+"""Losses: where an error begins.
+
+Their circuits stand in `hdl.engine.loss`.
+"""

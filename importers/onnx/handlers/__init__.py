@@ -1,4 +1,7 @@
-"""One function for each ONNX operator; importing this package fills the table `HANDLERS`."""
+"""One function for each ONNX operator; importing this package fills the table `HANDLERS`.
+
+A handler makes layers of one node and knows no other node; whatever it can't do is an `Unsupported` with a cure.
+"""
 
 from importers.onnx.handlers import add, concat, convolution, dense, elementwise, normalisation, pooling, views
 from importers.onnx.handlers.registry import HANDLERS
