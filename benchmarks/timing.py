@@ -26,18 +26,20 @@ from hdl.costs.timing import NET_PS, ModuleTiming, time_module
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
-from hdl.layers.base import Home, Layer, Tile
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvGradient
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
+from hdl.layers.storage import Home
 from hdl.link.units import Egress, Ingress, LinkFormat, Merge, Split
 from hdl.memory import unsimulated
 from hdl.recipe import Recipe
 from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
 from hdl.streams import queue
+from hdl.tensor import Tile
 from hdl.unit import Unit
 
 LIMIT_PS = 4000

@@ -22,7 +22,7 @@ from myhdl import Signal, always, always_comb, block, concat, intbv, modbv
 from hdl.engine.arithmetic.tables import GATE_BITS, signal_for
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
-from hdl.layers.base import Tile
+from hdl.tensor import Tile
 
 UintArray = npt.NDArray[np.uint32]
 
@@ -274,7 +274,7 @@ def index_plan(shape: tuple[int, ...], tile: Tile, lanes: int) -> IntArray:
     if tile.size % lanes:
         raise FoldingError(
             f"{lanes} lanes of weights or gradients do not divide a tile of {tile.size} ({tile}); "
-            "choose lanes with hdl.layers.base.weight_lanes"
+            "choose lanes with hdl.layers.folding.weight_lanes"
         )
     return tile.order(shape)[: tile.size].reshape(-1, lanes)
 

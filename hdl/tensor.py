@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from hdl.fixed import Fixed
+import numpy as np
+
+from hdl.fixed import Fixed, IntArray
 
 
 class Kind(Enum):
@@ -73,3 +75,30 @@ class Port:
     def beats(self) -> int:
         """Beats of one tensor."""
         return self.tensor.elements // self.lanes
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """The weights that a MAC engine multiplies in one cycle: ``po * pi * pk`` of them.
+
+    For a weight tensor of shape (filters, channels, taps) the stream carries tiles in the order (filter group,
+    channel group, tap group), the last fastest; inside a tile the order is (filter, channel, tap), likewise."""
+
+    # filter (output-channel) lanes
+    po: int = 1
+    # input-channel lanes
+    pi: int = 1
+    # kernel taps in parallel
+    pk: int = 1
+
+    @property
+    def size(self) -> int:
+        """Weights of a tile."""
+        return self.po * self.pi * self.pk
+
+    def order(self, shape: tuple[int, ...]) -> IntArray:
+        """Stream position -> flat index of a weight tensor of ``shape`` (filters, channels, kernel …)."""
+        filters, channels, taps = shape[0], shape[1], math.prod(shape[2:])
+        index = np.arange(filters * channels * taps, dtype=np.int64)
+        split = index.reshape(filters // self.po, self.po, channels // self.pi, self.pi, taps // self.pk, self.pk)
+        return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1)

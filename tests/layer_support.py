@@ -12,7 +12,8 @@ from myhdl import Signal
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule, port_signals
 from hdl.fixed import IntArray
-from hdl.layers.base import Layer, to_beats
+from hdl.layers.base import Layer
+from hdl.layers.beats import to_beats
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
 from hdl.simulate.drivers import Bench

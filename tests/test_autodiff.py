@@ -14,10 +14,10 @@ from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError, Stage, is_delayed, verify
 from dagtrain.passes.autodiff import differentiate
 from hdl.fixed import FloatArray
-from hdl.layers.base import Layer, Tile
+from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
-from hdl.tensor import Kind
+from hdl.tensor import Kind, Tile
 
 load_layers()
 STEP = 1e-6

@@ -21,7 +21,7 @@ from dagtrain.graph.executor import Executor, Mode
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.convert.verilog import write_image
 from hdl.fixed import IntArray
-from hdl.layers.base import pack, to_beats
+from hdl.layers.beats import pack, to_beats
 from hdl.layers.wiring.update import Update
 from hdl.simulate.design import cache_folder
 from tests.cosim_support import deliver, tiny_design

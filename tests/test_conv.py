@@ -12,14 +12,18 @@ from hdl.costs.resources import count
 from hdl.engine.window.convolution import RESULTS
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, requantise
-from hdl.layers.base import Home, Layer, Tile, divisors, from_beats, lanes_for, pack, to_beats, weight_lanes
+from hdl.layers.base import Layer
+from hdl.layers.beats import from_beats, pack, to_beats
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.gemm import gemm
 from hdl.layers.conv.patches import correlate_gradient
+from hdl.layers.folding import divisors, lanes_for, weight_lanes
+from hdl.layers.storage import Home
 from hdl.memory import BLOCK_WORDS
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
+from hdl.tensor import Tile
 from tests.layer_support import elaborate
 
 ENGINES = (Conv, ConvError, ConvGradient)

@@ -22,7 +22,7 @@ from dagtrain.training.feeds import synthetic_feeds
 from hdl.convert.verilog import check_yosys, lint_verilog
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError
-from hdl.layers.base import Home
+from hdl.layers.storage import Home
 from hdl.simulate.design import cache_folder
 from hdl.tensor import Kind
 from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net, simulate_design

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hdl.costs.resources import count
-from hdl.layers.base import Layer, Tile
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConvGradient
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
@@ -19,6 +19,7 @@ from hdl.memory import BLOCK_WORDS
 from hdl.parts.part import PARTS
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Run
+from hdl.tensor import Tile
 from tests.layer_support import (
     BATCHES,
     Case,

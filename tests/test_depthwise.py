@@ -10,12 +10,14 @@ import pytest
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.base import Layer, Tile, lanes_for, weight_lanes
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient
+from hdl.layers.folding import lanes_for, weight_lanes
 from hdl.parts.part import PARTS, Part
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
+from hdl.tensor import Tile
 from tests.layer_support import assert_equal_bits, design_of, make_case
 
 ENGINES = (DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient)

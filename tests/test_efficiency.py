@@ -22,9 +22,10 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.progress import Silent
-from hdl.layers.base import Layer, Tile
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.recipe import Recipe
+from hdl.tensor import Tile
 from tests.flow_support import new_case, quick_costs
 
 CONV = Conv(height=4, width=4, channels=2, filters=4, kernel=(3, 3), padding=(1, 1, 1, 1), recipe=Recipe(batch=6))

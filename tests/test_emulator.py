@@ -21,10 +21,11 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.training.data import Dataset
 from dagtrain.training.emulator import Emulator, Metrics
 from hdl.fixed import Fixed, IntArray
-from hdl.layers.base import Layer, State, Tile
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State
 from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 WHOLE = Fixed(16, 0)
 

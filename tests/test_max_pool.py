@@ -9,7 +9,7 @@ import pytest
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.base import lanes_for
+from hdl.layers.folding import lanes_for
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.simulate import Backend
 from tests.layer_support import assert_equal_bits, design_of, make_case

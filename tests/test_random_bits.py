@@ -10,7 +10,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed
-from hdl.layers.base import Tile, pack, unpack
+from hdl.layers.beats import pack, unpack
 from hdl.random_bits import (
     HASH_LATENCY,
     ROUNDING_LATENCY,
@@ -27,6 +27,7 @@ from hdl.random_bits import (
 )
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.stream import Stream
+from hdl.tensor import Tile
 
 KEY = tensor_key(1, stable_id("conv1.weight"))
 BACKENDS = [Backend.MYHDL, Backend.VERILATOR]

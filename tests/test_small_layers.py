@@ -14,7 +14,8 @@ import pytest
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.base import Layer, Tile, lanes_for
+from hdl.layers.base import Layer
+from hdl.layers.folding import lanes_for
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias, BiasGradient
@@ -25,7 +26,7 @@ from hdl.layers.wiring.fork import Fork
 from hdl.layers.wiring.host import HostInput, HostLabel, HostOutput
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
-from hdl.tensor import Kind
+from hdl.tensor import Kind, Tile
 from tests.layer_support import assert_equal_bits, design_of, make_case
 
 SIZES = {"height": 6, "width": 5, "channels": 12}

@@ -16,12 +16,14 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.update import PIPELINE, RESULTS, update_outside
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.base import Home, Tile, to_beats
+from hdl.layers.beats import to_beats
+from hdl.layers.storage import Home
 from hdl.layers.wiring.update import MASTER_EXTRA, Update
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
+from hdl.tensor import Tile
 from tests.layer_support import Case, assert_equal_bits, design_of, elaborate, make_case, simulate
 
 # with state on chip, and with state from outside

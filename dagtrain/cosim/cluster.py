@@ -30,7 +30,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from hdl.convert.verilog import write_image
 from hdl.fixed import IntArray
-from hdl.layers.base import to_beats
+from hdl.layers.beats import to_beats
 from hdl.tensor import Port
 
 Feeds = Mapping[str, npt.NDArray[Any]]

@@ -17,7 +17,7 @@ from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
 from dagtrain.graph.executor import Executor
 from hdl.fixed import IntArray
-from hdl.layers.base import from_beats, unpack
+from hdl.layers.beats import from_beats, unpack
 from hdl.tensor import Port
 
 # what the host gets of a frame

@@ -30,7 +30,8 @@ from dagtrain.progress import Progress
 from hdl.cache import code_hash
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
-from hdl.layers.base import Layer, to_beats
+from hdl.layers.base import Layer
+from hdl.layers.beats import to_beats
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.design import cache_folder
 from hdl.stream import Stream

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.layers.base import Layer, State
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State
 
 Codes = npt.NDArray[np.int64]
 # where an array stands in a state: keys one below the other

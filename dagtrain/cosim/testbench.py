@@ -35,7 +35,7 @@ from hdl.convert.netlist import Direction, Module
 from hdl.convert.verilog import write_image
 from hdl.errors import DeadlockError
 from hdl.fixed import IntArray
-from hdl.layers.base import to_beats
+from hdl.layers.beats import to_beats
 from hdl.simulate import Design, cache_folder
 from hdl.simulate.cosimulation import CosimulationProgram, Engine, one_core
 from hdl.simulate.drivers import Bench as Drivers

@@ -26,7 +26,7 @@ from hdl.convert.netlist import Direction
 from hdl.dram.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay, DramUnit
 from hdl.errors import DagtrainError
-from hdl.layers.base import Ring
+from hdl.layers.storage import Ring
 from hdl.link.units import elements_per_word, wire_words
 from hdl.recipe import Recipe
 from hdl.tensor import Port

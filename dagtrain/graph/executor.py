@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from dagtrain.graph.ir import Graph, GraphError, Node, is_delayed
 from hdl.fixed import Fixed, FloatArray
-from hdl.layers.base import Layer, State
+from hdl.layers.base import Layer
+from hdl.layers.meaning import Meaning, State
 from hdl.tensor import Kind, Port
 
 Array = npt.NDArray[Any]
@@ -156,7 +157,7 @@ class Executor:
                 values[action.node.parameters[sink]] = self._decode(port, self.weights[slot])
         return values
 
-    def _call(self, layer: Layer, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _call(self, layer: Meaning, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         call: Any = layer.golden if self.mode is Mode.GOLDEN else layer.reference
         made: Mapping[str, Array] = call(state, inputs)
         return made

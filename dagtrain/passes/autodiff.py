@@ -1,7 +1,7 @@
 """Reverse-mode differentiation: a forward graph becomes a training graph.
 
 The pass knows no layer.  It walks the forward nodes from the loss to the input and lets each layer put its own
-backward nodes on a `hdl.layers.base.Tape`.
+backward nodes on a `hdl.layers.meaning.Tape`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import networkx as nx
 
 from dagtrain.graph.ir import Graph, Node
 from hdl.errors import FoldingError
-from hdl.layers.base import Tile
 from hdl.parts.part import DEFAULT_PARTS, Part
+from hdl.tensor import Tile
 
 
 def fold_graph(

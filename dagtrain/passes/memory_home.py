@@ -8,7 +8,7 @@ from dataclasses import replace
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import weight_groups
 from hdl.errors import DagtrainError
-from hdl.layers.base import Home
+from hdl.layers.storage import Home
 
 
 def keep_in_dram(graph: Graph, names: Collection[str]) -> Graph:

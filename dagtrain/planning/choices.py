@@ -18,7 +18,7 @@ from dagtrain.passes.insert_relays import insert_relays, relayed_edges
 from dagtrain.passes.memory_home import move_memories
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
-from hdl.layers.base import Home
+from hdl.layers.storage import Home
 from hdl.parts.part import DEFAULT_PARTS, Part, part
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan

@@ -28,11 +28,12 @@ from hdl.costs.resources import Resources, Usage, fit
 from hdl.dram.axi import AxiMerge
 from hdl.dram.store import DramUnit
 from hdl.errors import FoldingError
-from hdl.layers.base import Home, Layer, Tile
+from hdl.layers.base import Layer
+from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.stream import Stream
 from hdl.streams import bordering_adapter, queue
-from hdl.tensor import Port
+from hdl.tensor import Port, Tile
 from hdl.unit import Unit
 
 # block memories that a FIFO or a layer's memory must take on chip before DRAM is worth its queues and adapters

@@ -23,8 +23,11 @@ from dagtrain.passes.fold import weight_groups
 from dagtrain.planning.prices import PricedLevel, Prices
 from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
-from hdl.layers.base import Home, Layer, Tile, divisors
+from hdl.layers.base import Layer
+from hdl.layers.folding import divisors
+from hdl.layers.storage import Home
 from hdl.parts.part import Part
+from hdl.tensor import Tile
 from placement.problem.deadline import Deadline
 from placement.problem.instance import Configuration, Instance
 from placement.problem.plan import Bound

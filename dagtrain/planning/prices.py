@@ -23,7 +23,7 @@ from dagtrain.progress import Progress
 from hdl.costs.estimate import Circuit, Estimator, Wanted
 from hdl.costs.resources import Usage
 from hdl.errors import FoldingError
-from hdl.layers.base import Home
+from hdl.layers.storage import Home
 from hdl.link.units import wire_words
 from hdl.parts.part import Part
 from placement.problem.cluster import Cluster

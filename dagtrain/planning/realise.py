@@ -22,7 +22,7 @@ from dagtrain.planning.rate import with_rate
 from dagtrain.planning.results import Found, Planned, faster, with_bound
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
-from hdl.layers.base import Home
+from hdl.layers.storage import Home
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan

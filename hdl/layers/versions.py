@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hdl.layers.base import State
+from hdl.layers.meaning import State
 from hdl.recipe import Recipe
 
 

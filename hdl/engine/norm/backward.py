@@ -42,12 +42,12 @@ from hdl.engine.norm.common import (
 from hdl.engine.norm.numbers import BackwardNumbers, Mean
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.fixed import Fixed
-from hdl.layers.base import Tile
 from hdl.memory import address_width, simple_dual_port
 from hdl.random_bits import HASH_LATENCY, ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
+from hdl.tensor import Tile
 
 # beats that may be on their way; more than the latency of data path and queue, so that it never limits the rate
 RESULTS = 32

@@ -8,10 +8,10 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.fixed import Fixed
-from hdl.layers.base import Tile
 from hdl.random_bits import HASH_LATENCY, WORD, hash32_pipeline, round_stochastically, stream_indices
 from hdl.stream import Stream
 from hdl.streams import queue
+from hdl.tensor import Tile
 
 
 @block

@@ -13,10 +13,10 @@ from hdl.engine.window.row_store import row_store
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, walker
 from hdl.fixed import Fixed
-from hdl.layers.base import Tile
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
 from hdl.streams import output_register, queue, read_stream, width_adapter
+from hdl.tensor import Tile
 
 # from this many tiles on, sums lie in a memory: it takes four cycles from reading a tile to having written it
 MEMORY_TILES = 4

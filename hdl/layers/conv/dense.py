@@ -32,15 +32,19 @@ from hdl.engine.window.walk import Axis, Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Home, Layer, Memory, Ring, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
+from hdl.layers.base import Layer
+from hdl.layers.beats import pack
 from hdl.layers.conv.patches import Window, correlate, correlate_error, correlate_gradient
+from hdl.layers.folding import divisors, lanes_for, weight_lanes
+from hdl.layers.meaning import State, Tape
+from hdl.layers.storage import Home, Memory, Ring
 from hdl.layers.versions import by_version
 from hdl.parts.part import DEFAULT_PARTS, Part, block_share
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.strips import Strips
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)

@@ -29,8 +29,12 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
+from hdl.layers.base import Layer
+from hdl.layers.beats import pack
 from hdl.layers.conv.dense import PIPELINE, waiting_cycles
+from hdl.layers.folding import divisors, lanes_for, weight_lanes
+from hdl.layers.meaning import State, Tape
+from hdl.layers.storage import Memory
 from hdl.layers.versions import by_version
 from hdl.layers.windowed import _Windowed
 from hdl.parts.part import DEFAULT_PARTS, Part, block_share
@@ -38,7 +42,7 @@ from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.strips import Strips
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)

@@ -21,10 +21,11 @@ from hdl.engine.loss.numbers import VALUE_BITS, SoftmaxNumbers
 from hdl.engine.loss.softmax import DIVIDER_EXTRA, product_cycles, softmax_cross_entropy
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
-from hdl.layers.base import Layer, State, Tape, Tile
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State, Tape
 from hdl.layers.wiring.host import METRICS, HostLabel, HostOutput
 from hdl.stream import Stream
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 # cycles of pipelines and queues between the last code of a frame and its first error, its loss
 ERROR_LATENCY, METRICS_LATENCY = 17, 14

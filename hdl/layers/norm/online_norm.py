@@ -34,12 +34,16 @@ from hdl.engine.norm.forward import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape
 from hdl.engine.norm.numbers import INVERSE_BITS, NORMAL, BackwardNumbers, ForwardNumbers
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, Memory, State, Tape, Tile, divisors, lanes_for, pack, weight_lanes
+from hdl.layers.base import Layer
+from hdl.layers.beats import pack
+from hdl.layers.folding import divisors, lanes_for, weight_lanes
+from hdl.layers.meaning import State, Tape
+from hdl.layers.storage import Memory
 from hdl.random_bits import ROUNDING_LATENCY, hash32, high_half, requantise_stochastically, stable_id, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import queue_latency
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)

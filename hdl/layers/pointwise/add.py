@@ -13,7 +13,8 @@ from myhdl import block
 
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, State, Tape
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from hdl.errors import FoldingError, ShapeError
-from hdl.layers.base import Layer, Tile, lanes_for
+from hdl.layers.base import Layer
+from hdl.layers.folding import lanes_for
+from hdl.tensor import Tile
 
 
 @dataclass(frozen=True, kw_only=True)

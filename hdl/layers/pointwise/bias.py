@@ -16,14 +16,17 @@ from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.engine.weights.gradient_rounding import gradient_rounding
 from hdl.engine.weights.stream import weight_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, Memory, State, Tape, Tile, pack
+from hdl.layers.base import Layer
+from hdl.layers.beats import pack
+from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
+from hdl.layers.storage import Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import width_adapter
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 # cycles from a sum until it is rounded and leaves, and the beat itself
 ROUNDING_LATENCY = 4

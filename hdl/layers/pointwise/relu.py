@@ -13,7 +13,8 @@ import numpy as np
 from myhdl import always_comb, block, instances, intbv
 
 from hdl.fixed import Fixed, FloatArray, IntArray
-from hdl.layers.base import Layer, State, Tape
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe

@@ -18,12 +18,14 @@ from myhdl import Signal, always, always_comb, block, instances, intbv
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
+from hdl.layers.base import Layer
+from hdl.layers.folding import lanes_for
+from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width, simple_dual_port
 from hdl.stream import Stream
 from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 RECIPROCAL_BITS = 16
 # cycles from a beat of the last pixel to its sum

@@ -25,12 +25,14 @@ from hdl.engine.window.strips import result_strips
 from hdl.engine.window.walk import Walk
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, State, Tape, Tile, divisors, lanes_for
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import waiting_cycles
+from hdl.layers.folding import divisors, lanes_for
+from hdl.layers.meaning import State, Tape
 from hdl.layers.windowed import _Windowed
 from hdl.stream import Stream
 from hdl.strips import Strips
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 ERROR = Fixed(16, 12)

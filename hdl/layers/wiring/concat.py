@@ -19,11 +19,13 @@ from hdl.engine.arithmetic.lanes import always_on
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
-from hdl.layers.base import Layer, State, Tape, Tile, lanes_for
+from hdl.layers.base import Layer
+from hdl.layers.folding import lanes_for
+from hdl.layers.meaning import State, Tape
 from hdl.memory import address_width
 from hdl.stream import Stream
 from hdl.streams import join, m2s_pipe, queue, queue_latency, width_adapter
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 # beats that a queue holds beyond what its rates ask for: its own latency
 SLACK = 4

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from hdl.fixed import Fixed, FloatArray, IntArray
-from hdl.layers.base import Layer, State, Tile, lanes_for, weight_lanes
+from hdl.layers.base import Layer
+from hdl.layers.folding import lanes_for, weight_lanes
+from hdl.layers.meaning import State
 from hdl.stream import Stream
 from hdl.streams import fork
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 
 @dataclass(frozen=True, kw_only=True)

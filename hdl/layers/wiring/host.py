@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from hdl.fixed import Fixed, FloatArray, IntArray
-from hdl.layers.base import Layer, State, Tile, lanes_for
+from hdl.layers.base import Layer
+from hdl.layers.folding import lanes_for
+from hdl.layers.meaning import State
 from hdl.stream import Stream
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 # a record of the loss: [loss, nats in u32.16; 1 if the largest probability is the label's]
 METRICS = Fixed(32, 16, signed=False)

@@ -23,12 +23,16 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.update import PIPELINE, RESULTS, VIEW_AT, UpdateShape, update, update_outside
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, round_shift
-from hdl.layers.base import Home, Layer, Memory, Ring, State, Tile, pack, weight_lanes
+from hdl.layers.base import Layer
+from hdl.layers.beats import pack
+from hdl.layers.folding import weight_lanes
+from hdl.layers.meaning import State
+from hdl.layers.storage import Home, Memory, Ring
 from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import queue_latency
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 GRADIENT = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)

@@ -1,0 +1,58 @@
+"""A layer from outside: its ports, their formats, the order of their streams."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Self
+
+from hdl.fixed import Fixed, IntArray
+from hdl.tensor import Kind, Port
+
+
+class Shape(ABC):
+    """Ports.  Number formats are fields of the layer named ``<port>_fixed``."""
+
+    @property
+    @abstractmethod
+    def sinks(self) -> tuple[Port, ...]:
+        """Input ports; weight sinks included."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Port, ...]:
+        """Output ports; stash outputs (mask, index …) included."""
+
+    def port(self, name: str) -> Port:
+        """The port of that name."""
+        return next(port for port in (*self.sinks, *self.sources) if port.name == name)
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of trained parameters by weight sink, as ONNX writes them."""
+        return {port.name: port.tensor.shape for port in self.sinks if port.tensor.kind is Kind.WEIGHT}
+
+    def with_formats(self, formats: Mapping[str, Fixed]) -> Self:
+        """This layer with other number formats; ports whose format follows from others are left alone."""
+        names = {field.name for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        chosen = {f"{port}_fixed": fixed for port, fixed in formats.items() if f"{port}_fixed" in names}
+        return dataclasses.replace(self, **chosen)  # type: ignore[type-var]
+
+    def narrowed(self, filters: int) -> Self | None:
+        """This layer with so many channels of its source ``y``, before folding; None where it can't be split.
+
+        Its parameters are slices of this layer's along their first axis, and its channels those of that slice."""
+        del filters
+        return None
+
+    def summand(self, channels: int) -> Self | None:
+        """One of several layers, over so many channels of sink ``x``, that sum to this one; None where it is no sum.
+
+        Its parameters are slices of this layer's along their second axis, and its channels those of that slice."""
+        del channels
+        return None
+
+    def stream_order(self, port: str) -> IntArray | None:
+        """Stream position -> flat index in the tensor; None where they are the same."""
+        del port
+        return None

@@ -1,0 +1,92 @@
+"""What a layer remembers: memories with contents, and where the large ones live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Self
+
+from hdl.layers.meaning import State
+from hdl.layers.shape import Shape
+from hdl.tensor import Port
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory of a circuit whose contents matter from outside: an initial image, or training state."""
+
+    # name of the image; `DEPTH x WIDTH` words
+    name: str
+    depth: int
+    # bits a word
+    width: int
+    # training state, compared at the end of a co-simulation (weights, momenta, normalisation state)
+    is_state: bool = False
+
+
+class Home(Enum):
+    """Where a layer's large memory lives: weights, sums of gradients, optimiser state."""
+
+    ON_CHIP = "on_chip"
+    # what is in use on chip, what comes next waits outside (`Layer.parked`)
+    PARKED = "parked"
+    DRAM = "dram"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    """Data that a layer keeps outside: it sends them out, and gets them back in the same order, tensor by tensor.
+
+    Its two ports stand beside those of the graph; between them belongs a FIFO of at least ``capacity`` tensors, such
+    as a `hdl.dram.store.DramFifo`."""
+
+    # of the memory image, if it starts with contents
+    name: str
+    # sink: what comes back
+    back: Port
+    # source: what goes out
+    out: Port
+    capacity: int
+    # tensors in it at the start, and whenever the layer rests: training state, `Layer.images` gives its beats at `back`
+    preload: int = 0
+    # tensors a frame, each way
+    per_frame: Fraction
+
+
+class Storage(Shape):
+    """Memories; the default layer has none."""
+
+    def at(self, home: Home) -> Self | None:
+        """This layer with its large memory there; None where it has none that could be.  ON_CHIP gives the layer as it
+        is in the training graph."""
+        return self if home is Home.ON_CHIP else None
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """What the layer keeps outside and works on."""
+        return ()
+
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """Per-batch sinks that want the version of each frame once a frame (see `hdl.dram.store.DramReplay`)."""
+        return ()
+
+    @property
+    def parked(self) -> Mapping[str, int]:
+        """Per-batch sinks whose next tensor waits outside until the layer takes all of it at once, and the cycles in
+        which it wants to have taken it: it rests for so long once a batch."""
+        return {}
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Memories with an image; their names are the `image` names in the circuit."""
+        return ()
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Contents (unsigned words) of `memories` that represent a golden state, and beats of preloaded `rings` by
+        their name and of `replayed` sinks (version 0).
+
+        Of the start state: the initial images.  Of a final state: what state memories and rings must hold then."""
+        del state
+        return {}
