@@ -27,10 +27,10 @@ from dagtrain.cli import BarProgress
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import used_modules
 from dagtrain.progress import Progress
+from hdl.cache import cache_folder
 from hdl.costs.ecp5 import Routed, nextpnr_version, place_and_route
 from hdl.costs.timing import NET_PS, ModuleTiming, time_module
 from hdl.errors import DagtrainError
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import tiny_design
 
 # one FPGA of the tests' smallest cluster: a convolution and a normalisation with their training, links, memory in DRAM

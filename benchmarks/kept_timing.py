@@ -31,11 +31,11 @@ from benchmarks.circuits import ROOT, FixedCircuits, circuits_of_each_kind, draw
 from dagtrain.cli import BarProgress
 from dagtrain.files import write_text
 from dagtrain.flow.timing_step import READY_MODULES, DeviceVerilog, TimingOptions, time_device
+from hdl.cache import cache_folder
 from hdl.costs.cell_delays import CellDelays, Pin
 from hdl.costs.synthesis import mapping_script, yosys_version
 from hdl.costs.timing import NET_PS, ModuleTiming, time_module, walk_hash
 from hdl.errors import DagtrainError
-from hdl.simulate.design import cache_folder
 from placement.problem.plan import plan_from_json
 
 TABLE = ROOT / "tests" / "timing.json"

@@ -20,7 +20,7 @@ from fractions import Fraction
 from functools import cache
 from math import ceil
 
-from hdl.parts.part import part
+from hdl.parts.catalogue import part
 from hdl.tensor import Kind
 from placement.problem.instance import Configuration, Device, Instance, Item, Link, pareto
 

@@ -21,6 +21,7 @@ if __name__ == "__main__":
 
 from myhdl import Signal
 
+from hdl.cache import cache_folder
 from hdl.convert.verilog import convert
 from hdl.costs.timing import NET_PS, ModuleTiming, time_module
 from hdl.dram.axi import AxiFormat, AxiMerge
@@ -33,10 +34,12 @@ from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.layers.storage import Home
-from hdl.link.units import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.link.egress import Egress
+from hdl.link.format import LinkFormat
+from hdl.link.ingress import Ingress
+from hdl.link.routing import Merge, Split
 from hdl.memory import unsimulated
 from hdl.recipe import Recipe
-from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
 from hdl.streams import queue
 from hdl.tensor import Tile

@@ -6,6 +6,7 @@ It covers this whole package, not a list of its files: a list forgets the next f
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 
@@ -18,3 +19,10 @@ def code_hash(root: Path = Path(__file__).parent) -> str:
         digest.update(f"{source.relative_to(root)}\0".encode())
         digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where built simulators are kept: ``$DAGTRAIN_CACHE`` or ``~/.cache/dagtrain``."""
+    folder = Path(os.environ.get("DAGTRAIN_CACHE") or Path.home() / ".cache" / "dagtrain")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dagtrain.emission.modules import ModuleLibrary
-from hdl.simulate.design import cache_folder
+from hdl.cache import cache_folder
 from tests.cosim_support import deliver, tiny_design
 
 

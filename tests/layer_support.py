@@ -10,7 +10,8 @@ import numpy as np
 from myhdl import Signal
 
 from hdl.convert.netlist import Direction
-from hdl.convert.verilog import VerilogModule, port_signals
+from hdl.convert.verilog import VerilogModule
+from hdl.elaboration.ports import port_signals
 from hdl.fixed import IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats

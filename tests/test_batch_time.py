@@ -17,7 +17,7 @@ from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
-from hdl.simulate.design import cache_folder
+from hdl.cache import cache_folder
 from tests.cosim_support import (
     BATCH,
     CLOSE,

@@ -23,8 +23,8 @@ from dagtrain.progress import Silent
 from dagtrain.schedule.buffers import REGISTER_BEATS, burst_elements, deadlock_beats, fifo_beats
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.recipe import Recipe
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import simulate_design
 
 BATCH = 4

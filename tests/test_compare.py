@@ -19,11 +19,11 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.training.feeds import synthetic_feeds
-from hdl.convert.verilog import write_image
+from hdl.cache import cache_folder
+from hdl.convert.images import write_image
 from hdl.fixed import IntArray
 from hdl.layers.beats import pack, to_beats
 from hdl.layers.wiring.update import Update
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import deliver, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")

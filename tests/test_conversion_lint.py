@@ -13,7 +13,8 @@ from myhdl import ResetSignal, Signal, Simulation, always, always_comb, always_s
 
 from hdl.analysis.intervals import Event, Kind, UnknownConstruct, Visitor, analyse
 from hdl.convert.lint import lint
-from hdl.convert.verilog import compile_icarus, convert, run_tool
+from hdl.convert.tools import compile_icarus, run_tool
+from hdl.convert.verilog import convert
 from hdl.errors import ConversionError
 from hdl.memory import simple_dual_port
 from hdl.simulate.myhdl_run import fresh_simulator

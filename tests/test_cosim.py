@@ -18,8 +18,8 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.simulate import verilator
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import (
     BATCH,
     CLOSE,

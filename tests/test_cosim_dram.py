@@ -19,11 +19,11 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
-from hdl.convert.verilog import check_yosys, lint_verilog
+from hdl.cache import cache_folder
+from hdl.convert.tools import check_yosys, lint_verilog
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError
 from hdl.layers.storage import Home
-from hdl.simulate.design import cache_folder
 from hdl.tensor import Kind
 from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net, simulate_design
 

@@ -20,9 +20,9 @@ from dagtrain.emission.memory import DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.dram.axi import AxiFormat
 from hdl.simulate.cosimulation import CosimulationProgram, Engine
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")

@@ -7,7 +7,7 @@ import pytest
 from dagtrain.cosim.deadlock import explain
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary
-from hdl.simulate.design import cache_folder
+from hdl.cache import cache_folder
 from tests.cosim_support import deliver, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")

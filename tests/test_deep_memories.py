@@ -16,7 +16,7 @@ from hdl.layers.conv.dense import ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConvGradient
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.memory import BLOCK_WORDS
-from hdl.parts.part import PARTS
+from hdl.parts.catalogue import PARTS
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Run
 from hdl.tensor import Tile

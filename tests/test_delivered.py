@@ -21,8 +21,8 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.errors import ToolError
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import DEVICES, deliver, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")

@@ -14,7 +14,8 @@ from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient
 from hdl.layers.folding import lanes_for, weight_lanes
-from hdl.parts.part import PARTS, Part
+from hdl.parts.catalogue import PARTS
+from hdl.parts.part import Part
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Tile

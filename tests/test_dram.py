@@ -11,7 +11,8 @@ import pytest
 from myhdl import Signal, always_comb, block, intbv
 
 from hdl.convert.netlist import Direction
-from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
+from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
 from hdl.dram.store import DramFifo, DramReplay, DramUnit, dram_store
 from hdl.errors import DeadlockError

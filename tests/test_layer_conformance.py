@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hdl.convert.verilog import VerilogModule, check_yosys, compile_icarus, convert, lint_verilog
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
+from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.estimate import Circuit, elaborated_contents
 from hdl.errors import DeadlockError
 from hdl.layers.base import Layer

@@ -9,29 +9,18 @@ from typing import Any
 import pytest
 from myhdl import Signal, always_comb, block, intbv
 
-from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
+from hdl.convert.verilog import convert
 from hdl.errors import DeadlockError
-from hdl.link.units import (
-    Drain,
-    Egress,
-    Ingress,
-    LinkFormat,
-    LinkUnit,
-    Merge,
-    Split,
-    Word,
-    credit_batch,
-    link_drain,
-    link_egress,
-    link_ingress,
-    link_split,
-    merge,
-    merges_passed,
-    wire_words,
-)
+from hdl.link.egress import Egress, link_egress
+from hdl.link.format import LinkFormat, LinkUnit, Word, credit_batch, merges_passed
+from hdl.link.ingress import Ingress, link_ingress
+from hdl.link.routing import Drain, Merge, Split, link_drain, link_split
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
 from hdl.stream import Stream
+from hdl.streams.merge import merge
+from hdl.streams.width import wire_words
 
 FORM = LinkFormat(word_bits=32, streams=3, devices=2, sequence_bits=3)
 

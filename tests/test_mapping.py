@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.convert.verilog import convert, run_tool
+from hdl.convert.tools import run_tool
+from hdl.convert.verilog import convert
 from hdl.costs.resources import Resources, count, fit
 from hdl.costs.synthesis import FABRIC, compare, synthesise
 from hdl.memory import simple_dual_port
-from hdl.parts.part import part
+from hdl.parts.catalogue import part
 
 
 def bits(width: int, signed: bool = False, start: int = 0) -> Any:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from myhdl import Signal, Simulation, always, always_comb, block, delay, instance, intbv
 
-from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog, run_tool
+from hdl.convert.verilog import convert
 from hdl.costs.resources import count
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv

@@ -25,9 +25,9 @@ from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.schedule.buffers import deadlock_beats
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.errors import DagtrainError
 from hdl.fixed import IntArray
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import deliver, tiny_design
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, block
 
-from hdl.convert.verilog import subblocks
+from hdl.elaboration.ports import subblocks
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed

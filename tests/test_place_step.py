@@ -27,10 +27,10 @@ from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import RESERVES, Realiser
 from dagtrain.planning.results import Found, Planned, Start
 from dagtrain.progress import Silent
+from hdl.cache import cache_folder
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources
 from hdl.errors import FoldingError, InfeasibleError
-from hdl.simulate.design import cache_folder
 from placement.problem.cluster import read_cluster
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.instance import instance_from_json

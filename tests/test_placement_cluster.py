@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hdl.errors import DagtrainError
-from hdl.parts.part import PARTS, part
+from hdl.parts.catalogue import PARTS, part
 from placement.problem.cluster import (
     BoardTable,
     ClusterTable,

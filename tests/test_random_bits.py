@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.engine.random import HASH_LATENCY, ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed
 from hdl.layers.beats import pack, unpack
 from hdl.random_bits import (
-    HASH_LATENCY,
-    ROUNDING_LATENCY,
     hash32,
-    hash32_pipeline,
     high_half,
     low_half,
     requantise_stochastically,
-    round_stochastically,
     stable_id,
     stochastic_round_shift,
-    stream_indices,
     tensor_key,
 )
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams

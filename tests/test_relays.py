@@ -26,8 +26,8 @@ from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.recipe import Recipe
-from hdl.simulate.design import cache_folder
 from placement.problem.cluster import Cluster, parse_cluster
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions

@@ -32,9 +32,11 @@ from hdl.dram.axi import AxiFormat
 from hdl.dram.store import DramFifo
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.layers.pointwise.relu import Relu
-from hdl.link.units import Egress, Ingress, LinkFormat
+from hdl.link.egress import Egress
+from hdl.link.format import LinkFormat
+from hdl.link.ingress import Ingress
 from hdl.memory import simple_dual_port
-from hdl.parts.part import part
+from hdl.parts.catalogue import part
 from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
 from hdl.unit import Unit

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hdl.engine.loss.numbers import METRICS
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
-from hdl.layers.wiring.host import METRICS
 from hdl.simulate import Backend
 from tests.layer_support import assert_equal_bits, design_of, make_case
 

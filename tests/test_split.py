@@ -28,12 +28,12 @@ from dagtrain.planning.planner import Planner
 from dagtrain.planning.splitting import SplitPlan, Splitter
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.costs.resources import Resources
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.recipe import Recipe
-from hdl.simulate.design import cache_folder
 from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, Case, QuickEstimator, call, new_case, quick_costs
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.convert.verilog import check_yosys, compile_icarus, lint_verilog
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.errors import DeadlockError
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.stream import Stream

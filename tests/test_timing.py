@@ -16,7 +16,8 @@ from dagtrain.flow import timing_step
 from dagtrain.flow.timing_step import TimingOptions
 from dagtrain.flow.workspace import Workspace
 from dagtrain.progress import Silent
-from hdl.convert.verilog import convert, run_tool
+from hdl.convert.tools import run_tool
+from hdl.convert.verilog import convert
 from hdl.costs.cell_delays import BLOCK_MEMORY, FLIP_FLOP, cell_delays
 from hdl.costs.synthesis import mapping_script
 from hdl.costs.timing import ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.convert.verilog import check_yosys, convert, subblocks
+from hdl.convert.tools import check_yosys
+from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat
 from hdl.dram.store import DramFifo, dram_store
+from hdl.elaboration.ports import subblocks
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.update import PIPELINE, RESULTS, update_outside
 from hdl.errors import FoldingError, ShapeError

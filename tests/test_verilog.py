@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.convert.images import write_image
 from hdl.convert.netlist import Direction, Identifier, Instance, Module, PortDecl, Wire, instantiate
-from hdl.convert.verilog import check_yosys, compile_icarus, convert, lint_verilog, run_tool, write_image
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog, run_tool
+from hdl.convert.verilog import convert
 from hdl.errors import ConversionError, ToolError, ToolMissing
 from hdl.memory import simple_dual_port
 from hdl.simulate.myhdl_run import fresh_simulator

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.convert.verilog import check_yosys, compile_icarus, lint_verilog
+from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.engine.arithmetic.requantise import delay_line
 from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
 from hdl.engine.window.convolution import result_places

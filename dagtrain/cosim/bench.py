@@ -25,7 +25,7 @@ from dagtrain.emission.memory import axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
-from hdl.link.units import LinkFormat
+from hdl.link.format import LinkFormat
 from hdl.simulate.models.dram import dram_model
 from hdl.simulate.models.host import stream_player, stream_recorder
 from hdl.simulate.models.link import link_switch

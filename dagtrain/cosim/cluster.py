@@ -28,7 +28,7 @@ from dagtrain.files import write_text
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
-from hdl.convert.verilog import write_image
+from hdl.convert.images import write_image
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
 from hdl.tensor import Port

@@ -27,13 +27,12 @@ from dagtrain.emission.modules import ModuleLibrary, StreamModule
 from dagtrain.files import write_text
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
-from hdl.cache import code_hash
+from hdl.cache import cache_folder, code_hash
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
 from hdl.simulate import Backend, Design, StreamPort, run_streams
-from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
 

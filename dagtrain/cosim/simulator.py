@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from dagtrain.cosim.outermost import STREAMS_FILE
-from hdl.convert.verilog import run_tool
+from hdl.convert.tools import run_tool
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
 

@@ -31,8 +31,8 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress, Silent
+from hdl.convert.images import write_image
 from hdl.convert.netlist import Direction, Module
-from hdl.convert.verilog import write_image
 from hdl.errors import DeadlockError
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats

@@ -21,7 +21,7 @@ from pathlib import Path
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.links import NETWORK_ROLE, receiver_role, sender_role
 from dagtrain.emission.manifest import CrossingRecord, Manifest, StreamRecord
-from hdl.link.units import LinkFormat, credit_batch
+from hdl.link.format import LinkFormat, credit_batch
 
 # in a top: the beginning of an instance, and a pin of it
 _INSTANCE = re.compile(r"^(\w+) (?:#\(|\w+ \()$")

@@ -14,8 +14,9 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
-from hdl.link.units import LinkFormat
-from hdl.parts.part import DEFAULT_PARTS, Part
+from hdl.link.format import LinkFormat
+from hdl.parts.catalogue import DEFAULT_PARTS
+from hdl.parts.part import Part
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dagtrain.graph.ir import Graph, Node, is_delayed
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.layers.wiring.fork import Fork
-from hdl.link.units import LinkFormat
+from hdl.link.format import LinkFormat
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 

@@ -20,17 +20,11 @@ from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.graph.ir import Graph
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction
-from hdl.link.units import (
-    Drain,
-    Egress,
-    Ingress,
-    LinkFormat,
-    Merge,
-    Split,
-    elements_per_word,
-    merges_passed,
-    wire_words,
-)
+from hdl.link.egress import Egress
+from hdl.link.format import LinkFormat, merges_passed
+from hdl.link.ingress import Ingress
+from hdl.link.routing import Drain, Merge, Split
+from hdl.streams.width import elements_per_word, wire_words
 from hdl.tensor import Port
 from hdl.unit import Unit
 

@@ -18,7 +18,7 @@ from hdl.convert.netlist import Direction
 from hdl.dram.axi import AxiFormat
 from hdl.dram.store import DramFifo
 from hdl.errors import DagtrainError
-from hdl.link.units import LinkFormat
+from hdl.link.format import LinkFormat
 
 # raised whenever the meaning of the file changes
 MANIFEST_SCHEMA = 3

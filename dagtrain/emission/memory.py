@@ -27,8 +27,8 @@ from hdl.dram.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiForma
 from hdl.dram.store import DramFifo, DramReplay, DramUnit
 from hdl.errors import DagtrainError
 from hdl.layers.storage import Ring
-from hdl.link.units import elements_per_word, wire_words
 from hdl.recipe import Recipe
+from hdl.streams.width import elements_per_word, wire_words
 from hdl.tensor import Port
 
 # prefix of the AXI4 signals of a device

@@ -19,9 +19,11 @@ from myhdl import Signal
 
 from dagtrain.files import write_text
 from hdl.cache import code_hash
+from hdl.convert.images import Image
 from hdl.convert.netlist import VERILOG_KEYWORDS, Direction, PortDecl
-from hdl.convert.verilog import Image, VerilogModule, convert, port_signals
+from hdl.convert.verilog import VerilogModule, convert
 from hdl.elaboration.patches import forgotten_signals
+from hdl.elaboration.ports import port_signals
 from hdl.elaboration.processes import in_processes
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated

@@ -34,8 +34,10 @@ from dagtrain.emission.manifest import (
 from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, Held
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
+from hdl.convert.images import write_image, write_sparse_image
 from hdl.convert.netlist import Module
-from hdl.convert.verilog import LINT, VerilogModule, lint_verilog, run_tool, write_image, write_sparse_image
+from hdl.convert.tools import LINT, lint_verilog, run_tool
+from hdl.convert.verilog import VerilogModule
 
 # what the host loads into DRAM before the first frame
 MEMORY_IMAGE = "dram.mem"

@@ -20,7 +20,7 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import Choice, Pace, chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.progress import Progress
-from hdl.simulate.design import cache_folder
+from hdl.cache import cache_folder
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
 

@@ -23,7 +23,7 @@ from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources, fit
 from hdl.costs.synthesis import FABRIC, compare, longest_path, synthesise
 from hdl.errors import DagtrainError, ToolError, ToolMissing, ToolTimeout
-from hdl.parts.part import part
+from hdl.parts.catalogue import part
 
 # cycles a frame where neither the user nor a plan says how to fold
 DEFAULT_CYCLES = 4096

@@ -19,10 +19,10 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
+from hdl.cache import cache_folder
 from hdl.costs.cell_delays import CellDelays
 from hdl.costs.timing import NET_PS, ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
 from hdl.errors import DagtrainError
-from hdl.simulate.design import cache_folder
 
 # modules that a path of ready signals may enter
 READY_MODULES = 2

@@ -9,7 +9,8 @@ import networkx as nx
 
 from dagtrain.graph.ir import Graph, Node
 from hdl.errors import FoldingError
-from hdl.parts.part import DEFAULT_PARTS, Part
+from hdl.parts.catalogue import DEFAULT_PARTS
+from hdl.parts.part import Part
 from hdl.tensor import Tile
 
 

@@ -19,7 +19,8 @@ from dagtrain.passes.memory_home import move_memories
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.storage import Home
-from hdl.parts.part import DEFAULT_PARTS, Part, part
+from hdl.parts.catalogue import DEFAULT_PARTS, part
+from hdl.parts.part import Part
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
 

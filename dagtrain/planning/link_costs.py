@@ -18,7 +18,10 @@ from dagtrain.emission.links import (
 from dagtrain.graph.ir import Graph
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
-from hdl.link.units import Egress, Ingress, LinkFormat, Merge, Split
+from hdl.link.egress import Egress
+from hdl.link.format import LinkFormat
+from hdl.link.ingress import Ingress
+from hdl.link.routing import Merge, Split
 from hdl.parts.part import Part
 from hdl.tensor import Port
 from hdl.unit import Unit

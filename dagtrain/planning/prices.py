@@ -24,8 +24,8 @@ from hdl.costs.estimate import Circuit, Estimator, Wanted
 from hdl.costs.resources import Usage
 from hdl.errors import FoldingError
 from hdl.layers.storage import Home
-from hdl.link.units import wire_words
 from hdl.parts.part import Part
+from hdl.streams.width import wire_words
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Deadline
 from placement.problem.instance import Configuration, Instance, Item, Link, pareto

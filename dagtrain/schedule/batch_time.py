@@ -28,10 +28,9 @@ import numpy as np
 
 from dagtrain.graph.ir import Graph, Node, is_delayed
 from hdl.layers.passage import LONG_AGO, Flow, Passage
-from hdl.link.units import elements_per_word
 from hdl.recipe import Recipe
 from hdl.streams import queue_latency
-from hdl.streams.width import AdapterKind, adapter_kind
+from hdl.streams.width import AdapterKind, adapter_kind, elements_per_word
 from hdl.tensor import Port
 
 # batches that take as long as one another when it repeats, with staleness 0, where a batch knows of the one before

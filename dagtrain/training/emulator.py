@@ -19,8 +19,8 @@ from dagtrain.graph.executor import Array, Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
 from dagtrain.training.data import Dataset
+from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import FloatArray
-from hdl.layers.wiring.host import METRICS
 from hdl.tensor import Kind
 
 # raised whenever the meaning of a checkpoint changes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum, auto
 from functools import reduce
 from operator import and_
@@ -316,3 +317,14 @@ def _users(stores: Iterable[Node]) -> dict[Node, list[Node]]:
         for source in sources:
             users[source].append(node)
     return users
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What one generator writes into some bits of a signal or into a memory: a value for every case."""
+
+    store: Node
+    low: int
+    width: int
+    value: Node
+    clocked: bool

@@ -10,14 +10,13 @@ from myhdl import ConcatSignal, concat, intbv, modbv
 from myhdl._ShadowSignal import _ShadowSignal, _SliceSignal
 from myhdl._Signal import _Signal
 
-from hdl.analysis.dataflow import ALWAYS_ZERO, Comparison, Logic, Node, Op, demand, settle_zeros
+from hdl.analysis.dataflow import ALWAYS_ZERO, Comparison, Driver, Logic, Node, Op, demand, settle_zeros
 from hdl.analysis.equal_bits import EqualBits
 from hdl.analysis.expressions import Visitor, augmented, folds
 from hdl.analysis.gates import Run
 from hdl.analysis.intervals import GeneratorAnalysis, generators
 from hdl.analysis.ranges import Interval, combine
-from hdl.convert.verilog import port_signals
-from hdl.costs.mapping import Driver
+from hdl.elaboration.ports import port_signals
 
 _SUMS = {ast.Add: Op.ADD, ast.Sub: Op.SUBTRACT, ast.Mult: Op.MULTIPLY}
 _BITWISE = {ast.BitAnd: Logic.AND, ast.BitOr: Logic.OR, ast.BitXor: Logic.XOR}

@@ -15,50 +15,27 @@ What MyHDL's own ``convert`` leaves open is decided here:
 
 from __future__ import annotations
 
-import inspect
 import io
 import re
-import shutil
-import subprocess
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import myhdl
-from myhdl import EnumType
 from myhdl._always import _Always
 from myhdl._block import _Block
 from myhdl._extractHierarchy import _memInfoMap
 from myhdl._instance import _Instantiator
-from myhdl._ShadowSignal import _ShadowSignal
-from myhdl._Signal import _Signal, _WaiterList
+from myhdl._Signal import _WaiterList
 from myhdl.conversion import _misc, _toVerilog
 
+from hdl.convert.images import Image
 from hdl.convert.netlist import VERILOG_KEYWORDS, Direction, PortDecl
-from hdl.errors import ConversionError, ToolError, ToolMissing, ToolTimeout
+from hdl.elaboration.ports import port_signals, subblocks
+from hdl.errors import ConversionError
 from hdl.memory import LOGIC_MEMORY_WORDS, simple_dual_port
-
-
-@dataclass(frozen=True)
-class Image:
-    """A memory whose contents are loaded from a file: parameter `parameter` names a ``$readmemh`` file."""
-
-    # public name, given as ``image=`` to the memory
-    name: str
-    # the Verilog array
-    memory: str
-    # words
-    depth: int
-    # bits of a word
-    width: int
-
-    @property
-    def parameter(self) -> str:
-        """The Verilog parameter that names the file."""
-        return f"INIT_{self.name}"
 
 
 @dataclass(frozen=True)
@@ -75,19 +52,6 @@ class VerilogModule:
         path = folder / f"{self.name}.v"
         path.write_text(self.text)
         return path
-
-
-def write_image(path: Path, words: Sequence[int], width: int) -> None:
-    """A ``$readmemh`` file: one word of ``width`` bits a line, address 0 first."""
-    digits = (width + 3) // 4
-    path.write_text("".join(f"{word:0{digits}x}\n" for word in words))
-
-
-def write_sparse_image(path: Path, parts: Sequence[tuple[int, Sequence[int]]], width: int) -> None:
-    """A ``$readmemh`` file of parts (first address, words); what lies between them is left as it is."""
-    digits = (width + 3) // 4
-    lines = (f"@{at:x}\n" + "".join(f"{word:0{digits}x}\n" for word in words) for at, words in parts)
-    path.write_text("".join(lines))
 
 
 def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
@@ -117,17 +81,6 @@ def _lint(block: Any, name: str) -> None:
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)
         raise ConversionError(f"{name}: Verilog would differ from MyHDL in {len(findings)} place(s):\n{listed}")
-
-
-# ----------------------------------------------------------------------------------------- preparation
-
-
-def subblocks(block: Any) -> Iterator[Any]:
-    """The block and all blocks below it, in elaboration order."""
-    yield block
-    for sub in block.subs:
-        if isinstance(sub, _Block):
-            yield from subblocks(sub)
 
 
 def _prepare(block: Any) -> None:
@@ -168,53 +121,6 @@ def _mark_used(block: Any, generator: Any) -> None:
             signal._read = signal._used = True
 
 
-def port_signals(block: Any, name: str) -> dict[str, Any]:
-    """Port names and signals of the arguments, in their order."""
-    signature = inspect.signature(block.func)
-    bound = signature.bind(*block.args, **block.kwargs)
-    found: dict[str, Any] = {}
-    for argument, value in bound.arguments.items():
-        kind = signature.parameters[argument].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            for key, item in value.items():
-                _expand(key, item, found, set())
-        else:
-            _expand(argument, value, found, set())
-    by_signal: dict[int, str] = {}
-    for port, signal in found.items():
-        if isinstance(signal, _ShadowSignal):
-            raise ConversionError(f"{name}: port {port} is a slice of another signal; give a signal of its own")
-        if id(signal) in by_signal:
-            raise ConversionError(f"{name}: ports {by_signal[id(signal)]} and {port} are the same signal")
-        by_signal[id(signal)] = port
-    return found
-
-
-def _expand(name: str, value: Any, found: dict[str, Any], seen: set[int]) -> None:
-    if isinstance(value, _Signal):
-        if name in found:
-            raise ConversionError(f"two ports are named {name}")
-        found[name] = value
-        return
-    plain = (str, bytes, int, float, type, EnumType, Enum, myhdl.intbv)
-    if value is None or isinstance(value, plain) or callable(value) or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, list | tuple):
-        if any(isinstance(item, _Signal) for item in value):
-            raise ConversionError(f"port {name} is a list of signals; use one flat vector or a list of interfaces")
-        for index, item in enumerate(value):
-            _expand(f"{name}{index}", item, found, seen)
-        return
-    attributes = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        for slot in getattr(cls, "__slots__", ()):
-            if isinstance(getattr(value, slot, None), _Signal):
-                raise ConversionError(f"port {name}: {cls.__name__}.{slot} is in __slots__; MyHDL would lose it")
-    for attribute, item in attributes.items():
-        _expand(f"{name}_{attribute}", item, found, seen)
-
-
 def _image_blocks(block: Any, name: str) -> dict[str, Any]:
     """Memories with a public name."""
     found: dict[str, Any] = {}
@@ -244,8 +150,6 @@ def _logic_memories(block: Any) -> list[Any]:
     memories = [sub for sub in subblocks(block) if sub.func.__name__ == simple_dual_port.__name__]
     return [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
 
-
-# ------------------------------------------------------------------------------------------ conversion
 
 # warnings of MyHDL that are no trouble
 _HARMLESS = (_misc._error.UnusedPort, _misc._error.UnreadSignal, _misc._error.OutputPortRead)
@@ -332,9 +236,6 @@ def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
         raise ConversionError(f"{name}: MyHDL warns: " + "; ".join(sorted(set(serious))))
 
 
-# -------------------------------------------------------------------------------------- postprocessing
-
-
 def _postprocess(raw: str, name: str, images: Mapping[str, Image], logic_memories: Sequence[str]) -> str:
     text = re.sub(r"^\s*`timescale[^\n]*\n", "", raw, flags=re.MULTILINE)
     for image in images.values():
@@ -377,72 +278,3 @@ def _load_from_file(text: str, image: Image) -> str:
     if count != 1:
         raise ConversionError(f"memory {image.memory} of image {image.name} not found in MyHDL's text; a bug here")
     return changed
-
-
-# ----------------------------------------------------------------------------------------------- tools
-
-# Verilator warnings that are accepted, and why
-WAIVERS: Mapping[str, str] = {
-    "WIDTH": "MyHDL writes constants without a size; hdl.convert.lint proves that every operand is wide enough",
-    "UNUSED": "a port of the stream contract may carry nothing for a given configuration",
-    "UNDRIVEN": "bits of a memory or vector that no configuration reads",
-    "DECLFILENAME": "several modules may share a file",
-    "BLKSEQ": "local variables of a clocked process are blocking by design",
-    "VARHIDDEN": "loop variables of separate processes share names",
-}
-
-
-# Verilator can assign to arrays of registers only in loops that it unrolls; its default ends at 64 rounds
-VERILATOR_UNROLL = ("--unroll-count", "1000000", "--unroll-stmts", "100000000")
-
-
-def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout: float = 600.0) -> str:
-    """Run a tool to its end and return what it printed.
-
-    Raises `ToolMissing` if it isn't installed and `ToolError` with its output if it fails.
-    """
-    if shutil.which(str(command[0])) is None:
-        raise ToolMissing(str(command[0]))
-    words = [str(word) for word in command]
-    try:
-        done = subprocess.run(
-            _direct(words), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ToolTimeout(f"{words[0]} did not finish in {timeout:.0f} s: {' '.join(words)[:500]}") from error
-    if done.returncode:
-        raise ToolError(f"{words[0]} failed with {done.returncode}: {' '.join(words)[:500]}\n{done.stdout[-4000:]}")
-    return done.stdout
-
-
-LINT = ("verilator", "--lint-only", "-Wall", *VERILATOR_UNROLL, *(f"-Wno-{code}" for code in WAIVERS))
-
-
-def _direct(words: list[str]) -> list[str]:
-    """Verilator's own program where the command is its Perl script, which takes ten times as long to start as that
-    takes for a small module.  As the script does, without a limit on the stack."""
-    script = shutil.which(words[0]) or ""
-    program = Path(script).with_name("verilator_bin")
-    if words[0] != "verilator" or not program.exists():
-        return words
-    return ["sh", "-c", 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"', str(program), *words[1:]]
-
-
-def lint_verilog(files: Sequence[Path], top: str) -> None:
-    """Verilator's full lint; raises `ToolError` listing every warning that isn't in `WAIVERS`."""
-    run_tool([*LINT, "--top-module", top, *files])
-
-
-def compile_icarus(files: Sequence[Path], top: str) -> None:
-    """Compile with Icarus as Verilog-2005; raises `ToolError` on an error or a warning."""
-    printed = run_tool(["iverilog", "-g2005", "-Wall", "-Wno-timescale", "-t", "null", "-s", top, *files])
-    if printed.strip():
-        raise ToolError(f"iverilog warns about {top}:\n{printed[-4000:]}")
-
-
-def check_yosys(files: Sequence[Path], top: str) -> None:
-    """Read, elaborate and check with Yosys; raises `ToolError` on an error, a failed check or a latch."""
-    read = " ".join(f'"{path}"' for path in files)
-    script = f"read_verilog {read}; hierarchy -check -top {top}; proc; flatten; opt_clean; check -assert; "
-    script += "select -assert-none t:$dlatch t:$adlatch"
-    run_tool(["yosys", "-q", "-p", script])

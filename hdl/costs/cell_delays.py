@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hdl.convert.verilog import run_tool
+from hdl.convert.tools import run_tool
 from hdl.errors import ToolError
 
 FAMILY = "cyclone10gx"

@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hdl.convert.verilog import run_tool
+from hdl.convert.tools import run_tool
 from hdl.costs.synthesis import without_contents, yosys_version
 from hdl.costs.timing import net_names
 from hdl.errors import ToolError

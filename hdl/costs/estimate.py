@@ -17,13 +17,12 @@ from typing import Any, Protocol, TypeAlias
 
 from myhdl import Signal
 
-from hdl.cache import code_hash
+from hdl.cache import cache_folder, code_hash
 from hdl.costs.resources import Resources, count
 from hdl.elaboration.patches import forgotten_signals
 from hdl.elaboration.processes import in_processes
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
-from hdl.simulate.design import cache_folder
 from hdl.stream import Stream
 
 # seconds to wait for another process that writes

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hdl.analysis.dataflow import EVERY_BIT, Comparison, Logic, Node, Op
+from hdl.analysis.dataflow import EVERY_BIT, Comparison, Driver, Logic, Node, Op
 from hdl.analysis.gates import ONE, TABLE_INPUTS, ZERO, GateKind, Gates, Run, constant_run, new_run, through
 from hdl.analysis.words import Word, aligned, constant_word, joined, single_bits
 
@@ -28,17 +28,6 @@ def factors(width: int) -> int:
     """Multipliers side by side for a factor of ``width`` bits; a short rest is made of logic."""
     whole, rest = divmod(width, WIDEST_FACTOR)
     return max(1, whole + (rest >= NARROWEST_FACTOR))
-
-
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """What one generator writes into some bits of a signal or into a memory: a value for every case."""
-
-    store: Node
-    low: int
-    width: int
-    value: Node
-    clocked: bool
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from hdl.analysis.dataflow import EVERY_BIT, Node
+from hdl.analysis.dataflow import EVERY_BIT, Driver, Node
 from hdl.analysis.gates import ONE, TABLE_INPUTS, ZERO, Run
 from hdl.analysis.intervals import Event, GeneratorAnalysis, Kind, Visitor
 from hdl.analysis.liveness import Liveness, trace
 from hdl.analysis.ranges import Interval
-from hdl.costs.mapping import Driver, Mapper
+from hdl.costs.mapping import Mapper
 from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts.part import Part
 

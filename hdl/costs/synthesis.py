@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hdl.convert.verilog import VerilogModule, run_tool
+from hdl.cache import cache_folder
+from hdl.convert.tools import run_tool
+from hdl.convert.verilog import VerilogModule
 from hdl.costs.mapping import NARROWEST_FACTOR, factors
 from hdl.costs.resources import ReadPort, Resources, block_read_port, fit, in_block_memory
 from hdl.errors import ToolError
-from hdl.parts.part import Part, part
-from hdl.simulate.design import cache_folder
+from hdl.parts.catalogue import part
+from hdl.parts.part import Part
 
 # whose fabric Yosys maps to
 FABRIC = "10AX115"

@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hdl.convert.verilog import run_tool
+from hdl.convert.tools import run_tool
 from hdl.costs.cell_delays import FLIP_FLOP, CellDelays, Pin, cell_delays
 from hdl.costs.synthesis import mapping_script, without_contents, yosys_version
 from hdl.errors import ToolError

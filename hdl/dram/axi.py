@@ -21,10 +21,10 @@ from typing import Any
 
 from myhdl import Signal, always_comb, block
 
-from hdl.link.units import merge
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.fork_join import fork
+from hdl.streams.merge import merge
 from hdl.streams.pipes import Policy, pipe
 from hdl.unit import Unit
 

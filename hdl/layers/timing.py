@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from hdl.layers.shape import Shape
-from hdl.parts.part import DEFAULT_PARTS, Part
+from hdl.parts.catalogue import DEFAULT_PARTS
+from hdl.parts.part import Part
 from hdl.strips import Strips
 from hdl.tensor import Tile
 

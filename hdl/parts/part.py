@@ -1,18 +1,7 @@
-"""FPGA parts: what a device holds, and how many blocks a multiplier or a memory takes.
-
-Totals of a part are facts of its data sheet; clock, DRAM and links belong to the board and stand in the
-cluster file. Nothing here estimates: widths and shapes come from the elaborated circuit, and these rules
-turn them into blocks.
-
-Sources: Intel Arria 10 Device Overview (A10-OVERVIEW, table of Arria 10 GX resources) and Arria 10 Core Fabric
-Handbook (A10-HANDBOOK: embedded memory, variable-precision DSP); Intel Agilex 7 FPGAs and SoCs Device Overview
-(683458, F-series), Agilex 7 Embedded Memory (683241) and Variable Precision DSP (683037) user guides; Xilinx 7
-Series Overview (DS180), 7 Series Memory Resources (UG473) and DSP48E1 (UG479) guides.
-"""
+"""What a device holds, and how many blocks a multiplier or a memory takes; rules that hold for every maker."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -69,13 +58,6 @@ class LogicCell:
     registers: int
 
 
-# two functions of five inputs, two full adders (of three values each), four flip-flops
-ALM = LogicCell(tables={1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}, adder_bits=2, registers=4)
-# one function (Yosys uses the second output of none), the propagate signal of one carry bit, two flip-flops; inverters
-# vanish, since flip-flops may start with 1 and a carry bit's table inverts
-LUT6 = LogicCell(tables={1: math.inf, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}, adder_bits=1, registers=2)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A device type: totals, and the packing rules of its hard blocks."""
@@ -100,7 +82,7 @@ class Part:
     lut_memory: LutMemory
     # modes of a DSP block, narrowest multiplier first
     dsp_modes: tuple[DspMode, ...]
-    logic_cell: LogicCell = ALM
+    logic_cell: LogicCell
     # aspect ratios of half a block memory, where two halves are memories of their own
     half_shapes: tuple[MemoryShape, ...] = ()
 
@@ -169,77 +151,6 @@ def _blocks(shapes: tuple[MemoryShape, ...], depth: int, width: int) -> int:
     return min(-(-depth // shape.depth) * -(-width // shape.width) for shape in shapes)
 
 
-def _shapes(*pairs: tuple[int, int]) -> tuple[MemoryShape, ...]:
+def shapes(*pairs: tuple[int, int]) -> tuple[MemoryShape, ...]:
+    """Aspect ratios (words, bits a word)."""
     return tuple(MemoryShape(depth=depth, width=width) for depth, width in pairs)
-
-
-_M20K_SHAPES = _shapes((512, 40), (1024, 20), (2048, 10))
-_MLAB_SHAPES = _shapes((32, 20), (64, 10))
-_TWO_18X19 = DspMode(width_a=19, width_b=18, multipliers=2)
-_ONE_27X27 = DspMode(width_a=27, width_b=27, multipliers=1)
-_FOUR_9X9 = DspMode(width_a=9, width_b=9, multipliers=4)
-
-
-def _intel(name: str, family: str, *, alm: int, m20k: int, dsp: int, mlab: int, modes: tuple[DspMode, ...]) -> Part:
-    """An Intel part: four registers an ALM, an MLAB is one LAB of ten ALMs holding 640 bits."""
-    return Part(
-        name=name,
-        family=family,
-        alm=alm,
-        registers=4 * alm,
-        m20k=m20k,
-        dsp=dsp,
-        m20k_bits=20_480,
-        m20k_shapes=_M20K_SHAPES,
-        lut_memory=LutMemory(shapes=_MLAB_SHAPES, logic_cells=10, blocks=mlab),
-        dsp_modes=modes,
-    )
-
-
-PARTS: Mapping[str, Part] = {
-    part.name: part
-    for part in (
-        _intel(
-            "10AX115", "Arria 10 GX", alm=427_200, m20k=2_713, dsp=1_518, mlab=20_774,
-            modes=(_TWO_18X19, _ONE_27X27),
-        ),
-        _intel(
-            "AGFB014", "Agilex 7 F", alm=487_200, m20k=7_110, dsp=4_510, mlab=24_360,
-            modes=(_FOUR_9X9, _TWO_18X19, _ONE_27X27),
-        ),
-        _intel(
-            "AGFB027", "Agilex 7 F", alm=912_800, m20k=13_272, dsp=8_528, mlab=45_640,
-            modes=(_FOUR_9X9, _TWO_18X19, _ONE_27X27),
-        ),
-        Part(
-            name="XC7VX690T",
-            family="Virtex-7",
-            alm=433_200,
-            registers=866_400,
-            m20k=1_470,
-            dsp=3_600,
-            m20k_bits=36_864,
-            m20k_shapes=_shapes((512, 72), (1024, 36), (2048, 18), (4096, 9)),
-            # 64×1 (or 32×2) a look-up table; 10 888 kbit at most (DS180)
-            lut_memory=LutMemory(shapes=_shapes((64, 1), (32, 2)), logic_cells=1, blocks=174_208),
-            dsp_modes=(DspMode(width_a=25, width_b=18, multipliers=1),),
-            logic_cell=LUT6,
-            half_shapes=_shapes((512, 36), (1024, 18), (2048, 9)),
-        ),
-    )
-}  # fmt: skip
-
-
-# of whose parts a graph is folded for, where nobody says
-DEFAULT_PARTS = (PARTS["10AX115"],)
-
-
-def part(name: str) -> Part:
-    """The part of that name.
-
-    Raises:
-        DagtrainError: no such part; the message lists those known.
-    """
-    if name not in PARTS:
-        raise DagtrainError(f"unknown part {name!r}; known parts: {', '.join(PARTS)}")
-    return PARTS[name]

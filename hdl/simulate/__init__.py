@@ -5,8 +5,9 @@ run = run_streams(Backend.VERILATOR, design, {"x": beats}, {"y": len(beats)}, se
 run.outputs["y"], run.fire_cycles["y"], run.cycles
 """
 
+from hdl.cache import cache_folder
 from hdl.convert.netlist import Direction
-from hdl.simulate.design import Backend, Design, Run, StreamPort, cache_folder
+from hdl.simulate.design import Backend, Design, Run, StreamPort
 from hdl.simulate.run import check_no_x, run_streams
 
 __all__ = [

@@ -24,7 +24,7 @@ from typing import Any
 import myhdl
 
 from hdl.convert.netlist import Direction, PortDecl
-from hdl.convert.verilog import run_tool
+from hdl.convert.tools import run_tool
 from hdl.errors import ToolError
 from hdl.simulate.icarus import check_message_size, vpi_module
 from hdl.simulate.verilator import compile_verilog

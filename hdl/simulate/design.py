@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from hdl.convert.netlist import Direction
-from hdl.convert.verilog import VerilogModule, convert, port_signals
+from hdl.convert.verilog import VerilogModule, convert
+from hdl.elaboration.ports import port_signals
 from hdl.errors import ConversionError
 
 Beats = Sequence[int]
@@ -109,10 +108,3 @@ class Run:
     fire_cycles: dict[str, list[int]]
     # clock cycles from the end of reset to the last expected beat, inclusive
     cycles: int
-
-
-def cache_folder() -> Path:
-    """Where built simulators are kept: ``$DAGTRAIN_CACHE`` or ``~/.cache/dagtrain``."""
-    folder = Path(os.environ.get("DAGTRAIN_CACHE") or Path.home() / ".cache" / "dagtrain")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -17,10 +17,13 @@ from typing import Any
 
 import myhdl
 
+from hdl.cache import cache_folder
+from hdl.convert.images import write_image
 from hdl.convert.netlist import Direction, PortDecl
-from hdl.convert.verilog import VerilogModule, run_tool, write_image
+from hdl.convert.tools import run_tool
+from hdl.convert.verilog import VerilogModule
 from hdl.errors import ContractViolation, DeadlockError, ToolError, ToolMissing
-from hdl.simulate.design import Design, Run, cache_folder
+from hdl.simulate.design import Design, Run
 from hdl.simulate.drivers import Bench, check_names, deadlock
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
 

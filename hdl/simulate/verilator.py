@@ -18,10 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
+from hdl.cache import cache_folder
+from hdl.convert.images import write_image
 from hdl.convert.netlist import Direction
-from hdl.convert.verilog import VERILATOR_UNROLL, WAIVERS, VerilogModule, run_tool, write_image
+from hdl.convert.tools import VERILATOR_UNROLL, WAIVERS, run_tool
+from hdl.convert.verilog import VerilogModule
 from hdl.errors import ContractViolation, DeadlockError, ToolError
-from hdl.simulate.design import Design, Run, StreamPort, cache_folder
+from hdl.simulate.design import Design, Run, StreamPort
 from hdl.simulate.drivers import deadlock
 
 _HARNESS = Path(__file__).with_name("harness.cpp")

@@ -305,3 +305,15 @@ def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: 
             word.next = 0
 
     return frames, handshake, out, taken, mask, insert, judge, count, step
+
+
+def elements_per_word(element_bits: int, word_bits: int) -> int:
+    """Elements that a word carries: as many whole ones as fit.  Raises ValueError if none does."""
+    if not 1 <= element_bits <= word_bits:
+        raise ValueError(f"an element of {element_bits} bits does not fit a link word of {word_bits} bits")
+    return word_bits // element_bits
+
+
+def wire_words(elements: int, element_bits: int, word_bits: int) -> int:
+    """Words on the wire for one tensor of ``elements``; the last word is filled up."""
+    return -(-elements // elements_per_word(element_bits, word_bits))

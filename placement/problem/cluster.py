@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hdl.errors import DagtrainError
-from hdl.parts.part import PARTS, Part
+from hdl.parts.catalogue import PARTS
+from hdl.parts.part import Part
 from placement.problem.instance import Device
 
 

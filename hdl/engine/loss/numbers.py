@@ -9,7 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from hdl.fixed import Fixed, IntArray, round_shift
-from hdl.layers.wiring.host import METRICS
+
+# a record of the loss: [loss, nats in u32.16; 1 if the largest probability is the label's]
+METRICS = Fixed(32, 16, signed=False)
 
 # bits of the fraction of an exponent (to base 2), looked up in two tables of half as many bits
 EXPONENT_BITS = 14

@@ -13,12 +13,12 @@ from hdl.engine.loss.numbers import (
     EXPONENT_BITS,
     HALF_BITS,
     LOG_BITS,
+    METRICS,
     TABLE_BITS,
     VALUE_BITS,
     SoftmaxNumbers,
 )
 from hdl.fixed import Fixed
-from hdl.layers.wiring.host import METRICS
 from hdl.memory import address_width
 from hdl.stream import Stream
 from hdl.streams import fork, m2s_pipe, queue, width_adapter

@@ -40,10 +40,10 @@ from hdl.engine.norm.common import (
     split_word,
 )
 from hdl.engine.norm.numbers import BackwardNumbers, Mean
+from hdl.engine.random import HASH_LATENCY, ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.random_bits import HASH_LATENCY, ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter

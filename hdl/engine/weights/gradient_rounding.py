@@ -7,8 +7,9 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
+from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
-from hdl.random_bits import HASH_LATENCY, WORD, hash32_pipeline, round_stochastically, stream_indices
+from hdl.random_bits import WORD
 from hdl.stream import Stream
 from hdl.streams import queue
 from hdl.tensor import Tile

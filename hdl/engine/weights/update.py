@@ -25,9 +25,9 @@ from hdl.engine.arithmetic.lanes import (
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
 from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.random_bits import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.stream import Stream
 from hdl.streams import queue
 from hdl.tensor import Tile

@@ -39,7 +39,8 @@ from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Home, Memory, Ring
 from hdl.layers.versions import by_version
-from hdl.parts.part import DEFAULT_PARTS, Part, block_share
+from hdl.parts.catalogue import DEFAULT_PARTS
+from hdl.parts.part import Part, block_share
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream

@@ -37,7 +37,8 @@ from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Memory
 from hdl.layers.versions import by_version
 from hdl.layers.windowed import _Windowed
-from hdl.parts.part import DEFAULT_PARTS, Part, block_share
+from hdl.parts.catalogue import DEFAULT_PARTS
+from hdl.parts.part import Part, block_share
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream

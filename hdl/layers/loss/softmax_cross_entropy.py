@@ -17,13 +17,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from hdl.engine.loss.numbers import VALUE_BITS, SoftmaxNumbers
+from hdl.engine.loss.numbers import METRICS, VALUE_BITS, SoftmaxNumbers
 from hdl.engine.loss.softmax import DIVIDER_EXTRA, product_cycles, softmax_cross_entropy
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.wiring.host import METRICS, HostLabel, HostOutput
+from hdl.layers.wiring.host import HostLabel, HostOutput
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 

@@ -32,6 +32,7 @@ import numpy as np
 from hdl.engine.norm.backward import DX_AT, GRADIENT_SUMS_AT, BackwardShape, norm_backward, norm_gradients
 from hdl.engine.norm.forward import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape, norm_forward
 from hdl.engine.norm.numbers import INVERSE_BITS, NORMAL, BackwardNumbers, ForwardNumbers
+from hdl.engine.random import ROUNDING_LATENCY
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
@@ -39,7 +40,7 @@ from hdl.layers.beats import pack
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Memory
-from hdl.random_bits import ROUNDING_LATENCY, hash32, high_half, requantise_stochastically, stable_id, tensor_key
+from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import queue_latency

@@ -17,13 +17,14 @@ import numpy as np
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
+from hdl.engine.random import HASH_LATENCY, hash32_pipeline
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width
-from hdl.random_bits import HASH_LATENCY, ROUNDING_BITS, WORD, hash32, hash32_pipeline, high_half, tensor_key
+from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
 from hdl.stream import Stream
 from hdl.streams import join, m2s_pipe

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
-
-# a record of the loss: [loss, nats in u32.16; 1 if the largest probability is the label's]
-METRICS = Fixed(32, 16, signed=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,11 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.link.units import LinkFormat, merge
+from hdl.link.format import LinkFormat
 from hdl.simulate.models.host import stalls
 from hdl.stream import Stream
 from hdl.streams.fifo import memory_queue
+from hdl.streams.merge import merge
 from hdl.streams.pipes import same_width
 
 # cycles through the wire's own queue: no wire is faster

@@ -1,0 +1,140 @@
+"""The sender of a stream over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv, modbv
+
+from hdl.link.format import LinkUnit, adapter_cycles
+from hdl.memory import address_width
+from hdl.stream import Stream
+from hdl.streams.pipes import Policy, pipe
+from hdl.streams.width import elements_per_word, width_adapter, wire_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Egress(LinkUnit):
+    """The sending end of one element stream: packs, numbers, and waits for credits.
+
+    Streams: ``x`` elements in, ``credits`` credit words in, ``y`` words out.  Inputs: ``number`` of the stream,
+    ``device`` it goes to.
+    """
+
+    # bits of one element
+    element_bits: int
+    # elements a beat of x
+    lanes: int
+    # elements of a tensor
+    elements: int
+    # words that the receiver's FIFO holds
+    credits: int
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {
+            "x": self.lanes * self.element_bits,
+            "credits": self.format.payload_bits,
+            "y": self.format.payload_bits,
+        }
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"number": self.format.width("stream"), "device": self.format.width("device")}
+
+    @property
+    def latency_cycles(self) -> int:
+        """From the last beat of a word to the word, if there is a credit."""
+        return adapter_cycles(self.lanes, elements_per_word(self.element_bits, self.format.word_bits)) + 1
+
+    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+        """See the base class."""
+        number, device = self.signals(self.inputs)
+        return link_egress(clk, rst, number, device, streams["x"], streams["credits"], streams["y"], unit=self)
+
+
+@block
+def link_egress(
+    clk: Any, rst: Any, number: Any, device: Any, x: Stream, credits: Stream, y: Stream, *, unit: Egress
+) -> Any:
+    """See `Egress`.  Cost: the width adapter, a stage of a word, one of a word or of a beat of ``x`` if that is less,
+    counters.  Latency: that of the adapter + 1.  ``x.ready`` does not depend on ``y.ready`` in the same cycle."""
+    form = unit.format
+    per_word = elements_per_word(unit.element_bits, form.word_bits)
+    entered, packed = Stream(x.width), Stream(per_word * unit.element_bits)
+    word = Stream(form.payload_bits)
+    # ready is cut where that takes the fewest registers
+    early = x.width <= form.payload_bits
+    door = pipe(clk, rst, x, entered, policy=Policy.S2M if early else Policy.NONE)
+    adapter = width_adapter(clk, rst, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
+    stage = pipe(clk, rst, word, y, policy=Policy.M2S if early else Policy.FULL)
+    words = wire_words(unit.elements, unit.element_bits, form.word_bits)
+    final, most = words - 1, unit.credits
+    position = Signal(intbv(0)[address_width(words) :])
+    order = Signal(intbv(0)[form.sequence_bits :])
+    credit = Signal(intbv(0, min=0, max=unit.credits + 1))
+    # credits that came in the cycle before, and one less
+    counted = len(credit)
+    returned, gained = (Signal(modbv(0)[counted:]) for _ in range(2))
+    came, may_send, fire, last = (Signal(bool(0)) for _ in range(4))
+    top_sequence = (1 << form.sequence_bits) - 1
+    last_at, sequence_at = form.fields["last"][0], form.fields["sequence"][0]
+    stream_at, credit_at, device_at = (form.fields[name][0] for name in ("stream", "credit", "device"))
+    total, data_bits = form.payload_bits, form.word_bits
+
+    @always_comb
+    def header() -> None:
+        word.payload.next[data_bits:0] = packed.payload
+        word.payload.next[last_at] = last
+        word.payload.next[stream_at:sequence_at] = order
+        word.payload.next[credit_at:stream_at] = number
+        word.payload.next[credit_at] = False
+        word.payload.next[total:device_at] = device
+
+    @always_comb
+    def gate() -> None:
+        credits.ready.next = True
+        may_send.next = credit != 0
+        last.next = position == final
+
+    @always_comb
+    def handshake() -> None:
+        word.valid.next = packed.valid and may_send
+        packed.ready.next = word.ready and may_send
+        fire.next = packed.valid and word.ready and may_send
+
+    @always(clk.posedge)
+    def credit_in() -> None:
+        came.next = credits.valid
+        returned.next = credits.payload[counted:]
+        gained.next = credits.payload[counted:] - 1
+        if rst:
+            came.next = False
+
+    @always(clk.posedge)
+    def step() -> None:
+        if fire:
+            if last:
+                position.next = 0
+            else:
+                position.next = position + 1
+            if order == top_sequence:
+                order.next = 0
+            else:
+                order.next = order + 1
+        if fire and came:
+            credit.next = credit + gained
+        elif fire:
+            credit.next = credit - 1
+        elif came:
+            credit.next = credit + returned
+        if rst:
+            position.next = 0
+            order.next = 0
+            credit.next = most
+
+    return door, adapter, stage, header, gate, handshake, credit_in, step

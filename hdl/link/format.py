@@ -1,0 +1,108 @@
+"""What words of the network look like, and what a circuit at its ends is."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hdl.memory import address_width
+from hdl.streams.width import AdapterKind, adapter_kind
+from hdl.unit import Unit
+
+
+@dataclass(frozen=True)
+class Word:
+    """The fields of a link word, as numbers."""
+
+    data: int
+    last: int
+    sequence: int
+    stream: int
+    credit: int
+    device: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkFormat:
+    """How a word is laid out, lowest field first: data, last, sequence, stream, credit, device."""
+
+    # bits of data, 8 or more
+    word_bits: int
+    # stream numbers in the cluster
+    streams: int
+    # devices in the cluster
+    devices: int
+    # bits of the sequence number
+    sequence_bits: int = 8
+
+    def __post_init__(self) -> None:
+        if self.word_bits < 8 or self.streams < 1 or self.devices < 1 or self.sequence_bits < 1:
+            raise ValueError(f"{self}: needs 8 data bits, and at least 1 stream, device and sequence bit")
+
+    @cached_property
+    def fields(self) -> Mapping[str, tuple[int, int]]:
+        """Field name → (lowest bit, width)."""
+        widths = {
+            "data": self.word_bits,
+            "last": 1,
+            "sequence": self.sequence_bits,
+            "stream": address_width(self.streams),
+            "credit": 1,
+            "device": address_width(self.devices),
+        }
+        found, low = {}, 0
+        for name, width in widths.items():
+            found[name] = (low, width)
+            low += width
+        return found
+
+    @property
+    def payload_bits(self) -> int:
+        """Bits of a word with its header."""
+        low, width = self.fields["device"]
+        return low + width
+
+    def width(self, field: str) -> int:
+        """Bits of a field."""
+        return self.fields[field][1]
+
+    def encode(self, word: Word) -> int:
+        """The payload of a word."""
+        return sum(getattr(word, name) << low for name, (low, _) in self.fields.items())
+
+    def decode(self, payload: int) -> Word:
+        """The word of a payload."""
+        return Word(**{name: payload >> low & ((1 << width) - 1) for name, (low, width) in self.fields.items()})
+
+    def verilog_field(self, net: str, field: str) -> str:
+        """A Verilog expression for a field of the payload ``net``."""
+        low, width = self.fields[field]
+        return f"{net}[{low + width - 1}:{low}]"
+
+
+def credit_batch(depth: int) -> int:
+    """Words that a receiver frees before it returns their credits in one credit word: half its FIFO."""
+    return max(1, depth // 2)
+
+
+def merges_passed(position: int, streams: int) -> int:
+    """Merges, of a cycle each, on the way of one of so many streams through a balanced tree."""
+    passed = 0
+    while streams > 1:
+        # the last of an odd number waits for the next level
+        passed += position != streams - 1 or streams % 2 == 0
+        position, streams = position // 2, -(-streams // 2)
+    return passed
+
+
+def adapter_cycles(a: int, b: int) -> int:
+    return int(adapter_kind(a, b) is not AdapterKind.WIRE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkUnit(Unit, ABC):
+    """A unit of the network port."""
+
+    format: LinkFormat

@@ -1,0 +1,172 @@
+"""The receiver of a stream from the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.link.format import LinkUnit, adapter_cycles, credit_batch
+from hdl.memory import address_width
+from hdl.stream import Stream
+from hdl.streams.fifo import queue, queue_latency
+from hdl.streams.width import elements_per_word, width_adapter, wire_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingress(LinkUnit):
+    """The receiving end of one element stream: FIFO, sequence check, unpacking, return of credits.
+
+    Streams: ``x`` words in, ``y`` elements out, ``credits`` credit words out.  Inputs: ``number`` of the stream,
+    ``device`` that sends it.  Output: ``error``, sticky: a word was lost, doubled, or came out of order, ``last``
+    stood at the wrong place, or the sender spent credits that it did not have.
+    """
+
+    # bits of one element
+    element_bits: int
+    # elements a beat of y
+    lanes: int
+    # elements of a tensor
+    elements: int
+    # words that the FIFO holds: the credits of the sender
+    depth: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.depth < 1 << self.format.word_bits:
+            raise ValueError(f"a link FIFO needs at least 2 words, and no more than a word can count, not {self.depth}")
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {
+            "x": self.format.payload_bits,
+            "y": self.lanes * self.element_bits,
+            "credits": self.format.payload_bits,
+        }
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"number": self.format.width("stream"), "device": self.format.width("device")}
+
+    @property
+    def outputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"error": 1}
+
+    @property
+    def latency_cycles(self) -> int:
+        """From a word to its first beat."""
+        per_word = elements_per_word(self.element_bits, self.format.word_bits)
+        return queue_latency(self.depth) + adapter_cycles(per_word, self.lanes)
+
+    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+        """See the base class."""
+        number, device = self.signals(self.inputs)
+        (error,) = self.signals(self.outputs)
+        return link_ingress(clk, rst, number, device, streams["x"], streams["y"], streams["credits"], error, unit=self)
+
+
+@block
+def link_ingress(
+    clk: Any, rst: Any, number: Any, device: Any, x: Stream, y: Stream, credits: Stream, error: Any, *, unit: Ingress
+) -> Any:
+    """See `Ingress`.  Cost: a queue of ``depth`` words, the width adapter, counters.  Latency: of both.
+
+    Credits go back half a FIFO at a time (`credit_batch`), so one word in ``depth / 2`` is a credit word."""
+    form = unit.format
+    per_word = elements_per_word(unit.element_bits, form.word_bits)
+    used = per_word * unit.element_bits
+    arriving, waiting = Stream(used), Stream(used)
+    fifo = queue(clk, rst, arriving, waiting, depth=unit.depth)
+    taken = Stream(used)
+    adapter = width_adapter(clk, rst, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
+    words = wire_words(unit.elements, unit.element_bits, form.word_bits)
+    final, batch, depth = words - 1, credit_batch(unit.depth), unit.depth
+    others = batch - 1
+    # freed words whose credits have not gone back; never above depth while the sender spends only what it has
+    freed = Signal(intbv(0, min=0, max=unit.depth + 1))
+    position = Signal(intbv(0)[address_width(words) :])
+    order = Signal(intbv(0)[form.sequence_bits :])
+    seen_order = Signal(intbv(0)[form.sequence_bits :])
+    seen_last, bad, wrong, fire, free, offer, send = (Signal(bool(0)) for _ in range(7))
+    top_sequence = (1 << form.sequence_bits) - 1
+    last_at, sequence_at = form.fields["last"][0], form.fields["sequence"][0]
+    stream_at, credit_at, device_at = (form.fields[name][0] for name in ("stream", "credit", "device"))
+    total, data_bits = form.payload_bits, form.word_bits
+
+    @always_comb
+    def enter() -> None:
+        x.ready.next = arriving.ready
+        arriving.valid.next = x.valid
+        arriving.payload.next = x.payload[used:]
+        fire.next = x.valid and arriving.ready
+        seen_order.next = x.payload[stream_at:sequence_at]
+        seen_last.next = x.payload[last_at]
+
+    @always_comb
+    def judge() -> None:
+        wrong.next = seen_order != order or seen_last != (position == final)
+
+    @always_comb
+    def leave() -> None:
+        taken.valid.next = waiting.valid
+        taken.payload.next = waiting.payload
+        waiting.ready.next = taken.ready
+        free.next = waiting.valid and taken.ready
+
+    @always_comb
+    def out() -> None:
+        error.next = bad
+        credits.valid.next = offer
+        send.next = offer and credits.ready
+
+    @always_comb
+    def credit_word() -> None:
+        credits.payload.next[data_bits:0] = batch
+        credits.payload.next[last_at] = True
+        credits.payload.next[stream_at:sequence_at] = 0
+        credits.payload.next[credit_at:stream_at] = number
+        credits.payload.next[credit_at] = True
+        credits.payload.next[total:device_at] = device
+
+    @always(clk.posedge)
+    def check() -> None:
+        if fire:
+            if wrong:
+                bad.next = True
+            if position == final:
+                position.next = 0
+            else:
+                position.next = position + 1
+            if order == top_sequence:
+                order.next = 0
+            else:
+                order.next = order + 1
+        # a sender with credit never finds the FIFO full
+        if x.valid and not arriving.ready:
+            bad.next = True
+        if rst:
+            bad.next = False
+            position.next = 0
+            order.next = 0
+
+    @always(clk.posedge)
+    def count() -> None:
+        if send and free:
+            freed.next = freed - others
+        elif send:
+            freed.next = freed - batch
+        elif free and freed != depth:
+            freed.next = freed + 1
+        if send:
+            offer.next = False
+        elif not offer:
+            offer.next = freed >= batch
+        if rst:
+            freed.next = 0
+            offer.next = False
+
+    return fifo, adapter, enter, judge, leave, out, credit_word, check, count

@@ -1,0 +1,121 @@
+"""Words on their way inside an FPGA: merged, split by destination, drained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block
+
+from hdl.link.format import LinkUnit
+from hdl.stream import Stream
+from hdl.streams.merge import merge
+from hdl.streams.pipes import Policy, m2s_pipe, pipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge(LinkUnit):
+    """Two word streams ``a`` and ``b`` into one, ``y``, in turns where both have words."""
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return dict.fromkeys(("a", "b", "y"), self.format.payload_bits)
+
+    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+        """See the base class."""
+        return merge(clk, rst, streams["a"], streams["b"], streams["y"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(LinkUnit):
+    """Takes the words of one stream, its data or its credits, out of ``x`` into ``mine``; others go to ``rest``.
+
+    Inputs: ``number`` of the stream; ``credit``: 0 to take data, 1 to take credits.
+    """
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return dict.fromkeys(("x", "mine", "rest"), self.format.payload_bits)
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"number": self.format.width("stream"), "credit": 1}
+
+    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+        """See the base class."""
+        number, credit = self.signals(self.inputs)
+        return link_split(clk, rst, number, credit, streams["x"], streams["mine"], streams["rest"], unit=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain(LinkUnit):
+    """The end of a chain of splits: takes all words ``x``.  Output: ``error``, sticky: one came."""
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"x": self.format.payload_bits}
+
+    @property
+    def outputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"error": 1}
+
+    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+        """See the base class."""
+        (error,) = self.signals(self.outputs)
+        return link_drain(clk, rst, streams["x"], error)
+
+
+@block
+def link_split(
+    clk: Any, rst: Any, number: Any, credit: Any, x: Stream, mine: Stream, rest: Stream, *, unit: Split
+) -> Any:
+    """See `Split`.  Cost: three words of flip-flops.  Latency: 1.  Both outputs come from registers, and ready of
+    ``rest`` is cut."""
+    form = unit.format
+    taken, passed = Stream(form.payload_bits), Stream(form.payload_bits)
+    keep = m2s_pipe(clk, rst, taken, mine)
+    stage = pipe(clk, rst, passed, rest, policy=Policy.FULL)
+    hit = Signal(bool(0))
+    stream_at, credit_at = form.fields["stream"][0], form.fields["credit"][0]
+
+    @always_comb
+    def match() -> None:
+        hit.next = x.payload[credit_at:stream_at] == number and x.payload[credit_at] == credit
+
+    @always_comb
+    def route() -> None:
+        taken.valid.next = x.valid and hit
+        passed.valid.next = x.valid and not hit
+        taken.payload.next = x.payload
+        passed.payload.next = x.payload
+        if hit:
+            x.ready.next = taken.ready
+        else:
+            x.ready.next = passed.ready
+
+    return keep, stage, match, route
+
+
+@block
+def link_drain(clk: Any, rst: Any, x: Stream, error: Any) -> Any:
+    """See `Drain`."""
+    bad = Signal(bool(0))
+
+    @always_comb
+    def out() -> None:
+        x.ready.next = True
+        error.next = bad
+
+    @always(clk.posedge)
+    def step() -> None:
+        bad.next = x.valid or bad
+        if rst:
+            bad.next = False
+
+    return out, step

@@ -1,0 +1,52 @@
+"""Two streams into one, fairly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block
+
+from hdl.stream import Stream
+from hdl.streams.pipes import Policy, pipe, same_width
+
+
+@block
+def merge(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream) -> Any:
+    """Two streams into one; where both have beats they take turns.
+
+    Cost: 2 payload + 3 flip-flops and two multiplexers a payload bit.  Latency: 1 cycle.  No ready depends on
+    ``y.ready`` in the same cycle, so merges make trees of any height.  Not deterministic in the order of the two: use
+    it where the beats say what they are.
+    """
+    width = same_width("merge", a, y)
+    same_width("merge", b, y)
+    chosen = Stream(width)
+    stage = pipe(clk, rst, chosen, y, policy=Policy.FULL)
+    turn, from_a, from_b = (Signal(bool(0)) for _ in range(3))
+
+    @always_comb
+    def choose() -> None:
+        from_a.next = not turn or not b.valid
+        from_b.next = turn or not a.valid
+
+    @always_comb
+    def out() -> None:
+        a.ready.next = chosen.ready and from_a
+        b.ready.next = chosen.ready and from_b
+        chosen.valid.next = a.valid or b.valid
+        if from_a and a.valid:
+            chosen.payload.next = a.payload
+        else:
+            chosen.payload.next = b.payload
+
+    @always(clk.posedge)
+    def step() -> None:
+        if chosen.ready:
+            if from_a and a.valid:
+                turn.next = True
+            elif from_b and b.valid:
+                turn.next = False
+        if rst:
+            turn.next = False
+
+    return stage, choose, out, step
