@@ -1,4 +1,3 @@
-"""One self-contained HTML page about a run: graph, plan, bottleneck, resources, curves.
-
-Figures are taken from what the steps left and put into words and pictures; none is computed anew.
+"""One self-contained HTML page about a run: graph, plan, bottleneck, resources, curves.  Figures come from the results
+of steps; none is worked out here.
 """

@@ -1,4 +1,3 @@
-"""Numbers read off a folded graph: when each frame flows, how deep each FIFO must be, how long a batch takes.
-
-Nothing here changes a graph or knows a device: what links and memories add comes in as cycles an edge.
+"""Graph to numbers of time: when each node works, how deep its FIFOs are, how long a batch takes.  What a layer needs
+to say for that is its `Timing` facet.
 """

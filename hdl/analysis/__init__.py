@@ -1,4 +1,4 @@
-"""What can be told of an elaborated circuit without running it: ranges of values, bits that matter, bits that agree.
-
-Nothing here changes a circuit or counts what it costs; findings are proofs, never samples.
+"""What is known of an elaborated circuit without simulating it: ranges and intervals of values, data flow, which bits
+matter, which are equal, gates.  It reads MyHDL's generators and changes nothing; what a part makes of it is in
+`hdl.costs`.
 """

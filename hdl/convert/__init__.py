@@ -1,5 +1,3 @@
-"""From elaborated blocks to Verilog: the gate that refuses what MyHDL would convert wrongly, modules, netlists, images.
-
-The same block gives the same text.  What a circuit computes, and tools that simulate or synthesise the text, stand
-elsewhere.
+"""MyHDL blocks to Verilog text that means the same: lint of what MyHDL converts wrongly, netlists of instances, memory
+images, and the programs that read Verilog.  No circuit of the design lives here.
 """

@@ -1,4 +1,3 @@
-"""What a circuit costs: its contents, blocks of a part, look-up tables and slowest paths, and synthesis beside them.
-
-Every number is read off the circuit or its Verilog: no formula for a layer may come in here.
+"""What a circuit costs: contents counted off its data flow and packed into a part, synthesis and timing to compare
+with.  There are no formulas beside the circuits; who chooses between circuits is `placement`.
 """

@@ -1,4 +1,3 @@
-"""Streams through a memory outside: FIFOs, rings and replays on an AXI4 port, and how ports share it.
-
-Which data lie there is decided elsewhere; models of the memory itself belong to `hdl.simulate`.
+"""Streams through DRAM: an AXI4 port and the units that keep a stream's tensors behind it.  A memory for simulations is
+in `hdl.simulate.models`; which stream goes to DRAM is decided in planning.
 """

@@ -1,4 +1,5 @@
-"""What elaborating a MyHDL block takes: changes to MyHDL, syntax trees worked out once, many circuits in processes.
+"""MyHDL as this project needs it: elaboration many times as fast, in several processes, and the ports of a block.
 
-Nothing here knows what a circuit is for or what is read off it.
+What depends on MyHDL's internals lives here and in `hdl.convert`, checked against the one version that is pinned.
+Circuits do not.
 """

@@ -1,1 +1,3 @@
-"""Pieces that multiply-accumulate engines share: row store, window walk, weight buffer, adder trees, rounding."""
+"""Circuits that layers are built of, and the numbers of those that golden model and circuit share.  An engine knows the
+streams it is given and no layer; what several kinds of layers use is here, what one uses is in its file.
+"""

@@ -1,5 +1,7 @@
-"""The layers: one class for each thing that a node of a training graph can be, and what all of them promise.
+"""Every node of a training graph, one file a layer: parameters, shapes, cycles, meaning, backward rule, circuit,
+examples.
 
-A layer says its shapes, cycles, golden model, reference, backward rule and circuit (docs/adding-a-layer.md).  It knows
-no other node, no device and no file; what several layers' circuits share stands in `hdl.engine`.
+The root has what a layer is (`base`, and its facets `shape`, `meaning`, `timing`, `storage`) and what layers share; a
+layer stands in the room of its kind, and the registry finds it there.  A layer knows no other device, pass or file, and
+other layers only for its backward nodes.
 """

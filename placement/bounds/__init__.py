@@ -1,4 +1,1 @@
-"""Cycles a frame below which no placement exists: one relaxation a file, refuted exactly, in integers.
-
-A placement is looked for only to see that a relaxation can't be refuted; no bound rests on one that was found or not.
-"""
+"""Proven bounds on T: each drops constraints and refutes the rest exactly, in integers.  Only INFEASIBLE refutes."""

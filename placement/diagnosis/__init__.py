@@ -1,4 +1,1 @@
-"""Plans and infeasible problems in words and numbers: what binds, which constraints are at fault, what is the cure.
-
-It explains what the solvers found and improves nothing.
-"""
+"""Why: what binds a plan, and the smallest set of constraints at fault where there is none."""

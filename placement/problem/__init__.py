@@ -1,4 +1,3 @@
-"""What is asked and what is answered: instances, cluster files, plans and their judge, options, the deadline.
-
-All of it is plain data with checks, and knows no solver: the validator recomputes a plan from the instance alone.
+"""The problem and its answers as plain data: instances, clusters, plans, options, deadlines, and the validator that
+recomputes every constraint from a plan alone.  Nothing here searches.
 """

@@ -1,5 +1,3 @@
-"""Arithmetic of engines as circuits: lanes, exact sums and their one rounding, products with constants, slow operations
-that take a few bits a cycle.
-
-Each equals an integer function bit for bit; no layer, tensor or memory of weights is known here.
+"""Arithmetic on lanes: products, rounding, saturation, tables, serial division and roots.  Each keeps its numbers
+between registers as docs/timing.md asks.  No memories of tensors, no order of elements.
 """

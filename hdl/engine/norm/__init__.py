@@ -1,4 +1,1 @@
-"""Online normalisation as circuits, forward and backward, and the integer arithmetic that both rest on.
-
-The layers' ports, golden models and backward rules stand in `hdl.layers.norm`.
-"""
+"""Online normalisation: the numbers of its statistics, shared with the golden model, and its data paths."""

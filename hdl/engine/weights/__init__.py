@@ -1,4 +1,3 @@
-"""Weights on their way: two versions on chip, streams of a version, gradients rounded, and the update.
-
-Which version a frame uses is the version rule of `hdl.layers.versions`; what multiplies by them is `window`'s.
+"""Weights on their way: double buffers, streams of them, the update, and the rounding of gradients.  The order in which
+weights stream is `hdl.tensor.Tile`'s.
 """

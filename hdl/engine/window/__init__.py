@@ -1,5 +1,3 @@
-"""Engines whose kernel slides over a map: the walk that orders their work, the rows they keep, and their circuits.
-
-The walk's geometry serves the cycle counts and the circuits alike.  Layers' parameters, golden models and foldings
-stand in `hdl.layers`.
+"""Engines that slide a window over a map: the walk through it, rows kept, products and sums; dense, channelwise,
+pooling, and their gradients.  Which walk a layer takes is the layer's.
 """

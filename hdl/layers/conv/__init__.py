@@ -1,5 +1,3 @@
-"""Layers that multiply by weights under a kernel: convolution, depthwise convolution and matrix product, each with its
-error and gradient engine.
-
-Their circuits stand in `hdl.engine.window`.
+"""Layers with a kernel of weights: dense and depthwise convolution, and the matrix product as one of 1x1; forward,
+error and gradient engines.
 """

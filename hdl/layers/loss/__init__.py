@@ -1,4 +1,1 @@
-"""Losses: where an error begins.
-
-Their circuits stand in `hdl.engine.loss`.
-"""
+"""Layers where the error begins."""

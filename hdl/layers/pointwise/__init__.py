@@ -1,4 +1,1 @@
-"""Layers that take a map element by element, a beat at a time, and keep at most a mask for the way back.
-
-What reads a neighbour of an element belongs to another room.
-"""
+"""Layers that take each element by itself: activations, dropout, biases, sums."""

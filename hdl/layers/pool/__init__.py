@@ -1,4 +1,1 @@
-"""Layers that make one element of many without weights, and give its error back to them.
-
-Their circuits with a kernel stand in `hdl.engine.window`.
-"""
+"""Layers that make one element of several of a channel, without weights."""

@@ -1,4 +1,3 @@
-"""What stands around a device in simulation: hosts, networks, memories.
-
-They convert to Verilog as circuits do, but are built into no device.
+"""What stands around a design in a simulation: hosts, the network between FPGAs, DRAM.  Circuits too, but none that is
+delivered.
 """
