@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from myhdl import Signal, intbv
 
+from hdl.signals import Bit, Bits
+
 
 class Stream:
     """``valid``, ``ready`` and a ``payload`` of ``width`` bits.  As a port ``x`` it becomes ``x_valid`` …"""
@@ -23,9 +25,9 @@ class Stream:
     def __init__(self, width: int) -> None:
         if width < 1:
             raise ValueError(f"a stream payload needs at least 1 bit, not {width}")
-        self.valid = Signal(bool(0))
-        self.ready = Signal(bool(0))
-        self.payload = Signal(intbv(0)[width:])
+        self.valid: Bit = Signal(bool(0))
+        self.ready: Bit = Signal(bool(0))
+        self.payload: Bits = Signal(intbv(0)[width:])
 
     @property
     def width(self) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 from myhdl import always, block
 
 from hdl.errors import ContractViolation
+from hdl.signals import Bit, Clock
+from hdl.stream import Stream
 
 
 class StreamChecker:
@@ -40,7 +42,7 @@ class StreamChecker:
 
 
 @block
-def monitor(clk: Any, rst: Any, stream: Any, name: str) -> Any:
+def monitor(clk: Clock, rst: Bit, stream: Stream, name: str) -> Any:
     """A `StreamChecker` on ``stream`` in a MyHDL simulation; not convertible."""
     checker = StreamChecker(name)
     cycle = [0]

@@ -9,6 +9,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Clock
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe, same_width, wire
 
@@ -44,7 +45,7 @@ def queue_latency(depth: int) -> int:
 
 
 @block
-def queue(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> Any:
+def queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Any:
     """A FIFO that holds exactly ``depth`` beats and passes one a cycle.
 
     Cost: 0, nothing; 1, payload + 1 flip-flops; 2 to 4, depth × payload flip-flops and a few for control; more,
@@ -64,7 +65,7 @@ def queue(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> Any:
 
 
 @block
-def register_queue(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> Any:
+def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Any:
     """A shift register whose lowest slot is the output; see `queue`."""
     width = same_width("register_queue", x, y)
     slots = [Signal(intbv(0)[width:]) for _ in range(depth)]
@@ -113,8 +114,8 @@ def register_queue(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> A
 
 @block
 def memory_queue(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     y: Stream,
     *,

@@ -7,6 +7,7 @@ from typing import Any
 
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
+from hdl.signals import Bit, Clock
 from hdl.stream import Stream
 from hdl.streams.pipes import same_width, wire
 
@@ -17,7 +18,7 @@ def _flat(signals: Sequence[Any]) -> Any:
 
 
 @block
-def fork(clk: Any, rst: Any, x: Stream, ys: list[Stream]) -> Any:
+def fork(clk: Clock, rst: Bit, x: Stream, ys: list[Stream]) -> Any:
     """Gives each beat of ``x`` to every ``ys``, to each as soon as it is ready (eager).
 
     Cost: one flip-flop an output.  Latency: 0.  ``x.ready`` is combinational in every ``ys[i].ready``: put a
@@ -68,7 +69,7 @@ def _fork_output(x: Stream, y: Stream, done: Any, index: int) -> Any:
 
 
 @block
-def join(clk: Any, rst: Any, xs: list[Stream], y: Stream) -> Any:
+def join(clk: Clock, rst: Bit, xs: list[Stream], y: Stream) -> Any:
     """One beat of each ``xs`` makes one beat of ``y``: their payloads side by side, ``xs[0]`` in the low bits.
 
     Cost: no flip-flops.  Latency: 0.  Each ``ready`` is combinational in ``y.ready`` and the *other* valids.

@@ -6,12 +6,13 @@ from typing import Any
 
 from myhdl import Signal, always, always_comb, block
 
+from hdl.signals import Bit, Clock
 from hdl.stream import Stream
 from hdl.streams.pipes import Policy, pipe, same_width
 
 
 @block
-def merge(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream) -> Any:
+def merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Any:
     """Two streams into one; where both have beats they take turns.
 
     Cost: 2 payload + 3 flip-flops and two multiplexers a payload bit.  Latency: 1 cycle.  No ready depends on

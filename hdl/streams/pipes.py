@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 
 
@@ -33,8 +33,13 @@ def same_width(what: str, x: Stream, y: Stream) -> int:
 
 
 @block
-def wire(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
-    """Connects ``x`` to ``y``.  Cost: none.  Latency: 0."""
+def wire(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
+    """Connects ``x`` to ``y``.  Cost: none.  Latency: 0.
+
+    Ports:
+        x: in, stream of any width.
+        y: out, stream as wide as ``x``, in the same cycle.
+    """
     same_width("wire", x, y)
 
     @always_comb
@@ -47,10 +52,14 @@ def wire(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
 
 
 @block
-def m2s_pipe(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
+def m2s_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
     """Registers valid and payload; ready passes through one gate.
 
     Cost: payload + 1 flip-flops.  Latency: 1 cycle.  Holds 1 beat, one beat a cycle.
+
+    Ports:
+        x: in, stream of any width; its ready is combinational in that of ``y``.
+        y: out, stream as wide as ``x``, 1 cycle later; valid and payload from registers.
     """
     width = same_width("m2s_pipe", x, y)
     valid = Signal(bool(0))
@@ -79,10 +88,14 @@ def m2s_pipe(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
 
 
 @block
-def s2m_pipe(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
+def s2m_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
     """Registers ready (a skid buffer): a beat that comes while ``y`` stalls is kept aside.
 
     Cost: payload + 1 flip-flops and a 2:1 multiplexer a payload bit.  Latency: 0 cycles, 1 after a stall.
+
+    Ports:
+        x: in, stream of any width; its ready from a register.
+        y: out, stream as wide as ``x``; valid and payload combinational in those of ``x``.
     """
     width = same_width("s2m_pipe", x, y)
     full = Signal(bool(0))
@@ -109,10 +122,14 @@ def s2m_pipe(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
 
 
 @block
-def half_pipe(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
+def half_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
     """Registers valid, payload and ready at half the rate: ready is low while the stage holds a beat.
 
     Cost: payload + 1 flip-flops.  Latency: 1 cycle.  One beat every two cycles.
+
+    Ports:
+        x: in, stream of any width; its ready from a register.
+        y: out, stream as wide as ``x``, 1 cycle later; valid and payload from registers.
     """
     width = same_width("half_pipe", x, y)
     valid = Signal(bool(0))
@@ -139,11 +156,15 @@ def half_pipe(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
 
 
 @block
-def pipe(clk: Any, rst: Any, x: Stream, y: Stream, *, policy: Policy = Policy.FULL) -> Any:
+def pipe(clk: Clock, rst: Bit, x: Stream, y: Stream, *, policy: Policy = Policy.FULL) -> Instances:
     """A stage of the named policy.
 
     FULL is `s2m_pipe` then `m2s_pipe`: all outputs come from registers.  Cost: 2 payload + 2 flip-flops and a
     multiplexer a payload bit.  Latency: 1 cycle.  Holds 2 beats, one beat a cycle.
+
+    Ports:
+        x: in, stream of any width.
+        y: out, stream as wide as ``x``; latency as the policy says.
     """
     if policy is Policy.FULL:
         middle = Stream(x.width)

@@ -7,6 +7,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block
 
 from hdl.memory import several_blocks
+from hdl.signals import Bit, Clock
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe, wire
 
@@ -17,7 +18,7 @@ def output_register_latency(depth: int) -> int:
 
 
 @block
-def output_register(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> Any:
+def output_register(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Any:
     """What leaves a memory of ``depth`` words, through an `m2s_pipe` if it is chosen between blocks, else as it is.
 
     A read then ends at this register: the blocks' words, the row that was read, a multiplexer.  Cost and latency: those
@@ -27,7 +28,7 @@ def output_register(clk: Any, rst: Any, x: Stream, y: Stream, *, depth: int) -> 
 
 
 @block
-def read_stream(clk: Any, rst: Any, wanted: Any, fetch: Any, word: Any, y: Stream) -> Any:
+def read_stream(clk: Clock, rst: Bit, wanted: Any, fetch: Any, word: Any, y: Stream) -> Any:
     """Words of a memory, read one ahead; its output is the buffer.
 
     Cost: a flip-flop.  Latency: 1, one beat a cycle.  ``y`` goes through an `output_register`.

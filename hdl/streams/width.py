@@ -9,6 +9,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
+from hdl.signals import Bit, Clock
 from hdl.stream import Stream
 from hdl.streams.pipes import s2m_pipe, wire
 
@@ -48,7 +49,7 @@ def _elements(x: Stream, y: Stream, element_bits: int, frame: int) -> tuple[int,
 
 
 @block
-def width_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Any:
+def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Any:
     """Elements of ``element_bits`` bits in order, a beat of ``x`` holding a, one of ``y`` holding b of them.
 
     With ``flush_every`` = E elements a frame, a frame is ⌈E/a⌉ beats of ``x`` and ⌈E/b⌉ of ``y``: the last beat of
@@ -75,7 +76,7 @@ def width_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int
 
 
 @block
-def bordering_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int) -> Any:
+def bordering_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int) -> Any:
     """`width_adapter` between two modules: ``x.ready`` does not depend on ``y.ready`` in the same cycle.
 
     Cost and latency: as there, and an `s2m_pipe` on the side with the narrower beats."""
@@ -93,7 +94,7 @@ def bordering_adapter(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits:
 
 
 @block
-def _frame_end(clk: Any, rst: Any, fire: Any, last: Any, *, beats: int) -> Any:
+def _frame_end(clk: Clock, rst: Bit, fire: Any, last: Any, *, beats: int) -> Any:
     """``last`` is high with every ``beats``-th ``fire``; never for 0."""
     if beats <= 1:
         each = beats == 1
@@ -124,7 +125,7 @@ def _frame_end(clk: Any, rst: Any, fire: Any, last: Any, *, beats: int) -> Any:
 
 
 @block
-def _pack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int) -> Any:
+def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int) -> Any:
     """``ratio`` beats side by side; ``beats`` a frame, 0 for no end."""
     width = x.width
     top = ratio - 1
@@ -175,7 +176,7 @@ def _pack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int) -
 
 
 @block
-def _unpack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Any:
+def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Any:
     """``ratio`` beats out of one; of every ``beats``-th (0: none) only the first ``last_beats``."""
     width = y.width
     wide = x.width
@@ -216,7 +217,7 @@ def _unpack(clk: Any, rst: Any, x: Stream, y: Stream, *, ratio: int, beats: int,
 
 
 @block
-def _gearbox(clk: Any, rst: Any, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Any:
+def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Any:
     """A shift register with a moving insertion point; all above the fill level is zero."""
     group = math.gcd(a, b, frame) if frame else math.gcd(a, b)
     # bits of a group, and everything below in groups
