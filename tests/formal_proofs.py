@@ -24,11 +24,11 @@ from typing import Any
 
 from myhdl import Signal
 
-from hdl.link import Egress, Ingress, LinkFormat, credit_batch
+from hdl.convert.verilog import convert, run_tool
+from hdl.link.units import Egress, Ingress, LinkFormat, credit_batch
 from hdl.stream import Stream
 from hdl.streams import Policy, fork, join, pipe, queue, queue_latency, width_adapter
 from hdl.unit import Unit
-from hdl.verilog import convert, run_tool
 
 HARNESSES = Path(__file__).with_name("formal")
 FAULTS = HARNESSES / "faults.toml"
