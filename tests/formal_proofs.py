@@ -24,8 +24,11 @@ from typing import Any
 
 from myhdl import Signal
 
-from hdl.convert.verilog import convert, run_tool
-from hdl.link.units import Egress, Ingress, LinkFormat, credit_batch
+from hdl.convert.tools import run_tool
+from hdl.convert.verilog import convert
+from hdl.link.egress import Egress
+from hdl.link.format import LinkFormat, credit_batch
+from hdl.link.ingress import Ingress
 from hdl.stream import Stream
 from hdl.streams import Policy, fork, join, pipe, queue, queue_latency, width_adapter
 from hdl.unit import Unit
