@@ -33,3 +33,10 @@ class Stream:
     def width(self) -> int:
         """Payload width in bits."""
         return len(self.payload)
+
+
+def bits_of(lane: int, width: int, start: int = 0) -> slice:
+    """The bits of a lane, ``width`` each, in a vector whose lane 0 begins at bit ``start``, for reading and writing:
+    ``y.payload.next[bits_of(lane, 8)] = x.payload[bits_of(lane, 8)]``; see `hdl.elaboration.lane_slices`."""
+    low = start + lane * width
+    return slice(low + width, low)

@@ -1,18 +1,20 @@
 """The patches of MyHDL change its speed and its slices, nothing else."""
 
 import ast
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
 import myhdl
 import pytest
-from myhdl import Signal, _bin, always, always_comb, block, concat, enum, intbv
+from myhdl import Signal, Simulation, _bin, always, always_comb, block, concat, delay, enum, instance, intbv
 from myhdl._resolverefs import _AttrRefTransformer
 
 from hdl.convert.verilog import convert
 from hdl.elaboration import patches as elaboration
 from hdl.errors import ConversionError, ToolError
 from hdl.memory import simple_dual_port
+from hdl.stream import bits_of
 
 BITS = 8
 
@@ -84,6 +86,60 @@ CASES = {
     "dot product of 7": (dot_product, 7, lambda: Signal(intbv(0, min=-(1 << 20), max=1 << 20))),
     "memory": (wrapped_memory, 1, lambda: Signal(intbv(0)[8:])),
 }
+
+
+def lanes_swapped(sliced: bool) -> Any:
+    """Four lanes of five bits behind a header of three, which come out in the opposite order."""
+
+    @block
+    def swapped(x: Any, y: Any) -> Any:
+        width, start = 5, 3
+
+        if sliced:
+
+            @always_comb
+            def out() -> None:
+                y.next[start:] = x[start:]
+                for lane in range(4):
+                    y.next[bits_of(3 - lane, width, start)] = x[bits_of(lane, width, start)]
+        else:
+
+            @always_comb
+            def out() -> None:
+                y.next[start:] = x[start:]
+                for lane in range(4):
+                    y.next[start + (3 - lane) * width + width : start + (3 - lane) * width] = x[
+                        start + lane * width + width : start + lane * width
+                    ]
+
+        return out
+
+    return swapped
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_bits_of_a_lane_are_the_slice_that_they_mean(fast: bool) -> None:
+    def text(sliced: bool) -> str:
+        x, y = (Signal(intbv(0)[23:]) for _ in range(2))
+        return convert(lanes_swapped(sliced)(x, y), "dut").text
+
+    with contextlib.nullcontext() if fast else elaboration.without_speed_patches():
+        assert text(True) == text(False)
+        assert "[(3 + (lane * 5)) +: 5]" in text(True)
+
+
+def test_the_bits_of_a_lane_are_read_and_written_in_python() -> None:
+    x, y = Signal(intbv(0b11111_00001_01010_11000_101)[23:]), Signal(intbv(0)[23:])
+    found = []
+    inside = lanes_swapped(True)(x, y)
+
+    @instance
+    def look() -> Any:
+        yield delay(1)
+        found.append(int(y))
+
+    Simulation(inside, look).run(2, quiet=True)
+    assert found == [0b11000_01010_00001_11111_101]
 
 
 @pytest.mark.parametrize("case", CASES)

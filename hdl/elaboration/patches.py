@@ -13,6 +13,7 @@ Meaning:
 
 * a slice whose bounds move with a variable but differ by a constant, ``x[i*16+16:i*16]``, is emitted as an
   indexed part select ``x[(i*16) +: 16]``; MyHDL emits ``x[(i*16)+16-1:(i*16)]``, which Verilog forbids;
+* ``x[bits_of(lane, width)]`` is the slice that it means (`hdl.elaboration.lane_slices`);
 * the sensitivity list of a combinational process is in the order of its names; MyHDL has them in the order of a set of
   texts, which differs from process to process;
 * every block remembers the instances made while it was elaborated (`created_instances`), so that
@@ -50,6 +51,7 @@ from myhdl.conversion import _analyze, _toVerilog
 from myhdl.conversion._misc import _context
 
 from hdl.elaboration.generator_trees import Resolved, init_instance, is_signal_list, resolved
+from hdl.elaboration.lane_slices import LaneSlices
 from hdl.errors import ToolError
 
 MYHDL_VERSION = "0.11.52"
@@ -111,7 +113,7 @@ def without_speed_patches() -> Iterator[None]:
     _block.inspect = _instance.inspect = _SlowInspect()
     for module in _AST_USERS:
         if hasattr(module, "_makeAST"):
-            module._makeAST = _originals["make_ast"]
+            module._makeAST = _slow_ast
     try:
         yield
     finally:
@@ -197,7 +199,12 @@ def _make_ast(function: Callable[..., Any]) -> Any:
     lines, first = inspect.getsourcelines(function)
     tree: Any = ast.parse(textwrap.dedent("".join(lines)))
     tree.sourcefile, tree.lineoffset = inspect.getsourcefile(function), first - 1
-    return tree
+    return LaneSlices().visit(tree)
+
+
+def _slow_ast(function: Callable[..., Any]) -> Any:
+    """As MyHDL makes it, lanes sliced."""
+    return LaneSlices().visit(_originals["make_ast"](function))
 
 
 def _init_instance(self: Any, genfunc: Any, callinfo: Any) -> None:

@@ -12,6 +12,7 @@ from hdl.engine.arithmetic.tables import GATE_BITS, signal_for
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
 from hdl.random_bits import ROUNDING_BITS, ROUNDS, WORD, round_keys
+from hdl.stream import bits_of
 from hdl.tensor import Tile
 
 # cycles of `hash32_pipeline`, counted in cycles with ``enable``
@@ -62,8 +63,8 @@ def hash32_whitening(index: Any, step: Any, word_x: int, word_y: int, x: Any, y:
     @always_comb
     def whiten() -> None:
         for lane in range(lanes):
-            x.next[lane * 32 + 32 : lane * 32] = index[lane * 32 + 32 : lane * 32] ^ intbv(word_x)[32:]
-            y.next[lane * 32 + 32 : lane * 32] = step ^ intbv(word_y)[32:]
+            x.next[bits_of(lane, 32)] = index[bits_of(lane, 32)] ^ intbv(word_x)[32:]
+            y.next[bits_of(lane, 32)] = step ^ intbv(word_y)[32:]
 
     return whiten
 
@@ -80,12 +81,12 @@ def hash32_round(clk: Any, enable: Any, x: Any, y: Any, word: int, x_next: Any, 
         total = modbv(0)[32:]
         if enable:
             for lane in range(lanes):
-                old_x[:] = x[lane * 32 + 32 : lane * 32]
-                old_y[:] = y[lane * 32 + 32 : lane * 32]
+                old_x[:] = x[bits_of(lane, 32)]
+                old_y[:] = y[bits_of(lane, 32)]
                 total[:] = concat(old_x[8:], old_x[32:8]) + old_y
                 total[:] = total ^ intbv(word)[32:]
-                x_next.next[lane * 32 + 32 : lane * 32] = total
-                y_next.next[lane * 32 + 32 : lane * 32] = concat(old_y[29:], old_y[32:29]) ^ total
+                x_next.next[bits_of(lane, 32)] = total
+                y_next.next[bits_of(lane, 32)] = concat(old_y[29:], old_y[32:29]) ^ total
 
     return one_round
 
@@ -99,7 +100,7 @@ def gather_lanes(lanes: Any, vector: Any) -> Any:
     @always_comb
     def gather() -> None:
         for lane in range(count):
-            vector.next[lane * width + width : lane * width] = lanes[lane]
+            vector.next[bits_of(lane, width)] = lanes[lane]
 
     return gather
 
@@ -139,7 +140,7 @@ def round_stochastically(
             code = intbv(0, min=-total, max=total)
             if enable:
                 for lane in range(lanes):
-                    code[:] = codes[lane * width + width : lane * width].signed()
+                    code[:] = codes[bits_of(lane, width)].signed()
                     sums[lane].next = code << grow
 
     else:
@@ -150,7 +151,7 @@ def round_stochastically(
             noise = intbv(0, min=-total, max=total)
             if enable:
                 for lane in range(lanes):
-                    code[:] = codes[lane * width + width : lane * width].signed()
+                    code[:] = codes[bits_of(lane, width)].signed()
                     noise[:] = random[lane * 16 + 16 : lane * 16 + spare]
                     noise[:] = noise << noise_shift
                     sums[lane].next = code + noise
@@ -165,13 +166,13 @@ def round_stochastically(
                 over[:] = number[kept : out_width - sign]
                 if number[kept - 1]:
                     if sign == 1 and over == (1 << (kept - out_width + sign)) - 1:
-                        result.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
+                        result.next[bits_of(lane, out_width)] = number[out_width:]
                     else:
-                        result.next[lane * out_width + out_width : lane * out_width] = intbv(low)[out_width:]
+                        result.next[bits_of(lane, out_width)] = intbv(low)[out_width:]
                 elif over == 0:
-                    result.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
+                    result.next[bits_of(lane, out_width)] = number[out_width:]
                 else:
-                    result.next[lane * out_width + out_width : lane * out_width] = intbv(high)[out_width:]
+                    result.next[bits_of(lane, out_width)] = intbv(high)[out_width:]
 
     return add, saturate
 

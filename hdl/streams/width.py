@@ -10,7 +10,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
 from hdl.signals import Bit, Clock
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams.pipes import s2m_pipe, wire
 
 
@@ -155,7 +155,7 @@ def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int)
                 word.next = 0
             for i in range(ratio):
                 if place == i:
-                    word.next[i * width + width : i * width] = x.payload
+                    word.next[bits_of(i, width)] = x.payload
 
     @always(clk.posedge)
     def step() -> None:

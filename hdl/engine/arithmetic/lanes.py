@@ -8,6 +8,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR, WIDEST_OF_PAIR, signed_signal
 from hdl.engine.arithmetic.scalar import Scalar
+from hdl.stream import bits_of
 
 # cycles of a product by a constant: of codes that fit a multiplier, and of any others
 PRODUCT_LATENCY, WIDE_PRODUCT_LATENCY = 1, 2
@@ -30,14 +31,14 @@ def split_lanes(clk: Any, vector: Any, lanes: Any, *, width: int, signed: bool =
         @always(clk.posedge)
         def split() -> None:
             for lane in range(count):
-                lanes[lane].next = vector[base + lane * width + width : base + lane * width].signed()
+                lanes[lane].next = vector[bits_of(lane, width, base)].signed()
 
         return split
 
     @always(clk.posedge)
     def widen() -> None:
         for lane in range(count):
-            lanes[lane].next = vector[base + lane * width + width : base + lane * width]
+            lanes[lane].next = vector[bits_of(lane, width, base)]
 
     return widen
 
@@ -50,7 +51,7 @@ def part_lanes(vector: Any, lanes: Any, *, width: int) -> Any:
     @always_comb
     def part() -> None:
         for lane in range(count):
-            lanes[lane].next = vector[lane * width + width : lane * width].signed()
+            lanes[lane].next = vector[bits_of(lane, width)].signed()
 
     return part
 
@@ -63,7 +64,7 @@ def join_lanes(lanes: Any, vector: Any) -> Any:
     @always_comb
     def join() -> None:
         for lane in range(count):
-            vector.next[lane * width + width : lane * width] = lanes[lane][width:]
+            vector.next[bits_of(lane, width)] = lanes[lane][width:]
 
     return join
 

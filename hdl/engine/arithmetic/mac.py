@@ -8,6 +8,7 @@ from typing import Any
 from myhdl import Signal, always, block, intbv
 
 from hdl.fixed import Fixed
+from hdl.stream import bits_of
 
 # bits of the widest signed factor that one multiplier takes
 WIDEST_FACTOR = 27
@@ -77,14 +78,14 @@ def weight_lanes(clk: Any, word: Any, lanes: Any, *, fixed: Fixed) -> Any:
         @always(clk.posedge)
         def split() -> None:
             for lane in range(count):
-                lanes[lane].next = word[lane * width + width : lane * width].signed()
+                lanes[lane].next = word[bits_of(lane, width)].signed()
 
         return split
 
     @always(clk.posedge)
     def widen() -> None:
         for lane in range(count):
-            lanes[lane].next = word[lane * width + width : lane * width]
+            lanes[lane].next = word[bits_of(lane, width)]
 
     return widen
 
@@ -108,7 +109,7 @@ def operand_lanes(clk: Any, words: Any, inside: Any, lanes: Any, *, fixed: Fixed
                 if inside[tap]:
                     mask[:] = intbv(ones)[width:]
                 for lane in range(count):
-                    word[:] = words[tap][lane * width + width : lane * width]
+                    word[:] = words[tap][bits_of(lane, width)]
                     word[:] = word & mask
                     lanes[tap * count + lane].next = word.signed()
 
@@ -123,7 +124,7 @@ def operand_lanes(clk: Any, words: Any, inside: Any, lanes: Any, *, fixed: Fixed
             if inside[tap]:
                 mask[:] = intbv(ones)[width:]
             for lane in range(count):
-                word[:] = words[tap][lane * width + width : lane * width]
+                word[:] = words[tap][bits_of(lane, width)]
                 lanes[tap * count + lane].next = word & mask
 
     return widen

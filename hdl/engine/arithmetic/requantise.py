@@ -7,6 +7,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.fixed import Fixed
+from hdl.stream import bits_of
 
 # cycles from an operation's sums to the rounded result
 ACCUMULATE_LATENCY = 1
@@ -51,17 +52,17 @@ def saturate_codes(numbers: Any, codes: Any, *, lanes: int, target: Fixed) -> An
         number = intbv(0)[width:]
         over = intbv(0)[width - out_width + sign :]
         for lane in range(lanes):
-            number[:] = numbers[lane * width + width : lane * width]
+            number[:] = numbers[bits_of(lane, width)]
             over[:] = number[width : out_width - sign]
             if number[width - 1]:
                 if sign == 1 and over == all_ones:
-                    codes.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
+                    codes.next[bits_of(lane, out_width)] = number[out_width:]
                 else:
-                    codes.next[lane * out_width + out_width : lane * out_width] = intbv(low)[out_width:]
+                    codes.next[bits_of(lane, out_width)] = intbv(low)[out_width:]
             elif over == 0:
-                codes.next[lane * out_width + out_width : lane * out_width] = number[out_width:]
+                codes.next[bits_of(lane, out_width)] = number[out_width:]
             else:
-                codes.next[lane * out_width + out_width : lane * out_width] = intbv(high)[out_width:]
+                codes.next[bits_of(lane, out_width)] = intbv(high)[out_width:]
 
     return saturate
 
@@ -92,7 +93,7 @@ def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: 
             for lane in range(lanes):
                 code[:] = totals[lane]
                 code[:] = code << grow
-                rounded.next[lane * kept + kept : lane * kept] = code[bits:]
+                rounded.next[bits_of(lane, kept)] = code[bits:]
 
     else:
 
@@ -104,7 +105,7 @@ def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: 
             for lane in range(lanes):
                 code[:] = totals[lane]
                 code[:] = code + add
-                rounded.next[lane * kept + kept : lane * kept] = code[bits:cut]
+                rounded.next[bits_of(lane, kept)] = code[bits:cut]
 
     @always(clk.posedge)
     def store() -> None:

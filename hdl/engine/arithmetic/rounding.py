@@ -11,7 +11,7 @@ from myhdl import always_comb, block, intbv
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.requantise import rounded_bits, saturate_codes
 from hdl.fixed import Fixed
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe, wire
 
 
@@ -51,9 +51,9 @@ def round_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, shift:
         def compute() -> None:
             code = intbv(0, min=-bound, max=bound)
             for lane in range(lanes):
-                code[:] = x.payload[lane * width + width : lane * width].signed()
+                code[:] = x.payload[bits_of(lane, width)].signed()
                 code[:] = code << grow
-                computed.payload.next[lane * kept + kept : lane * kept] = code[bits:]
+                computed.payload.next[bits_of(lane, kept)] = code[bits:]
 
     else:
 
@@ -63,9 +63,9 @@ def round_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, shift:
             add = intbv(0, min=-bound, max=bound)
             add[:] = intbv(half)[half_width:]
             for lane in range(lanes):
-                code[:] = x.payload[lane * width + width : lane * width].signed()
+                code[:] = x.payload[bits_of(lane, width)].signed()
                 code[:] = code + add
-                computed.payload.next[lane * kept + kept : lane * kept] = code[bits:cut]
+                computed.payload.next[bits_of(lane, kept)] = code[bits:cut]
 
     @always_comb
     def handshake() -> None:
@@ -108,12 +108,12 @@ def sum_stream(
         left = intbv(0, min=-bound, max=bound)
         right = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            left[:] = both.payload[lane * a_width + a_width : lane * a_width].signed()
-            right[:] = both.payload[b_start + lane * b_width + b_width : b_start + lane * b_width].signed()
+            left[:] = both.payload[bits_of(lane, a_width)].signed()
+            right[:] = both.payload[bits_of(lane, b_width, b_start)].signed()
             left[:] = left << a_shift
             right[:] = right << b_shift
             left[:] = left + right
-            computed.payload.next[lane * width + width : lane * width] = left[width:]
+            computed.payload.next[bits_of(lane, width)] = left[width:]
 
     @always_comb
     def handshake() -> None:
@@ -146,9 +146,9 @@ def scale_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, factor
     def compute() -> None:
         code = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            code[:] = x.payload[lane * width + width : lane * width].signed()
+            code[:] = x.payload[bits_of(lane, width)].signed()
             code[:] = code * factor
-            computed.payload.next[lane * y_width + y_width : lane * y_width] = code[y_width:]
+            computed.payload.next[bits_of(lane, y_width)] = code[y_width:]
 
     @always_comb
     def handshake() -> None:
@@ -177,19 +177,19 @@ def scale_wide_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, f
             high[:] = x.payload[lane * width + width : lane * width + cut].signed()
             low[:] = low * factor
             high[:] = high * factor
-            products.payload.next[lane * y_width + y_width : lane * y_width] = low[y_width:]
-            products.payload.next[start + lane * y_width + y_width : start + lane * y_width] = high[y_width:]
+            products.payload.next[bits_of(lane, y_width)] = low[y_width:]
+            products.payload.next[bits_of(lane, y_width, start)] = high[y_width:]
 
     @always_comb
     def add() -> None:
         low = intbv(0, min=-bound, max=bound)
         high = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            low[:] = held.payload[lane * y_width + y_width : lane * y_width].signed()
-            high[:] = held.payload[start + lane * y_width + y_width : start + lane * y_width].signed()
+            low[:] = held.payload[bits_of(lane, y_width)].signed()
+            high[:] = held.payload[bits_of(lane, y_width, start)].signed()
             high[:] = high << cut
             low[:] = low + high
-            computed.payload.next[lane * y_width + y_width : lane * y_width] = low[y_width:]
+            computed.payload.next[bits_of(lane, y_width)] = low[y_width:]
 
     @always_comb
     def take() -> None:

@@ -45,7 +45,7 @@ from hdl.engine.weights.buffer import weight_buffer
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.recipe import Recipe
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import queue, width_adapter
 from hdl.tensor import Tile
 
@@ -778,6 +778,6 @@ def gradient_out(
     def take() -> None:
         reserve.next = fire and last
         for lane in range(lanes):
-            random.next[lane * 16 + 16 : lane * 16] = words[lane * 32 + 32 : lane * 32 + 16]
+            random.next[bits_of(lane, 16)] = words[lane * 32 + 32 : lane * 32 + 16]
 
     return steps, take

@@ -19,6 +19,7 @@ from hdl.engine.arithmetic.lanes import (
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.norm.numbers import RECIPROCAL_BITS, Mean
 from hdl.memory import address_width, simple_dual_port
+from hdl.stream import bits_of
 
 # cycles of `mean_lanes`
 MEAN_LATENCY = 1 + WIDE_SCALE_LATENCY
@@ -244,7 +245,7 @@ def memory_sums(
         write.next = valid
         if valid:
             for lane in range(lanes):
-                old[:] = word[lane * bits + bits : lane * bits].signed()
+                old[:] = word[bits_of(lane, bits)].signed()
                 if fresh:
                     totals[lane].next = values[lane]
                 else:

@@ -10,7 +10,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.random_bits import WORD
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
 
@@ -70,7 +70,7 @@ def gradient_rounding(
     @always_comb
     def high_halves() -> None:
         for lane in range(lanes):
-            random.next[lane * 16 + 16 : lane * 16] = hashed[lane * 32 + 32 : lane * 32 + 16]
+            random.next[bits_of(lane, 16)] = hashed[lane * 32 + 32 : lane * 32 + 16]
 
     @always_comb
     def out() -> None:

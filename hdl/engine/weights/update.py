@@ -28,7 +28,7 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
 
@@ -168,8 +168,8 @@ def part_state(state: Any, masters: Any, momenta: Any, *, shape: UpdateShape) ->
     @always_comb
     def part() -> None:
         for lane in range(lanes):
-            masters.next[lane * low + low : lane * low] = state[lane * both + low : lane * both]
-            momenta.next[lane * high + high : lane * high] = state[lane * both + both : lane * both + low]
+            masters.next[bits_of(lane, low)] = state[lane * both + low : lane * both]
+            momenta.next[bits_of(lane, high)] = state[lane * both + both : lane * both + low]
 
     return part
 
@@ -183,8 +183,8 @@ def join_state(masters: Any, momenta: Any, state: Any, *, shape: UpdateShape) ->
     @always_comb
     def join() -> None:
         for lane in range(lanes):
-            state.next[lane * both + low : lane * both] = masters[lane * low + low : lane * low]
-            state.next[lane * both + both : lane * both + low] = momenta[lane * high + high : lane * high]
+            state.next[lane * both + low : lane * both] = masters[bits_of(lane, low)]
+            state.next[lane * both + both : lane * both + low] = momenta[bits_of(lane, high)]
 
     return join
 
@@ -278,8 +278,8 @@ def random_halves(clk: Any, rst: Any, fire: Any, high: Any, low: Any, *, shape: 
     @always_comb
     def halve() -> None:
         for lane in range(lanes):
-            high.next[lane * 16 + 16 : lane * 16] = late[lane * 32 + 32 : lane * 32 + 16]
-            low_now.next[lane * 16 + 16 : lane * 16] = late[lane * 32 + 16 : lane * 32]
+            high.next[bits_of(lane, 16)] = late[lane * 32 + 32 : lane * 32 + 16]
+            low_now.next[bits_of(lane, 16)] = late[lane * 32 + 16 : lane * 32]
 
     keep = always_on(clk, enable)
     return indices, pipeline, wait, wait_low, count_batches, halve, keep

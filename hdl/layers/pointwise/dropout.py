@@ -26,7 +26,7 @@ from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor
 
@@ -248,9 +248,9 @@ def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: 
             mask[:] = 0
             if both.payload[start + lane]:
                 mask[:] = intbv(ones)[width:]
-            code[:] = both.payload[lane * width + width : lane * width]
+            code[:] = both.payload[bits_of(lane, width)]
             code[:] = code & mask
-            selected.payload.next[lane * width + width : lane * width] = code
+            selected.payload.next[bits_of(lane, width)] = code
 
     @always_comb
     def handshake() -> None:
@@ -283,7 +283,7 @@ def mask_stream(clk: Any, rst: Any, mask: Stream, *, lanes: int, elements: int, 
         element = intbv(0)[WORD:]
         for lane in range(lanes):
             element[:] = first + lane
-            index.next[lane * 32 + 32 : lane * 32] = element
+            index.next[bits_of(lane, 32)] = element
 
     @always_comb
     def out() -> None:

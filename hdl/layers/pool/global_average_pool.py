@@ -23,7 +23,7 @@ from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width, simple_dual_port
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -315,9 +315,9 @@ def sum_pixels(
     def add() -> None:
         lane_sum = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            lane_sum[:] = operands[1][lane * width + width : lane * width].signed()
-            lane_sum[:] = lane_sum + old[lane * sum_bits + sum_bits : lane * sum_bits].signed()
-            total.next[lane * sum_bits + sum_bits : lane * sum_bits] = lane_sum[sum_bits:]
+            lane_sum[:] = operands[1][bits_of(lane, width)].signed()
+            lane_sum[:] = lane_sum + old[bits_of(lane, sum_bits)].signed()
+            total.next[bits_of(lane, sum_bits)] = lane_sum[sum_bits:]
 
     @always(clk.posedge)
     def leave() -> None:
