@@ -31,6 +31,7 @@ def main() -> None:
 
 def _steps(out: Path) -> tuple[float, float, float]:
     from dagtrain.flow import emit_step, import_step, place_step
+    from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.workspace import Workspace
     from dagtrain.progress import Silent
 
@@ -38,7 +39,7 @@ def _steps(out: Path) -> tuple[float, float, float]:
     model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
     return (
         _timed(lambda: import_step.run(space, model, silent)),
-        _timed(lambda: place_step.run(space, place_step.PlaceOptions(devices=EXAMPLE / "cluster.toml"), silent)),
+        _timed(lambda: place_step.run(space, PlaceOptions(devices=EXAMPLE / "cluster.toml"), silent)),
         _timed(lambda: emit_step.run(space, emit_step.EmitOptions(), silent)),
     )
 

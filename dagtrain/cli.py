@@ -33,6 +33,7 @@ from dagtrain.flow import (
     timing_step,
     train_step,
 )
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import load_summary
 from dagtrain.flow.workspace import Workspace
@@ -297,7 +298,7 @@ def place(
 
     Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
     are found."""
-    options = place_step.PlaceOptions(
+    options = PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split,
@@ -423,7 +424,7 @@ def run(
 ) -> None:
     """All steps: import, place, emit, cosim, train, report."""
     importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data, splits=tuple(split or ()))
-    placing = place_step.PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
+    placing = PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
     simulating = cosim_step.CosimOptions(
         batches=batches, stall=stall, latency_cycles=latency, seed=seed, efficiency=efficiency
     )

@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from dagtrain import cli
 from dagtrain.flow import place_step
-from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, Workspace, file_digests, stamp_fingerprint
 from hdl.costs.estimate import Circuit
 from hdl.costs.resources import Resources

@@ -16,7 +16,8 @@ from dagtrain.emission.memory import DramUse, MemoryModel
 from dagtrain.flow import cosim_step, emit_step, import_step, place_step
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.place_options import PlaceOptions
+from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import base_layer
@@ -43,7 +44,7 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     space = Workspace(tmp_path_factory.mktemp("digits"))
     model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
     import_step.run(space, model, Silent())
-    place_step.run(space, place_step.PlaceOptions(devices=EXAMPLE / "cluster.toml"), Silent())
+    place_step.run(space, PlaceOptions(devices=EXAMPLE / "cluster.toml"), Silent())
     emit_step.run(space, emit_step.EmitOptions(), Silent())
     return space
 

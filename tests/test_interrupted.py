@@ -84,14 +84,14 @@ def test_before_the_first_placement_there_is_nothing_to_keep(
 # what is interrupted -> the function that does it, at which call, and whether a plan is on disk by then
 MOMENTS: dict[str, tuple[tuple[Any, str], int, bool]] = {
     "pricing the first placement found": ((Realiser, "fixed"), 1, False),
-    "writing the first plan": ((place_step, "_write"), 1, False),
+    "writing the first plan": ((place_step, "write_placed"), 1, False),
     "elaborating for a later level": ((Prices, "_elaborate"), 1, True),
     "pricing a later level": ((Prices, "_elaborate"), 2, True),
     "a later search": ((Descent, "report"), 2, True),
     "the bound of a later search": ((Descent, "find_bound"), 1, True),
     "pricing a later placement": ((Realiser, "fixed"), 1, True),
     "trying parts": ((Splitter, "_more_parts"), 1, True),
-    "writing the last plan": ((place_step, "_write"), 1, True),
+    "writing the last plan": ((place_step, "write_placed"), 1, True),
 }
 
 

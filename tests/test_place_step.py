@@ -17,7 +17,8 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import estimate_step, place_step, sweep_step
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.flow.place_options import PlaceOptions
+from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Pace, chosen_graph, plan_choices, plan_pace
@@ -206,14 +207,14 @@ def test_a_sweep_leaves_further_devices_empty_where_that_trains_faster(tmp_path:
         **two, "devices": 3, "used_devices": 3, "throughput_fps": 800.0, "steady_fps": 1500.0, "bound_fps": 1500.0,
         "dsp": 12, "dsp_capacity": 12,
     }  # fmt: skip
-    options = place_step.PlaceOptions(devices=tmp_path)
+    options = PlaceOptions(devices=tmp_path)
     kept = sweep_step._no_slower(three, [none, two], options)
     assert kept == {**two, "devices": 3, "bound_fps": 1500.0, "dsp_capacity": 12}
     assert "3 devices, 1 of them empty: 900 frames/s in training, 1,000 inside a batch" in sweep_step._line(kept)
     assert sweep_step._no_slower(two, [none], options) is two
     assert sweep_step._no_slower(none, [], options) is none
     # a pin that the plan of two cannot keep
-    pinned = place_step.PlaceOptions(devices=tmp_path, pins=("conv=third",))
+    pinned = PlaceOptions(devices=tmp_path, pins=("conv=third",))
     assert sweep_step._no_slower(three, [none, two], pinned) is three
 
 

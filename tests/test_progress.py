@@ -12,7 +12,7 @@ from rich.progress import Task
 
 from dagtrain.cli import BarProgress
 from dagtrain.flow import place_step
-from dagtrain.flow.place_step import PlaceOptions
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.planning.prices import Prices
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dagtrain.files import write_text
-from dagtrain.flow.place_step import load_plan
+from dagtrain.flow.placed import load_plan
 from dagtrain.flow.report_step import gather
 from dagtrain.passes.fold import fold_graph
 from dagtrain.rates import rate_text, training_text

@@ -15,7 +15,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import place_step
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_step import load_placed_graph, load_plan
+from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dagtrain.flow.cosim_step import _batches
-from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.planning.rate import plan_time
 from dagtrain.rates import rate_text, training_text
 from tests.flow_support import CLUSTER, Case, new_case, quick_costs

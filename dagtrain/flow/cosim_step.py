@@ -23,7 +23,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import COMMAND, library
-from dagtrain.flow.place_step import load_placed_graph, load_plan
+from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json

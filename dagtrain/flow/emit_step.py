@@ -13,7 +13,7 @@ from dagtrain.emission.manifest import COMMAND as COMMAND
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, used_modules, write_cluster
 from dagtrain.files import write_text
-from dagtrain.flow.place_step import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json

@@ -12,7 +12,7 @@ from typing import Any
 
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library
-from dagtrain.flow.place_step import graph_of, load_current_graph, load_plan
+from dagtrain.flow.placed import graph_of, load_current_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.graph.ir import Graph, Node

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dagtrain.files import write_text
-from dagtrain.flow.place_step import COMMAND, PlaceOptions, load_searched, search_options
+from dagtrain.flow.place_options import PlaceOptions, search_options
+from dagtrain.flow.placed import COMMAND, load_searched
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.place_step import load_placed_graph, load_plan
+from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import COMMANDS, Workspace, read_json
 from dagtrain.graph.summary import summarise

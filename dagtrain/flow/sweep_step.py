@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.place_step import (
-    COMMAND,
-    PlaceOptions,
-    load_placed_graph,
-    parse_pins,
-    read_options_cluster,
-    search_options,
-)
+from dagtrain.flow.place_options import PlaceOptions, parse_pins, read_options_cluster, search_options
+from dagtrain.flow.placed import COMMAND, load_placed_graph
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.graph.ir import Graph

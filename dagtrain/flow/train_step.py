@@ -10,7 +10,7 @@ from typing import Any
 
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import data_digest
-from dagtrain.flow.place_step import graph_of, load_current_graph
+from dagtrain.flow.placed import graph_of, load_current_graph
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.executor import Executor

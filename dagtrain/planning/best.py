@@ -29,7 +29,7 @@ class Best:
 
     @property
     def cycles_per_frame(self) -> Fraction | int | None:
-        """The same inside a batch."""
+        """The same inside a batch; of another plan only those of training are known, which are no fewer."""
         return self.planned.plan.cycles_per_frame if self.planned is not None else self.known_cycles
 
     @property

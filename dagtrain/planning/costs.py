@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.choices import Choice
 from dagtrain.planning.link_costs import LinkCosts
 from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
-from dagtrain.schedule.schedule import schedule
+from dagtrain.schedule.schedule import Schedule, schedule
 from hdl.costs.estimate import Circuit, Contents, Wanted
 from hdl.costs.resources import Resources, Usage, fit
 from hdl.dram.axi import AxiMerge
@@ -79,6 +79,13 @@ class LevelCosts:
     free: bool = True
     # cycles a frame that each node is folded for, if not all for ``cycles``
     folds: Mapping[str, int] | None = None
+    # what follows from all these, worked out once: the folded graph with the tiles of its weights, its links, when
+    # frames flow on each edge, and beats of the FIFO there
+    tiles: Mapping[str, Tile] = field(init=False)
+    folded: Graph = field(init=False)
+    links: LinkCosts = field(init=False)
+    flows: Schedule = field(init=False)
+    depths: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises `FoldingError` when the level is too fast for a layer."""

@@ -1,0 +1,113 @@
+"""What the user of `dagtrain place` said: checked, and turned into a cluster, a search and pins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import base_layer
+from hdl.errors import DagtrainError
+from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
+from placement.search.search import SearchOptions, Solver
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """What the user said."""
+
+    devices: Path
+    # "layer=device"
+    pins: tuple[str, ...] = ()
+    # "a,b": layers or nodes that stand on one device
+    same_device: tuple[str, ...] = ()
+    # devices to leave empty
+    exclude: tuple[str, ...] = ()
+    # "dsp=0.9": the share of a resource that a plan may fill on every board, instead of the cluster file's
+    caps: tuple[str, ...] = ()
+    # slowest acceptable throughput, frames a second
+    least_fps: float | None = None
+    # share of the bound at which to stop
+    gap: float = 0.0
+    time_limit_seconds: float | None = None
+    # of `placement.problem.settings.Solver`
+    solver: str = "fast"
+    seed: int = 1
+    # whether layers may be made in parts
+    split: bool = True
+
+
+def read_options_cluster(options: PlaceOptions) -> Cluster:
+    """The cluster with the caps of the command line.  Raises `DagtrainError` naming all that is wrong."""
+    problems: list[str] = []
+    shares: dict[str, Decimal] = {}
+    for cap in options.caps:
+        resource, _, text = cap.partition("=")
+        try:
+            share = Decimal(text)
+        except InvalidOperation:
+            share = Decimal("NaN")
+        if resource not in CAPPED:
+            problems.append(f"--cap {cap}: no resource {resource!r}; one of {', '.join(CAPPED)}")
+        elif not (share.is_finite() and 0 < share <= 1):
+            problems.append(f"--cap {cap}: {text!r} is no share above 0 and at most 1; write e.g. {resource}=0.9")
+        elif shares.setdefault(resource, share) != share:
+            problems.append(f"--cap {cap}: {resource} is already capped at {shares[resource]}; give it once")
+    if problems:
+        raise DagtrainError("; ".join(problems))
+    return with_caps(read_cluster(options.devices), shares)
+
+
+def search_options(options: PlaceOptions) -> SearchOptions:
+    """The search that the user wants.  Raises `DagtrainError`."""
+    solvers = [solver.value for solver in Solver]
+    if options.solver not in solvers:
+        raise DagtrainError(f"--solver {options.solver}: no such solver; one of {', '.join(solvers)}")
+    groups = tuple(tuple(name.strip() for name in group.split(",")) for group in options.same_device)
+    alone = [group for group, names in zip(options.same_device, groups, strict=True) if len(names) < 2]
+    if alone:
+        raise DagtrainError(f"--same-device {', '.join(alone)}: name two layers at least, as a,b")
+    return SearchOptions(
+        seed=options.seed,
+        least_fps=options.least_fps,
+        gap=options.gap,
+        time_limit_seconds=options.time_limit_seconds,
+        same_device=groups,
+        exclude=options.exclude,
+        solver=Solver(options.solver),
+    )
+
+
+def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:
+    """Raises `DagtrainError` where words of the network are narrower than what may have to cross it."""
+    bits = {f"{node.name}.{port.name}": port.tensor.fixed.width for node in graph.nodes for port in node.layer.sources}
+    widest = max(bits, key=lambda name: bits[name])
+    if len(cluster.devices) > 1 and cluster.link_word_bits < bits[widest]:
+        fitting = -(-bits[widest] // 8) * 8
+        raise DagtrainError(
+            f"{file}: cluster.link_word_bits = {cluster.link_word_bits}: elements of {widest} have {bits[widest]} "
+            f"bits, and a word carries whole elements; write at least {fitting}, or leave it out"
+        )
+
+
+def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[str, str]:
+    """Node -> device, from ``layer=device``: a layer's name stands for all nodes that serve it."""
+    problems: list[str] = []
+    found: dict[str, str] = {}
+    devices = {device.name for device in cluster.devices}
+    for pin in pins:
+        layer, _, device = pin.partition("=")
+        nodes = [node.name for node in graph.nodes if layer in (node.name, base_layer(node.name))]
+        if not device:
+            problems.append(f"--pin {pin} is not of the form layer=device")
+        elif device not in devices:
+            problems.append(f"--pin {pin}: no device {device}; the cluster has {', '.join(sorted(devices))}")
+        elif not nodes:
+            problems.append(f"--pin {pin}: no layer {layer}; `dagtrain show` lists them")
+        for node in nodes:
+            if found.setdefault(node, device) != device:
+                problems.append(f"--pin {pin}: {node} is already pinned to {found[node]}")
+    if problems:
+        raise DagtrainError("; ".join(problems))
+    return found

@@ -1,0 +1,157 @@
+"""What `dagtrain place` leaves, for the steps that rest on it and for itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dagtrain.emission.links import NETWORK_CYCLES
+from dagtrain.files import write_text
+from dagtrain.flow.import_step import IMPORT_COMMAND, load_training_graph, parts_from_json, parts_to_json
+from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, read_json
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.planning.choices import folded_graph, plan_pace
+from dagtrain.planning.results import Planned, Searched, Start
+from dagtrain.planning.splitting import SplitPlan
+from dagtrain.rates import rate_text
+from dagtrain.schedule.schedule import needed_staleness, schedule
+from hdl.errors import DagtrainError
+from placement.problem.cluster import Cluster, read_cluster
+from placement.problem.instance import instance_from_json, instance_to_json
+from placement.problem.plan import Plan, plan_from_json
+from placement.problem.validate import violations
+
+COMMAND = COMMANDS["place"]
+# the graph with layers in parts
+GRAPH = "graph.json"
+# the plan, and the instance that it speaks of
+PLAN, INSTANCE = "plan.json", "instance.json"
+# files of the search that found the plan
+SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json"
+
+
+def load_plan(workspace: Workspace) -> Plan:
+    """The plan that `place` left."""
+    path = workspace.require("place", COMMAND) / "plan.json"
+    try:
+        return plan_from_json(path.read_text())
+    except OSError as error:
+        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
+    except (DagtrainError, UnicodeDecodeError) as error:
+        raise MissingStep(f"{path} is damaged ({error}); run `{COMMAND}` again") from error
+
+
+def load_searched(workspace: Workspace) -> Searched:
+    """The search that found the plan: many levels, ports and memories as estimates."""
+    folder = workspace.require("place", COMMAND)
+    meta = read_json(folder / "place.json", COMMAND)
+    try:
+        plan = plan_from_json((folder / SEARCHED_PLAN).read_text())
+        instance = instance_from_json((folder / SEARCHED_INSTANCE).read_text())
+    except OSError as error:
+        raise MissingStep(f"{error.filename} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
+    except (DagtrainError, UnicodeDecodeError) as error:
+        raise MissingStep(f"{folder} is damaged ({error}); run `{COMMAND}` again") from error
+    return Searched(plan, instance, tuple(meta["levels"]), meta["finished"])
+
+
+def load_plan_cluster(workspace: Workspace) -> Cluster:
+    """The cluster that the plan is for."""
+    return read_cluster(workspace.require("place", COMMAND) / "cluster.toml")
+
+
+def load_placed_graph(workspace: Workspace) -> Graph:
+    """The training graph that the plan is for: the imported one, or one with layers in parts that `place` left."""
+    if not workspace.holds("place"):
+        workspace.require("import", IMPORT_COMMAND)
+    own = workspace.require("place", COMMAND) / GRAPH
+    return load_graph(own) if own.is_file() else load_training_graph(workspace)
+
+
+def load_folded_graph(workspace: Workspace) -> Graph:
+    """The placed graph as the plan builds it: every layer as wide as its circuit is."""
+    return folded_graph(load_placed_graph(workspace), load_plan(workspace))
+
+
+def load_current_graph(workspace: Workspace) -> Graph:
+    """The training graph of the plan if there is one that holds, else the imported one."""
+    return load_placed_graph(workspace) if workspace.holds("place") else load_training_graph(workspace)
+
+
+def graph_of(workspace: Workspace) -> dict[str, str]:
+    """The steps that `load_current_graph` rests on, with their fingerprints."""
+    own = workspace.holds("place") and (workspace.folder("place") / GRAPH).is_file()
+    return {step: workspace.fingerprint(step) for step in (("import", "place") if own else ("import",))}
+
+
+def load_start(workspace: Workspace) -> Start | None:
+    """The unfinished search on disk; None if it cannot be read."""
+    folder = workspace.folder("place")
+    try:
+        meta = read_json(folder / "place.json", COMMAND)
+        searched, plan = (plan_from_json((folder / name).read_text()) for name in (SEARCHED_PLAN, PLAN))
+        searched_on, instance = (
+            instance_from_json((folder / name).read_text()) for name in (SEARCHED_INSTANCE, INSTANCE)
+        )
+        if violations(instance, plan):
+            return None
+        levels = tuple(meta["levels"])
+        planned = Planned(plan, instance, Searched(searched, searched_on, levels, finished=False))
+        return Start(searched, levels, parts_from_json(meta["splits"]), planned)
+    except (OSError, UnicodeDecodeError, DagtrainError):
+        return None
+
+
+def write_placed(folder: Path, found: SplitPlan, imported: Graph, devices: Path, notes: Mapping[str, Any]) -> None:
+    """The files of a plan: its own graph too where that is not the imported one; ``devices``: the cluster file."""
+    if found.graph is not imported:
+        save_graph(found.graph, folder / GRAPH)
+    planned, searched = found.planned, found.planned.searched
+    assert searched is not None
+    write_text(folder / PLAN, planned.plan.to_json())
+    write_text(folder / INSTANCE, instance_to_json(planned.instance))
+    write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
+    write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
+    shutil.copyfile(devices, folder / "cluster.toml")
+    meta = {**_meta(found, planned, searched), "splits": parts_to_json(found.parts), **notes}
+    write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
+
+
+def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, object]:
+    graph = found.graph
+    staleness = _needed_staleness(graph, planned.plan)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "needed_staleness": staleness,
+        "warnings": [*found.warnings, *_warnings(graph, planned.plan, staleness)],
+        "levels": list(searched.levels),
+        "finished": searched.finished,
+    }
+
+
+def _needed_staleness(graph: Graph, plan: Plan) -> int:
+    placed = {item.item: item.device for item in plan.items}
+    folded = folded_graph(graph, plan)
+    delays = {
+        edge: NETWORK_CYCLES
+        for edge, producer, _source, consumer, _sink in folded.edges
+        if placed[producer.name] != placed[consumer.name]
+    }
+    return needed_staleness(folded, schedule(folded, plan_pace(plan).interval, delays), delays)
+
+
+def _warnings(graph: Graph, plan: Plan, needed: int) -> list[str]:
+    """What a user should know about the plan beside its numbers."""
+    recipe = graph.recipe
+    if recipe.staleness >= needed:
+        return []
+    lost = 1 - plan.throughput_fps / plan.steady_fps
+    return [
+        f"warning: the placed pipeline is {needed} frames deep, the recipe's staleness is {recipe.staleness}: each "
+        f"batch of {recipe.batch} waits for its weights, and training gets {lost:.0%} less than the "
+        f"{rate_text(plan.steady_fps)} frames/s inside a batch; raise the recipe's staleness or batch"
+    ]
