@@ -15,6 +15,7 @@ from hdl.elaboration.ports import port_signals
 from hdl.fixed import IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
+from hdl.layers.capabilities import Batched
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
 from hdl.simulate.drivers import Bench
@@ -58,7 +59,7 @@ class CaseDesign(Design):
 
 def frames_a_batch(layer: Layer) -> int:
     """Frames a batch of the test."""
-    recipe: Recipe | None = getattr(layer, "recipe", None)
+    recipe: Recipe | None = layer.recipe if isinstance(layer, Batched) else None
     return recipe.batch if recipe else FRAMES
 
 

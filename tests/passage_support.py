@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import Batched
 from hdl.layers.passage import LONG_AGO, Flow, Passage, marks
 from hdl.simulate import Run
 from hdl.tensor import Kind, Port
@@ -58,7 +59,7 @@ def _flow(port: Port, run: Run, tensor: int) -> Flow:
 
 def _weights(layer: Layer, run: Run, frame: int) -> float:
     """When the last weight of the frame's version came; version 0 is there."""
-    recipe = getattr(layer, "recipe", None)
+    recipe = layer.recipe if isinstance(layer, Batched) else None
     if not recipe or not reads_frames(layer) or not recipe.version(frame):
         return LONG_AGO
     ports = [port for port in layer.sinks if port.tensor.kind is Kind.WEIGHT]

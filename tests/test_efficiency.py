@@ -11,7 +11,7 @@ import pytest
 
 from dagtrain.cosim import efficiency
 from dagtrain.cosim.compare import ClusterRun
-from dagtrain.cosim.efficiency import is_engine, measure, measure_graph, waits_for, write_efficiency
+from dagtrain.cosim.efficiency import measure, measure_graph, runs_alone, waits_for, write_efficiency
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import cosim_step
@@ -80,7 +80,7 @@ def test_cycles_beyond_the_declared_ones_are_told() -> None:
 def test_every_engine_of_a_graph_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, library = small_net(), ModuleLibrary()
     found = measure_graph(graph, library, Silent(), tmp_path / "cache")
-    engines = [node.name for node in graph.nodes if is_engine(node.layer)]
+    engines = [node.name for node in graph.nodes if runs_alone(node.layer)]
     assert [one.node for one in found] == engines
     assert {name.split(".")[-1] for name in engines} >= {"gradient", "error"}
     declared = {name: graph.by_name[name].layer.cycles_per_frame for name in engines}
@@ -126,7 +126,7 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
     assert found is not None
     contents = gather(case.workspace)
     folded = fold_graph(contents.graph, contents.folds, contents.parts)
-    assert [engine["node"] for engine in found] == [node.name for node in folded.nodes if is_engine(node.layer)]
+    assert [engine["node"] for engine in found] == [node.name for node in folded.nodes if runs_alone(node.layer)]
     assert {engine["cycles_per_frame"] - folded.by_name[engine["node"]].layer.cycles_per_frame for engine in found} == {
         1
     }

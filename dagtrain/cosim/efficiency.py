@@ -32,6 +32,7 @@ from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
+from hdl.layers.capabilities import is_engine
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
@@ -72,9 +73,9 @@ class _EngineDesign(Design):
         return self.module or super().convert()
 
 
-def is_engine(layer: Layer) -> bool:
+def runs_alone(layer: Layer) -> bool:
     """Whether a layer multiplies tile by tile, with weights or sums in the device, so that it can run alone."""
-    return bool(hasattr(layer, "tile") and layer.macs and layer.multipliers) and not (layer.rings or layer.replayed)
+    return is_engine(layer) and not (layer.rings or layer.replayed)
 
 
 class EngineMeasurements:
@@ -92,7 +93,7 @@ class EngineMeasurements:
     def __init__(
         self, graph: Graph, library: ModuleLibrary, delivered: Delivered | None = None, cache: Path | None = None
     ) -> None:
-        engines = [node for node in graph.nodes if is_engine(node.layer)]
+        engines = [node for node in graph.nodes if runs_alone(node.layer)]
         self._nodes = [node for node in engines if _frames(node.layer) >= _least_frames(node.layer)]
         self._folder = cache or cache_folder() / "efficiency"
         layers = {repr(node.layer): node.layer for node in self._nodes}

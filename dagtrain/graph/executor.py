@@ -6,7 +6,6 @@ same bits as any timing of the hardware (see `hdl.layers.base`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from dagtrain.graph.ir import Graph, GraphError, Node, is_delayed
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import without_staleness
 from hdl.layers.meaning import Meaning, State
 from hdl.tensor import Kind, Port
 
@@ -144,7 +144,7 @@ class Executor:
             for action in reversed(self._actions):
                 if not action.node.layer.sources or any(edge in needed for _, edge in action.outputs):
                     needed.update(edge for _, edge in action.inputs)
-                    found.append((action, _without_staleness(action.node.layer)))
+                    found.append((action, without_staleness(action.node.layer)))
             self._evaluated = found[::-1]
         return self._evaluated
 
@@ -193,15 +193,6 @@ class Executor:
         if problems:
             raise GraphError(f"graph {self.graph.name} can't run: " + "; ".join(problems))
         return arrays
-
-
-def _without_staleness(layer: Layer) -> Layer:
-    """The layer, computing all frames of a batch with the newest weights."""
-    recipe = getattr(layer, "recipe", None)
-    if recipe is None:
-        return layer
-    changed: Any = dataclasses.replace(layer, recipe=dataclasses.replace(recipe, staleness=0))  # type: ignore[type-var]
-    return changed  # type: ignore[no-any-return]
 
 
 def _plan(graph: Graph) -> tuple[_Action, ...]:

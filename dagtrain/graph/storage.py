@@ -21,6 +21,7 @@ from dagtrain.files import write_bytes, write_text
 from dagtrain.graph.ir import Graph, Node
 from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import Batched
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 
@@ -92,7 +93,7 @@ def layer_from_json(item: Mapping[str, Any], where: str) -> Layer:
 
 def _node_to_json(node: Node, recipe: Recipe) -> dict[str, Any]:
     item = layer_to_json(node.layer)
-    if getattr(node.layer, "recipe", None) == recipe:
+    if isinstance(node.layer, Batched) and node.layer.recipe == recipe:
         del item["settings"]["recipe"]
     return {
         "name": node.name,

@@ -6,14 +6,13 @@ backward nodes on a `hdl.layers.meaning.Tape`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
 from dagtrain.passes.formats import propagate_formats
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import with_random_bits_of
 from hdl.layers.pointwise.add import Add
 from hdl.layers.wiring.update import Update
 from hdl.random_bits import stable_id
@@ -187,10 +186,7 @@ def _update(layer: Layer, sink: str, recipe: Recipe, key: str) -> Update:
 
 def _with_own_random_bits(node: Node) -> Node:
     """The node with a `tensor_id` of its own, if its layer draws random bits."""
-    if not hasattr(node.layer, "tensor_id"):
-        return node
-    layer: Any = dataclasses.replace(node.layer, tensor_id=stable_id(node.name))  # type: ignore[type-var]
-    return replace(node, layer=layer)
+    return replace(node, layer=with_random_bits_of(node.layer, stable_id(node.name)))
 
 
 def _is_loss(node: Node) -> bool:

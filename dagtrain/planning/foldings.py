@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,7 @@ from dagtrain.planning.prices import PricedLevel, Prices
 from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import with_random_bits_of
 from hdl.layers.folding import divisors
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
@@ -194,7 +195,7 @@ class Foldings:
 
 def _like(layer: Layer) -> Layer:
     """The layer without what tells its random bits from others'."""
-    return replace(layer, tensor_id=0) if hasattr(layer, "tensor_id") else layer  # type: ignore[type-var]
+    return with_random_bits_of(layer, 0)
 
 
 def _homes(layer: Layer) -> dict[Home, Layer]:

@@ -9,6 +9,7 @@ from typing import Any
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import Summary
 from dagtrain.passes.fold import fold_graph
+from hdl.layers.capabilities import is_engine
 from hdl.parts.part import Part
 from placement.problem.plan import DeviceUse, Plan
 
@@ -184,7 +185,7 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
     found = []
     for node in fold_graph(contents.graph, contents.folds, contents.parts).nodes:
         layer = node.layer
-        if not (hasattr(layer, "tile") and layer.macs and layer.multipliers):
+        if not is_engine(layer):
             continue
         record = measured.get(node.name)
         found.append(

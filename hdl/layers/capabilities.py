@@ -1,0 +1,59 @@
+"""What some layers have and others not, by which a pass asks for them: `isinstance(layer, Randomised)`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol, runtime_checkable
+
+from hdl.layers.base import Layer
+from hdl.recipe import Recipe
+from hdl.tensor import Tile
+
+
+@runtime_checkable
+class Tiled(Protocol):
+    """Works on weights tile by tile; shares the tile with all engines of the same weight."""
+
+    @property
+    def tile(self) -> Tile:
+        """The weights of a cycle."""
+
+
+@runtime_checkable
+class Randomised(Protocol):
+    """Draws random bits, told from those of other layers by a number."""
+
+    @property
+    def tensor_id(self) -> int:
+        """Of the tensor that is rounded, or dropped from; 32 bits."""
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """Knows batches: counts frames, or follows the versions of weights."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The training recipe."""
+
+
+def is_engine(layer: Layer) -> bool:
+    """Whether a layer multiplies tile by tile."""
+    return isinstance(layer, Tiled) and bool(layer.macs and layer.multipliers)
+
+
+def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
+    """The layer with the random bits of this number, if it draws any."""
+    return _changed(layer, tensor_id=tensor_id) if isinstance(layer, Randomised) else layer
+
+
+def without_staleness(layer: Layer) -> Layer:
+    """The layer, computing all frames of a batch with the newest weights."""
+    return (
+        _changed(layer, recipe=dataclasses.replace(layer.recipe, staleness=0)) if isinstance(layer, Batched) else layer
+    )
+
+
+def _changed(layer: Layer, **fields: Any) -> Layer:
+    found: Layer = dataclasses.replace(layer, **fields)  # type: ignore[type-var]
+    return found
