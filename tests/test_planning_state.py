@@ -1,0 +1,165 @@
+"""What changes while a plan is made has one owner each, the best plan, the time, the bound of all foldings, and asking
+where a search would go on changes nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import pytest
+
+from dagtrain.planning.any_bound import AnyBound
+from dagtrain.planning.best import Best
+from dagtrain.planning.levels import between, slower
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.results import Planned
+from dagtrain.planning.timetable import FIRST_SHARE, HOLDING_MARGIN, Timetable, spending
+from dagtrain.progress import Silent
+from placement.problem.deadline import Deadline, Ended
+from placement.problem.plan import Bound
+from placement.search.search import SearchOptions
+from tests.flow_support import Clock, QuickEstimator
+from tests.test_relays import residual, small_cluster
+
+
+def planner() -> Planner:
+    estimator: Any = QuickEstimator()
+    return Planner(residual(1), small_cluster(2, 40), estimator, SearchOptions(seed=1), {}, Silent())
+
+
+@cache
+def planned() -> Planned:
+    return planner().run()
+
+
+def at(cycles: int, item: str | None = None) -> Planned:
+    """The plan, as if it trained a frame in so many cycles; with ``item``, as if of another graph."""
+    plan = planned().plan
+    items = plan.items if item is None else tuple(replace(placed, item=item + placed.item) for placed in plan.items)
+    return replace(planned(), plan=replace(plan, batch_cycles=cycles * plan.batch_frames, items=items))
+
+
+# ---- the best plan
+
+
+def test_only_faster_plans_that_are_fast_enough_are_told() -> None:
+    told: list[Planned] = []
+    best = Best(fast_enough=lambda plan: plan.training_cycles <= 200, keep=told.append)
+    for cycles in (300, 200, 250, 200, 100):
+        best.take(at(cycles))
+    assert told == [at(200), at(100)]
+    assert best.planned == at(100)
+    assert best.training_cycles == 100
+
+
+def test_a_slower_plan_of_the_same_graph_leaves_its_bounds_and_its_search() -> None:
+    best = Best()
+    best.take(at(100))
+    further = at(150)
+    assert further.searched is not None
+    further = replace(further, searched=replace(further.searched, levels=(1, 2, 3)))
+    best.take(further)
+    assert best.planned is not None
+    assert best.planned.plan.training_cycles == 100
+    assert best.planned.searched == further.searched
+    best.take(replace(at(150, "relayed_"), searched=None))
+    assert best.planned.searched == further.searched
+
+
+def test_another_plan_of_the_network_counts_as_one_but_is_not_taken() -> None:
+    best = Best(known_cycles=Fraction(7, 2))
+    assert best.there_is_one
+    assert best.planned is None
+    assert best.training_cycles == Fraction(7, 2)
+    assert not Best().there_is_one
+    assert Best().training_cycles is None
+
+
+# ---- the time
+
+
+def test_time_is_left_for_pricing_and_the_deadline_is_back_after_closing() -> None:
+    clock = Clock()
+    time = Timetable(Deadline(100, clock))
+    assert time.looking.seconds_left == 100
+    with time.holding():
+        clock.now += 10
+    with time.holding():
+        clock.now += 5
+    assert time.holding_seconds == 10
+    assert time.looking.seconds_left == 85 - HOLDING_MARGIN * 10
+    assert time.looking_first.seconds_left == FIRST_SHARE * time.looking.seconds_left
+    whole = time.deadline
+    whole.interrupt()
+    assert time.looking.over
+    with suppress(Ended), time.closing() as closing:
+        assert time.deadline is closing
+        assert not closing.over
+        closing.interrupt()
+        closing.check()
+    assert whole.interrupted
+    assert time.deadline is whole
+
+
+def test_seconds_are_noted_also_where_work_is_ended() -> None:
+    clock, spent = Clock(), Timetable().spent
+    deadline = Deadline(None, clock)
+    for _ in range(2):
+        with suppress(Ended), spending(spent, "circuits", deadline):
+            clock.now += 3
+            raise Ended("over")
+    assert spent == {"circuits": 6}
+
+
+# ---- the bound of all foldings
+
+
+def test_the_bound_is_proven_once_and_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plan, proven, warnings = planner(), planned().plan, list[int](), list[str]()
+
+    def prove(*_: object) -> Bound:
+        proven.append(plan.cycles_per_frame)
+        return Bound(plan.cycles_per_frame, "foldings")
+
+    foldings = made.searcher.any_bound.foldings
+    monkeypatch.setattr(type(foldings), "bound", prove)
+    bound = AnyBound(foldings, made.problem.search)
+    assert proven == []
+    for _ in range(2):
+        assert bound.of(plan, Deadline(), warnings.append).any_bound_cycles_per_frame == plan.cycles_per_frame
+    assert (proven, warnings) == ([plan.cycles_per_frame], [])
+    below = replace(plan, cycles_per_frame=plan.cycles_per_frame - 1)
+    for _ in range(2):
+        assert bound.of(below, Deadline(), warnings.append).any_bound_cycles_per_frame < below.cycles_per_frame
+    assert len(proven) == len(warnings) == 1
+    shared = made.searcher.without(["d1"], Best())
+    assert shared.any_bound is made.searcher.any_bound
+    assert shared.prices is made.searcher.prices
+
+
+# ---- where a search would go on
+
+
+def test_asking_whether_a_graph_promises_more_changes_no_plan() -> None:
+    than, asked = planned().searched, planner()
+    assert than is not None
+    slow = replace(than, plan=replace(than.plan, cycles_per_frame=10 * than.plan.cycles_per_frame))
+    known = planned().plan.training_cycles
+    assert asked.promising(than, {}, known) is None, "the same graph is no faster"
+    found = asked.promising(slow, {}, known)
+    assert found is not None
+    assert found.planned is None
+    assert asked.run().plan.to_json() == planned().plan.to_json()
+
+
+# ---- levels
+
+
+def test_levels_lie_between_what_is_known_and_what_is_wanted() -> None:
+    assert between(100, 100, 3) == []
+    assert between(100, 1600, 3) == [200, 400, 800]
+    assert between(100, 1600, 3, known=[400, 2000]) == [566, 800, 1131]
+    assert slower(100, [90, 150]) == [100, 103, 107, 110, 113, 116, 120, 123, 150]
