@@ -13,6 +13,8 @@ from typing import Any
 
 from myhdl import Signal, always, block, intbv
 
+from hdl.signals import Bit, Bits, Clock, Instances
+
 _unsimulated: ContextVar[bool] = ContextVar("unsimulated", default=False)
 
 
@@ -65,10 +67,10 @@ def checked_contents(contents: Sequence[int] | None, depth: int, width: int) -> 
     return words
 
 
-class _OneWord(list[Any]):
+class _OneWord(list[Bits]):
     """A list of ``depth`` words that are all the same signal, of which iteration meets one."""
 
-    def __init__(self, word: Any, depth: int) -> None:
+    def __init__(self, word: Bits, depth: int) -> None:
         super().__init__([word])
         self._depth = depth
 
@@ -79,7 +81,7 @@ class _OneWord(list[Any]):
         return super().__getitem__(0 if index < self._depth else index)
 
 
-def memory_words(contents: Sequence[int] | None, depth: int, width: int) -> list[Any]:
+def memory_words(contents: Sequence[int] | None, depth: int, width: int) -> list[Bits]:
     """A signal for each word of a memory; zeros if there are no contents."""
     words = checked_contents(contents, depth, width)
     if contents is None and _unsimulated.get():
@@ -89,26 +91,34 @@ def memory_words(contents: Sequence[int] | None, depth: int, width: int) -> list
 
 @block
 def simple_dual_port(
-    clk: Any,
-    write_enable: Any,
-    write_address: Any,
-    write_data: Any,
-    read_enable: Any,
-    read_address: Any,
-    read_data: Any,
+    clk: Clock,
+    write_enable: Bit,
+    write_address: Bits,
+    write_data: Bits,
+    read_enable: Bit,
+    read_address: Bits,
+    read_data: Bits,
     *,
     depth: int,
     width: int,
     contents: Sequence[int] | None = None,
     output_register: bool = False,
     image: str | None = None,  # read by hdl.convert.verilog
-) -> Any:
+) -> Instances:
     """A memory with one write port and one read port on one clock.
 
-    Costs ``depth * width`` memory bits; one cycle from ``read_enable`` to ``read_data``, which then holds.
+    Costs ``depth * width`` memory bits.
+
+    Ports:
+        write_enable: in, 1 bit.
+        write_address: in, `address_width` ``(depth)`` bits, with ``write_enable``.
+        write_data: in, ``width`` bits, with ``write_enable``; read from the next cycle on.
+        read_enable: in, 1 bit.
+        read_address: in, `address_width` ``(depth)`` bits, with ``read_enable``.
+        read_data: out, ``width`` bits, 1 cycle after ``read_enable``, 2 with ``output_register``; then held until the
+            next read.
 
     Args:
-        write_address, read_address: `address_width` ``(depth)`` bits.
         contents: raw words at power-up; zeros if None.
         output_register: one more register behind the memory: two cycles, the second one in every clock
             cycle whatever ``read_enable`` says, and a faster clock.
@@ -146,18 +156,25 @@ def simple_dual_port(
 
 @block
 def read_only(
-    clk: Any,
-    read_enable: Any,
-    read_address: Any,
-    read_data: Any,
+    clk: Clock,
+    read_enable: Bit,
+    read_address: Bits,
+    read_data: Bits,
     *,
     depth: int,
     width: int,
     contents: Sequence[int] | None = None,
     output_register: bool = False,
     image: str | None = None,  # read by hdl.convert.verilog
-) -> Any:
-    """A memory that is only read; arguments, latency and cost as in `simple_dual_port`."""
+) -> Instances:
+    """A memory that is only read; arguments and cost as in `simple_dual_port`.
+
+    Ports:
+        read_enable: in, 1 bit.
+        read_address: in, `address_width` ``(depth)`` bits, with ``read_enable``.
+        read_data: out, ``width`` bits, 1 cycle after ``read_enable``, 2 with ``output_register``; then held until the
+            next read.
+    """
     mem = memory_words(contents, depth, width)
     word = Signal(intbv(0)[width:])
 

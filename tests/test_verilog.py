@@ -16,6 +16,7 @@ from hdl.errors import ConversionError, ToolError, ToolMissing
 from hdl.memory import simple_dual_port
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
+from hdl.streams import m2s_pipe
 
 
 class Mode(Enum):
@@ -92,6 +93,17 @@ def test_ports_come_from_streams_and_lists_of_streams() -> None:
     assert ports["ys1_valid"] == (1, Direction.OUT)
     # nothing reads it, but it is a port
     assert ports["ys1_ready"] == (1, Direction.IN)
+
+
+def test_the_docstring_heads_the_module_but_for_its_ports() -> None:
+    x, y = Stream(8), Stream(8)
+    text = convert(m2s_pipe(Signal(bool(0)), Signal(bool(0)), x, y), "stage").text
+    header = [line for line in text.splitlines() if line.startswith("//")]
+    assert header == [
+        "// Registers valid and payload; ready passes through one gate.",
+        "//",
+        "// Cost: payload + 1 flip-flops.  Latency: 1 cycle.  Holds 1 beat, one beat a cycle.",
+    ]
 
 
 def test_names_of_instances_count_from_zero_in_each_module() -> None:

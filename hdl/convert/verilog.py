@@ -11,6 +11,7 @@ What MyHDL's own ``convert`` leaves open is decided here:
 * A memory of few words carries the attribute ``ramstyle = "MLAB"`` (`hdl.memory.LOGIC_MEMORY_WORDS`).
 * A memory with a public name (``image=``) starts from the file in the parameter ``INIT_<name>``; nothing
   of its contents is in the text, so one module serves for all weights.
+* The block's docstring heads the module, without the section "Ports": the text declares them, under its own names.
 """
 
 from __future__ import annotations
@@ -236,8 +237,13 @@ def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
         raise ConversionError(f"{name}: MyHDL warns: " + "; ".join(sorted(set(serious))))
 
 
+# a docstring's section, as a comment
+_PORTS = re.compile(r"^// *\n// Ports:\n(?:// {5,}\S.*\n)+", re.MULTILINE)
+
+
 def _postprocess(raw: str, name: str, images: Mapping[str, Image], logic_memories: Sequence[str]) -> str:
     text = re.sub(r"^\s*`timescale[^\n]*\n", "", raw, flags=re.MULTILINE)
+    text = _PORTS.sub("", text, count=1)
     for image in images.values():
         text = _load_from_file(text, image)
     for array in logic_memories:

@@ -7,12 +7,10 @@ on every port.  `monitor` puts one on a stream inside a MyHDL test.
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import always, block
 
 from hdl.errors import ContractViolation
-from hdl.signals import Bit, Clock
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 
 
@@ -42,8 +40,12 @@ class StreamChecker:
 
 
 @block
-def monitor(clk: Clock, rst: Bit, stream: Stream, name: str) -> Any:
-    """A `StreamChecker` on ``stream`` in a MyHDL simulation; not convertible."""
+def monitor(clk: Clock, rst: Bit, stream: Stream, name: str) -> Instances:
+    """A `StreamChecker` on ``stream`` in a MyHDL simulation; not convertible.
+
+    Ports:
+        stream: in, stream of any width; observed at each rising edge, forgotten while ``rst`` is high.
+    """
     checker = StreamChecker(name)
     cycle = [0]
 

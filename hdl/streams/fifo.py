@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Clock
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe, same_width, wire
 
@@ -45,12 +44,16 @@ def queue_latency(depth: int) -> int:
 
 
 @block
-def queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Any:
+def queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Instances:
     """A FIFO that holds exactly ``depth`` beats and passes one a cycle.
 
     Cost: 0, nothing; 1, payload + 1 flip-flops; 2 to 4, depth × payload flip-flops and a few for control; more,
     a memory of depth × payload bits, payload flip-flops and about 4 log2(depth) for control.
     Latency: `queue_latency`.  From depth 2 on, ready, and for every depth but 0 valid and payload, come from registers.
+
+    Ports:
+        x: in, stream of any width.
+        y: out, stream as wide as ``x``, `queue_latency` cycles later.
     """
     same_width("queue", x, y)
     kinds = {QueueKind.BYPASS: wire, QueueKind.STAGE: m2s_pipe}
@@ -65,8 +68,13 @@ def queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Any:
 
 
 @block
-def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Any:
-    """A shift register whose lowest slot is the output; see `queue`."""
+def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Instances:
+    """A shift register whose lowest slot is the output; see `queue`.
+
+    Ports:
+        x: in, stream of any width; its ready from a register.
+        y: out, stream as wide as ``x``, 1 cycle later; valid and payload from registers.
+    """
     width = same_width("register_queue", x, y)
     slots = [Signal(intbv(0)[width:]) for _ in range(depth)]
     count = Signal(intbv(0, min=0, max=depth + 1))
@@ -123,10 +131,14 @@ def memory_queue(
     preload: int = 0,
     contents: Sequence[int] | None = None,
     image: str | None = None,
-) -> Any:
+) -> Instances:
     """A ring in a memory, prefetched through the memory's output into a register of its own; see `queue`.
 
     ``preload`` beats stand in it after reset, from ``contents`` or the image of that name (``depth`` words).
+
+    Ports:
+        x: in, stream of any width; its ready from a register.
+        y: out, stream as wide as ``x``, 3 cycles later; valid and payload from registers.
     """
     width = same_width("memory_queue", x, y)
     if not 0 <= preload <= depth or depth < 2:

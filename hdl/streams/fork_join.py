@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
-from hdl.signals import Bit, Clock
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import same_width, wire
 
 
-def _flat(signals: Sequence[Any]) -> Any:
+def _flat(signals: Sequence[Bits]) -> Bits:
     """The signals as one vector, the first in bit 0.  At least two."""
-    return ConcatSignal(*reversed(signals))
+    flat: Bits = ConcatSignal(*reversed(signals))
+    return flat
 
 
 @block
-def fork(clk: Clock, rst: Bit, x: Stream, ys: list[Stream]) -> Any:
+def fork(clk: Clock, rst: Bit, x: Stream, ys: Sequence[Stream]) -> Instances:
     """Gives each beat of ``x`` to every ``ys``, to each as soon as it is ready (eager).
 
     Cost: one flip-flop an output.  Latency: 0.  ``x.ready`` is combinational in every ``ys[i].ready``: put a
     `pipe` of policy S2M before it where that path gets long.
+
+    Ports:
+        x: in, stream of any width.
+        ys: out, streams as wide as ``x``, in the same cycle; each is valid until it has taken the beat.
     """
     if not ys:
         raise ValueError("a fork needs at least one output")
@@ -57,7 +61,7 @@ def fork(clk: Clock, rst: Bit, x: Stream, ys: list[Stream]) -> Any:
 
 
 @block
-def _fork_output(x: Stream, y: Stream, done: Any, index: int) -> Any:
+def _fork_output(x: Stream, y: Stream, done: Bits, index: int) -> Instances:
     same_width("fork", x, y)
 
     @always_comb
@@ -69,10 +73,14 @@ def _fork_output(x: Stream, y: Stream, done: Any, index: int) -> Any:
 
 
 @block
-def join(clk: Clock, rst: Bit, xs: list[Stream], y: Stream) -> Any:
+def join(clk: Clock, rst: Bit, xs: Sequence[Stream], y: Stream) -> Instances:
     """One beat of each ``xs`` makes one beat of ``y``: their payloads side by side, ``xs[0]`` in the low bits.
 
     Cost: no flip-flops.  Latency: 0.  Each ``ready`` is combinational in ``y.ready`` and the *other* valids.
+
+    Ports:
+        xs: in, streams of any widths.
+        y: out, stream as wide as all ``xs`` together, in the same cycle.
     """
     if not xs:
         raise ValueError("a join needs at least one input")
@@ -95,7 +103,7 @@ def join(clk: Clock, rst: Bit, xs: list[Stream], y: Stream) -> Any:
 
 
 @block
-def _join_input(x: Stream, y: Stream, valid: Any, others: int) -> Any:
+def _join_input(x: Stream, y: Stream, valid: Bits, others: int) -> Instances:
     @always_comb
     def out() -> None:
         x.ready.next = y.ready and (valid & others) == others

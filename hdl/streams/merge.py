@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always, always_comb, block
 
-from hdl.signals import Bit, Clock
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import Policy, pipe, same_width
 
 
 @block
-def merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Any:
+def merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Instances:
     """Two streams into one; where both have beats they take turns.
 
     Cost: 2 payload + 3 flip-flops and two multiplexers a payload bit.  Latency: 1 cycle.  No ready depends on
     ``y.ready`` in the same cycle, so merges make trees of any height.  Not deterministic in the order of the two: use
     it where the beats say what they are.
+
+    Ports:
+        a, b: in, streams of one width; the ready of each is combinational in the other's valid.
+        y: out, stream as wide, 1 cycle later; valid and payload from registers.
     """
     width = same_width("merge", a, y)
     same_width("merge", b, y)

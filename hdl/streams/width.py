@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
-from hdl.signals import Bit, Clock
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams.pipes import s2m_pipe, wire
 
@@ -49,7 +48,7 @@ def _elements(x: Stream, y: Stream, element_bits: int, frame: int) -> tuple[int,
 
 
 @block
-def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Any:
+def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Instances:
     """Elements of ``element_bits`` bits in order, a beat of ``x`` holding a, one of ``y`` holding b of them.
 
     With ``flush_every`` = E elements a frame, a frame is ⌈E/a⌉ beats of ``x`` and ⌈E/b⌉ of ``y``: the last beat of
@@ -60,6 +59,10 @@ def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: i
     WIRE none, 0; PACK b elements, 1 cycle after the last beat of a word, ready passes through one gate; UNPACK a
     elements, 1 cycle, likewise; GEARBOX a + b + min(a, b) elements (and less than b for the padding) with a moving
     insertion point (one multiplexer input for each multiple of gcd(a, b)), 1 cycle, ready from registers.
+
+    Ports:
+        x: in, stream of a × ``element_bits`` bits.
+        y: out, stream of b × ``element_bits`` bits.
     """
     a, b = _elements(x, y, element_bits, flush_every)
     kind = adapter_kind(a, b)
@@ -76,10 +79,15 @@ def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: i
 
 
 @block
-def bordering_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int) -> Any:
+def bordering_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int) -> Instances:
     """`width_adapter` between two modules: ``x.ready`` does not depend on ``y.ready`` in the same cycle.
 
-    Cost and latency: as there, and an `s2m_pipe` on the side with the narrower beats."""
+    Cost and latency: as there, and an `s2m_pipe` on the side with the narrower beats.
+
+    Ports:
+        x: in, stream of a × ``element_bits`` bits.
+        y: out, stream of b × ``element_bits`` bits.
+    """
     kind = adapter_kind(*_elements(x, y, element_bits, 0))
     inner = Stream(min(x.width, y.width))
     if kind is AdapterKind.PACK:
@@ -94,7 +102,7 @@ def bordering_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bit
 
 
 @block
-def _frame_end(clk: Clock, rst: Bit, fire: Any, last: Any, *, beats: int) -> Any:
+def _frame_end(clk: Clock, rst: Bit, fire: Bit, last: Bit, *, beats: int) -> Instances:
     """``last`` is high with every ``beats``-th ``fire``; never for 0."""
     if beats <= 1:
         each = beats == 1
@@ -125,7 +133,7 @@ def _frame_end(clk: Clock, rst: Bit, fire: Any, last: Any, *, beats: int) -> Any
 
 
 @block
-def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int) -> Any:
+def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int) -> Instances:
     """``ratio`` beats side by side; ``beats`` a frame, 0 for no end."""
     width = x.width
     top = ratio - 1
@@ -176,7 +184,7 @@ def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int)
 
 
 @block
-def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Any:
+def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Instances:
     """``ratio`` beats out of one; of every ``beats``-th (0: none) only the first ``last_beats``."""
     width = y.width
     wide = x.width
@@ -217,7 +225,7 @@ def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: in
 
 
 @block
-def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Any:
+def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Instances:
     """A shift register with a moving insertion point; all above the fill level is zero."""
     group = math.gcd(a, b, frame) if frame else math.gcd(a, b)
     # bits of a group, and everything below in groups
