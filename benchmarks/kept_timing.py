@@ -6,7 +6,7 @@ python benchmarks/kept_timing.py --plan build/digits/place/plan.json  # the demo
 python benchmarks/kept_timing.py --draw                               # draw the layers of networks anew
 
 Exits with 1 if a module takes more than 4.0 ns at 350 ps a net or a device 4.5 ns, a multiplier does not stand between
-registers, or ready enters more than two modules.
+registers, ready enters more than two modules, or a signal of a stream follows its other one in the same cycle.
 
 Mapping all of them takes Yosys 12 minutes, so only what is not in the file is measured: a circuit with another
 text, all of them with another Yosys or another walk.  Nothing is found by name.  A run that was interrupted goes on
@@ -58,6 +58,14 @@ class Entry:
     ready: int = 0
     # delays from port to port, of the slowest bit of each: ["through", from, to, ps], ["launch" or "setup", port, ps]
     ports: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def own_handshakes(self) -> list[tuple[str, str]]:
+        """Paths from one signal of a stream to its other one, which the contract of `hdl.stream` forbids."""
+        forbidden = {("valid", "ready"), ("ready", "valid"), ("ready", "payload")}
+        paths = [where[:2] for what, *where in self.ports if what == "through"]
+        named = [(source, target, source.rpartition("_"), target.rpartition("_")) for source, target in paths]
+        return [(s, t) for s, t, of, to in named if of[0] == to[0] and (of[2], to[2]) in forbidden]
 
     @property
     def delays(self) -> CellDelays:
@@ -208,6 +216,7 @@ def broken_rules(kept: KeptTiming, circuits: FixedCircuits) -> list[str]:
             found.append(f"{name}: {entry.loose} of {entry.products} products do not stand between registers")
         if entry.ready > READY_MODULES:
             found.append(f"{name}: ready enters {entry.ready} modules, at most {READY_MODULES}")
+        found += [f"{name}: {target} follows {source} in the same cycle" for source, target in entry.own_handshakes]
     return found
 
 

@@ -120,6 +120,11 @@ def test_each_broken_limit_is_named(kept: KeptTiming) -> None:
     assert slow.startswith("stage: 4.00 ns, at most 4.0")
     (loose,) = broken_rules(with_stage(replace(entry, products=3, loose=1)), _circuits())
     assert loose == "stage: 1 of 3 products do not stand between registers"
+    own = replace(
+        entry, ports=(*entry.ports, ("through", "x_valid", "x_ready", 300), ("through", "y_ready", "x_ready", 9))
+    )
+    (handshake,) = broken_rules(with_stage(own), _circuits())
+    assert handshake == "stage: x_ready follows x_valid in the same cycle"
     (top_digest,) = set(kept.entries) - {digest}
     board = kept.entries[top_digest][1]
     for changed, said in (({"ps": 4501}, "at most 4.5"), ({"ready": 3}, "ready enters 3 modules")):
