@@ -99,11 +99,6 @@ class Foldings:
             return fits
         return sorted({fits[round(i * (len(fits) - 1) / max(1, count))] for i in range(count)})
 
-    def at_step(self, cycles: int) -> int:
-        """The least T that needs no more DSP blocks than T = `cycles`."""
-        below = [pace for pace, _ in self.staircase if pace <= cycles]
-        return below[-1] if below else cycles
-
     def _choosing(self) -> Iterator[list[int]]:
         """Positions of items that choose a tile together, or alone."""
         seen: set[int] = set()
