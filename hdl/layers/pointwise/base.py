@@ -1,15 +1,33 @@
-"""What element-wise layers share: a map of (height, width, channels), ``lanes`` elements a beat, one beat a cycle."""
+"""What element-wise layers share: a map of (height, width, channels), ``lanes`` elements a beat, one beat a cycle.
+
+`ElementWise` is any such layer.  `Pointwise` is an activation, codes to codes, and `PointwiseError` its way back:
+ports, handshake, register, rounding, golden model and examples are made here, once; a subclass states what it does to
+a code, what it keeps, and the process that does it to the lanes of a beat.  docs/adding-a-layer.md goes through one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
+import numpy.typing as npt
+from myhdl import always_comb, block
+
+from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
-from hdl.tensor import Tile
+from hdl.layers.meaning import State, Tape
+from hdl.layers.pointwise.affine import Affine, take_bits, with_sums
+from hdl.stream import Stream
+from hdl.streams import fork, join, m2s_pipe
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,3 +76,307 @@ class ElementWise(Layer):
     def pipeline_cycles(self) -> int:
         """One register."""
         return 1
+
+
+# (height, width, channels, lanes) of examples
+EXAMPLE_MAPS = ((3, 2, 4, 2), (2, 2, 3, 3), (1, 1, 5, 1))
+BIT = Fixed(1, 0, signed=False)
+# truths, or codes of several bits
+Mask = npt.NDArray[np.bool_] | IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lanes(ElementWise):
+    """What an activation and its way back share: codes in, an exact result, one rounding, one lane block."""
+
+    # parameters of the examples; they get the maps of `EXAMPLE_MAPS` in turn, and each map is used
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    # of an element of ``mask``, what is kept for the way back
+    mask_fixed: ClassVar[Fixed] = BIT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.affine and self.affine.problem:
+            raise ShapeError(f"{type(self).__name__}: {self.affine.problem}")
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[Fixed, Fixed]:
+        """Formats of the codes that come and of those that go."""
+
+    @property
+    def affine(self) -> Affine | None:
+        """What of every code the lane block gets too; None for nothing."""
+        return None
+
+    @property
+    def exact(self) -> Fixed:
+        """Format of the lane block's result, before it is rounded once into that of the codes that go."""
+        return self.affine.exact if self.affine else self.ends[1]
+
+    @property
+    def map(self) -> dict[str, Any]:
+        """height, width, channels, as fields of another layer."""
+        return {"height": self.height, "width": self.width, "channels": self.channels}
+
+    def rounded(self, codes: IntArray) -> IntArray:
+        """Codes of `exact` as they go."""
+        given = self.ends[1]
+        return codes if self.exact == given else requantise(codes, self.exact.fraction_bits, given)
+
+    @property
+    def cut(self) -> int:
+        """Bits that the rounding takes off the lane block's codes."""
+        return self.exact.fraction_bits - self.ends[1].fraction_bits
+
+    @property
+    def mask_cycles(self) -> int:
+        """Cycles until the lane block's result stands in its register."""
+        return 1 + (self.affine.cycles if self.affine else 0)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The lane block's and the rounding's registers."""
+        return self.mask_cycles + (rounding_cycles(self.cut) if self.exact != self.ends[1] else 0)
+
+    def operands(self, x: Stream) -> Stream:
+        """What the lane block gets: x, or x behind the sums of its codes."""
+        return Stream(self.lanes * self.affine.exact.width + x.width) if self.affine else x
+
+    def result(self, y: Stream) -> Stream:
+        """What the lane block's codes go to: y, or what is rounded into it."""
+        return y if self.exact == self.ends[1] else Stream(self.lanes * self.exact.width)
+
+    @property
+    def closeness(self) -> dict[str, float]:
+        """One rounding, and what the constants are off."""
+        given = self.ends[1]
+        off = self.affine.off((given.high + 1) * given.step) / given.step if self.affine else 0.0
+        return {port.name: 0.5 if port.name == "mask" else 0.5 + off for port in self.sources}
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """Each of `variants` and each of `EXAMPLE_MAPS`."""
+        made = []
+        for number in range(max(len(cls.variants), len(EXAMPLE_MAPS))):
+            height, width, channels, lanes = EXAMPLE_MAPS[number % len(EXAMPLE_MAPS)]
+            parameters = cls.variants[number % len(cls.variants)]
+            made.append(cls(height=height, width=width, channels=channels, lanes=lanes, **parameters))
+        return tuple(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointwise(_Lanes):
+    """An activation: each code of sink ``x`` becomes one of source ``y`` and one of the stash ``mask``, whatever stands
+    beside it; one beat a cycle.
+
+    A subclass states its parameters, a field ``x_fixed`` (and ``y_fixed``, unless y has the format of x), `codes`,
+    `values`, `error`, `lane_block`, and `variants` for the tests."""
+
+    @property
+    @abstractmethod
+    def x_fixed(self) -> Fixed:
+        """Format of x: a field of the subclass."""
+
+    @property
+    def y_fixed(self) -> Fixed:
+        """Format of y."""
+        return self.x_fixed
+
+    @abstractmethod
+    def codes(self, x: IntArray) -> tuple[IntArray, Mask]:
+        """Codes of y in the format `exact`, before rounding, and of mask."""
+
+    @abstractmethod
+    def values(self, x: FloatArray) -> tuple[FloatArray, Mask]:
+        """y and mask in float64, without any rounding."""
+
+    @abstractmethod
+    def error(self) -> PointwiseError:
+        """The layer that turns the error of y into that of x."""
+
+    @abstractmethod
+    def lane_block(self, taken: Stream, computed: Stream) -> Callable[[], None]:
+        """A combinational process over all lanes of a beat, undecorated; its streams must keep these names.
+
+        Args:
+            taken: codes of x, lane 0 in the low bits; with `affine`, its sums in the format `exact` in front of them.
+            computed: to be driven; codes of y in the format `exact`, then those of mask."""
+
+    @property
+    def ends(self) -> tuple[Fixed, Fixed]:
+        """x, y."""
+        return self.x_fixed, self.y_fixed
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y, mask."""
+        return (
+            Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),
+            Port("mask", Tensor(self.shape, self.mask_fixed, Kind.STASH), self.lanes),
+        )
+
+    def latency_cycles(self, source: str) -> int:
+        """The mask isn't rounded."""
+        return self.mask_cycles if source == "mask" else self.pipeline_cycles
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """`codes`, rounded once."""
+        del state
+        y, mask = self.codes(inputs["x"])
+        return {"y": self.rounded(y), "mask": mask.astype(np.int64)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """`values`."""
+        del state
+        y, mask = self.values(inputs["x"])
+        return {"y": y, "mask": mask.astype(np.float64)}
+
+    def backward(self, tape: Tape) -> None:
+        """The error by what was kept."""
+        if tape.needs_error("x"):
+            made = tape.add("error", self.error(), {"e": tape.error("y"), "mask": tape.value("mask")})
+            tape.give_error("x", made["dx"])
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """The lane block, a register, and what rounds."""
+        del images
+        return pointwise(clk, rst, streams["x"], streams["y"], streams["mask"], self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointwiseError(_Lanes):
+    """The way back through an activation: sinks ``e`` and ``mask``, source ``dx``; one beat a cycle.
+
+    A subclass states its parameters, a field ``e_fixed`` (and ``dx_fixed``, unless dx has the format of e), `codes`,
+    `values`, `lane_block`, and `variants` for the tests."""
+
+    @property
+    @abstractmethod
+    def e_fixed(self) -> Fixed:
+        """Format of e: a field of the subclass."""
+
+    @property
+    def dx_fixed(self) -> Fixed:
+        """Format of dx."""
+        return self.e_fixed
+
+    @abstractmethod
+    def codes(self, e: IntArray, mask: IntArray) -> IntArray:
+        """Codes of dx in the format `exact`, before rounding."""
+
+    @abstractmethod
+    def values(self, e: FloatArray, mask: FloatArray) -> FloatArray:
+        """dx in float64, without any rounding."""
+
+    @abstractmethod
+    def lane_block(self, both: Stream, computed: Stream) -> Callable[[], None]:
+        """A combinational process over all lanes of a beat, undecorated; its streams must keep these names.
+
+        Args:
+            both: codes of e, lane 0 in the low bits, then those of mask; with `affine`, sums in the format `exact` in
+                front of them.
+            computed: to be driven; codes of dx in the format `exact`."""
+
+    @property
+    def ends(self) -> tuple[Fixed, Fixed]:
+        """e, dx."""
+        return self.e_fixed, self.dx_fixed
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e, mask."""
+        return (
+            Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
+            Port("mask", Tensor(self.shape, self.mask_fixed, Kind.STASH), self.lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """`codes`, rounded once."""
+        del state
+        return {"dx": self.rounded(self.codes(inputs["e"], inputs["mask"]))}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """`values`."""
+        del state
+        return {"dx": self.values(inputs["e"], inputs["mask"])}
+
+    def circuit(
+        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Any:
+        """The lane block, a register, and what rounds."""
+        del images
+        return pointwise_error(clk, rst, streams["e"], streams["mask"], streams["dx"], self)
+
+
+@block
+def pointwise(clk: Any, rst: Any, x: Stream, y: Stream, mask: Stream, layer: Pointwise) -> Any:
+    """One beat a cycle; one register before the fork into y and mask."""
+    values = layer.lanes * layer.exact.width
+    pair = values + mask.width
+    computed, held = Stream(pair), Stream(pair)
+    parts = [Stream(pair) for _ in range(2)]
+    taken, exact = layer.operands(x), layer.result(y)
+    register = m2s_pipe(clk, rst, computed, held)
+    split = fork(clk, rst, held, parts)
+    to_y = take_bits(parts[0], exact, values, 0)
+    to_mask = take_bits(parts[1], mask, pair, values)
+    process = layer.lane_block(taken, computed)
+    _check_names(process, taken=taken, computed=computed)
+    lanes = always_comb(process)
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = taken.valid
+        taken.ready.next = computed.ready
+
+    sums = rounding = ()
+    if layer.affine:
+        sums = with_sums(clk, rst, x, taken, lanes=layer.lanes, affine=layer.affine)
+    if exact is not y:
+        rounding = round_stream(clk, rst, exact, y, lanes=layer.lanes, shift=layer.cut, target=layer.y_fixed)
+    return sums, register, split, to_y, to_mask, rounding, lanes, handshake
+
+
+@block
+def pointwise_error(clk: Any, rst: Any, e: Stream, mask: Stream, dx: Stream, layer: PointwiseError) -> Any:
+    """One beat a cycle; one register."""
+    joint = Stream(e.width + mask.width)
+    computed = Stream(layer.lanes * layer.exact.width)
+    joined = join(clk, rst, [e, mask], joint)
+    both, exact = layer.operands(joint), layer.result(dx)
+    register = m2s_pipe(clk, rst, computed, exact)
+    process = layer.lane_block(both, computed)
+    _check_names(process, both=both, computed=computed)
+    lanes = always_comb(process)
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = both.valid
+        both.ready.next = computed.ready
+
+    sums = rounding = ()
+    if layer.affine:
+        sums = with_sums(clk, rst, joint, both, lanes=layer.lanes, affine=layer.affine)
+    if exact is not dx:
+        rounding = round_stream(clk, rst, exact, dx, lanes=layer.lanes, shift=layer.cut, target=layer.dx_fixed)
+    return joined, sums, register, rounding, lanes, handshake
+
+
+def _check_names(process: Callable[[], None], **streams: Stream) -> None:
+    """MyHDL looks for what a process reads among the names of the block that it stands in.  Raises TypeError."""
+    for name, value in inspect.getclosurevars(process).nonlocals.items():
+        if isinstance(value, Stream) and streams.get(name) is not value:
+            raise TypeError(f"{process.__qualname__} calls a stream {name!r}; its streams are {', '.join(streams)}")

@@ -1,0 +1,162 @@
+"""Codes times a constant, plus another: exact, in registers, beside the beat that the codes came in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from myhdl import always_comb, block, intbv
+
+from hdl.engine.arithmetic.rounding import scale_cycles, scale_stream
+from hdl.fixed import Fixed, IntArray
+from hdl.stream import Stream
+from hdl.streams import fork, join, m2s_pipe
+
+# significant bits of a slope, and fraction bits that an offset has at least
+SLOPE_BITS = 16
+LEAST_SLOPE = 2.0**-SLOPE_BITS
+LARGEST_OFFSET = 1 << SLOPE_BITS
+# of a sum, as `int64` holds it
+MOST_BITS = 62
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``slope * x + offset`` of codes x of a format, the slope rounded to 16 significant bits, sums exact.
+
+    In hardware no multiplier: the slope is a constant, ``factor * 2**-shift`` with an odd factor."""
+
+    # of the codes of x
+    x_fixed: Fixed
+    # from `LEAST_SLOPE` to 1
+    slope: float
+    # to `LARGEST_OFFSET` either way
+    offset: float = 0.0
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it."""
+        if not LEAST_SLOPE <= self.slope <= 1:
+            return f"slope must lie between {LEAST_SLOPE} and 1, not at {self.slope}"
+        if not abs(self.offset) <= LARGEST_OFFSET:
+            return f"offset must lie between {-LARGEST_OFFSET} and {LARGEST_OFFSET}, not at {self.offset}"
+        if self.exact.width > MOST_BITS:
+            return f"{self.slope} times {self.x_fixed} plus {self.offset} takes {self.exact.width} of {MOST_BITS} bits"
+        return None
+
+    @property
+    def _rounded(self) -> tuple[int, int]:
+        shift = SLOPE_BITS - math.frexp(self.slope)[1]
+        factor = round(math.ldexp(self.slope, shift))
+        while factor % 2 == 0:
+            factor, shift = factor // 2, shift - 1
+        return factor, shift
+
+    @property
+    def factor(self) -> int:
+        """What codes are multiplied by."""
+        return self._rounded[0]
+
+    @property
+    def shift(self) -> int:
+        """Bits by which the binary point of a product lies further left than that of a code."""
+        return self._rounded[1]
+
+    @property
+    def exact(self) -> Fixed:
+        """A format that holds every sum exactly, and every code too."""
+        fraction_bits = self.x_fixed.fraction_bits + self.shift
+        if self.offset == 0:
+            return Fixed(self.x_fixed.width + self.shift, fraction_bits)
+        fraction_bits = max(fraction_bits, SLOPE_BITS)
+        bits = self.x_fixed.width + fraction_bits - self.x_fixed.fraction_bits
+        return Fixed(1 + max(bits, self._offset_code(fraction_bits).bit_length() + 1), fraction_bits)
+
+    def _offset_code(self, fraction_bits: int) -> int:
+        return round(math.ldexp(self.offset, fraction_bits))
+
+    @property
+    def offset_code(self) -> int:
+        """The offset in the format `exact`."""
+        return self._offset_code(self.exact.fraction_bits)
+
+    @property
+    def grow(self) -> int:
+        """Bits by which a product is shifted left to be one of `exact`."""
+        return self.exact.fraction_bits - self.x_fixed.fraction_bits - self.shift
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of `with_sums`."""
+        return 1 + scale_cycles(self.x_fixed.width, self.factor) + bool(self.offset)
+
+    def sums(self, x: IntArray) -> IntArray:
+        """Codes of `exact`."""
+        return (x * self.factor << self.grow) + self.offset_code
+
+    def off(self, largest: float) -> float:
+        """How far sums up to ``largest`` either way may be from those of real numbers."""
+        slope = abs(math.ldexp(self.factor, -self.shift) - self.slope) / self.slope
+        product = min(self.slope * (self.x_fixed.high + 1) * self.x_fixed.step, largest + abs(self.offset))
+        return slope * product + (self.exact.step / 2 if self.offset else 0)
+
+
+@block
+def with_sums(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, affine: Affine) -> Any:
+    """Beats of ``lanes`` codes and whatever follows them; y has their sums, of `Affine.exact`, in front of x's beat.
+
+    Costs a product with a constant and an adder a lane, and registers for all; `Affine.cycles`, one beat a cycle."""
+    width, stages = affine.x_fixed.width, affine.cycles - 1
+    held, codes, sums = Stream(x.width), Stream(lanes * width), Stream(lanes * affine.exact.width)
+    products = Stream(lanes * (width + affine.factor.bit_length())) if affine.offset else sums
+    parts = [Stream(x.width) for _ in range(2)]
+    waiting = [parts[1], *(Stream(x.width) for _ in range(stages))]
+    register = m2s_pipe(clk, rst, x, held)
+    split = fork(clk, rst, held, parts)
+    take = take_bits(parts[0], codes, lanes * width, 0)
+    scale = scale_stream(clk, rst, codes, products, lanes=lanes, factor=affine.factor)
+    add = ()
+    if affine.offset:
+        add = offset_stream(clk, rst, products, sums, lanes=lanes, grow=affine.grow, offset=affine.offset_code)
+    wait = [m2s_pipe(clk, rst, waiting[stage], waiting[stage + 1]) for stage in range(stages)]
+    joined = join(clk, rst, [sums, waiting[stages]], y)
+    return register, split, take, scale, add, wait, joined
+
+
+@block
+def offset_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, grow: int, offset: int) -> Any:
+    """Signed codes of x times ``2**grow`` plus a constant, in words that hold them; an adder and a register a lane."""
+    width, y_width = x.width // lanes, y.width // lanes
+    bound = 1 << (y_width - 1)
+    computed = Stream(y.width)
+    register = m2s_pipe(clk, rst, computed, y)
+
+    @always_comb
+    def add() -> None:
+        code = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            code[:] = x.payload[lane * width + width : lane * width].signed()
+            code[:] = code << grow
+            code[:] = code + offset
+            computed.payload.next[lane * y_width + y_width : lane * y_width] = code[y_width:]
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = x.valid
+        x.ready.next = computed.ready
+
+    return register, add, handshake
+
+
+@block
+def take_bits(x: Stream, y: Stream, high: int, low: int) -> Any:
+    """Bits [high, low) of a payload; no cost."""
+
+    @always_comb
+    def connect() -> None:
+        y.valid.next = x.valid
+        y.payload.next = x.payload[high:low]
+        x.ready.next = y.ready
+
+    return connect
