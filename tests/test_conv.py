@@ -14,9 +14,9 @@ from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import from_beats, pack, to_beats
+from hdl.layers.conv.correlate import correlate_gradient
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.gemm import gemm
-from hdl.layers.conv.patches import correlate_gradient
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
 from hdl.memory import BLOCK_WORDS
@@ -233,7 +233,7 @@ def test_fold_keeps_its_promise_with_every_tile(engine: type[Layer], seed: int) 
             assert folded.cycles_per_frame <= cycles
             assert folded.multipliers == tile.size
             assert folded.w_lanes == weight_lanes(folded.weight_count, tile.size, cycles)
-            for port in folded._frame_ports():
+            for port in folded.frame_ports:
                 assert port.lanes == lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
 
 

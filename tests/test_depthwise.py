@@ -116,7 +116,7 @@ def test_fold_keeps_its_promise_with_every_tile(kind: type[Layer], seed: int) ->
             folded = layer.fold(cycles, tile)
             assert folded.cycles_per_frame <= cycles
             assert folded.tile == tile
-            assert folded.w_lanes == weight_lanes(folded.weights, tile.size, cycles)
+            assert folded.w_lanes == weight_lanes(folded.weight_count, tile.size, cycles)
             for port in (*folded.sinks, *folded.sources):
                 if not port.tensor.kind.per_batch:
                     assert port.lanes == lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
@@ -132,7 +132,7 @@ def test_of_tiles_of_one_size_the_one_of_the_fewest_blocks_of_the_part_comes_fir
         def blocks(tile: Tile, part: Part = part) -> int:
             """Halves: of M20Ks always two, of a RAMB36 its RAMB18s."""
             ring = part.m20k_halves(4 * layer.walk_of(tile).row_words, 16 * tile.po)
-            return part.m20k_halves(2 * layer.weights // tile.size, 16 * tile.size) + tile.pk * ring
+            return part.m20k_halves(2 * layer.weight_count // tile.size, 16 * tile.size) + tile.pk * ring
 
         tiles = tuple(layer.tiles(2000, [part]))
         first[name] = tiles[0]

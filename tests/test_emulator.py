@@ -78,7 +78,7 @@ class _ToyEngine(_Toy):
         )
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        from hdl.layers.versions import by_version
+        from hdl.layers.conv.versions import by_version
 
         y = np.empty_like(inputs["x"])
         for part, weight in by_version(state, inputs["w"], self.recipe):

@@ -1,29 +1,44 @@
-"""What layers share whose kernel slides over each channel by itself: pooling and depthwise convolution."""
+"""What layers share whose kernel slides over a map: convolution, depthwise convolution, pooling."""
 
 from __future__ import annotations
 
-import math
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hdl.engine.window.walk import Axis, Walk
 from hdl.errors import ShapeError
 from hdl.layers.base import Layer
-from hdl.layers.conv.patches import Window
+from hdl.layers.window import Window
+from hdl.tensor import Port
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Windowed(Layer):
-    """A map, a kernel, and the order of work: pixel, group of channels, taps."""
+class InputMap(Layer):
+    """The forward layer's input map."""
 
-    # of the forward layer's input map
     height: int
     width: int
     channels: int
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape of the forward layer's input."""
+        return self.height, self.width, self.channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windowed(InputMap):
+    """A kernel on a map, and an engine that stores some rows of a map and works in the order of a `Walk`."""
+
     # rows, columns
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
     # top, left, bottom, right
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    # whether the engine stores the forward layer's output map and makes its input map
+    transposed: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -32,7 +47,7 @@ class _Windowed(Layer):
 
     def check_shape(self) -> None:
         """Raises `ShapeError`."""
-        if min(self.height, self.width, self.channels, *self.kernel, *self.stride) < 1:
+        if min(*self.sizes, *self.kernel, *self.stride) < 1:
             raise ShapeError(f"{self.name}: dimensions, kernel and stride {self.stride} must be positive")
         if min(self.padding) < 0 or min(self.window.output) < 1:
             raise ShapeError(
@@ -40,59 +55,81 @@ class _Windowed(Layer):
                 "make the padding (none negative) or the map larger"
             )
 
+    # ---- dimensions
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What must be positive, besides kernel and stride."""
+        return self.input_shape
+
     @property
     def window(self) -> Window:
         """The kernel on the forward layer's input map."""
         return Window(self.height, self.width, self.kernel, self.stride, self.padding)
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Shape of the forward layer's input."""
-        return self.height, self.width, self.channels
-
-    @property
     def output_shape(self) -> tuple[int, int, int]:
         """Shape of the forward layer's output."""
         return (*self.window.output, self.channels)
 
-    def tap_groups(self, *, transposed: bool) -> list[int]:
+    @property
+    def frame_ports(self) -> tuple[Port, ...]:
+        """Ports of maps."""
+        return tuple(port for port in (*self.sinks, *self.sources) if not port.tensor.kind.per_batch)
+
+    # ---- order of work
+
+    @property
+    def tap_groups(self) -> list[int]:
         """How many taps a cycle are possible; parallel taps of an error engine need stride 1 along their axis."""
         groups = {1}
-        if self.stride[1] == 1 or not transposed:
+        if self.stride[1] == 1 or not self.transposed:
             groups.add(self.kernel[1])
-            if self.stride[0] == 1 or not transposed:
+            if self.stride[0] == 1 or not self.transposed:
                 groups.add(self.window.taps)
         return sorted(groups)
 
     def parallel_taps(self, taps: int) -> tuple[int, int]:
-        """Tap rows and columns of a cycle."""
+        """Tap rows and columns of a cycle with so many taps."""
         return self.kernel if taps == self.window.taps else (1, taps)
 
-    def channel_walk(self, lanes: int, taps: int, *, transposed: bool) -> Walk:
-        """The walk of an engine with ``lanes`` channels and ``taps`` taps a cycle; backwards if ``transposed``."""
-        out_height, out_width = self.window.output
-        sizes = ((self.height, out_height), (self.width, out_width))
-        parallel = self.parallel_taps(taps)
-        rows, columns = (
-            Axis(
-                sizes[axis][transposed],
-                sizes[axis][not transposed],
-                self.kernel[axis],
-                self.stride[axis],
-                self.padding[axis],
-                parallel[axis],
-                transposed,
-            )
-            for axis in range(2)
-        )
-        return Walk(rows, columns, reduce=1, repeat=self.channels // lanes, group_steps=(0, 1))
+    def axes(self, taps: int) -> tuple[Axis, Axis]:
+        """Rows and columns of the stored map as an engine with ``taps`` taps a cycle reads them."""
+        inputs, outputs, parallel = (self.height, self.width), self.window.output, self.parallel_taps(taps)
+        stored, made = (outputs, inputs) if self.transposed else (inputs, outputs)
 
-    def stored_required(self, walk: Walk, elements: int) -> int:
-        """Stored elements that must be there for ``elements`` of the output: whole rows."""
-        row = (elements - 1) // (walk.columns.outputs * self.channels)
-        return walk.rows.needs()[row] * walk.columns.stored * self.channels
+        def axis(at: int) -> Axis:
+            return Axis(
+                stored[at], made[at], self.kernel[at], self.stride[at], self.padding[at], parallel[at], self.transposed
+            )
+
+        return axis(0), axis(1)
+
+    def channel_walk(self, lanes: int, taps: int) -> Walk:
+        """Pixel, group of ``lanes`` channels, taps: of an engine whose kernel slides over each channel by itself."""
+        return Walk(*self.axes(taps), reduce=1, repeat=self.channels // lanes, group_steps=(0, 1))
 
     @property
-    def kernel_macs(self) -> int:
-        """Taps of all outputs of a frame, those in padding counted."""
-        return math.prod(self.output_shape) * self.window.taps
+    @abstractmethod
+    def walk(self) -> Walk:
+        """The order of work."""
+
+    # ---- cycles and rows
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """Work, but no faster than any port, nor than one word of the stored map a cycle."""
+        walk = self.walk
+        return max(walk.cycles, walk.words, *(port.beats for port in self.frame_ports))
+
+    def ring_rows(self, stored: str) -> int:
+        """Rows of the map at port ``stored`` that the engine holds, so that it keeps to its cycles."""
+        port, walk = self.port(stored), self.walk
+        row_beats = max(port.beats // port.tensor.shape[0], walk.row_words)
+        return walk.ring_rows(row_beats, self.cycles_per_frame)
+
+    def rows_required(self, stored: str, source: str, elements: int) -> int:
+        """Elements at port ``stored`` that must be there for ``elements`` of ``source``: whole rows."""
+        (_, *made), (_, *kept) = self.port(source).tensor.shape, self.port(stored).tensor.shape
+        row = (elements - 1) // (made[0] * made[1])
+        return self.walk.rows.needs()[row] * kept[0] * kept[1]

@@ -154,6 +154,14 @@ class Walk:
         return [0] * (self.rows.outputs * (self.passes - 1)) + self.rows.freed()
 
     @property
+    def waiting_cycles(self) -> int:
+        """The longest work on strips that all wait for the same stored row."""
+        totals: dict[int, int] = {}
+        for need, cycles in zip(self.strip_needs, self.strip_cycles, strict=True):
+            totals[need] = totals.get(need, 0) + cycles
+        return max(totals.values())
+
+    @property
     def groups(self) -> int:
         """Stored words a pixel."""
         return max(self.reduce if self.group_steps[0] else 1, self.repeat if self.group_steps[1] else 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from myhdl import block
@@ -26,10 +26,9 @@ from hdl.engine.window.walk import Walk
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.conv.dense import waiting_cycles
 from hdl.layers.folding import divisors, lanes_for
 from hdl.layers.meaning import State, Tape
-from hdl.layers.windowed import _Windowed
+from hdl.layers.windowed import Windowed
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -41,7 +40,7 @@ PIPELINE = 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pool(_Windowed):
+class _Pool(Windowed):
     """What both directions share."""
 
     # channels and taps that the engine handles a cycle
@@ -68,10 +67,10 @@ class _Pool(_Windowed):
             )
         if self.engine_lanes < 1 or self.channels % self.engine_lanes:
             raise FoldingError(f"{self.name}: {self.engine_lanes} engine lanes do not divide {self.channels} channels")
-        if self.engine_taps not in self._tap_groups():
+        if self.engine_taps not in self.tap_groups:
             raise FoldingError(
                 f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible; "
-                f"choose one of {self._tap_groups()}"
+                f"choose one of {self.tap_groups}"
             )
 
     @property
@@ -79,22 +78,10 @@ class _Pool(_Windowed):
         """Format of the index."""
         return Fixed(max(1, (self.window.taps - 1).bit_length()), 0, signed=False)
 
-    def _tap_groups(self) -> list[int]:
-        raise NotImplementedError
-
-    def walk_of(self, lanes: int, taps: int) -> Walk:
-        """The order of work with so many channels and taps a cycle."""
-        raise NotImplementedError
-
     @property
     def walk(self) -> Walk:
         """The order of work."""
-        return self.walk_of(self.engine_lanes, self.engine_taps)
-
-    @property
-    def cycles_per_frame(self) -> int:
-        """Work, but no faster than any port, nor than one word of the stored map a cycle."""
-        return max(self.walk.cycles, self.walk.words, *(port.beats for port in (*self.sinks, *self.sources)))
+        return self.channel_walk(self.engine_lanes, self.engine_taps)
 
     def _fold(self, cycles: int, lanes: Mapping[str, tuple[int, int, int]]) -> Self:
         """With the cheapest engine; ``lanes`` maps fields to shapes of maps."""
@@ -102,8 +89,8 @@ class _Pool(_Windowed):
         engines = [
             (width * taps, taps, width)
             for width in divisors(self.channels)
-            for taps in self._tap_groups()
-            if max(self.walk_of(width, taps).cycles, self.walk_of(width, taps).words) <= cycles
+            for taps in self.tap_groups
+            if max((walk := self.channel_walk(width, taps)).cycles, walk.words) <= cycles
         ]
         if engines:
             _, taps, width = min(engines)
@@ -114,14 +101,12 @@ class _Pool(_Windowed):
 
     def _pool_shape(self, stored: str, operand: Fixed, result: Fixed) -> PoolShape:
         """What the engine is built from; ``stored`` is the port of the stored map."""
-        port = self.port(stored)
-        row_beats = max(port.beats // port.tensor.shape[0], self.walk.row_words)
         return PoolShape(
             walk=self.walk,
             lanes=self.engine_lanes,
             kernel_taps=self.window.taps,
             kernel_columns=self.kernel[1],
-            ring_rows=self.walk.ring_rows(row_beats, self.cycles_per_frame),
+            ring_rows=self.ring_rows(stored),
             operand=operand,
             index=self.index_fixed,
             result=result,
@@ -131,7 +116,7 @@ class _Pool(_Windowed):
     @property
     def pipeline_cycles(self) -> int:
         """The work of all rows that one stored row may have held up, and the pipeline."""
-        return waiting_cycles(self.walk) + PIPELINE
+        return self.walk.waiting_cycles + PIPELINE
 
     @property
     def strips(self) -> Strips:
@@ -174,13 +159,6 @@ class MaxPool(_Pool):
             Port("index", Tensor(self.output_shape, self.index_fixed, Kind.STASH), self.y_lanes),
         )
 
-    def _tap_groups(self) -> list[int]:
-        return self.tap_groups(transposed=False)
-
-    def walk_of(self, lanes: int, taps: int) -> Walk:
-        """Pixels of y."""
-        return self.channel_walk(lanes, taps, transposed=False)
-
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest comparisons a cycle."""
         del tile
@@ -188,8 +166,7 @@ class MaxPool(_Pool):
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on an output row starts when all input rows that it needs are there."""
-        del source
-        return {"x": self.stored_required(self.walk, elements)}
+        return {"x": self.rows_required("x", source, elements)}
 
     def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
         """Many equal values, and windows of nothing but the least code."""
@@ -239,6 +216,8 @@ class MaxPool(_Pool):
 class MaxPoolError(_Pool):
     """Sinks ``e`` and ``index``, source ``dx``: exact sums over overlapping windows, rounded once, saturated."""
 
+    transposed: ClassVar[bool] = True
+
     # of e and index
     e_lanes: int = 1
     dx_lanes: int = 1
@@ -263,13 +242,6 @@ class MaxPoolError(_Pool):
         """dx."""
         return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)
 
-    def _tap_groups(self) -> list[int]:
-        return self.tap_groups(transposed=True)
-
-    def walk_of(self, lanes: int, taps: int) -> Walk:
-        """Pixels of dx."""
-        return self.channel_walk(lanes, taps, transposed=True)
-
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest additions a cycle."""
         del tile
@@ -277,8 +249,7 @@ class MaxPoolError(_Pool):
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on a row of dx starts when all rows of e and index that it needs are there."""
-        del source
-        needed = self.stored_required(self.walk, elements)
+        needed = self.rows_required("e", source, elements)
         return {"e": needed, "index": needed}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:

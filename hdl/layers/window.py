@@ -1,4 +1,4 @@
-"""Windows of feature maps as matrices, for golden models and references of all layers with a kernel.
+"""A kernel on a feature map, and its windows as matrices, for golden models and references of layers with a kernel.
 
 Maps are ``(frames, height, width, channels)``.  Tap ``(i, j)`` of output pixel ``(r, c)`` reads the input pixel
 ``(r * stride - padding_top + i, c * stride - padding_left + j)``; outside the map there are zeros.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Number = TypeVar("Number", np.int64, np.float64)
 
-# float64 holds every integer up to this exactly
-EXACT = 1 << 53
 # bytes of one matrix of patches; more frames than fit are done one chunk after another
 CHUNK_BYTES = 1 << 26
 
@@ -87,56 +85,3 @@ class Window:
         step = max(1, CHUNK_BYTES // each)
         for start in range(0, frames, step):
             yield slice(start, min(frames, start + step))
-
-
-def product(left: npt.NDArray[Number], right: npt.NDArray[Number], bound: int) -> npt.NDArray[Number]:
-    """``left @ right``, exact for integers whose partial sums stay within ``bound``.
-
-    Raises OverflowError when int64 could overflow."""
-    if left.dtype == np.int64 and bound >= 1 << 62:
-        raise OverflowError(f"sums up to {bound} do not fit 64 bits; use narrower formats or fewer terms")
-    return left @ right
-
-
-def fastest(array: npt.NDArray[Any], bound: int) -> npt.NDArray[Any]:
-    """Integers as float64, for which there is BLAS, if sums up to ``bound`` are exact so; else as they are."""
-    return array.astype(np.float64) if array.dtype == np.int64 and bound <= EXACT else array
-
-
-def correlate(
-    window: Window, maps: npt.NDArray[Number], weights: npt.NDArray[Number], bound: int = 0
-) -> npt.NDArray[Number]:
-    """Convolution as networks mean it: weights ``(filters, channels, kernel_h, kernel_w)``, maps by frame."""
-    filters, channels = weights.shape[:2]
-    matrix = fastest(weights.transpose(2, 3, 1, 0).reshape(-1, filters), bound)
-    result = np.empty((len(maps), *window.output, filters), maps.dtype)
-    for part in window.chunks(len(maps), channels):
-        rows = window.patches(fastest(maps[part], bound)).reshape(-1, len(matrix))
-        result[part] = product(rows, matrix, bound).reshape(-1, *window.output, filters)
-    return result
-
-
-def correlate_error(
-    window: Window, errors: npt.NDArray[Number], weights: npt.NDArray[Number], bound: int = 0
-) -> npt.NDArray[Number]:
-    """The error at the input of `correlate` from the errors at its output."""
-    filters, channels = weights.shape[:2]
-    matrix = fastest(weights.transpose(0, 2, 3, 1).reshape(filters, -1), bound)
-    result = np.empty((len(errors), window.height, window.width, channels), errors.dtype)
-    for part in window.chunks(len(errors), channels):
-        patches = product(fastest(errors[part], bound).reshape(-1, filters), matrix, bound)
-        result[part] = window.scatter(patches.reshape(-1, *window.output, window.taps, channels))
-    return result
-
-
-def correlate_gradient(
-    window: Window, maps: npt.NDArray[Number], errors: npt.NDArray[Number], bound: int = 0
-) -> npt.NDArray[Number]:
-    """The gradient of the weights of `correlate`, summed over frames: ``(filters, channels, kernel_h, kernel_w)``."""
-    channels, filters = maps.shape[3], errors.shape[3]
-    total = np.zeros((filters, window.taps * channels), maps.dtype)
-    for part in window.chunks(len(maps), channels):
-        rows = window.patches(fastest(maps[part], bound)).reshape(-1, window.taps * channels)
-        made = product(fastest(errors[part], bound).reshape(-1, filters).T, rows, bound)
-        total += made.astype(total.dtype)
-    return total.reshape(filters, *window.kernel, channels).transpose(0, 3, 1, 2)

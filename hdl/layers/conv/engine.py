@@ -1,0 +1,263 @@
+"""What the engines of convolutions share: a weight tile a cycle, its choice, and the way of weights and gradients.
+
+An engine multiplies one `Tile` of weights a cycle: ``po`` filters, ``pi`` channels, ``pk`` taps of each.  The three
+engines of one convolution share the tile, so weights and gradients stream in the order in which they are stored.
+
+An engine is of a kind and has a role.  The kind (`hdl.layers.conv.dense`, `hdl.layers.conv.depthwise`) says which
+weights there are, in which order an engine works, and its sums and circuits.  The role (`hdl.layers.conv.roles`:
+forward, error, gradient) says which maps come and go, and what becomes of sums.  What is left is here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from hdl.engine.window.frame_buffers import SHORTEST_PASS
+from hdl.engine.window.strips import WEIGHT_LATENCY, adapter_cycles
+from hdl.engine.window.walk import Walk
+from hdl.errors import FoldingError
+from hdl.fixed import IntArray
+from hdl.layers.folding import divisors, lanes_for, weight_lanes
+from hdl.layers.storage import Home
+from hdl.layers.windowed import Windowed
+from hdl.parts.catalogue import DEFAULT_PARTS
+from hdl.parts.part import Part, block_share
+from hdl.recipe import Recipe
+from hdl.tensor import Tile
+
+# cycles from the last use of a version to the first use of the next one, beside those in which it comes, at most
+LOAD_LATENCY = 16
+# upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
+PIPELINE = 64
+# bits of a weight or a sum that tiles of one size are compared at
+SHARE_BITS = 16
+
+# fields of an example, lanes of its input map, lanes of its output map
+Example = tuple[dict[str, Any], int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowEngine(Windowed):
+    """An engine of a convolution, whatever its kind and its role."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+    # elements a beat of weights or gradients
+    w_lanes: int = 1
+    tile: Tile = field(default_factory=Tile)
+
+    # which tiles can be built, for messages
+    tile_rule: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.check_shape()
+        if not self._buildable(self.tile):
+            raise FoldingError(
+                f"{self.name}, stride {self.stride}: tile {self.tile} is impossible; "
+                f"{self.tile_rule}, pk be one of {self.tap_groups}"
+                + (f", a pass over the map last {SHORTEST_PASS} cycles" if self.streamed else "")
+            )
+        if self.w_lanes < 1 or self.tile.size % self.w_lanes:
+            raise FoldingError(f"{self.name}: {self.w_lanes} weight lanes do not divide a tile of {self.tile.size}")
+
+    # ---- what a kind says
+
+    @property
+    @abstractmethod
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the weights, as ONNX writes it: filters, channels of each, rows, columns."""
+
+    @abstractmethod
+    def walk_of(self, tile: Tile) -> Walk:
+        """The order of work with that tile."""
+
+    @property
+    @abstractmethod
+    def map_words(self) -> tuple[int, int]:
+        """Elements of the forward layer's input map and of its output map that the engine handles at a time."""
+
+    @property
+    def home(self) -> Home:
+        """Where versions of the weights live, or the sums of their gradients."""
+        return Home.ON_CHIP
+
+    @classmethod
+    @abstractmethod
+    def example_fields(cls) -> list[Example]:
+        """For the suite."""
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """Fields that mean the same in all engines of a convolution."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(WindowEngine)}
+
+    # ---- dimensions
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        """Shape of the forward layer's output."""
+        return (*self.window.output, self.weight_shape[0])
+
+    @property
+    def weight_count(self) -> int:
+        """Number of weights."""
+        return math.prod(self.weight_shape)
+
+    @property
+    def words(self) -> int:
+        """Tiles in all weights."""
+        return self.weight_count // self.tile.size
+
+    @property
+    def multipliers(self) -> int:
+        """Multipliers built."""
+        return self.tile.size
+
+    @property
+    def macs(self) -> int:
+        """Multiplications a frame, those with padding counted."""
+        return math.prod(self.output_shape) * math.prod(self.weight_shape[1:])
+
+    @property
+    def tap_row_words(self) -> int:
+        """Weight words from a row of taps to the next."""
+        return self.kernel[1] // self.parallel_taps(self.tile.pk)[1]
+
+    @property
+    def walk(self) -> Walk:
+        """The order of work."""
+        return self.walk_of(self.tile)
+
+    def stream_order(self, port: str) -> IntArray | None:
+        """Weights and gradients flow tile by tile."""
+        return self.tile.order(self.weight_shape) if self.port(port).tensor.kind.per_batch else None
+
+    # ---- weights outside
+
+    @property
+    def streamed(self) -> bool:
+        """Whether weights come once a frame, or sums of gradients come and go."""
+        return self.home is Home.DRAM
+
+    @property
+    def load_cycles(self) -> int:
+        """Cycles for which the engine rests once a batch while it takes the next version in place of the one before, if
+        ``w`` doesn't stall."""
+        return LOAD_LATENCY + self.weight_count // self.w_lanes if self.home is Home.PARKED else 0
+
+    @property
+    def weight_cycles(self) -> int:
+        """Through the width adapter into the buffer."""
+        return WEIGHT_LATENCY + adapter_cycles(self.w_lanes, self.tile.size)
+
+    # ---- cycles and folding
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """One tile a cycle, but no faster than any port, nor than one word of the stored map a cycle."""
+        cycles = super().cycles_per_frame
+        return max(cycles, self.weight_count // self.w_lanes) if self.streamed else cycles
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The work of all rows that one stored row may have held up, and the pipeline.
+
+        Of a gradient: from the last input of a batch to its first gradients."""
+        return self.walk.waiting_cycles + PIPELINE
+
+    def _buildable(self, tile: Tile) -> bool:
+        filters, channels = self.weight_shape[:2]
+        if min(tile.po, tile.pi) < 1 or filters % tile.po or channels % tile.pi or tile.pk not in self.tap_groups:
+            return False
+        if not self.streamed:
+            return True
+        walk = self.walk_of(tile)
+        return walk.cycles // walk.passes >= SHORTEST_PASS
+
+    def tiles(self, cycles: int, parts: Sequence[Part] = DEFAULT_PARTS) -> Iterator[Tile]:
+        """Every tile with at most ``cycles`` a frame; fewest multipliers, then least memory wasted by odd widths, then
+        the least lanes of maps (each engine stores and reads one of them ``po`` or ``pi`` lanes wide)."""
+        return (tile for tile in self._ordered(parts) if self.suits(tile, cycles))
+
+    def suits(self, tile: Tile, cycles: int) -> bool:
+        """Whether a tile is one of `tiles`: neither it nor any port is slower."""
+        least = self.least_cycles(tile)
+        return least is not None and least <= cycles and self._with(tile, cycles).cycles_per_frame <= cycles
+
+    def least_cycles(self, tile: Tile) -> int | None:
+        """As its tile and its widest ports allow."""
+        if tile not in self._paces:
+            return None
+        return max(self._paces[tile], *(port.tensor.elements // port.tensor.shape[-1] for port in self.frame_ports))
+
+    @cached_property
+    def _paces(self) -> dict[Tile, int]:
+        """Every tile that can be built -> cycles a frame with it if no port is slower."""
+        found = {}
+        for po in divisors(self.weight_shape[0]):
+            for pi in divisors(self.weight_shape[1]):
+                for pk in self.tap_groups:
+                    tile = Tile(po, pi, pk)
+                    if self._buildable(tile):
+                        walk = self.walk_of(tile)
+                        found[tile] = max(walk.cycles, walk.words)
+        return found
+
+    @cached_property
+    def _orders(self) -> dict[tuple[str, ...], list[Tile]]:
+        """What `_ordered` found before, by names of parts."""
+        return {}
+
+    def _ordered(self, parts: Sequence[Part]) -> list[Tile]:
+        """The tiles in the order of `tiles`."""
+        names = tuple(part.name for part in parts)
+        if names not in self._orders:
+            ranks = [(tile.size, self._memory_share(tile, parts), tile.po + tile.pi, tile) for tile in self._paces]
+            self._orders[names] = [tile for *_, tile in sorted(ranks)]
+        return self._orders[names]
+
+    def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
+        """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
+        return block_share(parts, 2 * (self.weight_count // tile.size), tile.size * SHARE_BITS)
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
+        if tile is None:
+            tile = next(self.tiles(cycles), None)
+        if tile is not None:
+            folded = self._with(tile, cycles)
+            rests = -(-folded.load_cycles // self.recipe.batch)
+            bridged = folded.load_cycles <= 2 * self._loading_cycles(cycles)
+            if folded.cycles_per_frame + rests <= cycles and (bridged or not rests):
+                return folded
+        raise FoldingError(
+            f"{self.name}, stride {self.stride}: {tile or 'no tile'} manages {cycles} cycles a frame; allow more cycles"
+        )
+
+    def _with(self, tile: Tile, cycles: int) -> Self:
+        """This engine with that tile and the lanes for ``cycles``."""
+        lanes = {
+            f"{port.name}_lanes": lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
+            for port in self.frame_ports
+        }
+        lanes["w_lanes"] = weight_lanes(self.weight_count, tile.size, self._passing_cycles(tile, cycles))
+        return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
+
+    def _passing_cycles(self, tile: Tile, cycles: int) -> int:
+        """Cycles in which all weights should come, or gradients go, at that pace."""
+        if self.home is Home.PARKED:
+            return self._loading_cycles(cycles)
+        # streamed weights of a pass must be there a few cycles before it, and its gradients leave a few cycles later
+        return cycles - 2 * SHORTEST_PASS * self.walk_of(tile).passes if self.streamed else cycles
+
+    def _loading_cycles(self, cycles: int) -> int:
+        """Cycles in which a version should be taken at that pace: the FIFO of the map holds two rows, and half of one
+        is for what comes meanwhile."""
+        frame = self.frame_ports[0].tensor.shape
+        return max(1, cycles // (2 * frame[0]) - LOAD_LATENCY)

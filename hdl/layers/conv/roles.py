@@ -1,0 +1,329 @@
+"""The three roles of a convolution's engines: forward, error, gradient.  See `hdl.layers.conv.engine`.
+
+The forward engine and the error engine sum products of a stored map with weights: every frame sees the version that
+the recipe says.  The gradient engine sums products of two maps over a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from hdl.engine.arithmetic.mac import operand_bits, tree_levels
+from hdl.engine.window.gradient import FLUSH, GradientShape
+from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips, result_strips
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.beats import pack
+from hdl.layers.conv.engine import WindowEngine
+from hdl.layers.conv.versions import by_version
+from hdl.layers.meaning import State, Tape
+from hdl.layers.storage import Home, Memory
+from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
+from hdl.strips import Strips
+from hdl.tensor import Kind, Port, Tensor, Tile
+
+DATA = Fixed(16, 8)
+WEIGHT = Fixed(16, 12)
+ERROR = Fixed(16, 12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedEngine(WindowEngine):
+    """A map and ``w`` in, a map out: sums are exact, rounded once to nearest and saturated.
+
+    Holds a few rows of the stored map (never all of it unless the kernel needs it) and two versions of the weights,
+    one if they are parked, none if they come once a frame."""
+
+    @abstractmethod
+    def sums(self, stored: Any, weights: Any) -> Any:
+        """Exact results of stacked frames that see one version of the weights, before rounding."""
+
+    @property
+    def stored(self) -> Port:
+        """The map of which rows are held."""
+        return self.sinks[0]
+
+    @property
+    def result(self) -> Port:
+        """The map that is made."""
+        return self.sources[0]
+
+    @property
+    def w_format(self) -> Fixed:
+        """Of a weight."""
+        return self.port("w").tensor.fixed
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """Work on a row starts when all stored rows that it needs are there; on streamed weights, when all are."""
+        stored = self.stored
+        if self.streamed:
+            return {stored.name: stored.tensor.elements}
+        return {stored.name: self.rows_required(stored.name, source, elements)}
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of the result."""
+        stored, result = self.stored, self.result
+        stored_word, word = reversed(self.map_words) if self.transposed else self.map_words
+        return result_strips(
+            self.walk,
+            {stored.name: (stored, stored_word)},
+            {result.name: (result, word)},
+            2 + tree_levels(self.tile.size // word),
+            load_cycles=self._switch_cycles,
+            reordered_words=self.reordered_frames * result.tensor.elements // word,
+        )
+
+    @property
+    def reordered_frames(self) -> int:
+        """Frames of results that are put in order at a time."""
+        return 0
+
+    # ---- meaning
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps the initial weights for the memory image."""
+        return {"initial": self.w_format.encode(parameters["w"])}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Exact sums, rounded once."""
+        stored, result = self.stored.tensor.fixed, self.result.tensor.fixed
+        total = self._sums_by_version(state, inputs)
+        return {self.result.name: requantise(total, stored.fraction_bits + self.w_format.fraction_bits, result)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        return {self.result.name: self._sums_by_version(state, inputs)}
+
+    def _sums_by_version(self, state: State, inputs: Mapping[str, Any]) -> Any:
+        frames, versions = inputs[self.stored.name], by_version(state, inputs["w"], self.recipe)
+        return np.concatenate([self.sums(frames[part], weights) for part, weights in versions])
+
+    # ---- versions of the weights
+
+    @property
+    def versions(self) -> int:
+        """Versions of the weights on chip, unless they come once a frame."""
+        return 1 if self.home is Home.PARKED else 2
+
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """w, if the weights live outside."""
+        return ("w",) if self.streamed else ()
+
+    @property
+    def parked(self) -> Mapping[str, int]:
+        """w, if one version lives here."""
+        return {"w": self.load_cycles} if self.home is Home.PARKED else {}
+
+    @property
+    def _switch_cycles(self) -> int:
+        """Between the last operation with a version and the first with the next, of those that lie in one place, if the
+        next one waits: its first word stands in front of the place, the others follow through the adapter."""
+        if self.home is not Home.PARKED:
+            return 0
+        word_cycles = max(Fraction(1), Fraction(self.tile.size, self.w_lanes))
+        return PLACE_FREE - 1 + math.ceil((self.words - 1) * word_cycles) + WEIGHT_LATENCY
+
+    def memories(self) -> tuple[Memory, ...]:
+        """The versions of the weights, if they live here."""
+        if self.streamed:
+            return ()
+        return (Memory("weights", self.versions * self.words, self.tile.size * self.w_format.width),)
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """Version 0: as beats of ``w`` if weights live outside, else in the first place of the weight buffer."""
+        codes, width = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)], self.w_format.width
+        if self.streamed:
+            return {"w": pack(codes, width, self.w_lanes)}
+        return {"weights": pack(codes, width, self.tile.size) + [0] * (self.versions - 1) * self.words}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardEngine(WeightedEngine):
+    """Sinks ``x`` and ``w``, source ``y``."""
+
+    x_lanes: int = 1
+    y_lanes: int = 1
+    # distinguishes the random bits of this layer's gradient from others
+    tensor_id: int = 0
+    x_fixed: Fixed = DATA
+    w_fixed: Fixed = WEIGHT
+    y_fixed: Fixed = DATA
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x, w."""
+        return (
+            Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),
+            Port("w", Tensor(self.weight_shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor(self.output_shape, self.y_fixed, Kind.ACTIVATION), self.y_lanes),)
+
+    def learn(self, tape: Tape, gradient: type[GradientEngine], error: type[ErrorEngine]) -> None:
+        """Gradient engine on the stashed x, error engine on the updated weights."""
+        e = tape.error("y")
+        summing = gradient(**self.shared, x_fixed=self.x_fixed, tensor_id=self.tensor_id)
+        weights = tape.learn("w", tape.add("gradient", summing, {"x": tape.value("x"), "e": e})["g"])
+        if tape.needs_error("x"):
+            engine = error(**self.shared, w_fixed=self.w_fixed)
+            tape.give_error("x", tape.add("error", engine, {"e": e, "w": weights})["dx"])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Kernels, strides, paddings, tiles and versions of weights."""
+        return tuple(cls(**example, x_lanes=x, y_lanes=y) for example, x, y in cls.example_fields())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorEngine(WeightedEngine):
+    """Sinks ``e`` and ``w``, source ``dx``.
+
+    Visits only taps that exist for the pixel at hand, so a stride costs no multiplications by inserted zeros; a pixel
+    that no output saw costs one cycle.  With a stride along an axis, taps are not parallel along that axis."""
+
+    transposed: ClassVar[bool] = True
+
+    e_lanes: int = 1
+    dx_lanes: int = 1
+    e_fixed: Fixed = ERROR
+    w_fixed: Fixed = WEIGHT
+    dx_fixed: Fixed = ERROR
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e, w."""
+        return (
+            Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
+            Port("w", Tensor(self.weight_shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """As of the forward engine, with taps in parallel only along axes without stride."""
+        found = []
+        for example, x, y in cls.example_fields():
+            if example.get("stride", (1, 1)) != (1, 1):
+                example |= {"tile": Tile(example["tile"].po, example["tile"].pi), "w_lanes": 1}
+            found.append(cls(**example, e_lanes=y, dx_lanes=x))
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientEngine(WindowEngine):
+    """Sinks ``x`` and ``e`` a frame, source ``g`` once a batch.
+
+    The sum over all frames of a batch is exact, then rounded stochastically (with the batch number as step) and
+    saturated.  The engine rests for `drain_cycles` at the end of each batch while the sums leave."""
+
+    x_lanes: int = 1
+    e_lanes: int = 1
+    # distinguishes the random bits of this tensor from others
+    tensor_id: int = 0
+    x_fixed: Fixed = DATA
+    e_fixed: Fixed = ERROR
+    g_fixed: Fixed = DATA
+
+    @abstractmethod
+    def sums(self, x: Any, e: Any) -> Any:
+        """Exact gradients of stacked frames, before rounding."""
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x (waits as a stash for its error), e."""
+        return (
+            Port("x", Tensor(self.input_shape, self.x_fixed, Kind.STASH), self.x_lanes),
+            Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """g."""
+        return (Port("g", Tensor(self.weight_shape, self.g_fixed, Kind.GRADIENT), self.w_lanes),)
+
+    @property
+    def drain_cycles(self) -> int:
+        """Cycles for which the engine rests after each batch while its sums leave, if ``g`` doesn't stall."""
+        if self.streamed:
+            return 0
+        return FLUSH + 2 + (self.words - 1) * (self.tile.size // self.w_lanes)
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of e; an error waits until its row is at work."""
+        x, e, g = (self.port(name) for name in ("x", "e", "g"))
+        x_word, e_word = self.map_words
+        return gradient_strips(self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.drain_cycles, self.words)
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of an exact sum over a batch."""
+        terms = self.recipe.batch * math.prod(self.window.output)
+        return operand_bits(self.x_fixed) + operand_bits(self.e_fixed) + (terms - 1).bit_length()
+
+    @property
+    def sum_fraction_bits(self) -> int:
+        """Fraction bits of a sum."""
+        return self.x_fixed.fraction_bits + self.e_fixed.fraction_bits
+
+    @property
+    def key(self) -> int:
+        """Key of the random bits."""
+        return tensor_key(self.recipe.seed, self.tensor_id)
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Counts batches."""
+        del parameters
+        return {"batch": 0}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """The exact sum over the batch, rounded stochastically."""
+        total = self.sums(inputs["x"], inputs["e"])
+        index = np.arange(self.weight_count, dtype=np.int64).reshape(self.weight_shape)
+        random = high_half(hash32(index, state["batch"], self.key))
+        state["batch"] += 1
+        return {"g": requantise_stochastically(total, self.sum_fraction_bits, self.g_fixed, random)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The formula."""
+        del state
+        return {"g": self.sums(inputs["x"], inputs["e"])}
+
+    @property
+    def shape(self) -> GradientShape:
+        """What the circuit is built from."""
+        return GradientShape(
+            walk=self.walk,
+            tile=self.tile,
+            weight_shape=self.weight_shape,
+            words=self.words,
+            ring_rows=self.ring_rows("x"),
+            x=self.x_fixed,
+            e=self.e_fixed,
+            g=self.g_fixed,
+            sum_bits=self.sum_bits,
+            shift=self.sum_fraction_bits - self.g_fixed.fraction_bits,
+            batch=self.recipe.batch,
+            lanes=self.w_lanes,
+            key=self.key,
+        )
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """As of the forward engine."""
+        return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
