@@ -9,8 +9,9 @@ from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
 from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.graph.ir import Graph, Stage, verify
+from dagtrain.graph.ir import Graph, PlacedGraph
 from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.place import place
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
@@ -23,9 +24,7 @@ from hdl.parts.part import Part
 class ClusterDesign:
     """Everything that emission and co-simulation need to know."""
 
-    # folded
-    graph: Graph
-    placed: Mapping[str, str]
+    graph: PlacedGraph
     # pipeline interval the design is folded for
     cycles_per_frame: int
     fifo_beats: Mapping[str, int]
@@ -57,13 +56,13 @@ def design_cluster(
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist."""
-    folded = verify(fold_graph(graph, folds or cycles, parts), Stage.STREAMING)
+    folded = place(fold_graph(graph, folds or cycles, parts), placed, devices)
     used = [name for name in devices if name in set(placed.values())]
     use = dram or DramUse()
     unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})
     if unknown:
         raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
-    crossings = crossings_of(folded, placed, used)
+    crossings = crossings_of(folded, used)
     form = link_format(crossings, len(used), word_bits)
     delays = {crossing.edge: network_cycles for crossing in crossings}
     timing = schedule(folded, cycles, delays)
@@ -72,8 +71,8 @@ def design_cluster(
     stored = stored_edges(folded, use)
     behind = {c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles) for c in crossings}
     tops = tuple(
-        design_device(name, folded, placed, depths, crossings, behind, library, form, number, use)
+        design_device(name, folded, depths, crossings, behind, library, form, number, use)
         for number, name in enumerate(used)
     )
     staleness = needed_staleness(folded, timing, delays)
-    return ClusterDesign(folded, placed, cycles, depths, crossings, tops, staleness, form)
+    return ClusterDesign(folded, cycles, depths, crossings, tops, staleness, form)

@@ -9,7 +9,7 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from dagtrain.graph.ir import Graph, Node, is_delayed
+from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
 from hdl.layers.wiring.fork import Fork
@@ -99,8 +99,7 @@ class DeviceDesign:
 
 def design_device(
     name: str,
-    graph: Graph,
-    placed: Mapping[str, str],
+    graph: PlacedGraph,
     fifo_beats: Mapping[str, int],
     crossings: Sequence[Crossing],
     receiver_beats: Mapping[str, int],
@@ -109,11 +108,11 @@ def design_device(
     number: int,
     dram: DramUse | None = None,
 ) -> DeviceDesign:
-    """The design of device ``name``, the ``number``th of the network; ``placed`` maps every node to its device.
+    """The design of device ``name``, the ``number``th of the network.
 
     ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge."""
     use = dram or DramUse()
-    nodes = [node for node in graph.nodes if placed[node.name] == name]
+    nodes = [node for node in graph.nodes if graph.placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
     ingress = tuple(crossing for crossing in crossings if crossing.target_device == name)
     egress = tuple(crossing for crossing in crossings if crossing.source_device == name)
@@ -131,7 +130,7 @@ def design_device(
         for port in node.layer.sinks:
             edge = node.inputs[port.name]
             producer, source = graph.producers[edge]
-            arrives = placed[producer.name] != name
+            arrives = graph.placed[producer.name] != name
             if edge in stored:
                 net = assembly.stream(arrived_net(edge), port.payload_bits) if arrives else produced_net(edge)
                 lanes = port.lanes if arrives else source.lanes
@@ -146,7 +145,7 @@ def design_device(
     weights = tuple(
         WeightStream(edge, produced_net(edge), source.beats)
         for edge, producer, source, consumer, sink in graph.edges
-        if placed[producer.name] == name and is_delayed(consumer.layer, sink)
+        if graph.placed[producer.name] == name and is_delayed(consumer.layer, sink)
     )
     return DeviceDesign(
         name=name,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction
 from hdl.link.egress import Egress
@@ -93,14 +93,13 @@ class NetworkModel:
     seed: int = 1
 
 
-def crossings_of(graph: Graph, placed: Mapping[str, str], devices: Sequence[str]) -> tuple[Crossing, ...]:
-    """All edges between devices, numbered in the order of the graph's edges."""
+def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, ...]:
+    """All edges between devices, numbered in the order of the graph's edges; ``devices`` are those on the network."""
     index = {device: position for position, device in enumerate(devices)}
     found: list[Crossing] = []
-    for edge, producer, source, consumer, sink in graph.edges:
-        start, stop = placed[producer.name], placed[consumer.name]
-        if start != stop:
-            found.append(Crossing(edge, len(found), start, stop, index[start], index[stop], source, sink))
+    for edge, producer, source, consumer, sink in graph.crossing:
+        start, stop = graph.placed[producer.name], graph.placed[consumer.name]
+        found.append(Crossing(edge, len(found), start, stop, index[start], index[stop], source, sink))
     return tuple(found)
 
 

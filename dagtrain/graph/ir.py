@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from typing import TypeVar
 
 import networkx as nx
 
@@ -21,14 +22,25 @@ from hdl.tensor import Kind, Port, Tensor
 
 
 class Stage(Enum):
-    """What a graph promises; `verify` checks it after every pass."""
+    """What a graph promises; each stage but the first promises what the one before does, and more.
+
+    `verify` checks it before and after every pass (`dagtrain.passes.apply`)."""
 
     # forward layers only; weight and label sinks unconnected, stash sources unconsumed
     FORWARD = "forward"
-    # after autodiff: every sink connected, edges may have several consumers
+    # after differentiate: every sink connected, edges may have several consumers
     TRAINING = "training"
-    # after insert_forks: exactly one consumer an edge
+    # after insert_forks: exactly one consumer an edge, of its kind
     STREAMING = "streaming"
+    # after fold_graph: weights and gradients in one order at both ends, no beat in two pixels
+    FOLDED = "folded"
+    # after place: a device for every node, the host's for what talks to it
+    PLACED = "placed"
+
+    def promises(self, other: Stage) -> bool:
+        """Whether a graph of this stage keeps what one of the other stage promises."""
+        order = list(Stage)
+        return order.index(self) >= order.index(other)
 
 
 class GraphError(DagtrainError):
@@ -71,16 +83,22 @@ class Graph:
 
     @cached_property
     def producers(self) -> dict[str, tuple[Node, Port]]:
-        """Edge -> (node, source port)."""
-        return {edge: (node, node.layer.port(port)) for node in self.nodes for port, edge in node.outputs.items()}
+        """Edge -> (node, source port); ports that a layer doesn't have are left to `verify`."""
+        found: dict[str, tuple[Node, Port]] = {}
+        for node in self.nodes:
+            ports = {port.name: port for port in node.layer.sources}
+            found.update((edge, (node, ports[source])) for source, edge in node.outputs.items() if source in ports)
+        return found
 
     @cached_property
     def consumers(self) -> dict[str, tuple[tuple[Node, Port], ...]]:
         """Edge -> ((node, sink port), …); edges that nobody consumes have an empty tuple."""
         found: dict[str, list[tuple[Node, Port]]] = {edge: [] for edge in self.producers}
         for node in self.nodes:
-            for port, edge in node.inputs.items():
-                found.setdefault(edge, []).append((node, node.layer.port(port)))
+            ports = {port.name: port for port in node.layer.sinks}
+            for sink, edge in node.inputs.items():
+                if sink in ports:
+                    found.setdefault(edge, []).append((node, ports[sink]))
         return {edge: tuple(uses) for edge, uses in found.items()}
 
     def tensor(self, edge: str) -> Tensor:
@@ -100,6 +118,26 @@ class Graph:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.nodes))
+
+
+@dataclass(frozen=True)
+class PlacedGraph(Graph):
+    """A folded graph on the devices of a cluster."""
+
+    # of the cluster; the first has the host's port
+    devices: tuple[str, ...] = ()
+    # node -> device
+    placed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def crossing(self) -> Iterator[tuple[str, Node, Port, Node, Port]]:
+        """Of `edges`, those between devices."""
+        for edge, producer, source, consumer, sink in self.edges:
+            if self.placed[producer.name] != self.placed[consumer.name]:
+                yield edge, producer, source, consumer, sink
+
+
+G = TypeVar("G", bound=Graph)
 
 
 def is_delayed(consumer: Layer, sink: Port) -> bool:
@@ -125,9 +163,13 @@ def topological(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         raise GraphError(f"the graph has a cycle: {cycle}; remove one of these edges") from None
 
 
-def verify(graph: Graph, stage: Stage) -> Graph:
+def verify(graph: G, stage: Stage) -> G:
     """The graph itself, if it keeps the promise of its stage; else `GraphError` with all breaches."""
     problems = [*_name_breaches(graph), *_edge_breaches(graph, stage), *_consumer_breaches(graph, stage)]
+    if stage.promises(Stage.FOLDED):
+        problems += _folding_breaches(graph)
+    if stage.promises(Stage.PLACED):
+        problems += _place_breaches(graph)
     if problems:
         listed = "\n  ".join(problems)
         raise GraphError(f"graph {graph.name} is not a legal {stage.value} graph:\n  {listed}")
@@ -151,12 +193,17 @@ def _name_breaches(graph: Graph) -> Iterator[str]:
 def _edge_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
     for node in graph.nodes:
         sinks = {port.name: port for port in node.layer.sinks}
-        for name in node.inputs.keys() - sinks.keys():
+        sources = {port.name for port in node.layer.sources}
+        for name in sorted(node.inputs.keys() - sinks.keys()):
             yield f"{node.name} has no sink {name}"
+        for name in sorted(node.outputs.keys() - sources):
+            yield f"{node.name} has no source {name}"
+        for name in sorted(sources - node.outputs.keys()):
+            yield f"source {node.name}.{name} has no edge"
         for name, port in sinks.items():
             edge = node.inputs.get(name)
             if edge is None:
-                if stage is not Stage.FORWARD or port.tensor.kind in (Kind.ACTIVATION, Kind.ERROR):
+                if stage.promises(Stage.TRAINING) or port.tensor.kind in (Kind.ACTIVATION, Kind.ERROR):
                     yield f"sink {node.name}.{name} is not connected"
             elif edge not in graph.producers:
                 yield f"sink {node.name}.{name} reads edge {edge}, which nobody produces"
@@ -180,11 +227,11 @@ def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
     for edge, uses in graph.consumers.items():
         if edge not in graph.producers:
             continue
-        if not uses and stage is not Stage.FORWARD:
+        if not uses and stage.promises(Stage.TRAINING):
             yield f"edge {edge} has no consumer"
-        if len(uses) > 1 and stage is Stage.STREAMING:
+        if len(uses) > 1 and stage.promises(Stage.STREAMING):
             yield f"edge {edge} has {len(uses)} consumers; a fork is missing"
-        if stage is Stage.STREAMING:
+        if stage.promises(Stage.STREAMING):
             source = graph.producers[edge][1]
             for node, sink in uses:
                 if source.tensor.kind is not sink.tensor.kind:
@@ -192,3 +239,37 @@ def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
                         f"edge {edge}: kind {source.tensor.kind.value} meets {sink.tensor.kind.value} "
                         f"at {node.name}.{sink.name}"
                     )
+
+
+def _folding_breaches(graph: Graph) -> Iterator[str]:
+    """Lanes of the two ends of an edge may differ, since a width adapter stands between them; what the adapter can't
+    mend is another order, and a beat with parts of two pixels."""
+    for edge, producer, source, consumer, sink in graph.edges:
+        ends = f"{producer.name}.{source.name} -> {consumer.name}.{sink.name}"
+        if source.tensor.kind.per_batch:
+            given, wanted = producer.layer.stream_tile(source.name), consumer.layer.stream_tile(sink.name)
+            if given != wanted:
+                yield f"edge {edge}, {ends}: tile {given} meets {wanted}; fold all nodes of a weight group for one tile"
+        else:
+            for node, port in ((producer, source), (consumer, sink)):
+                if port.tensor.shape[-1] % port.lanes:
+                    yield (
+                        f"edge {edge}: {port.lanes} lanes of {node.name}.{port.name} do not divide its "
+                        f"{port.tensor.shape[-1]} channels"
+                    )
+
+
+def _place_breaches(graph: Graph) -> Iterator[str]:
+    if not isinstance(graph, PlacedGraph):
+        yield "it has no devices; place it"
+        return
+    for name in sorted(graph.placed.keys() - graph.by_name.keys()):
+        yield f"{name} is placed on {graph.placed[name]}, but there is no such node"
+    for node in graph.nodes:
+        device = graph.placed.get(node.name)
+        if device is None:
+            yield f"{node.name} stands on no device"
+        elif device not in graph.devices:
+            yield f"{node.name} stands on {device}, which is none of {', '.join(graph.devices)}"
+        elif node.layer.pinned_to_host and device != graph.devices[0]:
+            yield f"{node.name} talks to the host and stands on {device}; the host's device is {graph.devices[0]}"

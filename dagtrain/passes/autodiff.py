@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
+from dagtrain.graph.ir import Graph, GraphError, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.formats import propagate_formats
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import with_random_bits_of
@@ -20,8 +21,9 @@ from hdl.recipe import Recipe
 from hdl.tensor import Kind
 
 
+@graph_pass(Stage.FORWARD, Stage.TRAINING)
 def differentiate(graph: Graph) -> Graph:
-    """The training graph of ``graph`` (Stage.FORWARD -> Stage.TRAINING); names are deterministic.
+    """The training graph of a forward graph; names are deterministic.
 
     1. A node whose sources got errors, or that makes errors itself (a loss), lays its backward nodes
        ``<node>.<suffix>`` with edges ``<node>.<suffix>.<port>``.
@@ -31,7 +33,6 @@ def differentiate(graph: Graph) -> Graph:
     5. A layer that draws random bits gets a `tensor_id` from its name; an update, from its parameter's key.
 
     Raises `GraphError` when the graph has no loss, a parameter is used twice, or an error is missing."""
-    verify(graph, Stage.FORWARD)
     return _Differentiation(graph).run()
 
 
@@ -51,7 +52,7 @@ class _Differentiation:
     weights: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> Graph:
-        """Walk all nodes in reverse; returns the verified training graph."""
+        """Walk all nodes in reverse; returns the training graph."""
         self._check_parameters()
         self.forward = {node.name: _with_own_random_bits(node) for node in self.graph.nodes}
         for node in self.graph.nodes:
@@ -64,7 +65,7 @@ class _Differentiation:
                 self.forward[node.name].layer.backward(_NodeTape(self, node.name))
         nodes = (*self.forward.values(), *self.backward.values())
         self._check_stashes(nodes)
-        return verify(propagate_formats(self.graph.with_nodes(nodes)), Stage.TRAINING)
+        return propagate_formats.run(self.graph.with_nodes(nodes))
 
     def error(self, edge: str) -> str:
         """The one error edge of a forward edge, summing contributions in the order in which they were given."""

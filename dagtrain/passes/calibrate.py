@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.graph.executor import Array, Executor, Mode
-from dagtrain.graph.ir import Graph, Stage, verify
+from dagtrain.graph.ir import Graph, Stage
+from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.formats import free_sources, propagate_formats
 from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray
@@ -43,6 +44,7 @@ class CalibrationOptions:
     least_logit: float = 32.0
 
 
+@graph_pass(Stage.TRAINING, Stage.TRAINING)
 def calibrate(
     graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]], options: CalibrationOptions | None = None
 ) -> Graph:
@@ -57,7 +59,6 @@ def calibrate(
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     Raises `CalibrationError` when there are no batches or a value is not finite."""
     chosen_options = options or CalibrationOptions()
-    verify(graph, Stage.TRAINING)
     peaks = _peaks(graph, batches)
     logits = set(_logits(graph))
     chosen = {}
@@ -72,8 +73,8 @@ def calibrate(
                 peak = max(peak, chosen_options.least_logit / 2.0 ** chosen_options.headroom[tensor.kind])
             if peak > 0:
                 chosen[edge] = fitting(peak, tensor.kind, tensor.fixed.signed, chosen_options)
-    calibrated = propagate_formats(graph, chosen)
-    return verify(replace(calibrated, parameters=_on_grid(calibrated)), Stage.TRAINING)
+    calibrated = propagate_formats.run(graph, chosen)
+    return replace(calibrated, parameters=_on_grid(calibrated))
 
 
 def fitting(peak: float, kind: Kind, signed: bool, options: CalibrationOptions) -> Fixed:

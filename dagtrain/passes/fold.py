@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from hdl.errors import FoldingError
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
 from hdl.tensor import Tile
 
 
+@graph_pass(Stage.STREAMING, Stage.FOLDED)
 def fold_graph(
     graph: Graph,
     cycles: int | Mapping[str, int],

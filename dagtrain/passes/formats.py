@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 
@@ -19,6 +20,7 @@ def free_sources(layer: Layer) -> tuple[str, ...]:
     return tuple(port.name for port in layer.sources if f"{port.name}_fixed" in names)
 
 
+@graph_pass(Stage.TRAINING, Stage.TRAINING)
 def propagate_formats(graph: Graph, chosen: Mapping[str, Fixed] | None = None) -> Graph:
     """The graph with ``chosen`` formats (by edge, of free sources only) and every sink in its producer's format.
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagtrain.graph.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from hdl.layers.wiring.fork import Fork
 from hdl.tensor import Kind
 
 
+@graph_pass(Stage.TRAINING, Stage.STREAMING)
 def insert_forks(graph: Graph) -> Graph:
-    """The streaming graph of a training graph (Stage.TRAINING -> Stage.STREAMING).
+    """The streaming graph of a training graph.
 
     1. An edge with several consumers gets the fork ``<edge>.fork``; its source ``y<i>``, edge
        ``<edge>.fork.y<i>``, goes to the i-th consumer in the order of nodes and has that consumer's kind.
     2. Every other edge stays."""
-    verify(graph, Stage.TRAINING)
     forks: dict[str, Node] = {}
     inputs = {node.name: dict(node.inputs) for node in graph.nodes}
     for edge, uses in graph.consumers.items():
@@ -28,7 +29,7 @@ def insert_forks(graph: Graph) -> Graph:
     for node in graph.nodes:
         nodes.append(replace(node, inputs=inputs[node.name]))
         nodes.extend(forks[edge] for edge in node.outputs.values() if edge in forks)
-    return verify(graph.with_nodes(tuple(nodes)), Stage.STREAMING)
+    return graph.with_nodes(tuple(nodes))
 
 
 def _fork(edge: str, graph: Graph, kinds: tuple[Kind, ...]) -> Node:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import networkx as nx
 
-from dagtrain.graph.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from hdl.layers.wiring.fork import Fork
 
 SUFFIX = ".relay"
@@ -35,6 +36,7 @@ def shortcuts(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
+@graph_pass(Stage.STREAMING, Stage.STREAMING)
 def insert_relays(graph: Graph, edges: Collection[str]) -> Graph:
     """The streaming graph with a relay `relay_of(edge)` on each of these edges."""
     if not edges:
@@ -45,7 +47,7 @@ def insert_relays(graph: Graph, edges: Collection[str]) -> Graph:
         inputs = {sink: relays[edge].outputs["y0"] if edge in relays else edge for sink, edge in node.inputs.items()}
         nodes.append(replace(node, inputs=inputs))
         nodes.extend(relays[edge] for edge in node.outputs.values() if edge in relays)
-    return verify(graph.with_nodes(tuple(nodes)), Stage.STREAMING)
+    return graph.with_nodes(tuple(nodes))
 
 
 def relay_of(edge: str) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.fold import weight_groups
 from hdl.errors import DagtrainError
 from hdl.layers.storage import Home
 
 
 def keep_in_dram(graph: Graph, names: Collection[str]) -> Graph:
-    """The training graph in which the nodes ``names`` keep their large memory in DRAM; see `move_memories`."""
+    """The streaming graph in which the nodes ``names`` keep their large memory in DRAM; see `move_memories`."""
     return move_memories(graph, dict.fromkeys(names, Home.DRAM))
 
 
+@graph_pass(Stage.STREAMING, Stage.STREAMING)
 def move_memories(graph: Graph, homes: Mapping[str, Home]) -> Graph:
-    """The training graph in which the large memories of these nodes live where ``homes`` says (`Layer.at`).
+    """The streaming graph in which the large memories of these nodes live where ``homes`` says (`Layer.at`).
 
     Raises `DagtrainError` that lists names without a node, and nodes without such a memory."""
     problems = [f"{name}: no such node" for name in sorted(set(homes) - set(graph.by_name))]

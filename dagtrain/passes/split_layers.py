@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
+from dagtrain.graph.ir import Graph, GraphError, Node, Stage
+from dagtrain.passes.apply import graph_pass
 from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
@@ -55,6 +56,7 @@ class Parts:
         return layer.port(port).tensor.shape[-1]
 
 
+@graph_pass(Stage.FORWARD, Stage.FORWARD)
 def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
     """The forward graph with these layers in so many parts, as equal as can be.
 
@@ -78,7 +80,7 @@ def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
             del parameters[key]
         parameters |= weights
         renamed[node.outputs["y"]] = pieces[-1].outputs["y"]
-    return verify(replace(graph, parameters=parameters).with_nodes(tuple(made)), Stage.FORWARD)
+    return replace(graph, parameters=parameters).with_nodes(tuple(made))
 
 
 def whole_layer(name: str, split: Collection[str]) -> str:

@@ -76,7 +76,7 @@ class Pace:
     @classmethod
     def of(cls, graph: Graph, folds: Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS) -> Pace:
         """Of a graph folded so.  Raises `FoldingError` when some layer can't be."""
-        engines = (node.layer.cycles_per_frame for node in fold_graph(graph, folds, parts).nodes)
+        engines = (node.layer.cycles_per_frame for node in fold_graph.run(graph, folds, parts).nodes)
         return cls._of(folds, engines, parts)
 
     @classmethod

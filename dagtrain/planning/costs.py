@@ -89,9 +89,9 @@ class LevelCosts:
 
     def __post_init__(self) -> None:
         """Raises `FoldingError` when the level is too fast for a layer."""
-        chosen = move_memories(self.graph, self.homes)
+        chosen = move_memories.run(self.graph, self.homes)
         self.tiles = weight_tiles(chosen, self.folds or self.cycles, self.parts)
-        self.folded = fold_graph(chosen, self.folds or self.cycles, self.parts, self.tiles)
+        self.folded = fold_graph.run(chosen, self.folds or self.cycles, self.parts, self.tiles)
         self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
         self.flows = schedule(self.folded, self.cycles, self.links.delays)
         self.depths = fifo_beats(self.folded, self.flows)

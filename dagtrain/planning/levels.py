@@ -48,7 +48,7 @@ def multipliers(graph: Graph, cycles: int) -> int:
     """Multipliers of all engines at one T: what no placement can do without.
 
     Raises `FoldingError` when it is too fast for a layer."""
-    return sum(node.layer.multipliers for node in fold_graph(graph, cycles).nodes)
+    return sum(node.layer.multipliers for node in fold_graph.run(graph, cycles).nodes)
 
 
 def predicted_cycles(slow: int, level: PricedLevel, devices: Iterable[Device]) -> int:

@@ -16,6 +16,7 @@ from dagtrain.emission.links import (
     link_words,
 )
 from dagtrain.graph.ir import Graph
+from dagtrain.passes.place import place
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
 from hdl.link.egress import Egress
@@ -42,7 +43,7 @@ class LinkCosts:
         cls, graph: Graph, assignment: Mapping[str, str] | None, devices: Sequence[str], word_bits: int
     ) -> LinkCosts:
         """Of a placement; of none yet: no edge crosses."""
-        found = crossings_of(graph, assignment, devices) if assignment else ()
+        found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
         return cls({crossing.edge: crossing for crossing in found}, link_format(found, len(devices), word_bits))
 
     @property

@@ -225,7 +225,7 @@ class Prices:
 
         Raises `Ended` at the deadline."""
         costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
-        edges = fold_graph(self.graph, cycles, self.parts).edges
+        edges = fold_graph.run(self.graph, cycles, self.parts).edges
         ends = [(source, sink) for _edge, _producer, source, _consumer, sink in edges]
         with spending(self.spent, "circuits", deadline):
             wanted = Wanted()

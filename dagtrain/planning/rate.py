@@ -7,6 +7,7 @@ from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, p
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
 from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.place import place
 from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace
 from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.schedule.buffers import fifo_beats
@@ -45,7 +46,8 @@ def plan_time(
     dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
     first = cluster.devices[0].name
     placed = {item.item: first if together else item.device for item in plan.items}
-    crossings = crossings_of(folded, placed, [device.name for device in cluster.devices])
+    devices = [device.name for device in cluster.devices]
+    crossings = crossings_of(place.run(folded, placed, devices), devices)
     delays = {crossing.edge: NETWORK_CYCLES for crossing in crossings}
     depths = fifo_beats(folded, schedule(folded, pace.interval, delays))
     outside = stored_edges(folded, dram)

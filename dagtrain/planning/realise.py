@@ -142,7 +142,7 @@ class Realiser:
         problem, prices, deadline = self.searcher.problem, self.searcher.prices, self.searcher.time.deadline
         options = replace(problem.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
-            pace = Pace.of(move_memories(problem.graph, homes), folds, prices.parts)
+            pace = Pace.of(move_memories.run(problem.graph, homes), folds, prices.parts)
             level = prices.level(pace.interval, homes, assignment, free, folds, deadline)
             # network ports are in the prices of their nodes
             instance = prices.of_levels([level], prices.links())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from hdl.fixed import Fixed, IntArray
-from hdl.tensor import Kind, Port
+from hdl.tensor import Kind, Port, Tile
 
 
 class Shape(ABC):
@@ -52,7 +52,12 @@ class Shape(ABC):
         del channels
         return None
 
-    def stream_order(self, port: str) -> IntArray | None:
-        """Stream position -> flat index in the tensor; None where they are the same."""
+    def stream_tile(self, port: str) -> Tile | None:
+        """The tile in whose order the tensor of a port passes; None where it passes in its own order."""
         del port
         return None
+
+    def stream_order(self, port: str) -> IntArray | None:
+        """Stream position -> flat index in the tensor; None where they are the same."""
+        tile = self.stream_tile(port)
+        return None if tile is None else tile.order(self.port(port).tensor.shape)

@@ -23,7 +23,6 @@ from hdl.engine.window.frame_buffers import SHORTEST_PASS
 from hdl.engine.window.strips import WEIGHT_LATENCY, adapter_cycles
 from hdl.engine.window.walk import Walk
 from hdl.errors import FoldingError
-from hdl.fixed import IntArray
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
 from hdl.layers.windowed import Windowed
@@ -134,9 +133,9 @@ class WindowEngine(Windowed):
         """The order of work."""
         return self.walk_of(self.tile)
 
-    def stream_order(self, port: str) -> IntArray | None:
+    def stream_tile(self, port: str) -> Tile | None:
         """Weights and gradients flow tile by tile."""
-        return self.tile.order(self.weight_shape) if self.port(port).tensor.kind.per_batch else None
+        return self.tile if self.port(port).tensor.kind.per_batch else None
 
     # ---- weights outside
 

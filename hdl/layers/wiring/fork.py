@@ -70,10 +70,10 @@ class Fork(Layer):
         size = chosen.size if len(self.shape) > 1 else 1
         return dataclasses.replace(self, tile=chosen, lanes=weight_lanes(self.elements, size, cycles))
 
-    def stream_order(self, port: str) -> IntArray | None:
-        """Weights pass in their tile's order."""
+    def stream_tile(self, port: str) -> Tile | None:
+        """Weights pass in their tile's order; a vector in its own."""
         del port
-        return self.tile.order(self.shape) if self.per_batch and len(self.shape) > 1 else None
+        return self.tile if self.per_batch and len(self.shape) > 1 else None
 
     @property
     def pipeline_cycles(self) -> int:

@@ -177,10 +177,10 @@ class Update(Layer):
         """w."""
         return (Port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),)
 
-    def stream_order(self, port: str) -> IntArray | None:
+    def stream_tile(self, port: str) -> Tile | None:
         """The tile's order; a vector's own."""
         del port
-        return None if len(self.shape) == 1 else self.tile.order(self.shape)
+        return None if len(self.shape) == 1 else self.tile
 
     def at(self, home: Home) -> Self | None:
         """Master and momentum there; in DRAM unless they are too wide for one code."""
