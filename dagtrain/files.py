@@ -9,11 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import struct
 import tempfile
 import threading
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from hdl.errors import DagtrainError
 
@@ -25,6 +31,28 @@ LOCK = ".lock"
 
 class OutputError(DagtrainError):
     """A file or folder that cannot be written."""
+
+
+# what NumPy and zipfile raise for damaged archives, beside OSError and ValueError: truncated, a member missing, packed
+# or encrypted in a way that they do not know, a header that is no expression or asks for more than an address
+ARCHIVE_ERRORS = (
+    EOFError, KeyError, NotImplementedError, RuntimeError, SyntaxError, ArithmeticError, struct.error,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[NpzFile]:
+    """An ``.npz`` file to read arrays from.  Raises `OSError`, and `ValueError` for what is no archive of arrays."""
+    try:
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, NpzFile):
+                raise ValueError("it holds one array, and no archive of arrays")
+            with file:
+                yield file
+    except ARCHIVE_ERRORS as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def write_text(path: Path, text: str) -> None:

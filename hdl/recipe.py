@@ -45,6 +45,8 @@ class Recipe:
             problems.append(f"momentum must lie in [0, 1), not {self.momentum}")
         if not 0 <= self.weight_decay < math.inf:
             problems.append(f"weight_decay must be finite and not negative: {self.weight_decay}")
+        if self.seed < 0:
+            problems.append(f"seed must not be negative: {self.seed}")
         if self.norm_lag < 0:
             problems.append(f"norm_lag must not be negative: {self.norm_lag}")
         for name in ("norm_forward_decay", "norm_backward_decay"):

@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
 
 
@@ -90,6 +91,10 @@ class Tile:
     pi: int = 1
     # kernel taps in parallel
     pk: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.po, self.pi, self.pk) < 1:
+            raise FoldingError(f"a tile has at least one lane of each kind, unlike {self}")
 
     @property
     def size(self) -> int:

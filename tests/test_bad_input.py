@@ -253,6 +253,7 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
         "momentum = 1.0\nweight_decay = -1.0\nfoo = 1\nbar = 2",
         ("momentum must lie", "weight_decay must be finite and not negative", "unknown key foo", "unknown key bar"),
     ),
+    "a negative seed": ("seed = -1", ("seed must not be negative: -1",)),
     "numbers that are none": (
         "learning_rate = inf\nweight_decay = nan",
         ("learning_rate.*not inf", "weight_decay.*nan"),
@@ -345,6 +346,22 @@ CLUSTERS: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
     "an unknown key": (
         lambda text: text.replace("dram_gbyte", "dram_gb"),
         (r"dram_gb = 32: unknown key", "dram_gbyte"),
+    ),
+    "names that are tables and lists": (
+        lambda text: text.replace('name = "agilex"', "name = {a = 1}").replace('board = "agilex"', "board = [1]"),
+        (r"board\[0\]\.name = \{'a': 1\}", r"device\[0\]\.board = \[1\]", r"device\[1\]\.board = \[1\]"),
+    ),
+    "a board that is a table": (
+        lambda text: text.replace('board = "agilex"', "board = {a = 1}"),
+        (r"device\[0\]\.board = \{'a': 1\}: .*write the name of a \[\[board\]\]",),
+    ),
+    "rates and sizes beyond every board": (
+        lambda text: text.replace("= 100", "= 1e400").replace("= 76.8", "= 1e300").replace("= 32", "= 1e30"),
+        ("link_gbit_per_s = .*at most 10", "dram_gb_per_s = .*at most 10", "dram_gbyte = .*at most 10"),
+    ),
+    "a link too fast for every word": (
+        lambda text: text.replace("= 100", "= 500000"),
+        (r"board\[0\]\.link_gbit_per_s = 500000: more than the widest word of 2048 bits .* write at most 409\.6",),
     ),
     "no devices": (lambda text: text.split("[[device]]")[0], ("device is missing; add at least one",)),
     "an unknown board": (
@@ -496,6 +513,200 @@ def test_a_result_of_another_version_is_refused_with_both_versions(case: Case) -
     )
 
 
+Change = Callable[[Any], object]
+
+
+def _set(*place: Any) -> Change:
+    """The value at keys and indices, the last of ``place`` being the new one; names of nodes choose nodes."""
+    *keys, last, value = place
+
+    def change(document: Any) -> None:
+        for key in keys:
+            document = document[_index(document, key)]
+        document[_index(document, last)] = value
+
+    return change
+
+
+def _remove(*place: Any) -> Change:
+    def change(document: Any) -> None:
+        for key in place[:-1]:
+            document = document[_index(document, key)]
+        del document[_index(document, place[-1])]
+
+    return change
+
+
+def _index(holder: Any, key: Any) -> Any:
+    if isinstance(holder, list) and isinstance(key, str):
+        return next(index for index, record in enumerate(holder) if record["name"] == key)
+    return key
+
+
+SHOW, EMIT, PLACE, TRAIN = ("show",), ("emit",), ("place", "--seed", 7), ("train",)
+GRAPH_CURE = "make the file again"
+PLACE_CURE = "run `dagtrain place --devices CLUSTER.toml` again"
+IMPORT_CURE = r"run `dagtrain import .*` again"
+# file, changes, command, what its message says
+CHANGES: dict[str, tuple[str, tuple[Change, ...], tuple[object, ...], tuple[str, ...]]] = {
+    "an edge that is a list, and a name that is a number": (
+        "import/graph.json",
+        (_set("nodes", "c_node", "inputs", "x", [None]), _set("nodes", 0, "name", 7)),
+        TRAIN,
+        (r"nodes\[\d+\]\.inputs\.x = \[None\]: input should be a valid string", r"nodes\[0\]\.name = 7", GRAPH_CURE),
+    ),
+    "nodes that are no list": ("import/graph.json", (_set("nodes", 3),), TRAIN, ("nodes = 3", GRAPH_CURE)),
+    "an endless kernel": (
+        "import/graph.json",
+        (_set("nodes", "c_node", "settings", "kernel", 1, 2**70),),
+        TRAIN,
+        ("node c_node: Conv .*kernel", GRAPH_CURE),
+    ),
+    "settings out of range, of two nodes": (
+        "import/graph.json",
+        (
+            _set("nodes", "c_node", "settings", "x_lanes", 0),
+            _set("nodes", "r_node", "settings", "lanes", 2**70),
+        ),
+        TRAIN,
+        ("node c_node: x_lanes = 0: not a whole number from 1", "node r_node: lanes = 1180", GRAPH_CURE),
+    ),
+    "a tile of nothing": (
+        "import/graph.json",
+        (_set("nodes", "c_node", "settings", "tile", "po", 0),),
+        TRAIN,
+        (r"node c_node: .*tile.*po=0", GRAPH_CURE),
+    ),
+    "lanes that do not divide": (
+        "import/graph.json",
+        (_set("nodes", "c_node", "settings", "y_lanes", 5),),
+        TRAIN,
+        ("node c_node: port y: 5 lanes do not divide 144 elements", GRAPH_CURE),
+    ),
+    "an edge that nobody makes any more": (
+        "import/graph.json",
+        (_remove("nodes", "y_node.gradient", "outputs", "g"),),
+        TRAIN,
+        (r"source y_node\.gradient\.g has no edge", GRAPH_CURE),
+    ),
+    "ports that no layer has": (
+        "import/graph.json",
+        (_set("nodes", "c_node", "inputs", "z", "r"), _set("nodes", "c_node", "parameters", "q", "k")),
+        TRAIN,
+        ("c_node has no sink z", "c_node has no port q for a parameter", GRAPH_CURE),
+    ),
+    "nodes in another order": (
+        "import/graph.json",
+        (lambda document: document["nodes"].reverse(),),
+        TRAIN,
+        ("r_node stands before c_node", GRAPH_CURE),
+    ),
+    "a layer that is missing": (
+        "import/graph.json",
+        (_remove("nodes", "r_node"),),
+        PLACE,
+        ("which nobody produces", "has no consumer", GRAPH_CURE),
+    ),
+    "counts that are a list and a text": (
+        "import/summary.json",
+        (_set("layers", 0, "error_macs", []), _set("layers", 1, "forward_macs", "x")),
+        SHOW,
+        (r"layers\[0\]\.error_macs = \[\]", r"layers\[1\]\.forward_macs = 'x'", IMPORT_CURE),
+    ),
+    "a data set that is a list": ("import/import.json", (_set("data", []),), TRAIN, (r"data = \[\]", IMPORT_CURE)),
+    "a warning that is no text": (
+        "place/place.json",
+        (_set("warnings", ["\ud800"]),),
+        ("place",),
+        (r"place\.json is damaged \(a text holds '\\ud800', half of a character\)", PLACE_CURE),
+    ),
+    "levels and warnings of other kinds": (
+        "place/place.json",
+        (_set("warnings", [7]), _set("levels", [0])),
+        ("place",),
+        (r"place\.json is damaged: warnings\[0\] = 7", r"levels\[0\] = 0", PLACE_CURE),
+    ),
+    "a plan of batches without frames": (
+        "place/plan.json",
+        (_set("batch_frames", 0),),
+        EMIT,
+        (r"plan\.json is no plan of instance\.json: .*a batch of 0 frames", PLACE_CURE),
+    ),
+    "a plan with an item elsewhere": (
+        "place/plan.json",
+        (_set("items", 0, "device", "moon"), _set("items", 1, "item", "lost")),
+        EMIT,
+        ("on unknown device 'moon'", "item 'lost' is unknown", PLACE_CURE),
+    ),
+    "a plan with numbers that are texts": (
+        "place/plan.json",
+        (_set("items", 0, "dsp", "many"), _set("devices", 0, "alm", None), _remove("seed")),
+        EMIT,
+        (r"items\[0\]\.dsp = 'many'", r"devices\[0\]\.alm = None", "seed is missing", PLACE_CURE),
+    ),
+    "an instance of other devices": (
+        "place/instance.json",
+        (_set("devices", 0, "dsp", 1),),
+        EMIT,
+        (r"plan\.json is no plan of instance\.json: instance: plan is for", PLACE_CURE),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_result_that_holds_is_refused_with(name: str, case: Case) -> None:
+    file, changes, words, patterns = CHANGES[name]
+    path = case.out / file
+    document = json.loads(path.read_text())
+    for change in changes:
+        change(document)
+    path.write_text(json.dumps(document))
+    case.restamp(path.parent.name)
+    refused_and_intact(case, (*words, *(("--data", case.data()) if words == TRAIN else ())), *patterns)
+
+
+@pytest.mark.parametrize("text", ["null", "1", "[]", '"x"', "[" * 3000, '{"a":' * 3000])
+@pytest.mark.parametrize(
+    ("file", "words"),
+    # the summary of a report is of the plan before
+    [
+        (file, words)
+        for file, words, _ in READERS
+        if file.endswith(".json") and (file[:5], *words) != ("place", "report")
+    ],
+)
+def test_a_result_that_holds_other_json_is_refused(file: str, words: tuple[object, ...], text: str, case: Case) -> None:
+    path = case.out / file
+    path.write_text(text)
+    case.restamp(path.parent.name)
+    refused_and_intact(case, words, re.escape(path.name), "again")
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda value: value[:1], r"has shape \(1, 2, 3, 3\), not \(4, 2, 3, 3\)"),
+        (lambda value: value * np.nan, "holds float64, not finite numbers of 64 bits"),
+        (lambda value: value.astype(np.int8), "holds int8, not finite numbers of 64 bits"),
+    ],
+)
+def test_initial_weights_of_another_shape_or_kind_are_refused(change: Change, wanted: str, case: Case) -> None:
+    path = case.out / "import" / "graph.npz"
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **{**arrays, "p0": change(arrays["p0"])})
+    case.restamp("import")
+    refused_and_intact(case, ("train", "--data", case.data()), r"graph\.npz: c_node\.w", wanted, GRAPH_CURE)
+
+
+def test_an_array_in_the_place_of_an_archive_is_refused(case: Case) -> None:
+    path = case.out / "import" / "graph.npz"
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    case.restamp("import")
+    refused_and_intact(case, ("train", "--data", case.data()), r"graph\.npz can't be read: it holds one array")
+
+
 def test_a_damaged_stamp_counts_as_no_result(case: Case) -> None:
     (case.out / "place" / "stamp.json").write_text("{")
     refused_and_intact(case, ("emit",), "run `dagtrain place --devices CLUSTER.toml` first")
@@ -610,7 +821,9 @@ def test_a_working_folder_that_is_a_file_is_refused(fresh: Case) -> None:
 def _changed(case: Case, step: str) -> tuple[object, ...]:
     """A call of the step that has something to do although the step has been done."""
     if step == "report":
-        case.must("report").pretend("train", ("import",), {"epochs": [_epoch()]})
+        case.must("report").pretend(
+            "train", ("import",), {"train_frames": 32, "held_out_frames": 8, "epochs": [_epoch()]}
+        )
     return {
         "import": ("import", "--recipe", case.write("recipe.toml", "seed = 2")),
         "place": ("place", "--seed", 7),

@@ -44,11 +44,14 @@ COSIM = {
     "equal": True,
     "mismatches": [],
     "losses": [2.0, 1.5] * 8 + [1.0, 0.5] * 8,
+    "traffic": "",
+    "mac_efficiency": "",
 }
-
 
 TIMING = {
     "net_ps": 350,
+    "module_limit_ps": 4000,
+    "top_limit_ps": 4500,
     "rules": [
         {"rule": "modules take at most 4.0 ns", "broken": 1, "of": 2},
         {"rule": "products stand between registers", "broken": 0, "of": 3},
@@ -128,7 +131,7 @@ def table(text: str, name: str) -> list[list[str]]:
 
 def test_the_page_is_well_formed_and_asks_for_no_other_file(case: Case) -> None:
     case.pretend("cosim", ("emit",), COSIM)
-    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    case.pretend("train", ("import",), {"train_frames": 32, "held_out_frames": 8, "epochs": EPOCHS})
     tags = Tags(page(case))
     assert tags.open == []
     assert {tag for tag, _ in tags.found} & {"script", "link", "img", "iframe", "object"} == set()
@@ -222,7 +225,7 @@ def test_timing_is_shown_by_kind_of_circuit_and_by_device(case: Case) -> None:
 
 
 def test_a_result_of_an_earlier_model_is_not_shown(case: Case) -> None:
-    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    case.pretend("train", ("import",), {"train_frames": 32, "held_out_frames": 8, "epochs": EPOCHS})
     assert "81.25%" in page(case)
     shown = (case.out / "train" / "train.json").read_text()
     case.workspace.leave("train", {"import": "another"}, lambda folder: write_text(folder / "train.json", shown))
@@ -232,7 +235,7 @@ def test_a_result_of_an_earlier_model_is_not_shown(case: Case) -> None:
 
 
 def test_training_curves_have_a_point_for_every_epoch(case: Case) -> None:
-    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    case.pretend("train", ("import",), {"train_frames": 32, "held_out_frames": 8, "epochs": EPOCHS})
     text = page(case)
     assert text.count("<title>training: ") == 2 * len(EPOCHS)
     assert text.count("<title>held out: ") == 2 * len(EPOCHS)
@@ -258,7 +261,7 @@ def test_a_mismatch_in_cosimulation_is_shown_in_full(case: Case) -> None:
 def test_an_unchanged_report_is_not_written_again_and_a_new_result_makes_it_anew(case: Case) -> None:
     page(case)
     assert "unchanged, nothing to do" in case.step("report").out
-    case.pretend("train", ("import",), {"epochs": EPOCHS})
+    case.pretend("train", ("import",), {"train_frames": 32, "held_out_frames": 8, "epochs": EPOCHS})
     assert "report: done" in case.step("report").out
 
 

@@ -77,7 +77,7 @@ def edited(path: Path, old: str, new: str) -> Path:
         ('"momentum":', '"inertia":', r"fields of Recipe differ from this version's \(inertia, momentum\)"),
         ('"filters":', '"maps":', r"node conv1: fields of Conv differ from this version's \(filters, maps\)"),
         ('"kinds": [', '"kinds": ["colour",', "node .*fork"),
-        ('"recipe": {', '"recipes": {', "has no field 'recipe'"),
+        ('"recipe": {', '"recipes": {', r"graph\.json: recipe is missing; recipes = .*: unknown key"),
     ],
 )
 def test_a_foreign_graph_file_is_rejected_with_the_cause(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -24,6 +24,7 @@ from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import COMMAND, library
 from dagtrain.flow.placed import load_placed_graph, load_plan
+from dagtrain.flow.records import CosimRecord, EmitRecord, ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
@@ -68,7 +69,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
     depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
     done = workspace.run("cosim", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("cosim")
-    meta = read_json(folder / "cosim.json", "dagtrain cosim")
+    meta = read_json(folder / "cosim.json", "dagtrain cosim", CosimRecord)
     verdict = "every bit equal" if meta["equal"] else "MISMATCH: " + "; ".join(meta["mismatches"][:5])
     lines = (
         f"{meta['frames']} frames in {meta['batches']} batches on {meta['devices']} FPGAs, {meta['cycles']:,} cycles; "
@@ -127,7 +128,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
     plan, delivered = load_plan(workspace), load_emitted(workspace)
     graph = folded_graph(load_placed_graph(workspace), plan)
-    imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx")
+    imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx", ImportRecord)
     source = options.data or imported["data"]
     modules = library()
     batch = graph.recipe.batch
@@ -165,7 +166,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
 def load_emitted(workspace: Workspace) -> Delivered:
     """What `emit` left."""
     folder = workspace.require("emit", COMMAND)
-    meta = read_json(folder / "emit.json", COMMAND)
+    meta = read_json(folder / "emit.json", COMMAND, EmitRecord)
     return load_delivered([folder / device["name"] for device in meta["devices"]])
 
 

@@ -14,6 +14,7 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, used_modules, write_cluster
 from dagtrain.files import write_text
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.flow.records import EmitRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
@@ -40,7 +41,7 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
     depends = {"import": workspace.fingerprint("import"), "place": workspace.fingerprint("place"), "lint": options.lint}
     done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))
     folder = workspace.folder("emit")
-    meta = read_json(folder / "emit.json", COMMAND)
+    meta = read_json(folder / "emit.json", COMMAND, EmitRecord)
     lines = tuple(
         f"{device['name']}: {device['nodes']} nodes, {device['modules']} distinct modules, "
         f"{device['egress']} streams out, {device['ingress']} in"

@@ -13,6 +13,7 @@ from typing import Any
 from dagtrain.files import write_text
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.placed import graph_of, load_current_graph, load_plan
+from dagtrain.flow.records import EstimateRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, digest, read_json
 from dagtrain.graph.ir import Graph, Node
@@ -69,7 +70,7 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
     depends = {**graph_of(workspace), **asdict(options), "cycles": cycles, "circuits": circuits}
     done = workspace.run("estimate", depends, lambda folder: _work(folder, nodes, cycles, options, progress))
     folder = workspace.folder("estimate")
-    meta = read_json(folder / "estimate.json", "dagtrain estimate")
+    meta = read_json(folder / "estimate.json", "dagtrain estimate", EstimateRecord)
     return StepResult("estimate", folder, done, _table(meta, options.check), meta)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from dagtrain.files import write_text
 from dagtrain.flow.place_options import PlaceOptions, search_options
 from dagtrain.flow.placed import COMMAND, load_searched
+from dagtrain.flow.records import ExplainRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.progress import Progress
@@ -60,7 +61,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
     depends = {"place": workspace.fingerprint("place")}
     done = workspace.run("explain", depends, lambda folder: _work(folder, workspace, search, progress))
     folder = workspace.folder("explain")
-    data = read_json(folder / "explain.json", f"{COMMAND} --explain")
+    data = read_json(folder / "explain.json", f"{COMMAND} --explain", ExplainRecord)
     return StepResult("explain", folder, done, tuple(data["lines"]), data)
 
 

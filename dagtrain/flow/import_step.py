@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.files import write_text
+from dagtrain.flow.records import ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
@@ -76,7 +77,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     }
     done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, splits, progress))
     folder = workspace.folder("import")
-    meta = read_json(folder / "import.json", f"dagtrain import {options.model}")
+    meta = read_json(folder / "import.json", f"dagtrain import {options.model}", ImportRecord)
     lines = (
         f"{meta['name']}: {meta['layers']} layers, {meta['nodes']} nodes in the training graph, "
         f"{meta['weights']:,} weights",
@@ -233,7 +234,7 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
     """The training graph of the model that was imported, with these layers split instead of those split then.
 
     Raises `MissingStep` when the model or the data isn't there any more or has changed."""
-    meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND)
+    meta = read_json(workspace.require("import", IMPORT_COMMAND) / "import.json", IMPORT_COMMAND, ImportRecord)
     model = Path(meta["source"]["path"])
     try:
         unchanged = dict(meta["source"]) == _source(model, meta["data"])

@@ -17,6 +17,7 @@ from dagtrain.flow.import_step import (
 )
 from dagtrain.flow.place_options import PlaceOptions, check_words, parse_pins, read_options_cluster, search_options
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
+from dagtrain.flow.records import ImportRecord, PlaceRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import (
     MissingStep,
@@ -119,7 +120,7 @@ def _told(workspace: Workspace, graph: Graph, done: bool) -> StepResult:
     """What the user reads of the plan on disk; ``graph``: the imported one."""
     folder = workspace.folder("place")
     plan = load_plan(workspace)
-    meta = read_json(folder / "place.json", COMMAND)
+    meta = read_json(folder / "place.json", COMMAND, PlaceRecord)
     lines = (
         f"{training_text(plan.throughput_fps)} frames/s in training: a batch of {plan.batch_frames} frames with "
         f"staleness {plan.staleness_frames} takes {plan.batch_cycles:,} cycles",
@@ -200,7 +201,9 @@ def _split(
 
 
 def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
-    return parts_from_json(read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND)["splits"])
+    return parts_from_json(
+        read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND, ImportRecord)["splits"]
+    )
 
 
 def _splits(parts: Mapping[str, str]) -> list[str]:
@@ -216,12 +219,12 @@ def _relays(graph: Graph, plan: Plan) -> list[str]:
     return [f"relays: so that hops are equal, {', '.join(edges)} go by way of another device"] if edges else []
 
 
-def _earlier(workspace: Workspace, problem: str) -> Mapping[str, Any] | None:
+def _earlier(workspace: Workspace, problem: str) -> PlaceRecord | None:
     """What the last `place` noted of itself, if it was asked the same problem."""
     if not workspace.intact("place"):
         return None
     try:
-        meta: Mapping[str, Any] = read_json(workspace.folder("place") / "place.json", COMMAND)
+        meta = read_json(workspace.folder("place") / "place.json", COMMAND, PlaceRecord)
         return meta if meta["problem"] == problem else None
     except MissingStep:
         return None

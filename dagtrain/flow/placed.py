@@ -11,6 +11,7 @@ from typing import Any
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import IMPORT_COMMAND, load_training_graph, parts_from_json, parts_to_json
+from dagtrain.flow.records import PlaceRecord
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import load_graph, save_graph
@@ -20,8 +21,9 @@ from dagtrain.planning.splitting import SplitPlan
 from dagtrain.rates import rate_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
+from hdl.records import joined
 from placement.problem.cluster import Cluster, read_cluster
-from placement.problem.instance import instance_from_json, instance_to_json
+from placement.problem.instance import Instance, instance_from_json, instance_to_json
 from placement.problem.plan import Plan, plan_from_json
 from placement.problem.validate import violations
 
@@ -35,28 +37,41 @@ SEARCHED_PLAN, SEARCHED_INSTANCE = "searched-plan.json", "searched-instance.json
 
 
 def load_plan(workspace: Workspace) -> Plan:
-    """The plan that `place` left."""
-    path = workspace.require("place", COMMAND) / "plan.json"
-    try:
-        return plan_from_json(path.read_text())
-    except OSError as error:
-        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
-    except (DagtrainError, UnicodeDecodeError) as error:
-        raise MissingStep(f"{path} is damaged ({error}); run `{COMMAND}` again") from error
+    """The plan that `place` left, valid for the instance beside it."""
+    return _valid_plan(workspace.require("place", COMMAND), PLAN, INSTANCE)[0]
 
 
 def load_searched(workspace: Workspace) -> Searched:
     """The search that found the plan: many levels, ports and memories as estimates."""
     folder = workspace.require("place", COMMAND)
-    meta = read_json(folder / "place.json", COMMAND)
-    try:
-        plan = plan_from_json((folder / SEARCHED_PLAN).read_text())
-        instance = instance_from_json((folder / SEARCHED_INSTANCE).read_text())
-    except OSError as error:
-        raise MissingStep(f"{error.filename} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
-    except (DagtrainError, UnicodeDecodeError) as error:
-        raise MissingStep(f"{folder} is damaged ({error}); run `{COMMAND}` again") from error
+    meta = read_json(folder / "place.json", COMMAND, PlaceRecord)
+    plan, instance = _valid_plan(folder, SEARCHED_PLAN, SEARCHED_INSTANCE)
     return Searched(plan, instance, tuple(meta["levels"]), meta["finished"])
+
+
+def _read_plan(folder: Path, plan_name: str, instance_name: str) -> tuple[Plan, Instance]:
+    """A plan and its instance.  Raises `MissingStep` for what can't be read."""
+    path = folder / plan_name
+    try:
+        plan = plan_from_json(path.read_text())
+        path = folder / instance_name
+        instance = instance_from_json(path.read_text())
+    except OSError as error:
+        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
+    except (DagtrainError, UnicodeDecodeError) as error:
+        raise MissingStep(f"{path} is damaged ({error}); run `{COMMAND}` again") from error
+    return plan, instance
+
+
+def _valid_plan(folder: Path, plan_name: str, instance_name: str) -> tuple[Plan, Instance]:
+    """As `_read_plan`, and valid: no violation by its instance."""
+    plan, instance = _read_plan(folder, plan_name, instance_name)
+    problems = [str(violation) for violation in violations(instance, plan)]
+    if problems:
+        raise MissingStep(
+            f"{folder / plan_name} is no plan of {instance_name}: {joined(problems)}; run `{COMMAND}` again"
+        )
+    return plan, instance
 
 
 def load_plan_cluster(workspace: Workspace) -> Cluster:
@@ -92,17 +107,14 @@ def load_start(workspace: Workspace) -> Start | None:
     """The unfinished search on disk; None if it cannot be read."""
     folder = workspace.folder("place")
     try:
-        meta = read_json(folder / "place.json", COMMAND)
-        searched, plan = (plan_from_json((folder / name).read_text()) for name in (SEARCHED_PLAN, PLAN))
-        searched_on, instance = (
-            instance_from_json((folder / name).read_text()) for name in (SEARCHED_INSTANCE, INSTANCE)
-        )
-        if violations(instance, plan):
-            return None
+        meta = read_json(folder / "place.json", COMMAND, PlaceRecord)
+        plan, instance = _valid_plan(folder, PLAN, INSTANCE)
+        # whether the search can go on from its plan, the search itself tells
+        searched, searched_on = _read_plan(folder, SEARCHED_PLAN, SEARCHED_INSTANCE)
         levels = tuple(meta["levels"])
         planned = Planned(plan, instance, Searched(searched, searched_on, levels, finished=False))
         return Start(searched, levels, parts_from_json(meta["splits"]), planned)
-    except (OSError, UnicodeDecodeError, DagtrainError):
+    except DagtrainError:
         return None
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
 from dagtrain.flow.placed import load_placed_graph, load_plan
+from dagtrain.flow.records import (
+    CosimRecord,
+    EfficiencyRecord,
+    EmitRecord,
+    ImportRecord,
+    PlaceRecord,
+    TimingRecord,
+    TrainRecord,
+)
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import COMMANDS, Workspace, read_json
 from dagtrain.graph.summary import summarise
@@ -19,7 +28,7 @@ from dagtrain.report.page import picture, render
 PAGE = "report.html"
 PICTURE = "graph.svg"
 # steps whose results are shown if they are there and still hold
-OPTIONAL = ("cosim", "timing", "train")
+OPTIONAL: Mapping[str, type[Any]] = {"cosim": CosimRecord, "timing": TimingRecord, "train": TrainRecord}
 
 
 def run(workspace: Workspace, progress: Progress) -> StepResult:
@@ -50,12 +59,12 @@ def gather(workspace: Workspace) -> Contents:
     return Contents(
         graph=graph,
         summary=summarise(graph),
-        imported=read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx"),
+        imported=read_json(workspace.folder("import") / "import.json", COMMANDS["import"], ImportRecord),
         plan=plan,
         folds=pace.folds,
         parts=pace.parts,
-        placing=read_json(place / "place.json", "dagtrain place --devices CLUSTER.toml"),
-        emitted=read_json(emit / "emit.json", "dagtrain emit"),
+        placing=read_json(place / "place.json", COMMANDS["place"], PlaceRecord),
+        emitted=read_json(emit / "emit.json", COMMANDS["emit"], EmitRecord),
         cosim=cosim,
         cosim_note=cosim_note,
         timing=timing,
@@ -72,15 +81,14 @@ def _optional(workspace: Workspace, step: str) -> tuple[Mapping[str, Any] | None
         return None, f"`dagtrain {step}` has not been run; the report has no results of it"
     if not workspace.holds(step):
         return None, f"`dagtrain {step}` ran before an earlier step was run anew; run it again to see its results"
-    return read_json(workspace.require(step, COMMANDS[step]) / f"{step}.json", COMMANDS[step]), ""
+    return read_json(workspace.require(step, COMMANDS[step]) / f"{step}.json", COMMANDS[step], OPTIONAL[step]), ""
 
 
-def _measured(workspace: Workspace) -> list[Mapping[str, Any]] | None:
+def _measured(workspace: Workspace) -> Sequence[Mapping[str, Any]] | None:
     path = workspace.folder("cosim") / "efficiency.json"
     if not path.exists():
         return None
-    engines: list[Mapping[str, Any]] = read_json(path, "dagtrain cosim")["engines"]
-    return engines
+    return read_json(path, COMMANDS["cosim"], EfficiencyRecord)["engines"]
 
 
 def _work(folder: Path, contents: Contents, progress: Progress) -> None:

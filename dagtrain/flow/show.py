@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dagtrain.files import write_text
-from dagtrain.flow.workspace import SCHEMA_VERSION, MissingStep, Workspace, read_json
+from dagtrain.flow.records import SummaryRecord
+from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.summary import LayerSummary, Summary
+from hdl.records import adapter
 
 
 def write_summary(summary: Summary, path: Path) -> None:
@@ -19,13 +21,7 @@ def write_summary(summary: Summary, path: Path) -> None:
 
 def load_summary(workspace: Workspace) -> Summary:
     """The summary that `dagtrain import` left."""
-    command = "dagtrain import MODEL.onnx"
-    path = workspace.require("import", command) / "summary.json"
-    document = read_json(path, command)
-    try:
-        layers = tuple(
-            LayerSummary(**{**layer, "output_shape": tuple(layer["output_shape"])}) for layer in document["layers"]
-        )
-    except TypeError as error:
-        raise MissingStep(f"{path} is damaged ({error}); run `{command}` again") from error
-    return Summary(document["name"], layers)
+    path = workspace.require("import", COMMANDS["import"]) / "summary.json"
+    document = read_json(path, COMMANDS["import"], SummaryRecord)
+    layers = (adapter(LayerSummary).validate_python(layer) for layer in document["layers"])
+    return Summary(document["name"], tuple(layers))

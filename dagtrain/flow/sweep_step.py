@@ -15,6 +15,7 @@ from typing import Any
 from dagtrain.files import write_text
 from dagtrain.flow.place_options import PlaceOptions, parse_pins, read_options_cluster, search_options
 from dagtrain.flow.placed import COMMAND, load_placed_graph
+from dagtrain.flow.records import PlaceRecord, PointRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.graph.ir import Graph
@@ -46,7 +47,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
     search = replace(search, gap=max(search.gap, GAP))
     depends = {
         "import": workspace.fingerprint("import"),
-        "splits": read_json(workspace.folder("place") / "place.json", COMMAND)["splits"],
+        "splits": read_json(workspace.folder("place") / "place.json", COMMAND, PlaceRecord)["splits"],
         "devices": file_digest(options.devices),
         **{name: value for name, value in asdict(options).items() if name != "devices"},
     }
@@ -63,7 +64,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
             write_text(folder / "point.json", json.dumps(point, indent=1) + "\n")
 
         done |= workspace.run(step, depends, work)
-        point = dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep"))
+        point = dict(read_json(workspace.folder(step) / "point.json", f"{COMMAND} --sweep", PointRecord))
         points.append(_no_slower(point, points, options))
         progress.advance(note=_line(points[-1]))
     progress.end()

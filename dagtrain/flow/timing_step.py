@@ -15,6 +15,7 @@ from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.project import module_head
 from dagtrain.files import write_text
 from dagtrain.flow.cosim_step import load_emitted
+from dagtrain.flow.records import TimingRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
@@ -75,8 +76,8 @@ def run(workspace: Workspace, options: TimingOptions, progress: Progress) -> Ste
     devices = [_device(device) for device in load_emitted(workspace).devices]
     depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
     done = workspace.run("timing", depends, lambda fresh: _work(fresh, devices, options, progress))
-    data = read_json(workspace.folder("timing") / "timing.json", "dagtrain timing")
-    return StepResult("timing", workspace.folder("timing"), done, _table(data), data, _passed(data))
+    kept = read_json(workspace.folder("timing") / "timing.json", "dagtrain timing", TimingRecord)
+    return StepResult("timing", workspace.folder("timing"), done, _table(kept), kept, _passed(kept))
 
 
 def _module(path: Path) -> tuple[str, str]:

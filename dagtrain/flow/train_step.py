@@ -11,6 +11,7 @@ from typing import Any
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import data_digest
 from dagtrain.flow.placed import graph_of, load_current_graph
+from dagtrain.flow.records import ImportRecord, TrainRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.executor import Executor
@@ -42,7 +43,9 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     if options.epochs < 1:
         raise DagtrainError(f"--epochs must be at least 1, not {options.epochs}")
     imported = read_json(
-        workspace.require("import", "dagtrain import MODEL.onnx") / "import.json", "dagtrain import MODEL.onnx"
+        workspace.require("import", "dagtrain import MODEL.onnx") / "import.json",
+        "dagtrain import MODEL.onnx",
+        ImportRecord,
     )
     source = options.data or imported["data"]
     if source is None:
@@ -50,7 +53,7 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     depends = {**asdict(options), "data": data_digest(source), **graph_of(workspace)}
     done = workspace.run("train", depends, lambda folder: _work(folder, workspace, source, options, depends, progress))
     folder = workspace.folder("train")
-    meta = read_json(folder / "train.json", "dagtrain train")
+    meta = read_json(folder / "train.json", "dagtrain train", TrainRecord)
     last = meta["epochs"][-1]
     lines = (
         f"{len(meta['epochs'])} epochs of {meta['train_frames']} frames: held-out accuracy "

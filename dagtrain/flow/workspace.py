@@ -20,11 +20,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import dagtrain
 from dagtrain.files import replaced_folder, write_text
 from hdl.errors import DagtrainError
+from hdl.records import joined, misfits, parse_json, shown
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 # of stamps
@@ -232,30 +235,25 @@ def program_hash() -> str:
     return found.hexdigest()
 
 
-class Record(dict[str, Any]):
-    """An object of a step's result file; a key that is not there names the file and the command that makes it anew."""
+def read_json(path: Path, command: str, kind: type[T]) -> T:
+    """The JSON object of a step's result, of one of the types of `dagtrain.flow.records`.
 
-    def __init__(self, values: Mapping[str, Any], path: Path, command: str) -> None:
-        super().__init__(values)
-        self._path, self._command = path, command
-
-    def __missing__(self, key: str) -> Any:
-        raise MissingStep(f"{self._path} has no field {key!r}; run `{self._command}` again")
-
-
-def read_json(path: Path, command: str) -> Any:
-    """The JSON object of a step's result; a damaged file, or one of another version, names the command to run again."""
+    Raises `MissingStep` for a file that is damaged, of another version, or not of that type: it names the file, each
+    place and value that is wrong, and the command to run again."""
     try:
-        document = json.loads(path.read_text(), object_hook=lambda values: Record(values, path, command))
+        document = parse_json(path.read_text())
     except OSError as error:
         raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{command}` again") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise MissingStep(f"{path} is damaged ({error}); run `{command}` again") from error
-    if not isinstance(document, Record):
+    if not isinstance(document, dict):
         raise MissingStep(f"{path} is damaged (no JSON object); run `{command}` again")
-    if document["schema_version"] != SCHEMA_VERSION:
+    version = document.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
         raise MissingStep(
-            f"{path} has schema version {document['schema_version']}, this version reads {SCHEMA_VERSION}; "
-            f"run `{command}` again"
+            f"{path} has schema version {shown(version)}, this version reads {SCHEMA_VERSION}; run `{command}` again"
         )
-    return document
+    problems = misfits(kind, document)
+    if problems:
+        raise MissingStep(f"{path} is damaged: {joined(problems)}; run `{command}` again")
+    return cast(T, document)

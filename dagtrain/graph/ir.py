@@ -165,11 +165,14 @@ def topological(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def verify(graph: G, stage: Stage) -> G:
     """The graph itself, if it keeps the promise of its stage; else `GraphError` with all breaches."""
-    problems = [*_name_breaches(graph), *_edge_breaches(graph, stage), *_consumer_breaches(graph, stage)]
-    if stage.promises(Stage.FOLDED):
-        problems += _folding_breaches(graph)
-    if stage.promises(Stage.PLACED):
-        problems += _place_breaches(graph)
+    problems = [*_name_breaches(graph), *_port_breaches(graph)]
+    if not problems:
+        # without ports that are there, edges have no meaning
+        problems = [*_edge_breaches(graph, stage), *_order_breaches(graph), *_consumer_breaches(graph, stage)]
+        if stage.promises(Stage.FOLDED):
+            problems += _folding_breaches(graph)
+        if stage.promises(Stage.PLACED):
+            problems += _place_breaches(graph)
     if problems:
         listed = "\n  ".join(problems)
         raise GraphError(f"graph {graph.name} is not a legal {stage.value} graph:\n  {listed}")
@@ -190,16 +193,32 @@ def _name_breaches(graph: Graph) -> Iterator[str]:
             made.add(edge)
 
 
-def _edge_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
+def _port_breaches(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
-        sinks = {port.name: port for port in node.layer.sinks}
-        sources = {port.name for port in node.layer.sources}
-        for name in sorted(node.inputs.keys() - sinks.keys()):
+        sinks, sources = ({port.name for port in ports} for ports in (node.layer.sinks, node.layer.sources))
+        for name in sorted(node.inputs.keys() - sinks):
             yield f"{node.name} has no sink {name}"
         for name in sorted(node.outputs.keys() - sources):
             yield f"{node.name} has no source {name}"
+        for name in sorted(node.parameters.keys() - sinks - sources):
+            yield f"{node.name} has no port {name} for a parameter"
         for name in sorted(sources - node.outputs.keys()):
             yield f"source {node.name}.{name} has no edge"
+
+
+def _order_breaches(graph: Graph) -> Iterator[str]:
+    """Nodes that stand before one that makes what they read, delayed edges aside."""
+    made: set[str] = set()
+    for node in graph.nodes:
+        for name, edge in node.inputs.items():
+            if edge not in made and edge in graph.producers and not is_delayed(node.layer, node.layer.port(name)):
+                yield f"{node.name} stands before {graph.producers[edge][0].name}, whose edge {edge} it reads"
+        made.update(node.outputs.values())
+
+
+def _edge_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
+    for node in graph.nodes:
+        sinks = {port.name: port for port in node.layer.sinks}
         for name, port in sinks.items():
             edge = node.inputs.get(name)
             if edge is None:

@@ -9,26 +9,54 @@ import dataclasses
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
+from typing_extensions import TypedDict
 
-from dagtrain.files import write_bytes, write_text
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.files import open_archive, write_bytes, write_text
+from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Batched
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
+from hdl.records import adapter, exact, joined, listed, misfits, parse_json, shown
 
 T = TypeVar("T")
 
 # raised whenever the meaning of the file changes
 GRAPH_SCHEMA = 1
+# the greatest whole number among a layer's settings: identifiers are 32 bits wide
+LARGEST_SETTING = (1 << 32) - 1
+
+
+@exact
+class NodeRecord(TypedDict):
+    """A node in a file; ``settings`` are the fields of its layer, without its recipe where that is the graph's."""
+
+    name: str
+    layer: str
+    settings: dict[str, Any]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    parameters: dict[str, str]
+
+
+@exact
+class GraphRecord(TypedDict):
+    """A graph in a file, parameters by name."""
+
+    format: str
+    schema: int
+    name: str
+    recipe: dict[str, Any]
+    parameters: list[str]
+    nodes: list[NodeRecord]
 
 
 class StorageError(DagtrainError):
@@ -42,18 +70,39 @@ def save_graph(graph: Graph, path: Path) -> None:
     write_text(path, json.dumps(graph_to_json(graph), indent=1) + "\n")
 
 
-def load_graph(path: Path) -> Graph:
-    """Inverse of `save_graph`; raises `StorageError` on a missing, damaged or foreign file."""
+def load_graph(path: Path, stage: Stage = Stage.STREAMING) -> Graph:
+    """Inverse of `save_graph`: a legal graph of ``stage`` whose parameters have the shapes that its layers want.
+
+    Raises `StorageError` on a missing, damaged or foreign file, and on a graph that is not legal, with all breaches."""
     document = load_json(path, GRAPH_SCHEMA, "dagtrain graph")
-    arrays = load_arrays(path.with_suffix(".npz"))
-    keys = document.get("parameters", [])
-    if len(keys) != len(arrays):
+    graph = graph_from_json(document, str(path))
+    beside, keys = path.with_suffix(".npz"), document["parameters"]
+    arrays = load_arrays(beside)
+    if arrays.keys() != {f"p{index}" for index in range(len(keys))}:
         raise StorageError(
-            f"{path} names {len(keys)} parameters, {path.with_suffix('.npz')} holds {len(arrays)}: they were not "
-            "written together; make both again"
+            f"{path} names {len(keys)} parameters, {beside} holds {len(arrays)}"
+            f"{'' if len(keys) != len(arrays) else ' of other names'}: they were not written together; make both again"
         )
-    parameters = {key: arrays[f"p{index}"] for index, key in enumerate(keys)}
-    return dataclasses.replace(graph_from_json(document, str(path)), parameters=parameters)
+    graph = dataclasses.replace(graph, parameters={key: arrays[f"p{index}"] for index, key in enumerate(keys)})
+    try:
+        verify(graph, stage)
+    except GraphError as error:
+        raise StorageError(f"{path}: {error}; make the file again") from None
+    problems = [f"{beside}: {problem}" for problem in _parameter_problems(graph)]
+    if problems:
+        raise StorageError(f"{joined(problems)}; make the file again")
+    return graph
+
+
+def _parameter_problems(graph: Graph) -> Iterator[str]:
+    """Initial values that are not finite numbers in the shape that the layers want."""
+    for key, value in graph.parameters.items():
+        if value.dtype != np.float64 or not np.isfinite(value).all():
+            yield f"{key} holds {value.dtype}, not finite numbers of 64 bits"
+    wanted = {key: node.layer.port(port).tensor.shape for node in graph.nodes for port, key in node.parameters.items()}
+    for key, shape in wanted.items():
+        if graph.parameters[key].shape != shape:
+            yield f"{key} has shape {graph.parameters[key].shape}, not {shape}"
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
@@ -62,25 +111,35 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "format": "dagtrain graph",
         "schema": GRAPH_SCHEMA,
         "name": graph.name,
-        "recipe": _adapter(Recipe).dump_python(graph.recipe, mode="json"),
+        "recipe": adapter(Recipe).dump_python(graph.recipe, mode="json"),
         "parameters": list(graph.parameters),
         "nodes": [_node_to_json(node, graph.recipe) for node in graph.nodes],
     }
 
 
 def graph_from_json(document: Mapping[str, Any], where: str = "the graph") -> Graph:
-    """Inverse of `graph_to_json`, parameters aside; ``where`` names the document in errors."""
-    try:
-        recipe = _build(Recipe, document["recipe"], f"{where}: recipe")
-        nodes = tuple(_node_from_json(item, recipe, where) for item in document["nodes"])
-        return Graph(document["name"], nodes, recipe)
-    except KeyError as error:
-        raise StorageError(f"{where} has no field {error}; make it again") from None
+    """Inverse of `graph_to_json`, parameters aside; ``where`` names the document in errors.
+
+    Raises `StorageError` with everything that is not as `GraphRecord` and the layers say; what joins the nodes is
+    checked by `dagtrain.graph.ir.verify`."""
+    problems = misfits(GraphRecord, document)
+    if problems:
+        raise StorageError(f"{where}: {joined(problems)}; make the file again")
+    recipe = _build(Recipe, document["recipe"], f"{where}: recipe")
+    nodes: list[Node] = []
+    for item in document["nodes"]:
+        try:
+            nodes.append(_node_from_json(item, recipe, where))
+        except StorageError as error:
+            problems.append(str(error))
+    if problems:
+        raise StorageError(joined(problems))
+    return Graph(document["name"], tuple(nodes), recipe)
 
 
 def layer_to_json(layer: Layer) -> dict[str, Any]:
     """Kind and settings of a layer."""
-    return {"layer": type(layer).__name__, "settings": _adapter(type(layer)).dump_python(layer, mode="json")}
+    return {"layer": type(layer).__name__, "settings": adapter(type(layer)).dump_python(layer, mode="json")}
 
 
 def layer_from_json(item: Mapping[str, Any], where: str) -> Layer:
@@ -88,7 +147,28 @@ def layer_from_json(item: Mapping[str, Any], where: str) -> Layer:
     kind = load_layers().get(item["layer"])
     if kind is None:
         raise StorageError(f"{where} is of the unknown layer {item['layer']}; make the file again")
-    return _build(kind, item["settings"], where)
+    problems = [
+        f"{field.name} = {shown(value)}: not a whole number from {least} to {LARGEST_SETTING}"
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.type == "int"
+        and (value := item["settings"].get(field.name)) is not None
+        # identifiers, and lanes that follow from others, are 0 if nothing else is said
+        and not _is_whole(value, least := int(field.default != 0))
+    ]
+    if problems:
+        raise StorageError(f"{where}: {joined(problems)}; make the file again")
+    layer = _build(kind, item["settings"], where)
+    try:
+        # ports check their lanes when they are made
+        for port in (*layer.sinks, *layer.sources):
+            assert port.lanes
+    except ValueError as error:
+        raise StorageError(f"{where}: {error}; make the file again") from None
+    return layer
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST_SETTING
 
 
 def _node_to_json(node: Node, recipe: Recipe) -> dict[str, Any]:
@@ -112,15 +192,6 @@ def _node_from_json(item: Mapping[str, Any], recipe: Recipe, where: str) -> Node
     return Node(item["name"], layer, dict(item["inputs"]), dict(item["outputs"]), dict(item["parameters"]))
 
 
-_adapters: dict[type, TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
-
-
 def _build(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
     """A dataclass from its fields; missing and unknown ones are errors."""
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -130,10 +201,12 @@ def _build(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
             f"{where}: fields of {kind.__name__} differ from this version's ({', '.join(foreign)}); make the file again"
         )
     try:
-        made: T = _adapter(kind).validate_python(settings)
+        made: T = adapter(kind).validate_python(settings)
         return made
     except ValidationError as error:
-        raise StorageError(f"{where}: {error}") from None
+        raise StorageError(f"{where}: {joined(listed(error))}; make the file again") from None
+    except DagtrainError as error:
+        raise StorageError(f"{where}: {error}; make the file again") from None
 
 
 # ---- files ----------------------------------------------------------------------------------------------
@@ -153,7 +226,7 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """All arrays of an ``.npz``."""
 
     def read() -> dict[str, npt.NDArray[Any]]:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open_archive(path) as file:
             return {name: file[name] for name in file.files}
 
     return _reading(path, read)
@@ -161,7 +234,7 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def load_json(path: Path, schema: int, what: str) -> dict[str, Any]:
     """A JSON document whose ``format`` is ``what`` and whose ``schema`` is this version's."""
-    document: Any = _reading(path, lambda: json.loads(path.read_text()))
+    document: Any = _reading(path, lambda: parse_json(path.read_text()))
     if not isinstance(document, dict) or document.get("format") != what:
         raise StorageError(f"{path} is not a {what}; give the right file or make it again")
     if document.get("schema") != schema:
@@ -177,5 +250,5 @@ def _reading(path: Path, read: Callable[[], T]) -> T:
         return read()
     except FileNotFoundError:
         raise StorageError(f"{path} does not exist; run the step that makes it first") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
         raise StorageError(f"{path} can't be read: {error}; make it again") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dagtrain.files import open_archive
 from hdl.errors import DagtrainError
 
 Images = npt.NDArray[np.float32]
@@ -81,12 +81,12 @@ def load_dataset(source: str | Path) -> Dataset:
 def load_npz(path: Path) -> Dataset:
     """A file with ``images`` (count, channels, height, width), floating point, and ``labels`` (count,), integers."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with open_archive(path) as file:
             missing = [name for name in ("images", "labels") if name not in file]
             if missing:
                 raise DataError(f"{path} holds {', '.join(file.files) or 'nothing'}, but no {' and no '.join(missing)}")
             images, labels = file["images"], file["labels"]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a readable .npz file: {error}") from None
     if not np.issubdtype(images.dtype, np.floating):
         raise DataError(f"{path}: images must be floating point, scaled to about -1..1, not {images.dtype}")

@@ -19,9 +19,10 @@ from dagtrain.graph.executor import Array, Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
 from dagtrain.training.data import Dataset
+from dagtrain.training.feeds import host_ports
 from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import FloatArray
-from hdl.tensor import Kind
+from hdl.records import parse_json
 
 # raised whenever the meaning of a checkpoint changes
 CHECKPOINT_SCHEMA = 2
@@ -63,7 +64,7 @@ class Emulator:
     def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
         self.graph = graph
         self.executor = Executor(graph, mode)
-        self.image, self.label, self.output = _host_ports(graph)
+        self.image, self.label, self.output = host_ports(graph)
 
     def feeds(self, data: Dataset, index: npt.NDArray[np.int64]) -> dict[str, FloatArray]:
         """What `Executor.step` takes for the images at ``index``."""
@@ -133,9 +134,9 @@ class Emulator:
         if "document" not in arrays:
             raise StorageError(f"{path} is not a checkpoint; it holds {', '.join(arrays) or 'nothing'}")
         try:
-            document = json.loads(str(arrays["document"]))
+            document = parse_json(str(arrays["document"]))
             missing = {"states", "weights", "batches", "record"} - set(document)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError):
             missing = {"readable document"}
         if missing:
             raise StorageError(f"{path} has no {', '.join(sorted(missing))}; train from the beginning")
@@ -150,20 +151,6 @@ class Emulator:
         self.executor.weights = weights
         self.executor.batches = document["batches"]
         return document["record"]
-
-
-def _host_ports(graph: Graph) -> tuple[str, str, str]:
-    """Names of the image input, the label input and the output."""
-    inputs = [node for node in graph.nodes if not node.layer.sinks]
-    images = [node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.ACTIVATION]
-    labels = [node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH]
-    outputs = [node.name for node in graph.nodes if not node.layer.sources]
-    if (len(images), len(labels), len(outputs)) != (1, 1, 1):
-        raise GraphError(
-            f"graph {graph.name} has image inputs {images}, label inputs {labels} and outputs {outputs}; "
-            "training needs one of each"
-        )
-    return images[0], labels[0], outputs[0]
 
 
 def _pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:

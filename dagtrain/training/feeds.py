@@ -7,17 +7,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.training.data import DataError, Dataset
 from hdl.tensor import Kind
 
 
+def host_ports(graph: Graph) -> tuple[str, str, str]:
+    """Names of the image input, the label input and the output of a graph; `GraphError` unless it has one of each."""
+    inputs = [node for node in graph.nodes if not node.layer.sinks]
+    images = [node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.ACTIVATION]
+    labels = [node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH]
+    outputs = [node.name for node in graph.nodes if not node.layer.sources]
+    if (len(images), len(labels), len(outputs)) != (1, 1, 1):
+        raise GraphError(
+            f"graph {graph.name} has image inputs {images}, label inputs {labels} and outputs {outputs}; "
+            "training needs one of each"
+        )
+    return images[0], labels[0], outputs[0]
+
+
 def host_inputs(graph: Graph) -> tuple[str, str]:
     """Names of the image input and the label input of a graph."""
-    inputs = [node for node in graph.nodes if not node.layer.sinks]
-    images = next(node.name for node in inputs if node.layer.sources[0].tensor.kind is not Kind.STASH)
-    labels = next(node.name for node in inputs if node.layer.sources[0].tensor.kind is Kind.STASH)
-    return images, labels
+    return host_ports(graph)[:2]
 
 
 def feeds_of(graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:

@@ -33,9 +33,13 @@ Number = Annotated[Decimal, BeforeValidator(_number)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and -")]
 Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
 Clock = Annotated[Number, Field(ge=Decimal("0.001"), le=2000, description="the clock in MHz, 0.001 to 2000")]
+# in 10⁹ bytes, bytes/s or bits/s: no board comes near it
+MOST_GB = 10**6
 DEFAULT_SHARE = Decimal("0.85")
 # bits a beat of the MAC port where the file says none: an element of any stream fits, however slow the link
 LEAST_WORD_BITS = 64
+# and at most
+MOST_WORD_BITS = 2048
 # widths of an AXI4 data bus that serve a memory and are chosen where the file says none, and the widest of them: the
 # port of a memory controller for one channel of 64-bit DDR4
 DRAM_WORD_BITS = (64, 128, 256, 512)
@@ -67,7 +71,13 @@ class ClusterTable(_Table):
     clock_mhz: Clock
     link_word_bits: Annotated[
         int | None,
-        Field(strict=True, ge=8, le=2048, multiple_of=8, description="bits a beat of the MAC port: 8, 16, … 2048"),
+        Field(
+            strict=True,
+            ge=8,
+            le=MOST_WORD_BITS,
+            multiple_of=8,
+            description="bits a beat of the MAC port: 8, 16, … 2048",
+        ),
     ] = None
     dram_word_bits: Annotated[
         Literal[64, 128, 256, 512, 1024] | None,
@@ -81,11 +91,18 @@ class BoardTable(_Table):
     name: Name
     part: Annotated[str, Field(description="the FPGA on the board")]
     clock_mhz: Annotated[Clock | None, Field(description="the clock in MHz, 0.001 to 2000")] = None
-    dram_gb_per_s: Annotated[Number, Field(ge=0, description="peak DRAM bandwidth in 10⁹ bytes/s, 0 without DRAM")]
-    dram_gbyte: Annotated[Number, Field(ge=0, description="DRAM size in 10⁹ bytes, 0 without DRAM")]
+    dram_gb_per_s: Annotated[
+        Number, Field(ge=0, le=MOST_GB, description="peak DRAM bandwidth in 10⁹ bytes/s, 0 without DRAM, at most 10⁶")
+    ]
+    dram_gbyte: Annotated[
+        Number, Field(ge=0, le=MOST_GB, description="DRAM size in 10⁹ bytes, 0 without DRAM, at most 10⁶")
+    ]
     dram_efficiency: Share = Decimal("0.7")
     link_gbit_per_s: Annotated[
-        Number, Field(ge=0, description="network rate in 10⁹ bits/s, each direction, 0 without network")
+        Number,
+        Field(
+            ge=0, le=MOST_GB, description="network rate in 10⁹ bits/s, each direction, 0 without network, at most 10⁶"
+        ),
     ]
     utilisation: UtilisationTable = UtilisationTable()
 
@@ -285,7 +302,7 @@ def _entries(raw: Mapping[str, Any], table: str) -> Iterator[tuple[int, Mapping[
 def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
     """What no single value shows: unknown parts and boards, duplicate names, differing clocks, halves of a DRAM."""
     problems = []
-    boards = {row.get("name"): row for _, row in _entries(raw, "board")}
+    boards = {name: row for _, row in _entries(raw, "board") if isinstance(name := row.get("name"), str)}
     for index, row in _entries(raw, "board"):
         part = row.get("part")
         if isinstance(part, str) and part not in PARTS:
@@ -324,12 +341,13 @@ def _repeated(what: str, names: list[tuple[str, Any]]) -> list[str]:
     ]
 
 
-def _clock_problems(raw: Mapping[str, Any], boards: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+def _clock_problems(raw: Mapping[str, Any], boards: Mapping[str, Mapping[str, Any]]) -> list[str]:
     cluster = raw.get("cluster")
     default = cluster.get("clock_mhz") if isinstance(cluster, dict) else None
     clocks: dict[Any, str] = {}
     for _, row in _entries(raw, "device"):
-        board = boards.get(row.get("board"))
+        name = row.get("board")
+        board = boards.get(name) if isinstance(name, str) else None
         if board is not None:
             clock = board.get("clock_mhz", default)
             if isinstance(clock, int | Decimal):
@@ -343,7 +361,13 @@ def _clock_problems(raw: Mapping[str, Any], boards: Mapping[Any, Mapping[str, An
 def _link_problems(tables: FileTables) -> list[str]:
     given = tables.cluster.link_word_bits
     if given is None:
-        return []
+        return [
+            f"board[{index}].link_gbit_per_s = {board.link_gbit_per_s}: more than the widest word of {MOST_WORD_BITS} "
+            f"bits carries at {_clock_hz(tables, board) / 1e6:g} MHz; write at most "
+            f"{MOST_WORD_BITS * _clock_hz(tables, board) / 1e9:g}"
+            for index, board in enumerate(tables.board)
+            if _word_bits(board, _clock_hz(tables, board)) > MOST_WORD_BITS
+        ]
     return [
         f"cluster.link_word_bits = {given}: at {_clock_hz(tables, board) / 1e6:g} MHz carries "
         f"{given * _clock_hz(tables, board) / 1e9:g} Gbit/s, less than board {board.name!r} has with "

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from hdl.errors import DagtrainError
+from hdl.records import exact, read_record
 from hdl.tensor import Kind
 
 INSTANCE_SCHEMA = 2
@@ -28,6 +29,7 @@ RESOURCES = ("dsp", "m20k", "alm")
 PORT_RESOURCES = ("m20k", "alm")
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
     """One way to build an item on one part type."""
@@ -55,6 +57,7 @@ class Configuration:
         return (self.dsp, self.m20k, self.alm, self.dram_bytes_per_frame)
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One node of the training graph, to be placed exactly once."""
@@ -73,6 +76,7 @@ class Item:
     same_device: str | None = None
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Link:
     """A stream from one item to another."""
@@ -95,6 +99,7 @@ class Link:
         return (self.sender_m20k, self.sender_alm), (self.receiver_m20k, self.receiver_alm)
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Device:
     """One FPGA of the cluster, capacities after the utilisation caps."""
@@ -121,6 +126,7 @@ class Device:
         return (self.part, self.dsp, self.m20k, self.alm, self.dram_bytes_per_s, self.link_bits_per_s)
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Instance:
     """A placement problem. Device 0 is the first device and carries the host interface.
@@ -340,47 +346,13 @@ def instance_from_json(text: str) -> Instance:
     """The instance that `instance_to_json` wrote.
 
     Raises:
-        DagtrainError: not JSON, another schema version, or a key missing or misspelt.
+        DagtrainError: not JSON, another schema version, or a key missing, misspelt or of the wrong kind; it lists all.
     """
-    try:
-        record = json.loads(text)
-        if record["schema"] != INSTANCE_SCHEMA:
-            raise DagtrainError(
-                f"placement instance has schema {record['schema']}, this version reads {INSTANCE_SCHEMA}; "
-                "write it again with the step that made it"
-            )
-        return Instance(
-            name=record["name"],
-            clock_hz=record["clock_hz"],
-            notes=record["notes"],
-            devices=tuple(Device(**device) for device in record["devices"]),
-            items=tuple(_item_from(item) for item in record["items"]),
-            links=tuple(
-                Link(
-                    source=link["source"],
-                    target=link["target"],
-                    kind=Kind(link["kind"]),
-                    bits_per_frame=Fraction(link["bits_per_frame"]),
-                    sender_m20k=link["sender_m20k"],
-                    sender_alm=link["sender_alm"],
-                    receiver_m20k=link["receiver_m20k"],
-                    receiver_alm=link["receiver_alm"],
-                )
-                for link in record["links"]
-            ),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DagtrainError(f"placement instance cannot be read: {type(error).__name__}: {error}") from error
+    cure = "write it again with the step that made it"
+    instance: Instance = read_record(text, "placement instance", INSTANCE_SCHEMA, Instance, cure)
+    return instance
 
 
 def vars_of(record: Any) -> dict[str, Any]:
     """Fields of a dataclass instance by name, not recursing."""
     return {f.name: getattr(record, f.name) for f in fields(record)}
-
-
-def _item_from(record: dict[str, Any]) -> Item:
-    configurations = {
-        part: tuple(Configuration(**c) for c in configurations)
-        for part, configurations in record["configurations"].items()
-    }
-    return Item(**{**record, "configurations": configurations})

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hdl.errors import DagtrainError
+from hdl.records import exact, read_record
 from placement.problem.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
 
 PLAN_SCHEMA = 2
@@ -32,6 +33,7 @@ class Assignment:
     configurations: tuple[int, ...]
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class PlacedItem:
     """One item of the plan, with the resources of its configuration."""
@@ -51,6 +53,7 @@ class PlacedItem:
     hops: int
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
     """One link whose ends stand on different devices: a stream on the network."""
@@ -64,6 +67,7 @@ class Crossing:
     bits_per_frame: str
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class DeviceUse:
     """What the plan takes of one device, beside what there is (after utilisation caps)."""
@@ -90,6 +94,7 @@ class DeviceUse:
     link_capacity_bits_per_s: int
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Binding:
     """One thing that keeps the throughput from being higher."""
@@ -100,6 +105,7 @@ class Binding:
     reason: str
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The plan. `status` is "optimal" when none can have a smaller T, "optimal as priced" when none can with the
@@ -167,21 +173,10 @@ def plan_from_json(text: str) -> Plan:
     """The plan that `Plan.to_json` wrote.
 
     Raises:
-        DagtrainError: not JSON, another schema version, or a key missing or misspelt.
+        DagtrainError: not JSON, another schema version, or a key missing, misspelt or of the wrong kind; it lists all.
     """
-    try:
-        record: dict[str, Any] = json.loads(text)
-        schema = record.pop("schema")
-        if schema != PLAN_SCHEMA:
-            raise DagtrainError(
-                f"plan has schema {schema}, this version reads {PLAN_SCHEMA}; run `dagtrain place` again"
-            )
-        kinds = {"binding": Binding, "items": PlacedItem, "devices": DeviceUse, "crossings": Crossing}
-        for key, kind in kinds.items():
-            record[key] = tuple(kind(**entry) for entry in record[key])
-        return Plan(**record)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DagtrainError(f"plan cannot be read: {type(error).__name__}: {error}") from error
+    plan: Plan = read_record(text, "plan", PLAN_SCHEMA, Plan, "run `dagtrain place` again")
+    return plan
 
 
 def instance_digest(instance: Instance) -> str:

@@ -1,0 +1,285 @@
+"""What the steps write as JSON, so far as later steps and reports read it: the schemas of `read_json`.
+
+Further keys are for people and other programs; they are kept and not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from hdl.records import exact
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Versioned(TypedDict):
+    """Every result."""
+
+    # of `dagtrain.flow.workspace.SCHEMA_VERSION`
+    schema_version: int
+
+
+class SourceRecord(TypedDict):
+    """Where a graph came from."""
+
+    # of the ONNX file
+    path: str
+    # digests
+    model: str
+    data: str
+
+
+class ImportRecord(Versioned):
+    """``import.json``."""
+
+    model: str
+    source: SourceRecord
+    # layer -> parts
+    splits: dict[str, str]
+    name: str
+    norm: str
+    # as --data named it
+    data: str | None
+    layers: Count
+    nodes: Count
+    weights: Count
+    # multiplications a frame
+    forward_macs: Count
+    error_macs: Count
+    gradient_macs: Count
+    # bits a frame
+    stash_bits: Count
+
+
+@exact
+class LayerRecord(TypedDict):
+    """A layer of ``summary.json``; see `dagtrain.graph.summary.LayerSummary`."""
+
+    name: str
+    kind: str
+    output_shape: list[Positive]
+    weights: Count
+    forward_macs: Count
+    error_macs: Count
+    gradient_macs: Count
+    stash_bits: Count
+    nodes: Count
+
+
+class SummaryRecord(Versioned):
+    """``summary.json``."""
+
+    name: str
+    layers: list[LayerRecord]
+
+
+class PlaceRecord(Versioned):
+    """``place.json``."""
+
+    # frames
+    needed_staleness: Count
+    warnings: list[str]
+    # cycles a frame
+    levels: list[Positive]
+    finished: bool
+    # layer -> parts
+    splits: dict[str, str]
+    # digest of what was asked, and the fingerprint of the result from which the search went on
+    problem: str
+    begun_from: str
+    seconds: float
+
+
+class DeviceRecord(TypedDict):
+    """A device of ``emit.json``."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    nodes: Count
+    modules: Count
+    egress: Count
+    ingress: Count
+
+
+class EmitRecord(Versioned):
+    """``emit.json``."""
+
+    cycles_per_frame: Positive
+    needed_staleness: Count
+    devices: list[DeviceRecord]
+
+
+class CosimRecord(Versioned):
+    """``cosim.json``."""
+
+    batches: Positive
+    frames: Positive
+    devices: Positive
+    cycles: Count
+    batch_cycles: list[Count]
+    planned_batch_cycles: Positive
+    # share of cycles
+    stall: float
+    compared_words: Count
+    equal: bool
+    mismatches: list[str]
+    # of every frame
+    losses: list[float]
+    # a line each
+    traffic: str
+    mac_efficiency: str
+
+
+class EngineRecord(TypedDict):
+    """An engine of ``efficiency.json``."""
+
+    node: str
+    cycles_per_frame: Annotated[float, Field(gt=0)]
+    waits_for: NotRequired[str]
+
+
+class EfficiencyRecord(Versioned):
+    """``efficiency.json``."""
+
+    engines: list[EngineRecord]
+
+
+class EpochRecord(TypedDict):
+    """An epoch of ``train.json``."""
+
+    epoch: Positive
+    train_loss: float
+    train_accuracy: float
+    held_out_loss: float
+    held_out_accuracy: float
+
+
+class TrainRecord(Versioned):
+    """``train.json``."""
+
+    train_frames: Positive
+    held_out_frames: Positive
+    epochs: Annotated[list[EpochRecord], Field(min_length=1)]
+
+
+class StepRecord(TypedDict):
+    """A cell on a path, with the picoseconds at its output."""
+
+    cell: str
+    signal: str
+    ps: Count
+
+
+class PathRecord(TypedDict):
+    """A path between registers."""
+
+    ps: Count
+    levels: Count
+    start: str
+    end: str
+    steps: list[StepRecord]
+
+
+class ReadyRecord(TypedDict):
+    """A path of ready through modules."""
+
+    start: str
+    instances: list[str]
+
+
+class ProductRecord(TypedDict):
+    """A multiplier."""
+
+    cell: str
+    touches: str
+    registered: bool
+
+
+class ModuleTimingRecord(TypedDict):
+    """A module of ``timing.json``."""
+
+    module: str
+    paths: list[PathRecord]
+    products: list[ProductRecord]
+
+
+class DeviceTimingRecord(TypedDict):
+    """A device top of ``timing.json``."""
+
+    device: str
+    paths: list[PathRecord]
+    ready: list[ReadyRecord]
+
+
+class RuleRecord(TypedDict):
+    """A rule of ``timing.json``."""
+
+    rule: str
+    broken: Count
+    of: Count
+
+
+class TimingRecord(Versioned):
+    """``timing.json``."""
+
+    net_ps: Count
+    module_limit_ps: Count
+    top_limit_ps: Count
+    rules: list[RuleRecord]
+    devices: list[DeviceTimingRecord]
+    modules: list[ModuleTimingRecord]
+
+
+class ComparisonRecord(TypedDict):
+    """A quantity of a layer, estimated and synthesised."""
+
+    quantity: str
+    estimate: float
+    synthesis: float
+    error: float
+
+
+class EstimateRowRecord(TypedDict):
+    """A layer of ``estimate.json``."""
+
+    node: str
+    layer: str
+    cycles_per_frame: Positive
+    dsp: Count
+    m20k: Count
+    mlab: Count
+    registers: Count
+    alm: Count
+    check: NotRequired[list[ComparisonRecord]]
+    unchecked: NotRequired[str]
+    longest_path_cells: NotRequired[Count]
+
+
+class EstimateRecord(Versioned):
+    """``estimate.json``."""
+
+    part: str
+    cycles_per_frame: Positive
+    layers: list[EstimateRowRecord]
+
+
+class ExplainRecord(Versioned):
+    """``explain.json``."""
+
+    lines: list[str]
+
+
+class PointRecord(Versioned):
+    """``point.json``: the plan of one size of a cluster; without a plan, None and why."""
+
+    devices: Positive
+    used_devices: Positive | None
+    throughput_fps: float | None
+    steady_fps: float | None
+    bound_fps: float | None
+    dsp: Count | None
+    dsp_capacity: Count | None
+    why: str
