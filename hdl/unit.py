@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, intbv
 
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 
 
@@ -33,9 +33,9 @@ class Unit(ABC):
         return {}
 
     @abstractmethod
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """The elaborated block between ``streams``; its other ports are signals of its own."""
 
-    def signals(self, ports: Mapping[str, int]) -> list[Any]:
+    def signals(self, ports: Mapping[str, int]) -> list[Bits]:
         """Fresh signals for ports of these widths."""
         return [Signal(intbv(0)[width:]) if width > 1 else Signal(bool(0)) for width in ports.values()]

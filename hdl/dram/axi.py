@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always_comb, block
 
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.fork_join import fork
@@ -74,7 +74,9 @@ class AxiFormat:
 
 
 class Axi:
-    """The five streams of a port.  As a port ``m`` they become ``m_aw_valid`` …"""
+    """The five streams of a port.  As a port ``m`` they become ``m_aw_valid`` …
+
+    A master drives aw, w and ar and takes b and r.  As a port of a block they are in and out."""
 
     def __init__(self, form: AxiFormat) -> None:
         self.aw, self.w, self.b, self.ar, self.r = (Stream(form.widths[channel]) for channel in CHANNELS)
@@ -101,15 +103,20 @@ class AxiMerge(Unit):
         """See the base class."""
         return {**self.format.ports("a"), **self.format.ports("b"), **self.format.ports("m")}
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         return axi_merge(clk, rst, *(Axi.of(streams, prefix) for prefix in "abm"), form=self.format, cut=self.cut)
 
 
 @block
-def axi_merge(clk: Any, rst: Any, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, cut: bool) -> Any:
+def axi_merge(clk: Clock, rst: Bit, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, cut: bool) -> Instances:
     """See `AxiMerge`.  Cost: four requests of flip-flops, three queues of one bit, and with ``cut`` four words of data.
-    Latency: 1 cycle a request; with ``cut``, 1 for data and answers."""
+    Latency: 1 cycle a request; with ``cut``, 1 for data and answers.
+
+    Ports:
+        a, b: in and out, ports of ``form`` that two masters drive.
+        m: in and out, port of ``form`` that this block drives; requests from registers, with ``cut`` data too.
+    """
     requests = form.widths["aw"]
     turns = [Stream(1) for _ in range(6)]
     writes, reads = Stream(requests + 1), Stream(requests + 1)
@@ -133,7 +140,7 @@ def axi_merge(clk: Any, rst: Any, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, cu
 
 
 @block
-def _tagged_merge(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream) -> Any:
+def _tagged_merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Instances:
     """`merge` with the source, 0 or 1, as another bit on top."""
     zero, one = Stream(y.width), Stream(y.width)
     tags = [_tag(a, zero, bit=False), _tag(b, one, bit=True)]
@@ -142,7 +149,7 @@ def _tagged_merge(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream) -> Any:
 
 
 @block
-def _tag(x: Stream, y: Stream, *, bit: bool) -> Any:
+def _tag(x: Stream, y: Stream, *, bit: bool) -> Instances:
     width = x.width
 
     @always_comb
@@ -156,7 +163,7 @@ def _tag(x: Stream, y: Stream, *, bit: bool) -> Any:
 
 
 @block
-def _untag(x: Stream, y: Stream) -> Any:
+def _untag(x: Stream, y: Stream) -> Instances:
     width = y.width
 
     @always_comb
@@ -169,7 +176,7 @@ def _untag(x: Stream, y: Stream) -> Any:
 
 
 @block
-def _only_tag(x: Stream, y: Stream) -> Any:
+def _only_tag(x: Stream, y: Stream) -> Instances:
     top = x.width - 1
 
     @always_comb
@@ -182,7 +189,7 @@ def _only_tag(x: Stream, y: Stream) -> Any:
 
 
 @block
-def _select(turn: Stream, a: Stream, b: Stream, y: Stream) -> Any:
+def _select(turn: Stream, a: Stream, b: Stream, y: Stream) -> Instances:
     """Bursts of ``a`` (turn 0) and ``b`` (turn 1) in the order of the turns; the top bit ends a burst."""
     top = y.width - 1
     valid, last, chosen = Signal(bool(0)), Signal(bool(0)), Signal(bool(0))
@@ -210,7 +217,7 @@ def _select(turn: Stream, a: Stream, b: Stream, y: Stream) -> Any:
 
 
 @block
-def _route(turn: Stream, x: Stream, a: Stream, b: Stream, *, last_bit: int) -> Any:
+def _route(turn: Stream, x: Stream, a: Stream, b: Stream, *, last_bit: int) -> Instances:
     """Answers to ``a`` (turn 0) or ``b`` (turn 1); a turn ends where ``last_bit`` is set, -1: with every beat."""
     valid, last, chosen, room = (Signal(bool(0)) for _ in range(4))
     each = last_bit < 0

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.region import Region
 from hdl.dram.rules import tensor_position
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 
 
 @block
 def burst_writer(
-    clk: Any, rst: Any, base: Any, x: Stream, aw: Stream, w: Stream, b: Stream,
-    may_start: Any, first: Any, started: Any, written: Any, tensor_written: Any, error: Any, *, unit: Region,
-) -> Any:  # fmt: skip
-    """Collects a burst, then sends it; answers are counted, nothing waits for them but the rule."""
+    clk: Clock, rst: Bit, base: Bits, x: Stream, aw: Stream, w: Stream, b: Stream,
+    may_start: Bit, first: Bit, started: Bit, written: Bit, tensor_written: Bit, error: Bit, *, unit: Region,
+) -> Instances:  # fmt: skip
+    """Collects a burst, then sends it; answers are counted, nothing waits for them but the rule.
+
+    Ports:
+        base: in, ``format.address_bits`` bits, constant: word address of the region.
+        x: in, stream of words: the whole elements that fit ``format.data_bits``.
+        aw, w: out, streams of `AxiFormat.widths` bits; aw from registers.
+        b: in, stream of 2 bits, always ready.
+        may_start: in, 1 bit: the coming burst may be written.
+        first: out, 1 bit, from a register: the coming burst begins a tensor.
+        started: out, 1 bit, combinational in ``may_start``: it starts in this cycle.
+        written: out, 1 bit, with each beat of ``b``: the next burst in order is in memory.
+        tensor_written: out, 1 bit, with ``written``: it was the last of its tensor.
+        error: out, 1 bit, with ``written``: the memory refused it.
+    """
     burst, data_bits = unit.burst, x.width
     last_length = unit.tensor_words - (unit.tensor_bursts - 1) * burst
     final_slot, first_slot = unit.ring_bursts - 1, unit.preload_bursts % unit.ring_bursts
@@ -107,10 +119,25 @@ def burst_writer(
 
 @block
 def burst_reader(
-    clk: Any, rst: Any, base: Any, slot: Any, ar: Stream, r: Stream, y: Stream, popped: Any,
-    may_start: Any, first: Any, last: Any, started: Any, done: Any, tensor_done: Any, error: Any, *, unit: Region,
-) -> Any:  # fmt: skip
-    """Asks for a burst when all of it has room in the queue behind; ``popped``: a word left that queue."""
+    clk: Clock, rst: Bit, base: Bits, slot: Bits, ar: Stream, r: Stream, y: Stream, popped: Bit,
+    may_start: Bit, first: Bit, last: Bit, started: Bit, done: Bit, tensor_done: Bit, error: Bit, *, unit: Region,
+) -> Instances:  # fmt: skip
+    """Asks for a burst when all of it has room in the queue behind.
+
+    Ports:
+        base: in, ``format.address_bits`` bits, constant: word address of the region.
+        slot: in, `address_width` ``(ring_bursts)`` bits, with ``started``: which burst of the region.
+        ar: out, stream of `AxiFormat.widths` bits, from registers, 1 cycle after ``started``.
+        r: in, stream of `AxiFormat.widths` bits.
+        y: out, stream of words, in the cycle of ``r``, to a queue of ``prefetch`` words.
+        popped: in, 1 bit: a word leaves that queue at this edge.
+        may_start: in, 1 bit: the coming burst may be read.
+        first, last: out, 1 bit each, from a register: the coming burst begins a tensor, ends one.
+        started: out, 1 bit, combinational in ``may_start`` and ``ar.ready``: it starts in this cycle.
+        done: out, 1 bit, with the last word of the next burst in order.
+        tensor_done: out, 1 bit, with ``done``: it was the last of its tensor.
+        error: out, 1 bit, with a word of ``r``: the memory refused it.
+    """
     burst, data_bits = unit.burst, y.width
     last_length = unit.tensor_words - (unit.tensor_bursts - 1) * burst
     room_at_start = unit.prefetch

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.region import Replay
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 
 
 @block
 def ring_rule(
-    clk: Any, rst: Any, slot: Any, may_write: Any, write_started: Any, written: Any,
-    may_read: Any, read_started: Any, read_done: Any, *, slots: int, preload: int,
-) -> Any:  # fmt: skip
-    """A burst may be written where one was read, and read where one was written."""
+    clk: Clock, rst: Bit, slot: Bits, may_write: Bit, write_started: Bit, written: Bit,
+    may_read: Bit, read_started: Bit, read_done: Bit, *, slots: int, preload: int,
+) -> Instances:  # fmt: skip
+    """A burst may be written where one was read, and read where one was written.
+
+    Ports:
+        slot: out, `address_width` ``(slots)`` bits, from a register: where the coming burst is read.
+        may_write, may_read: out, 1 bit each, from registers: the coming burst may start.
+        write_started, read_started: in, 1 bit each: it starts in this cycle, while it may.
+        written, read_done: in, 1 bit each: a burst, in the order they started, has been written, or read.
+    """
     room = Signal(intbv(0, min=0, max=slots + 1))
     filled = Signal(intbv(0, min=0, max=slots + 1))
     empty, last = slots - preload, slots - 1
@@ -50,10 +56,19 @@ def ring_rule(
 
 @block
 def replay_rule(
-    clk: Any, rst: Any, slot: Any, may_write: Any, write_first: Any, write_started: Any, tensor_written: Any,
-    may_read: Any, read_last: Any, read_started: Any, tensor_read: Any, *, unit: Replay,
-) -> Any:  # fmt: skip
-    """A version may be written when the one before the last is out of use, and read when it is written."""
+    clk: Clock, rst: Bit, slot: Bits, may_write: Bit, write_first: Bit, write_started: Bit, tensor_written: Bit,
+    may_read: Bit, read_last: Bit, read_started: Bit, tensor_read: Bit, *, unit: Replay,
+) -> Instances:  # fmt: skip
+    """A version may be written when the one before the last is out of use, and read when it is written.
+
+    Ports:
+        slot: out, `address_width` ``(ring_bursts)`` bits, from a register: where the coming burst is read.
+        may_write: out, 1 bit, combinational in ``write_first``: the coming burst may be written.
+        may_read: out, 1 bit, from registers: the coming burst may be read.
+        write_first, read_last: in, 1 bit each, of the coming burst: it begins a tensor, ends one.
+        write_started, read_started: in, 1 bit each: the coming burst starts in this cycle, while it may.
+        tensor_written, tensor_read: in, 1 bit each: the last burst of a tensor has been written, or read.
+    """
     bursts = unit.tensor_bursts
     later = unit.batch - 1
     first = unit.batch + unit.staleness - 1
@@ -119,8 +134,13 @@ def replay_rule(
 
 
 @block
-def tensor_position(clk: Any, rst: Any, step: Any, first: Any, last: Any, *, bursts: int) -> Any:
-    """Counts bursts: ``first`` and ``last`` say whether the coming one begins or ends a tensor."""
+def tensor_position(clk: Clock, rst: Bit, step: Bit, first: Bit, last: Bit, *, bursts: int) -> Instances:
+    """Counts bursts of a tensor.
+
+    Ports:
+        step: in, 1 bit: on to the next burst at this edge.
+        first, last: out, 1 bit each, from a register: the coming burst begins a tensor, ends one.
+    """
     final = bursts - 1
     position = Signal(intbv(0)[address_width(bursts) :])
 

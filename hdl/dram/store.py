@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -28,6 +27,7 @@ from hdl.dram.bursts import burst_reader, burst_writer
 from hdl.dram.region import Region, Replay, Ring
 from hdl.dram.rules import replay_rule, ring_rule
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.width import elements_per_word, width_adapter
@@ -58,7 +58,7 @@ class DramUnit(Region, Unit):
         """See the base class."""
         return {"error": 1}
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         (base,), (error,) = self.signals(self.inputs), self.signals(self.outputs)
         return dram_store(clk, rst, base, streams["x"], streams["y"], Axi.of(streams, "m"), error, unit=self)
@@ -75,11 +75,21 @@ class DramReplay(Replay, DramUnit):
 
 
 @block
-def dram_store(clk: Any, rst: Any, base: Any, x: Stream, y: Stream, m: Axi, error: Any, *, unit: Region) -> Any:
+def dram_store(
+    clk: Clock, rst: Bit, base: Bits, x: Stream, y: Stream, m: Axi, error: Bit, *, unit: Region
+) -> Instances:
     """See the module.  Cost: a queue of two bursts, one of ``prefetch`` words, two width adapters, counters.
 
     Latency from the last word of a burst in to its first word out: the memory's, and about 12 cycles.  One word a
-    cycle in and one out, less two cycles a burst."""
+    cycle in and one out, less two cycles a burst.
+
+    Ports:
+        base: in, ``format.address_bits`` bits, constant: word address, a multiple of ``burst``.
+        x: in, stream of ``x_lanes * element_bits`` bits.
+        y: out, stream of ``y_lanes * element_bits`` bits.
+        m: in and out, port of ``format`` that this block drives; requests from registers, b and r always ready.
+        error: out, 1 bit, from the cycle after the answer until ``rst``.
+    """
     bits = unit.element_bits
     word_bits = elements_per_word(bits, unit.format.data_bits) * bits
     packed, out, fetched = Stream(word_bits), Stream(word_bits), Stream(word_bits)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.link.format import LinkUnit, adapter_cycles
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import Policy, pipe
 from hdl.streams.width import elements_per_word, width_adapter, wire_words
@@ -51,7 +51,7 @@ class Egress(LinkUnit):
         """From the last beat of a word to the word, if there is a credit."""
         return adapter_cycles(self.lanes, elements_per_word(self.element_bits, self.format.word_bits)) + 1
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, device = self.signals(self.inputs)
         return link_egress(clk, rst, number, device, streams["x"], streams["credits"], streams["y"], unit=self)
@@ -59,10 +59,18 @@ class Egress(LinkUnit):
 
 @block
 def link_egress(
-    clk: Any, rst: Any, number: Any, device: Any, x: Stream, credits: Stream, y: Stream, *, unit: Egress
-) -> Any:
+    clk: Clock, rst: Bit, number: Bits, device: Bits, x: Stream, credits: Stream, y: Stream, *, unit: Egress
+) -> Instances:
     """See `Egress`.  Cost: the width adapter, a stage of a word, one of a word or of a beat of ``x`` if that is less,
-    counters.  Latency: that of the adapter + 1.  ``x.ready`` does not depend on ``y.ready`` in the same cycle."""
+    counters.  Latency: that of the adapter + 1.  ``x.ready`` does not depend on ``y.ready`` in the same cycle.
+
+    Ports:
+        number: in, as wide as the field "stream", constant.
+        device: in, as wide as the field "device", constant.
+        x: in, stream of ``lanes * element_bits`` bits.
+        credits: in, stream of `LinkFormat.payload_bits` bits, always ready; spent from 2 cycles later on.
+        y: out, stream of `LinkFormat.payload_bits` bits; valid and payload from registers.
+    """
     form = unit.format
     per_word = elements_per_word(unit.element_bits, form.word_bits)
     entered, packed = Stream(x.width), Stream(per_word * unit.element_bits)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.link.format import LinkUnit, adapter_cycles, credit_batch
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue, queue_latency
 from hdl.streams.width import elements_per_word, width_adapter, wire_words
@@ -62,7 +62,7 @@ class Ingress(LinkUnit):
         per_word = elements_per_word(self.element_bits, self.format.word_bits)
         return queue_latency(self.depth) + adapter_cycles(per_word, self.lanes)
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, device = self.signals(self.inputs)
         (error,) = self.signals(self.outputs)
@@ -71,11 +71,29 @@ class Ingress(LinkUnit):
 
 @block
 def link_ingress(
-    clk: Any, rst: Any, number: Any, device: Any, x: Stream, y: Stream, credits: Stream, error: Any, *, unit: Ingress
-) -> Any:
+    clk: Clock,
+    rst: Bit,
+    number: Bits,
+    device: Bits,
+    x: Stream,
+    y: Stream,
+    credits: Stream,
+    error: Bit,
+    *,
+    unit: Ingress,
+) -> Instances:
     """See `Ingress`.  Cost: a queue of ``depth`` words, the width adapter, counters.  Latency: of both.
 
-    Credits go back half a FIFO at a time (`credit_batch`), so one word in ``depth / 2`` is a credit word."""
+    Credits go back half a FIFO at a time (`credit_batch`), so one word in ``depth / 2`` is a credit word.
+
+    Ports:
+        number: in, as wide as the field "stream", constant.
+        device: in, as wide as the field "device", constant.
+        x: in, stream of `LinkFormat.payload_bits` bits, always ready for a word that had a credit.
+        y: out, stream of ``lanes * element_bits`` bits.
+        credits: out, stream of `LinkFormat.payload_bits` bits; valid from a register, payload constant.
+        error: out, 1 bit, from the cycle after the fault until ``rst``.
+    """
     form = unit.format
     per_word = elements_per_word(unit.element_bits, form.word_bits)
     used = per_word * unit.element_bits

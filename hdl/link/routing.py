@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block
 
 from hdl.link.format import LinkUnit
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams.merge import merge
 from hdl.streams.pipes import Policy, m2s_pipe, pipe
@@ -23,7 +23,7 @@ class Merge(LinkUnit):
         """See the base class."""
         return dict.fromkeys(("a", "b", "y"), self.format.payload_bits)
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         return merge(clk, rst, streams["a"], streams["b"], streams["y"])
 
@@ -45,7 +45,7 @@ class Split(LinkUnit):
         """See the base class."""
         return {"number": self.format.width("stream"), "credit": 1}
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, credit = self.signals(self.inputs)
         return link_split(clk, rst, number, credit, streams["x"], streams["mine"], streams["rest"], unit=self)
@@ -65,7 +65,7 @@ class Drain(LinkUnit):
         """See the base class."""
         return {"error": 1}
 
-    def build(self, clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         (error,) = self.signals(self.outputs)
         return link_drain(clk, rst, streams["x"], error)
@@ -73,10 +73,17 @@ class Drain(LinkUnit):
 
 @block
 def link_split(
-    clk: Any, rst: Any, number: Any, credit: Any, x: Stream, mine: Stream, rest: Stream, *, unit: Split
-) -> Any:
+    clk: Clock, rst: Bit, number: Bits, credit: Bit, x: Stream, mine: Stream, rest: Stream, *, unit: Split
+) -> Instances:
     """See `Split`.  Cost: three words of flip-flops.  Latency: 1.  Both outputs come from registers, and ready of
-    ``rest`` is cut."""
+    ``rest`` is cut.
+
+    Ports:
+        number: in, as wide as the field "stream", constant.
+        credit: in, 1 bit, constant.
+        x: in, stream of `LinkFormat.payload_bits` bits; its ready is combinational in its payload and ``mine.ready``.
+        mine, rest: out, streams as wide as ``x``, 1 cycle later.
+    """
     form = unit.format
     taken, passed = Stream(form.payload_bits), Stream(form.payload_bits)
     keep = m2s_pipe(clk, rst, taken, mine)
@@ -103,8 +110,13 @@ def link_split(
 
 
 @block
-def link_drain(clk: Any, rst: Any, x: Stream, error: Any) -> Any:
-    """See `Drain`."""
+def link_drain(clk: Clock, rst: Bit, x: Stream, error: Bit) -> Instances:
+    """See `Drain`.
+
+    Ports:
+        x: in, stream of any width, always ready.
+        error: out, 1 bit, from the cycle after a word until ``rst``.
+    """
     bad = Signal(bool(0))
 
     @always_comb
