@@ -70,7 +70,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         beside.write_bytes(data)
         beside.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}", "free or choose another --out") from error
     finally:
         beside.unlink(missing_ok=True)
 
@@ -84,13 +84,13 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{path.name}{FRESH}", dir=path.parent))
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}", "free or choose another --out") from error
     try:
         yield beside
         beside.chmod(0o755)
         _swap(beside, path, path.with_name(f".{path.name}{OLD}{os.getpid()}"))
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}", "free or choose another --out") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -118,7 +118,7 @@ def working_folder(path: Path) -> Iterator[None]:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}; free or choose another --out") from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}", "free or choose another --out") from error
     try:
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError:
@@ -145,7 +145,7 @@ def _take(lock: int, path: Path) -> None:
     except BlockingIOError:
         holder = os.pread(lock, 100, 0).decode(errors="replace").strip() or "another process"
         raise OutputError(
-            f"dagtrain is already at work in {path} ({holder}); wait until it has ended, or choose another --out"
+            f"dagtrain is already at work in {path} ({holder})", "wait until it has ended, or choose another --out"
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"process {os.getpid()}\n".encode(), 0)

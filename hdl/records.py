@@ -57,17 +57,17 @@ def read_record(text: str, what: str, schema: int, kind: type[T], cure: str) -> 
     try:
         record = parse_json(text)
     except ValueError as error:
-        raise DagtrainError(f"{what} cannot be read: {error}; {cure}") from error
+        raise DagtrainError(f"{what} cannot be read: {error}", cure) from error
     if not isinstance(record, dict):
-        raise DagtrainError(f"{what} cannot be read: no JSON object; {cure}")
+        raise DagtrainError(f"{what} cannot be read: no JSON object", cure)
     found = record.pop("schema", None)
     if found != schema:
-        raise DagtrainError(f"{what} has schema {shown(found)}, this version reads {schema}; {cure}")
+        raise DagtrainError(f"{what} has schema {shown(found)}, this version reads {schema}", cure)
     try:
         read: T = adapter(kind).validate_python(record)
         return read
     except ValidationError as error:
-        raise DagtrainError(f"{what} cannot be read: {joined(listed(error))}; {cure}") from error
+        raise DagtrainError.listing(f"{what} cannot be read", first(listed(error)), cure) from error
 
 
 def listed(error: ValidationError, root: str = "") -> list[str]:
@@ -75,10 +75,12 @@ def listed(error: ValidationError, root: str = "") -> list[str]:
     return [_problem(entry, root) for entry in error.errors(include_url=False)]
 
 
-def joined(problems: Sequence[str]) -> str:
-    """Problems as one text of bounded length."""
-    more = f" and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
-    return "; ".join(problems[:LISTED]) + more
+def first(problems: Sequence[str]) -> list[str]:
+    """As many problems as a message lists, the last of them with how many more there are."""
+    shown_problems = list(problems[:LISTED])
+    if len(problems) > LISTED:
+        shown_problems[-1] += f" and {len(problems) - LISTED} more"
+    return shown_problems
 
 
 def key_path(location: Sequence[Any], root: str = "") -> str:

@@ -167,7 +167,7 @@ def _path_from(folder: Path, file: Path) -> str:
     """The path of a file as Verilog in a simulation in ``folder`` writes it.  Raises `DeliveryError` for odd ones."""
     path = os.path.relpath(file.resolve(), folder.resolve())
     if not path.isprintable() or '"' in path or "\\" in path:
-        raise DeliveryError(f"{path!r} cannot be written in Verilog; choose another --out or name of the device")
+        raise DeliveryError(f"{path!r} cannot be written in Verilog", "choose another --out or name of the device")
     return path
 
 
@@ -270,7 +270,7 @@ def _add_network(
     forms = {record.format for record in records if record}
     if len(forms) != 1 or [record and record.device for record in records] != list(numbers):
         names = ", ".join(device.manifest.device for device in devices)
-        raise DeliveryError(f"the manifests of {names} don't describe one network; run `{COMMAND}` again")
+        raise DeliveryError(f"the manifests of {names} don't describe one network", f"run `{COMMAND}` again")
     (form,) = forms
     widths = {f"{way}{number}": form.payload_bits for way in "xy" for number in numbers}
     network = bench.network

@@ -139,7 +139,7 @@ def located(error: StuckError, delivered: Delivered, options: BenchOptions, done
     batch, frame = divmod(done, options.batch)
     waits = f"the host waits for frame {frame + 1} of batch {batch + 1}"
     where = waits if done < options.frames else "all frames are out"
-    return StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", error.nets)
+    return StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", nets=error.nets)
 
 
 def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:
@@ -166,7 +166,7 @@ def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, fo
     texts |= {module.name: module.verilog.text for module in library if module.name in bench.modules}
     both = sorted(str(modules[name]) for name in texts.keys() & modules.keys())
     if both:
-        raise DeliveryError(f"{', '.join(both)}: the co-simulation has modules of these names; rename the devices")
+        raise DeliveryError(f"{', '.join(both)}: the co-simulation has modules of these names", "rename the devices")
     texts |= bench.tops
     for name, text in texts.items():
         write_text(folder / "rtl" / f"{name}.v", text)

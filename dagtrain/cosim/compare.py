@@ -59,7 +59,7 @@ def compare_start(delivered: Delivered, golden: Executor) -> Compared:
     Raises `DeliveryError` where a device has other images than its nodes."""
     placed = [node for device in delivered.devices for node in device.manifest.nodes]
     if sorted(placed) != sorted(golden.graph.by_name):
-        raise DeliveryError(f"the manifests name other nodes than the placed graph; run `{COMMAND}` again")
+        raise DeliveryError("the manifests name other nodes than the placed graph", f"run `{COMMAND}` again")
     mismatches: list[str] = []
     words = 0
     for device in delivered.devices:
@@ -94,7 +94,7 @@ def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[
     if known != wanted:
         names = ", ".join(f"{node}.{image}" for node, image in sorted(known ^ wanted))
         raise DeliveryError(
-            f"the manifest of {manifest.device} has other images than its layers: {names}; run `{COMMAND}` again"
+            f"the manifest of {manifest.device} has other images than its layers: {names}", f"run `{COMMAND}` again"
         )
     for image in manifest.images:
         yield image.node, image.image, image.file, device.words(image)
@@ -104,7 +104,9 @@ def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[
     parts = dict(device.memory_words())
     regions = {region.base: region for region in memory.regions if region.contents}
     if parts.keys() != regions.keys():
-        raise DeliveryError(f"{device.folder / memory.image} has other parts than the manifest; run `{COMMAND}` again")
+        raise DeliveryError(
+            f"{device.folder / memory.image} has other parts than the manifest", f"run `{COMMAND}` again"
+        )
     for base, region in regions.items():
         held = region.contents
         assert held is not None

@@ -43,7 +43,9 @@ class Ports(dict[str, Any]):
             valid, ready, payload = (self[f"{name}_{signal}"] for signal in STREAM_SIGNALS)
         except KeyError as missing:
             known = ", ".join(sorted(key.removesuffix("_valid") for key in self if key.endswith("_valid")))
-            raise DagtrainError(f"there is no stream {name} (no port {missing}); there are {known or 'none'}") from None
+            raise DagtrainError(
+                f"there is no stream {name} (no port {missing})", f"there are {known or 'none'}"
+            ) from None
         stream = Stream(len(payload))
         stream.valid, stream.ready, stream.payload = valid, ready, payload
         return stream
@@ -117,7 +119,7 @@ def emitted_device(emitted: Path, device: str) -> EmittedModule:
     """The whole FPGA ``device`` of the folder that `dagtrain emit` left.  Raises `DagtrainError`."""
     names = _names(emitted)
     if device not in names:
-        raise DagtrainError(f"{emitted} has no device {device!r}; it has {', '.join(names)}")
+        raise DagtrainError(f"{emitted} has no device {device!r}", f"it has {', '.join(names)}")
     (found,) = load_delivered([emitted / device]).devices
     manifest = found.manifest
     ports = tuple(PortDecl(port.name, port.width, port.direction) for port in manifest.ports)
@@ -131,7 +133,7 @@ def emitted_layer(emitted: Path, node: str) -> EmittedModule:
     home = next((device for device in devices if node in device.manifest.nodes), None)
     if home is None:
         known = sorted(name for device in devices for name in device.manifest.nodes)
-        raise DagtrainError(f"no device of {emitted} has a layer {node!r}; there are {', '.join(known)}")
+        raise DagtrainError(f"no device of {emitted} has a layer {node!r}", f"there are {', '.join(known)}")
     paths = {path.stem: path for path in home.sources}
     # as `hdl.convert.netlist` writes an instance
     instance = re.compile(rf"^(\w+)(?: #\(\n(?:    [^\n]*\n)*\))? {instance_name(node)} \($", re.MULTILINE)
@@ -153,7 +155,7 @@ def _names(emitted: Path) -> list[str]:
     """The devices that were emitted."""
     names = sorted(path.parent.name for path in emitted.glob(f"*/{MANIFEST}"))
     if not names:
-        raise DagtrainError(f"{emitted} holds no emitted device; run `{COMMAND}` first")
+        raise DagtrainError(f"{emitted} holds no emitted device", f"run `{COMMAND}` first")
     return names
 
 

@@ -52,8 +52,8 @@ class Simulator(Enum):
 class StuckError(DagtrainError):
     """The simulated cluster stopped making progress: a deadlock."""
 
-    def __init__(self, message: str, nets: Mapping[tuple[str, str], tuple[bool, bool]] | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, *, nets: Mapping[tuple[str, str], tuple[bool, bool]] | None = None) -> None:
+        super().__init__(what)
         # (top module, net) -> valid and ready when nothing moved
         self.nets = nets or {}
 
@@ -147,7 +147,8 @@ def stuck_error(folder: Path, cycle: int, records: int) -> StuckError:
     lines = [line.split() for line in (folder / STREAMS_FILE).read_text().splitlines()]
     nets = {(top, net): (valid == "1", ready == "1") for top, net, valid, ready in lines}
     return StuckError(
-        f"nothing moved any more, seen in cycle {cycle} after {records} records: the pipeline has deadlocked", nets
+        f"nothing moved any more, seen in cycle {cycle} after {records} records: the pipeline has deadlocked",
+        nets=nets,
     )
 
 

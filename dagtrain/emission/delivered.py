@@ -82,7 +82,7 @@ class Delivered:
                 if known != path and known.read_bytes() != path.read_bytes():
                     problems.append(f"{known} and {path} differ, but are the same module")
         if problems:
-            raise DeliveryError(f"{'; '.join(problems)}; run `{COMMAND}` again")
+            raise DeliveryError.listing("", problems, f"run `{COMMAND}` again")
         return found
 
 
@@ -94,7 +94,7 @@ def load_delivered(folders: Sequence[Path]) -> Delivered:
         if len({getattr(device.manifest, what) for device in devices}) > 1:
             problems.append(f"the manifests of {', '.join(d.manifest.device for d in devices)} differ in {what}")
     if problems:
-        raise DeliveryError(f"{'; '.join(problems)}; run `{COMMAND}` again")
+        raise DeliveryError.listing("", problems, f"run `{COMMAND}` again")
     return Delivered(devices)
 
 
@@ -153,5 +153,5 @@ def _word(text: str, width: int, path: Path) -> int:
     except ValueError:
         word = -1
     if not 0 <= word < 1 << width:
-        raise DeliveryError(f"{path}: {text[:40]!r} is no word of {width} bits; run `{COMMAND}` again")
+        raise DeliveryError(f"{path}: {text[:40]!r} is no word of {width} bits", f"run `{COMMAND}` again")
     return word

@@ -241,14 +241,14 @@ def read_manifest(path: Path) -> Manifest:
     try:
         document: Any = json.loads(path.read_text())
     except OSError as error:
-        raise DeliveryError(f"{path} cannot be read: {error.strerror}; {again}") from error
+        raise DeliveryError(f"{path} cannot be read: {error.strerror}", f"{again}") from error
     except ValueError as error:
-        raise DeliveryError(f"{path} is damaged ({error}); {again}") from error
+        raise DeliveryError(f"{path} is damaged ({error})", f"{again}") from error
     found = document.get("schema_version") if isinstance(document, dict) else None
     if found != MANIFEST_SCHEMA:
-        raise DeliveryError(f"{path} has schema version {found}, this version reads {MANIFEST_SCHEMA}; {again}")
+        raise DeliveryError(f"{path} has schema version {found}, this version reads {MANIFEST_SCHEMA}", f"{again}")
     try:
         return _ADAPTER.validate_python(document)
     except ValidationError as error:
         listed = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
-        raise DeliveryError(f"{path} is damaged ({listed}); {again}") from error
+        raise DeliveryError(f"{path} is damaged ({listed})", f"{again}") from error

@@ -258,7 +258,8 @@ def allocate(regions: Sequence[Region], unit: DramUnit, form: AxiFormat, what: s
     if base + unit.region_words > 1 << form.address_bits:
         raise DagtrainError(
             f"{what}: {unit.region_words} words in DRAM from word {base} on end past the {form.address_bits}-bit "
-            "addresses of the memory port; keep less in DRAM or widen the addresses"
+            "addresses of the memory port",
+            "keep less in DRAM or widen the addresses",
         )
     return base
 

@@ -64,7 +64,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
     """Co-simulate unless nothing changed."""
     problems = _problems(options)
     if problems:
-        raise DagtrainError("cosim: " + "; ".join(problems))
+        raise DagtrainError.listing("cosim", problems)
     workspace.require("emit", COMMAND)
     depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
     done = workspace.run("cosim", depends, lambda folder: _work(folder, workspace, options, progress))

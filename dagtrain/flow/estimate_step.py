@@ -78,7 +78,7 @@ def _chosen(graph: Graph, names: tuple[str, ...]) -> list[Node]:
     """The nodes asked for, or one of each distinct circuit."""
     unknown = [name for name in names if name not in graph.by_name]
     if unknown:
-        raise DagtrainError(f"no node named {', '.join(unknown)}; nodes are {', '.join(graph.by_name)}")
+        raise DagtrainError(f"no node named {', '.join(unknown)}", f"nodes are {', '.join(graph.by_name)}")
     if names:
         return [graph.by_name[name] for name in names]
     distinct: dict[str, Node] = {}

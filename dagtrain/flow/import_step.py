@@ -26,7 +26,7 @@ from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.progress import Progress
 from dagtrain.training.data import load_dataset
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, external_files, import_model
 
@@ -61,7 +61,7 @@ class ImportOptions:
 def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> StepResult:
     """Import unless nothing changed."""
     if not options.model.is_file():
-        raise DagtrainError(f"{options.model} does not exist; give the path of an ONNX file")
+        raise DagtrainError(f"{options.model} does not exist", "give the path of an ONNX file")
     recipe = load_recipe(options.recipe)
     norm = _norm(options.norm)
     splits = parse_splits(options.splits)
@@ -99,19 +99,20 @@ def load_recipe(path: Path | None) -> Recipe:
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
-        raise RecipeError(f"{path}: {error.strerror}; give the path of a recipe") from error
+        raise RecipeError(f"{path}: {error.strerror}", "give the path of a recipe") from error
     except RecursionError:
-        raise RecipeError(f"{path} is not TOML: values are nested too deep; remove the brackets") from None
+        raise RecipeError(f"{path} is not TOML: values are nested too deep", "remove the brackets") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
     known = set(Recipe.__dataclass_fields__)
-    problems = [f"unknown key {key}; known are {', '.join(sorted(known))}" for key in table if key not in known]
+    every = f"known are {', '.join(sorted(known))}"
+    problems = [Problem(f"unknown key {key}", every) for key in table if key not in known]
     try:
         recipe = TypeAdapter(Recipe).validate_python({key: table[key] for key in table if key in known})
     except ValidationError as error:
-        problems += [f"{'.'.join(map(str, item['loc']))} {item['msg']}".strip() for item in error.errors()]
+        problems += [Problem(f"{'.'.join(map(str, item['loc']))} {item['msg']}".strip()) for item in error.errors()]
     if problems:
-        raise RecipeError(f"{path}:\n  " + "\n  ".join(problems))
+        raise RecipeError.listing(str(path), problems, lines=True)
     return recipe
 
 
@@ -120,7 +121,7 @@ def _norm(text: str) -> NormMode:
         return NormMode(text)
     except ValueError:
         choices = ", ".join(mode.value for mode in NormMode)
-        raise DagtrainError(f"--norm {text} is unknown; choose one of {choices}") from None
+        raise DagtrainError(f"--norm {text} is unknown", f"choose one of {choices}") from None
 
 
 def parse_splits(texts: tuple[str, ...]) -> dict[str, Parts]:
@@ -130,17 +131,17 @@ def parse_splits(texts: tuple[str, ...]) -> dict[str, Parts]:
     for text in texts:
         layer, _, parts = text.partition("=")
         if not layer:
-            problems.append(f"--split {text!r} is not LAYER=PARTS: no layer is named")
+            problems.append(Problem(f"--split {text!r} is not LAYER=PARTS: no layer is named"))
             continue
         if layer in found:
-            problems.append(f"--split names {layer} twice")
+            problems.append(Problem(f"--split names {layer} twice"))
             continue
         try:
             found[layer] = Parts.parse(parts)
         except DagtrainError as error:
-            problems.append(f"--split {text!r} is not LAYER=PARTS: {error}")
+            problems.append(Problem(f"--split {text!r} is not LAYER=PARTS: {error.what}", error.cure))
     if problems:
-        raise DagtrainError("; ".join(problems))
+        raise DagtrainError.listing("", problems)
     return found
 
 
@@ -177,8 +178,8 @@ def check_size(graph: Graph, frames: int) -> None:
         if elements * frames > most:
             raise DagtrainError(
                 f"{graph.name} is too large to be calibrated: {what}, {elements:,} elements a frame, would take "
-                f"{elements * frames * 8 / 2**30:,.1f} GiB for {frames} frames, more than {most * 8 / 2**30:.1f}; "
-                "export the model for smaller images, or choose a smaller batch"
+                f"{elements * frames * 8 / 2**30:,.1f} GiB for {frames} frames, more than {most * 8 / 2**30:.1f}",
+                "export the model for smaller images, or choose a smaller batch",
             )
 
 
@@ -239,9 +240,9 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
     try:
         unchanged = dict(meta["source"]) == _source(model, meta["data"])
     except OSError as error:
-        raise MissingStep(f"{model} cannot be read: {error.strerror}; run `{IMPORT_COMMAND}` again") from error
+        raise MissingStep(f"{model} cannot be read: {error.strerror}", f"run `{IMPORT_COMMAND}` again") from error
     if not unchanged:
-        raise MissingStep(f"{model}, or its data, has changed since it was imported; run `{IMPORT_COMMAND}` again")
+        raise MissingStep(f"{model}, or its data, has changed since it was imported", f"run `{IMPORT_COMMAND}` again")
     recipe = load_training_graph(workspace).recipe
     forward = split_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), splits)
     return _with_formats(differentiate(forward), meta["data"])

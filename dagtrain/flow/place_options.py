@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import base_layer
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.search.search import SearchOptions, Solver
 
@@ -40,7 +40,7 @@ class PlaceOptions:
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:
     """The cluster with the caps of the command line.  Raises `DagtrainError` naming all that is wrong."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     shares: dict[str, Decimal] = {}
     for cap in options.caps:
         resource, _, text = cap.partition("=")
@@ -49,13 +49,15 @@ def read_options_cluster(options: PlaceOptions) -> Cluster:
         except InvalidOperation:
             share = Decimal("NaN")
         if resource not in CAPPED:
-            problems.append(f"--cap {cap}: no resource {resource!r}; one of {', '.join(CAPPED)}")
+            problems.append(Problem(f"no resource {resource!r}", f"one of {', '.join(CAPPED)}", f"--cap {cap}"))
         elif not (share.is_finite() and 0 < share <= 1):
-            problems.append(f"--cap {cap}: {text!r} is no share above 0 and at most 1; write e.g. {resource}=0.9")
+            what = f"{text!r} is no share above 0 and at most 1"
+            problems.append(Problem(what, f"write e.g. {resource}=0.9", f"--cap {cap}"))
         elif shares.setdefault(resource, share) != share:
-            problems.append(f"--cap {cap}: {resource} is already capped at {shares[resource]}; give it once")
+            what = f"{resource} is already capped at {shares[resource]}"
+            problems.append(Problem(what, "give it once", f"--cap {cap}"))
     if problems:
-        raise DagtrainError("; ".join(problems))
+        raise DagtrainError.listing("", problems)
     return with_caps(read_cluster(options.devices), shares)
 
 
@@ -63,7 +65,7 @@ def search_options(options: PlaceOptions) -> SearchOptions:
     """The search that the user wants.  Raises `DagtrainError`."""
     solvers = [solver.value for solver in Solver]
     if options.solver not in solvers:
-        raise DagtrainError(f"--solver {options.solver}: no such solver; one of {', '.join(solvers)}")
+        raise DagtrainError(f"--solver {options.solver}: no such solver", f"one of {', '.join(solvers)}")
     groups = tuple(tuple(name.strip() for name in group.split(",")) for group in options.same_device)
     alone = [group for group, names in zip(options.same_device, groups, strict=True) if len(names) < 2]
     if alone:
@@ -87,27 +89,29 @@ def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:
         fitting = -(-bits[widest] // 8) * 8
         raise DagtrainError(
             f"{file}: cluster.link_word_bits = {cluster.link_word_bits}: elements of {widest} have {bits[widest]} "
-            f"bits, and a word carries whole elements; write at least {fitting}, or leave it out"
+            f"bits, and a word carries whole elements",
+            f"write at least {fitting}, or leave it out",
         )
 
 
 def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[str, str]:
     """Node -> device, from ``layer=device``: a layer's name stands for all nodes that serve it."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     found: dict[str, str] = {}
     devices = {device.name for device in cluster.devices}
     for pin in pins:
         layer, _, device = pin.partition("=")
         nodes = [node.name for node in graph.nodes if layer in (node.name, base_layer(node.name))]
         if not device:
-            problems.append(f"--pin {pin} is not of the form layer=device")
+            problems.append(Problem(f"--pin {pin} is not of the form layer=device"))
         elif device not in devices:
-            problems.append(f"--pin {pin}: no device {device}; the cluster has {', '.join(sorted(devices))}")
+            known = f"the cluster has {', '.join(sorted(devices))}"
+            problems.append(Problem(f"no device {device}", known, f"--pin {pin}"))
         elif not nodes:
-            problems.append(f"--pin {pin}: no layer {layer}; `dagtrain show` lists them")
+            problems.append(Problem(f"no layer {layer}", "`dagtrain show` lists them", f"--pin {pin}"))
         for node in nodes:
             if found.setdefault(node, device) != device:
-                problems.append(f"--pin {pin}: {node} is already pinned to {found[node]}")
+                problems.append(Problem(f"{node} is already pinned to {found[node]}", where=f"--pin {pin}"))
     if problems:
-        raise DagtrainError("; ".join(problems))
+        raise DagtrainError.listing("", problems)
     return found

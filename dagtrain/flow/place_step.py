@@ -186,7 +186,7 @@ def _split(
         try:
             return planner_of(import_again(workspace, {**imported, **parts}))
         except MissingStep as error:
-            raise PartsMissingError(str(error)) from error
+            raise PartsMissingError(error.what, error.cure) from error
 
     splitter = Splitter(
         planner=in_parts,

@@ -21,7 +21,7 @@ from dagtrain.planning.splitting import SplitPlan
 from dagtrain.rates import rate_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
-from hdl.records import joined
+from hdl.records import first
 from placement.problem.cluster import Cluster, read_cluster
 from placement.problem.instance import Instance, instance_from_json, instance_to_json
 from placement.problem.plan import Plan, plan_from_json
@@ -57,9 +57,9 @@ def _read_plan(folder: Path, plan_name: str, instance_name: str) -> tuple[Plan, 
         path = folder / instance_name
         instance = instance_from_json(path.read_text())
     except OSError as error:
-        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{COMMAND}` again") from error
+        raise MissingStep(f"{path} cannot be read: {error.strerror}", f"run `{COMMAND}` again") from error
     except (DagtrainError, UnicodeDecodeError) as error:
-        raise MissingStep(f"{path} is damaged ({error}); run `{COMMAND}` again") from error
+        raise MissingStep(f"{path} is damaged ({error})", f"run `{COMMAND}` again") from error
     return plan, instance
 
 
@@ -68,9 +68,8 @@ def _valid_plan(folder: Path, plan_name: str, instance_name: str) -> tuple[Plan,
     plan, instance = _read_plan(folder, plan_name, instance_name)
     problems = [str(violation) for violation in violations(instance, plan)]
     if problems:
-        raise MissingStep(
-            f"{folder / plan_name} is no plan of {instance_name}: {joined(problems)}; run `{COMMAND}` again"
-        )
+        head = f"{folder / plan_name} is no plan of {instance_name}"
+        raise MissingStep.listing(head, first(problems), f"run `{COMMAND}` again")
     return plan, instance
 
 

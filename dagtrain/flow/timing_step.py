@@ -88,7 +88,7 @@ def _module(path: Path) -> tuple[str, str]:
         raise DagtrainError(f"{path} cannot be read as Verilog: {error}") from error
     names = re.findall(r"^\s*module\s+(\w+)", text, re.MULTILINE)
     if len(names) != 1:
-        raise DagtrainError(f"{path} holds {len(names)} Verilog modules; give files of one module each")
+        raise DagtrainError(f"{path} holds {len(names)} Verilog modules", "give files of one module each")
     return names[0], text
 
 

@@ -24,8 +24,8 @@ from typing import Any, TypeVar, cast
 
 import dagtrain
 from dagtrain.files import replaced_folder, write_text
-from hdl.errors import DagtrainError
-from hdl.records import joined, misfits, parse_json, shown
+from hdl.errors import DagtrainError, Problem
+from hdl.records import first, misfits, parse_json, shown
 
 T = TypeVar("T")
 
@@ -74,15 +74,16 @@ class Workspace:
         Raises `MissingStep` naming what is wrong and the command to run."""
         folder = self.folder(step)
         if not self.fingerprint(step):
-            raise MissingStep(f"{folder} holds no result of `dagtrain {step}`; run `{command}` first")
+            raise MissingStep(f"{folder} holds no result of `dagtrain {step}`", f"run `{command}` first")
         renewed = self._renewed(step)
         if renewed:
             raise MissingStep(
-                f"{folder} is of an earlier `dagtrain {renewed}`, which has been run anew since; run `{command}` again"
+                f"{folder} is of an earlier `dagtrain {renewed}`, which has been run anew since",
+                f"run `{command}` again",
             )
-        spoilt = [message for name in (*self._rests_on(step), step) if (message := self._spoilt(name))]
+        spoilt = [problem for name in (*self._rests_on(step), step) if (problem := self._spoilt(name))]
         if spoilt:
-            raise MissingStep("; ".join(spoilt))
+            raise MissingStep.listing("", spoilt)
         return folder
 
     def holds(self, step: str) -> bool:
@@ -151,14 +152,15 @@ class Workspace:
         found = {name for one in direct for name in (*self._rests_on(one), one)}
         return [name for name in STEPS if name in found]
 
-    def _spoilt(self, step: str) -> str:
-        """What to say of a result whose files are not as they were written; "" if they are."""
+    def _spoilt(self, step: str) -> Problem | None:
+        """What to say of a result whose files are not as they were written; None if they are."""
         wrong = self._wrong_files(step)
         if not wrong:
-            return ""
+            return None
         more = f" and {len(wrong) - SHOWN_FILES} more" if len(wrong) > SHOWN_FILES else ""
         command = COMMANDS.get(step, f"dagtrain {step}")
-        return f"{', '.join(wrong[:SHOWN_FILES])}{more} since `dagtrain {step}` ended; run `{command}` again"
+        what = f"{', '.join(wrong[:SHOWN_FILES])}{more} since `dagtrain {step}` ended"
+        return Problem(what, f"run `{command}` again")
 
     def _wrong_files(self, step: str) -> tuple[str, ...]:
         """Files of a result that are not as its stamp says, with what happened to them."""
@@ -243,17 +245,17 @@ def read_json(path: Path, command: str, kind: type[T]) -> T:
     try:
         document = parse_json(path.read_text())
     except OSError as error:
-        raise MissingStep(f"{path} cannot be read: {error.strerror}; run `{command}` again") from error
+        raise MissingStep(f"{path} cannot be read: {error.strerror}", f"run `{command}` again") from error
     except ValueError as error:
-        raise MissingStep(f"{path} is damaged ({error}); run `{command}` again") from error
+        raise MissingStep(f"{path} is damaged ({error})", f"run `{command}` again") from error
     if not isinstance(document, dict):
-        raise MissingStep(f"{path} is damaged (no JSON object); run `{command}` again")
+        raise MissingStep(f"{path} is damaged (no JSON object)", f"run `{command}` again")
     version = document.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise MissingStep(
-            f"{path} has schema version {shown(version)}, this version reads {SCHEMA_VERSION}; run `{command}` again"
+            f"{path} has schema version {shown(version)}, this version reads {SCHEMA_VERSION}", f"run `{command}` again"
         )
     problems = misfits(kind, document)
     if problems:
-        raise MissingStep(f"{path} is damaged: {joined(problems)}; run `{command}` again")
+        raise MissingStep.listing(f"{path} is damaged", first(problems), f"run `{command}` again")
     return cast(T, document)

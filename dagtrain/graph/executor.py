@@ -191,7 +191,7 @@ class Executor:
             counts = ", ".join(f"{name}: {len(array)}" for name, array in arrays.items())
             problems.append(f"host inputs have different numbers of frames: {counts}")
         if problems:
-            raise GraphError(f"graph {self.graph.name} can't run: " + "; ".join(problems))
+            raise GraphError.listing(f"graph {self.graph.name} can't run", problems)
         return arrays
 
 

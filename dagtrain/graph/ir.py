@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import networkx as nx
 
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.recipe import Recipe
@@ -160,12 +160,12 @@ def topological(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return tuple(by_name[name] for name in nx.lexicographical_topological_sort(order, key=rank.__getitem__))
     except nx.NetworkXUnfeasible:
         cycle = " -> ".join(edge[0] for edge in nx.find_cycle(order))
-        raise GraphError(f"the graph has a cycle: {cycle}; remove one of these edges") from None
+        raise GraphError(f"the graph has a cycle: {cycle}", "remove one of these edges") from None
 
 
 def verify(graph: G, stage: Stage) -> G:
     """The graph itself, if it keeps the promise of its stage; else `GraphError` with all breaches."""
-    problems = [*_name_breaches(graph), *_port_breaches(graph)]
+    problems: list[Problem | str] = [*_name_breaches(graph), *_port_breaches(graph)]
     if not problems:
         # without ports that are there, edges have no meaning
         problems = [*_edge_breaches(graph, stage), *_order_breaches(graph), *_consumer_breaches(graph, stage)]
@@ -174,8 +174,7 @@ def verify(graph: G, stage: Stage) -> G:
         if stage.promises(Stage.PLACED):
             problems += _place_breaches(graph)
     if problems:
-        listed = "\n  ".join(problems)
-        raise GraphError(f"graph {graph.name} is not a legal {stage.value} graph:\n  {listed}")
+        raise GraphError.listing(f"graph {graph.name} is not a legal {stage.value} graph", problems, lines=True)
     return graph
 
 
@@ -242,14 +241,14 @@ def _type_breaches(given: Tensor, wanted: Tensor, where: str) -> Iterator[str]:
         yield f"{where}: {given.kind.value} meets {wanted.kind.value}"
 
 
-def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
+def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[Problem | str]:
     for edge, uses in graph.consumers.items():
         if edge not in graph.producers:
             continue
         if not uses and stage.promises(Stage.TRAINING):
             yield f"edge {edge} has no consumer"
         if len(uses) > 1 and stage.promises(Stage.STREAMING):
-            yield f"edge {edge} has {len(uses)} consumers; a fork is missing"
+            yield Problem(f"edge {edge} has {len(uses)} consumers", "a fork is missing")
         if stage.promises(Stage.STREAMING):
             source = graph.producers[edge][1]
             for node, sink in uses:
@@ -260,7 +259,7 @@ def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
                     )
 
 
-def _folding_breaches(graph: Graph) -> Iterator[str]:
+def _folding_breaches(graph: Graph) -> Iterator[Problem | str]:
     """Lanes of the two ends of an edge may differ, since a width adapter stands between them; what the adapter can't
     mend is another order, and a beat with parts of two pixels."""
     for edge, producer, source, consumer, sink in graph.edges:
@@ -268,7 +267,8 @@ def _folding_breaches(graph: Graph) -> Iterator[str]:
         if source.tensor.kind.per_batch:
             given, wanted = producer.layer.stream_tile(source.name), consumer.layer.stream_tile(sink.name)
             if given != wanted:
-                yield f"edge {edge}, {ends}: tile {given} meets {wanted}; fold all nodes of a weight group for one tile"
+                what = f"edge {edge}, {ends}: tile {given} meets {wanted}"
+                yield Problem(what, "fold all nodes of a weight group for one tile")
         else:
             for node, port in ((producer, source), (consumer, sink)):
                 if port.tensor.shape[-1] % port.lanes:
@@ -278,9 +278,9 @@ def _folding_breaches(graph: Graph) -> Iterator[str]:
                     )
 
 
-def _place_breaches(graph: Graph) -> Iterator[str]:
+def _place_breaches(graph: Graph) -> Iterator[Problem | str]:
     if not isinstance(graph, PlacedGraph):
-        yield "it has no devices; place it"
+        yield Problem("it has no devices", "place it")
         return
     for name in sorted(graph.placed.keys() - graph.by_name.keys()):
         yield f"{name} is placed on {graph.placed[name]}, but there is no such node"
@@ -291,4 +291,5 @@ def _place_breaches(graph: Graph) -> Iterator[str]:
         elif device not in graph.devices:
             yield f"{node.name} stands on {device}, which is none of {', '.join(graph.devices)}"
         elif node.layer.pinned_to_host and device != graph.devices[0]:
-            yield f"{node.name} talks to the host and stands on {device}; the host's device is {graph.devices[0]}"
+            what = f"{node.name} talks to the host and stands on {device}"
+            yield Problem(what, f"the host's device is {graph.devices[0]}")

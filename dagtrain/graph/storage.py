@@ -20,12 +20,12 @@ from typing_extensions import TypedDict
 
 from dagtrain.files import open_archive, write_bytes, write_text
 from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Batched
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
-from hdl.records import adapter, exact, joined, listed, misfits, parse_json, shown
+from hdl.records import adapter, exact, first, listed, misfits, parse_json, shown
 
 T = TypeVar("T")
 
@@ -81,16 +81,17 @@ def load_graph(path: Path, stage: Stage = Stage.STREAMING) -> Graph:
     if arrays.keys() != {f"p{index}" for index in range(len(keys))}:
         raise StorageError(
             f"{path} names {len(keys)} parameters, {beside} holds {len(arrays)}"
-            f"{'' if len(keys) != len(arrays) else ' of other names'}: they were not written together; make both again"
+            f"{'' if len(keys) != len(arrays) else ' of other names'}: they were not written together",
+            "make both again",
         )
     graph = dataclasses.replace(graph, parameters={key: arrays[f"p{index}"] for index, key in enumerate(keys)})
     try:
         verify(graph, stage)
     except GraphError as error:
-        raise StorageError(f"{path}: {error}; make the file again") from None
+        raise StorageError(f"{path}: {error}", "make the file again") from None
     problems = [f"{beside}: {problem}" for problem in _parameter_problems(graph)]
     if problems:
-        raise StorageError(f"{joined(problems)}; make the file again")
+        raise StorageError.listing("", first(problems), "make the file again")
     return graph
 
 
@@ -122,18 +123,19 @@ def graph_from_json(document: Mapping[str, Any], where: str = "the graph") -> Gr
 
     Raises `StorageError` with everything that is not as `GraphRecord` and the layers say; what joins the nodes is
     checked by `dagtrain.graph.ir.verify`."""
-    problems = misfits(GraphRecord, document)
-    if problems:
-        raise StorageError(f"{where}: {joined(problems)}; make the file again")
+    misfitting = misfits(GraphRecord, document)
+    if misfitting:
+        raise StorageError.listing(where, first(misfitting), "make the file again")
     recipe = _build(Recipe, document["recipe"], f"{where}: recipe")
     nodes: list[Node] = []
+    problems: list[Problem] = []
     for item in document["nodes"]:
         try:
             nodes.append(_node_from_json(item, recipe, where))
         except StorageError as error:
-            problems.append(str(error))
+            problems.append(Problem(error.what, error.cure))
     if problems:
-        raise StorageError(joined(problems))
+        raise StorageError.listing("", problems)
     return Graph(document["name"], tuple(nodes), recipe)
 
 
@@ -146,7 +148,7 @@ def layer_from_json(item: Mapping[str, Any], where: str) -> Layer:
     """Inverse of `layer_to_json`; ``where`` names the layer in errors."""
     kind = load_layers().get(item["layer"])
     if kind is None:
-        raise StorageError(f"{where} is of the unknown layer {item['layer']}; make the file again")
+        raise StorageError(f"{where} is of the unknown layer {item['layer']}", "make the file again")
     problems = [
         f"{field.name} = {shown(value)}: not a whole number from {least} to {LARGEST_SETTING}"
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]
@@ -156,14 +158,14 @@ def layer_from_json(item: Mapping[str, Any], where: str) -> Layer:
         and not _is_whole(value, least := int(field.default != 0))
     ]
     if problems:
-        raise StorageError(f"{where}: {joined(problems)}; make the file again")
+        raise StorageError.listing(where, first(problems), "make the file again")
     layer = _build(kind, item["settings"], where)
     try:
         # ports check their lanes when they are made
         for port in (*layer.sinks, *layer.sources):
             assert port.lanes
     except ValueError as error:
-        raise StorageError(f"{where}: {error}; make the file again") from None
+        raise StorageError(f"{where}: {error}", "make the file again") from None
     return layer
 
 
@@ -198,15 +200,16 @@ def _build(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
     foreign = sorted(settings.keys() ^ known)
     if foreign:
         raise StorageError(
-            f"{where}: fields of {kind.__name__} differ from this version's ({', '.join(foreign)}); make the file again"
+            f"{where}: fields of {kind.__name__} differ from this version's ({', '.join(foreign)})",
+            "make the file again",
         )
     try:
         made: T = adapter(kind).validate_python(settings)
         return made
     except ValidationError as error:
-        raise StorageError(f"{where}: {joined(listed(error))}; make the file again") from None
+        raise StorageError.listing(where, first(listed(error)), "make the file again") from None
     except DagtrainError as error:
-        raise StorageError(f"{where}: {error}; make the file again") from None
+        raise StorageError(f"{where}: {error}", "make the file again") from None
 
 
 # ---- files ----------------------------------------------------------------------------------------------
@@ -236,10 +239,10 @@ def load_json(path: Path, schema: int, what: str) -> dict[str, Any]:
     """A JSON document whose ``format`` is ``what`` and whose ``schema`` is this version's."""
     document: Any = _reading(path, lambda: parse_json(path.read_text()))
     if not isinstance(document, dict) or document.get("format") != what:
-        raise StorageError(f"{path} is not a {what}; give the right file or make it again")
+        raise StorageError(f"{path} is not a {what}", "give the right file or make it again")
     if document.get("schema") != schema:
         raise StorageError(
-            f"{path} has schema {document.get('schema')}, this version reads schema {schema}; make the file again"
+            f"{path} has schema {document.get('schema')}, this version reads schema {schema}", "make the file again"
         )
     return document
 
@@ -249,6 +252,6 @@ def _reading(path: Path, read: Callable[[], T]) -> T:
     try:
         return read()
     except FileNotFoundError:
-        raise StorageError(f"{path} does not exist; run the step that makes it first") from None
+        raise StorageError(f"{path} does not exist", "run the step that makes it first") from None
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path} can't be read: {error}; make it again") from None
+        raise StorageError(f"{path} can't be read: {error}", "make it again") from None

@@ -59,7 +59,7 @@ class _Differentiation:
             if node.layer.parameter_shapes() or any(edge in self.learns for edge in node.inputs.values()):
                 self.learns.update(node.outputs.values())
         if not any(map(_is_loss, self.graph.nodes)):
-            raise GraphError(f"graph {self.graph.name} has no loss layer, so nothing says what to learn; add one")
+            raise GraphError(f"graph {self.graph.name} has no loss layer, so nothing says what to learn", "add one")
         for node in reversed(self.graph.nodes):
             if _is_loss(node) or any(edge in self.errors for edge in node.outputs.values()):
                 self.forward[node.name].layer.backward(_NodeTape(self, node.name))
@@ -84,7 +84,7 @@ class _Differentiation:
     def add(self, name: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
         """Add a backward node; its users of weight edges share the weight's parameter key."""
         if name in self.forward or name in self.backward:
-            raise GraphError(f"differentiation needs the node name {name}, which is taken; rename that node")
+            raise GraphError(f"differentiation needs the node name {name}, which is taken", "rename that node")
         outputs = {port.name: f"{name}.{port.name}" for port in layer.sources}
         parameters = {port: self.weights[edge] for port, edge in inputs.items() if edge in self.weights}
         self.backward[name] = Node(name, layer, dict(inputs), outputs, parameters)
@@ -100,8 +100,8 @@ class _Differentiation:
         ]
         if idle:
             raise GraphError(
-                f"{', '.join(idle)}: no layer before learns, so there is no way back to keep anything for; leave it "
-                "out of the model and apply it to the data"
+                f"{', '.join(idle)}: no layer before learns, so there is no way back to keep anything for",
+                "leave it out of the model and apply it to the data",
             )
 
     def _check_parameters(self) -> None:
@@ -111,11 +111,11 @@ class _Differentiation:
             for sink in node.layer.parameter_shapes():
                 key = node.parameters.get(sink)
                 if key is None:
-                    raise GraphError(f"{node.name}.{sink} names no parameter; put its key into the node's parameters")
+                    raise GraphError(f"{node.name}.{sink} names no parameter", "put its key into the node's parameters")
                 if key in users:
                     raise GraphError(
-                        f"parameter {key} is used by {users[key]} and {node.name}; tied weights can't be trained, "
-                        "give each layer its own copy"
+                        f"parameter {key} is used by {users[key]} and {node.name}",
+                        "tied weights can't be trained, give each layer its own copy",
                     )
                 users[key] = node.name
 

@@ -106,8 +106,8 @@ def _peaks(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> dict
         peak = _peak(array)
         if not math.isfinite(peak):
             raise CalibrationError(
-                f"edge {edge} is not finite in batch {executor.batches} of the calibration; "
-                "check the data's scale and the learning rate"
+                f"edge {edge} is not finite in batch {executor.batches} of the calibration",
+                "check the data's scale and the learning rate",
             )
         peaks[edge] = max(peaks[edge], peak)
 
@@ -115,7 +115,7 @@ def _peaks(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> dict
     for feeds in batches:
         executor.step(feeds, observe)
     if not executor.batches:
-        raise CalibrationError(f"graph {graph.name} can't be calibrated without data; give at least one batch")
+        raise CalibrationError(f"graph {graph.name} can't be calibrated without data", "give at least one batch")
     return peaks
 
 

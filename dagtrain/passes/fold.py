@@ -9,7 +9,7 @@ import networkx as nx
 
 from dagtrain.graph.ir import Graph, Node, Stage
 from dagtrain.passes.apply import graph_pass
-from hdl.errors import FoldingError
+from hdl.errors import FoldingError, Problem
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
 from hdl.tensor import Tile
@@ -32,16 +32,17 @@ def fold_graph(
         tiles = weight_tiles(graph, cycles, parts)
     of = _cycles_of(graph, cycles)
     nodes: list[Node] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for node in graph.nodes:
         try:
             nodes.append(replace(node, layer=node.layer.fold(of[node.name], tiles.get(node.name))))
         except FoldingError as error:
-            problems.append(f"{node.name}: {error}")
+            problems.append(Problem(error.what, error.cure, node.name))
     if problems:
-        listed = "\n  ".join(problems)
         wanted = " or ".join(str(count) for count in sorted(set(of.values())))
-        raise FoldingError(f"graph {graph.name} can't be folded for {wanted} cycles a frame:\n  {listed}")
+        raise FoldingError.listing(
+            f"graph {graph.name} can't be folded for {wanted} cycles a frame", problems, lines=True
+        )
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -86,6 +87,6 @@ def weight_tiles(
         tile = next((tile for tile in offered if all(n.layer.suits(tile, pace) for n in tiled if n is not lead)), None)
         if tile is None:
             names = ", ".join(node.name for node in tiled)
-            raise FoldingError(f"no weight tile suits all of {names} at {pace} cycles a frame; allow more cycles")
+            raise FoldingError(f"no weight tile suits all of {names} at {pace} cycles a frame", "allow more cycles")
         chosen.update((node.name, tile) for node in group)
     return chosen

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dagtrain.graph.ir import Graph, Node, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.fold import weight_groups
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.layers.storage import Home
 
 
@@ -22,18 +22,18 @@ def move_memories(graph: Graph, homes: Mapping[str, Home]) -> Graph:
     """The streaming graph in which the large memories of these nodes live where ``homes`` says (`Layer.at`).
 
     Raises `DagtrainError` that lists names without a node, and nodes without such a memory."""
-    problems = [f"{name}: no such node" for name in sorted(set(homes) - set(graph.by_name))]
+    problems = [Problem("no such node", where=name) for name in sorted(set(homes) - set(graph.by_name))]
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.name in homes:
             moved = node.layer.at(homes[node.name])
             if moved is None:
-                problems.append(f"{node.name}: has no memory that could lie in DRAM; leave it on chip")
+                problems.append(Problem("has no memory that could lie in DRAM", "leave it on chip", node.name))
             else:
                 node = replace(node, layer=moved)
         nodes.append(node)
     if problems:
-        raise DagtrainError(f"graph {graph.name}: " + "; ".join(problems))
+        raise DagtrainError.listing(f"graph {graph.name}", problems)
     return replace(graph, nodes=tuple(nodes))
 
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from dagtrain.graph.ir import Graph, GraphError, Node, Stage
 from dagtrain.passes.apply import graph_pass
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.pointwise.add import Add
@@ -64,7 +64,7 @@ def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
     nodes = {node.name: node for node in graph.nodes}
     problems = [problem for name, how in parts.items() if (problem := _problem(nodes, name, how))]
     if problems:
-        raise GraphError("split: " + "; ".join(problems))
+        raise GraphError.listing("split", problems)
     # edge of a layer -> edge of what joins its parts
     renamed: dict[str, str] = {}
     made: list[Node] = []
@@ -92,17 +92,18 @@ def whole_layer(name: str, split: Collection[str]) -> str:
     return name
 
 
-def _problem(nodes: Mapping[str, Node], name: str, how: Parts) -> str:
-    """Why a layer can't be split; "" if it can."""
+def _problem(nodes: Mapping[str, Node], name: str, how: Parts) -> Problem | None:
+    """Why a layer can't be split; None if it can."""
     if name not in nodes or how.of(nodes[name].layer, 1) is None:
         splittable = ", ".join(other for other, node in nodes.items() if how.of(node.layer, 1) is not None)
         what = f"{name} ({type(nodes[name].layer).__name__}) can't be split" if name in nodes else f"no layer {name}"
-        return f"{what}; choose of {splittable}"
+        return Problem(what, f"choose of {splittable}")
     channels = how.channels(nodes[name].layer)
     if not 2 <= how.count <= channels:
         kind = "input" if how.by_inputs else "output"
-        return f"{name} has {channels} {kind} channels; {how.count} parts are impossible, choose 2 to that many"
-    return ""
+        cure = f"{how.count} parts are impossible, choose 2 to that many"
+        return Problem(f"{name} has {channels} {kind} channels", cure)
+    return None
 
 
 def _pieces(node: Node, how: Parts, parameters: Mapping[str, FloatArray]) -> tuple[list[Node], dict[str, FloatArray]]:

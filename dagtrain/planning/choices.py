@@ -56,7 +56,9 @@ class Choice:
             record = json.loads(text)
             return cls(cycles=record["cycles"], memory=Home(record["memory"]), fifos=tuple(record["fifos"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise DagtrainError(f"{text!r} does not say what to build of a node; run `dagtrain place` again") from error
+            raise DagtrainError(
+                f"{text!r} does not say what to build of a node", "run `dagtrain place` again"
+            ) from error
 
 
 def plan_choices(plan: Plan) -> dict[str, Choice]:

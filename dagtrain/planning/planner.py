@@ -148,5 +148,6 @@ def _without_plan(searcher: Searcher, end: Ended) -> Ended:
     sufficient = 10 * math.ceil((2 * (time.deadline.spent_seconds + rest)) / 10)
     return Ended(
         f"{problem.graph.name} on {problem.cluster.name}: {end} before there was a plan: "
-        f"{spent or 'none of it was left'}{done}; --time-limit {sufficient} should do"
+        f"{spent or 'none of it was left'}{done}",
+        f"--time-limit {sufficient} should do",
     )

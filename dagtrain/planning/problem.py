@@ -52,7 +52,7 @@ class Problem:
         """What to say of the best plan when it is not."""
         return InfeasibleError(
             f"{plan.instance}: the best plan found trains {training_text(plan.throughput_fps)} frames/s in batches of "
-            f"{plan.batch_frames} with staleness {plan.staleness_frames}, and {self.search.least_fps:g} are wanted; "
+            f"{plan.batch_frames} with staleness {plan.staleness_frames}, and {self.search.least_fps:g} are wanted",
             f"inside a batch it has {rate_text(plan.steady_fps)}: raise the recipe's staleness or batch, or relax "
-            "--least-fps"
+            "--least-fps",
         )

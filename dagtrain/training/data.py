@@ -40,7 +40,7 @@ class Dataset:
         if not len(self.images):
             problems.append("the data set is empty")
         if problems:
-            raise DataError("; ".join(problems))
+            raise DataError.listing("", problems)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -67,7 +67,7 @@ class Dataset:
     def batches(self, size: int, seed: int, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
         """Indices of each full batch of an epoch, shuffled by (seed, epoch); a smaller rest is left out."""
         if len(self) < size:
-            raise DataError(f"a batch of {size} does not fit into {len(self)} images; make the batch smaller")
+            raise DataError(f"a batch of {size} does not fit into {len(self)} images", "make the batch smaller")
         order = np.random.default_rng((seed, epoch)).permutation(len(self))
         for start in range(0, len(order) - size + 1, size):
             yield order[start : start + size]
@@ -100,7 +100,7 @@ def load_digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits as load
     except ImportError:
-        raise DataError("the digits data set ships inside scikit-learn; install it with `make setup`") from None
+        raise DataError("the digits data set ships inside scikit-learn", "install it with `make setup`") from None
     pixels, labels = load(return_X_y=True)
     images = np.asarray(pixels, np.float32).reshape(-1, 1, 8, 8) / np.float32(16)
     return Dataset(images, np.asarray(labels, np.int64))

@@ -132,21 +132,21 @@ class Emulator:
         """Take up a checkpoint of the same graph; returns its record.  Raises `StorageError` on another's."""
         arrays = load_arrays(path)
         if "document" not in arrays:
-            raise StorageError(f"{path} is not a checkpoint; it holds {', '.join(arrays) or 'nothing'}")
+            raise StorageError(f"{path} is not a checkpoint", f"it holds {', '.join(arrays) or 'nothing'}")
         try:
             document = parse_json(str(arrays["document"]))
             missing = {"states", "weights", "batches", "record"} - set(document)
         except (ValueError, TypeError):
             missing = {"readable document"}
         if missing:
-            raise StorageError(f"{path} has no {', '.join(sorted(missing))}; train from the beginning")
+            raise StorageError(f"{path} has no {', '.join(sorted(missing))}", "train from the beginning")
         wanted = {"schema": CHECKPOINT_SCHEMA, "graph": self.graph.name, "mode": self.executor.mode.value}
         for name, value in wanted.items():
             if document.get(name) != value:
-                raise StorageError(f"{path} is of {name} {document.get(name)}, not {value}; train from the beginning")
+                raise StorageError(f"{path} is of {name} {document.get(name)}, not {value}", "train from the beginning")
         states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
         if not (_fits(self.executor.states, states) and _fits(self.executor.weights, weights)):
-            raise StorageError(f"{path} is of another version of graph {self.graph.name}; train from the beginning")
+            raise StorageError(f"{path} is of another version of graph {self.graph.name}", "train from the beginning")
         self.executor.states = states
         self.executor.weights = weights
         self.executor.batches = document["batches"]

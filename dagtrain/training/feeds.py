@@ -20,8 +20,8 @@ def host_ports(graph: Graph) -> tuple[str, str, str]:
     outputs = [node.name for node in graph.nodes if not node.layer.sources]
     if (len(images), len(labels), len(outputs)) != (1, 1, 1):
         raise GraphError(
-            f"graph {graph.name} has image inputs {images}, label inputs {labels} and outputs {outputs}; "
-            "training needs one of each"
+            f"graph {graph.name} has image inputs {images}, label inputs {labels} and outputs {outputs}",
+            "training needs one of each",
         )
     return images[0], labels[0], outputs[0]
 
@@ -54,7 +54,7 @@ def check_dataset(graph: Graph, dataset: Dataset, source: str) -> Dataset:
             f"its labels go up to {dataset.labels.max()}, the model tells {count} classes, 0 to {count - 1}"
         )
     if problems:
-        raise DataError(f"data {source} does not fit {graph.name}: " + "; ".join(problems) + "; give other data")
+        raise DataError.listing(f"data {source} does not fit {graph.name}", problems, "give other data")
     return dataset
 
 

@@ -91,7 +91,7 @@ class Module:
             if not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise ConversionError(f"module {self.name}: {name!r} is not a Verilog identifier")
             if name in VERILOG_KEYWORDS:
-                raise ConversionError(f"module {self.name}: {name!r} is a Verilog keyword; rename it")
+                raise ConversionError(f"module {self.name}: {name!r} is a Verilog keyword", "rename it")
             if names.count(name) > 1:
                 raise ConversionError(f"module {self.name}: {name!r} is declared twice")
         known = set(declared) | set(self.parameters)

@@ -80,8 +80,8 @@ def _lint(block: Any, name: str) -> None:
 
     findings = lint(block)
     if findings:
-        listed = "\n".join(f"  {finding}" for finding in findings)
-        raise ConversionError(f"{name}: Verilog would differ from MyHDL in {len(findings)} place(s):\n{listed}")
+        head = f"{name}: Verilog would differ from MyHDL in {len(findings)} place(s)"
+        raise ConversionError.listing(head, map(str, findings), lines=True)
 
 
 def _prepare(block: Any) -> None:
@@ -132,7 +132,7 @@ def _image_blocks(block: Any, name: str) -> dict[str, Any]:
         if not re.fullmatch(r"\w+", image):
             raise ConversionError(f"{name}: memory image {image!r} must consist of letters, digits and _")
         if image in found:
-            raise ConversionError(f"{name}: two memories are named {image!r}; number them")
+            raise ConversionError(f"{name}: two memories are named {image!r}", "number them")
         found[image] = sub
     return found
 
@@ -219,9 +219,9 @@ def _check_names(module: str, signals: list[Any], memories: list[Any]) -> None:
     names = [signal._name for signal in signals] + [memory.name for memory in memories]
     for found in names:
         if found in VERILOG_KEYWORDS:
-            raise ConversionError(f"{module}: signal {found!r} has the name of a Verilog keyword; rename it")
+            raise ConversionError(f"{module}: signal {found!r} has the name of a Verilog keyword", "rename it")
         if names.count(found) > 1:
-            raise ConversionError(f"{module}: two signals get the Verilog name {found!r}; rename one")
+            raise ConversionError(f"{module}: two signals get the Verilog name {found!r}", "rename one")
 
 
 def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
@@ -234,7 +234,7 @@ def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
             text += " (for a constant use a Python int, or drive it; or is an instance missing in the return?)"
         serious.append(text)
     if serious:
-        raise ConversionError(f"{name}: MyHDL warns: " + "; ".join(sorted(set(serious))))
+        raise ConversionError.listing(f"{name}: MyHDL warns", sorted(set(serious)))
 
 
 # a docstring's section, as a comment
@@ -264,7 +264,7 @@ def _in_logic(text: str, array: str) -> str:
     declaration = rf"^(reg (?:signed )?(?:\[[^\]]*\]\s+)?{re.escape(array)} \[0:[^\]]*\];)$"
     changed, count = re.subn(declaration, r'(* ramstyle = "MLAB" *) \1', text, flags=re.MULTILINE)
     if count != 1:
-        raise ConversionError(f"memory {array} not found in MyHDL's text; a bug here")
+        raise ConversionError(f"memory {array} not found in MyHDL's text", "a bug here")
     return changed
 
 
@@ -282,5 +282,5 @@ def _load_from_file(text: str, image: Image) -> str:
         rf"{declaration}(?:{loop}|{words})", lambda found: found.group(1) + load.lstrip("\n"), text
     )
     if count != 1:
-        raise ConversionError(f"memory {image.memory} of image {image.name} not found in MyHDL's text; a bug here")
+        raise ConversionError(f"memory {image.memory} of image {image.name} not found in MyHDL's text", "a bug here")
     return changed

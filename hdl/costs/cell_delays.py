@@ -57,7 +57,7 @@ def cell_delays() -> Mapping[str, CellDelays]:
         setup={(port, None): memory.setup[like, None] for port, like in _MEMORY_PORTS.items() if port != "q_b"},
     )
     if not found[FLIP_FLOP].launch or not found[FLIP_FLOP].setup:
-        raise ToolError(f"this Yosys has no delays of {FLIP_FLOP} for {FAMILY}; dagtrain reads those of Yosys 0.23")
+        raise ToolError(f"this Yosys has no delays of {FLIP_FLOP} for {FAMILY}", "dagtrain reads those of Yosys 0.23")
     return found
 
 

@@ -221,7 +221,7 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
     try:
         cells = report["design"]["num_cells_by_type"]
     except KeyError as error:
-        raise ToolError(f"Yosys' statistics of {module.name} have no {error}; this reads those of 0.23") from error
+        raise ToolError(f"Yosys' statistics of {module.name} have no {error}", "this reads those of 0.23") from error
     found = Synthesis({str(cell): int(count) for cell, count in cells.items()})
     keep_synthesis(digest, found.cells)
     return found

@@ -269,7 +269,7 @@ class _Walk:
     def _model(self, kind: str) -> CellDelays:
         model = self.models.get(plain_kind(kind))
         if model is None:
-            raise ToolError(f"{self.netlist.name}: cell {kind} has no delays; is this another Yosys than 0.23?")
+            raise ToolError(f"{self.netlist.name}: cell {kind} has no delays", "is this another Yosys than 0.23?")
         return model
 
     def _output_ports(self, kind: str) -> set[str]:

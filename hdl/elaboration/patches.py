@@ -63,8 +63,8 @@ def install() -> None:
     """Patch MyHDL; harmless when called again.  Raises `ToolError` for another version of MyHDL."""
     if myhdl.__version__ != MYHDL_VERSION:
         raise ToolError(
-            f"MyHDL {myhdl.__version__} is installed, but this project patches internals of "
-            f"{MYHDL_VERSION} only; run `make setup` or `pip install myhdl=={MYHDL_VERSION}`"
+            f"MyHDL {myhdl.__version__} is installed, but this project patches internals of {MYHDL_VERSION} only",
+            f"run `make setup` or `pip install myhdl=={MYHDL_VERSION}`",
         )
     if getattr(_block._Block, "_dagtrain", False):
         return

@@ -39,7 +39,7 @@ def port_signals(block: Any, name: str) -> dict[str, Any]:
     by_signal: dict[int, str] = {}
     for port, signal in found.items():
         if isinstance(signal, _ShadowSignal):
-            raise ConversionError(f"{name}: port {port} is a slice of another signal; give a signal of its own")
+            raise ConversionError(f"{name}: port {port} is a slice of another signal", "give a signal of its own")
         if id(signal) in by_signal:
             raise ConversionError(f"{name}: ports {by_signal[id(signal)]} and {port} are the same signal")
         by_signal[id(signal)] = port
@@ -58,7 +58,7 @@ def _expand(name: str, value: Any, found: dict[str, Any], seen: set[int]) -> Non
     seen.add(id(value))
     if isinstance(value, list | tuple):
         if any(isinstance(item, _Signal) for item in value):
-            raise ConversionError(f"port {name} is a list of signals; use one flat vector or a list of interfaces")
+            raise ConversionError(f"port {name} is a list of signals", "use one flat vector or a list of interfaces")
         for index, item in enumerate(value):
             _expand(f"{name}{index}", item, found, seen)
         return
@@ -66,6 +66,6 @@ def _expand(name: str, value: Any, found: dict[str, Any], seen: set[int]) -> Non
     for cls in type(value).__mro__:
         for slot in getattr(cls, "__slots__", ()):
             if isinstance(getattr(value, slot, None), _Signal):
-                raise ConversionError(f"port {name}: {cls.__name__}.{slot} is in __slots__; MyHDL would lose it")
+                raise ConversionError(f"port {name}: {cls.__name__}.{slot} is in __slots__", "MyHDL would lose it")
     for attribute, item in attributes.items():
         _expand(f"{name}_{attribute}", item, found, seen)

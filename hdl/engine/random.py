@@ -186,8 +186,8 @@ def index_plan(shape: tuple[int, ...], tile: Tile, lanes: int) -> IntArray:
         return np.arange(lanes, dtype=np.int64).reshape(1, lanes)
     if tile.size % lanes:
         raise FoldingError(
-            f"{lanes} lanes of weights or gradients do not divide a tile of {tile.size} ({tile}); "
-            "choose lanes with hdl.layers.folding.weight_lanes"
+            f"{lanes} lanes of weights or gradients do not divide a tile of {tile.size} ({tile})",
+            "choose lanes with hdl.layers.folding.weight_lanes",
         )
     return tile.order(shape)[: tile.size].reshape(-1, lanes)
 

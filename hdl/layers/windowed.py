@@ -51,8 +51,8 @@ class Windowed(InputMap):
             raise ShapeError(f"{self.name}: dimensions, kernel and stride {self.stride} must be positive")
         if min(self.padding) < 0 or min(self.window.output) < 1:
             raise ShapeError(
-                f"{self.name} with padding {self.padding} does not fit the map; "
-                "make the padding (none negative) or the map larger"
+                f"{self.name} with padding {self.padding} does not fit the map",
+                "make the padding (none negative) or the map larger",
             )
 
     # ---- dimensions

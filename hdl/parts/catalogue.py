@@ -23,5 +23,5 @@ def part(name: str) -> Part:
         DagtrainError: no such part; the message lists those known.
     """
     if name not in PARTS:
-        raise DagtrainError(f"unknown part {name!r}; known parts: {', '.join(PARTS)}")
+        raise DagtrainError(f"unknown part {name!r}", f"known parts: {', '.join(PARTS)}")
     return PARTS[name]

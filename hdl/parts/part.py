@@ -102,8 +102,8 @@ class Part:
         for (width_a, width_b), count in multipliers.items():
             if min(width_a, width_b) < 1 or count < 0:
                 raise DagtrainError(
-                    f"{self.name}: {count} multipliers of {width_a}×{width_b} bits make no sense; "
-                    "widths are at least 1 bit and counts at least 0"
+                    f"{self.name}: {count} multipliers of {width_a}×{width_b} bits make no sense",
+                    "widths are at least 1 bit and counts at least 0",
                 )
             mode, products = self._mode_for(width_a, width_b)
             by_mode[mode] = by_mode.get(mode, 0) + products * count

@@ -62,7 +62,7 @@ class CosimulationProgram:
                 found = "no signal" if width is None else f"a signal of {width} bits"
                 problems.append(f"port {port.name} of {port.width} bits has {found}")
         if problems:
-            raise ToolError("co-simulation: " + "; ".join(problems) + "; give each port a signal of its width")
+            raise ToolError.listing("co-simulation", problems, "give each port a signal of its width")
         with _inside(self.folder):
             return myhdl.Cosimulation(list(self.command), **{port.name: signals[port.name] for port in self.ports})
 

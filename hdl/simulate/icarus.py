@@ -64,8 +64,8 @@ def check_message_size(name: str, declared: Sequence[PortDecl]) -> None:
         if size > VPI_MESSAGE:
             bits = sum(port.width for port in ports)
             raise ToolError(
-                f"{name} has {bits} bits of {direction.value} ports, which make messages of {size} characters; "
-                f"MyHDL's VPI takes {VPI_MESSAGE} (about 16 kbit). Use Backend.VERILATOR for this circuit"
+                f"{name} has {bits} bits of {direction.value} ports, which make messages of {size} characters",
+                f"MyHDL's VPI takes {VPI_MESSAGE} (about 16 kbit). Use Backend.VERILATOR for this circuit",
             )
 
 
@@ -73,7 +73,7 @@ def vpi_module() -> Path:
     """MyHDL's VPI for Icarus, built once from the sources of its wheel."""
     sources = Path(sysconfig.get_path("data")) / "share" / "myhdl" / "cosimulation" / "icarus"
     if not (sources / "myhdl.c").exists():
-        raise ToolError(f"the MyHDL package has no VPI sources at {sources}; reinstall it with `make setup`")
+        raise ToolError(f"the MyHDL package has no VPI sources at {sources}", "reinstall it with `make setup`")
     texts = [(sources / name).read_bytes() for name in ("myhdl.c", "myhdl_table.c")]
     version = run_tool(["iverilog", "-V"]).splitlines()[0]
     key = hashlib.sha256(b"\0".join([version.encode(), *texts])).hexdigest()[:16]

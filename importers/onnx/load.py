@@ -133,5 +133,5 @@ def _inline(model: ModelProto, path: Path) -> ModelProto:
         return inliner.inline_local_functions(model)
     except Exception as error:
         raise ImportProblem(
-            f"{path} can't be imported: its local functions can't be inlined ({error}); export it without functions"
+            f"{path} can't be imported: its local functions can't be inlined ({error})", "export it without functions"
         ) from error

@@ -54,8 +54,7 @@ def _lower_node(node: OnnxNode, state: Lowering) -> None:
     except Unsupported as problem:
         state.problems.add(str(node), problem.what, problem.cure)
     except DagtrainError as error:
-        what, _, cure = str(error).partition("; ")
-        state.problems.add(str(node), what, cure or "export a model within these limits")
+        state.problems.add(str(node), error.what, error.cure or "export a model within these limits")
 
 
 def _logits(state: Lowering) -> Value | None:

@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from hdl.errors import ImportProblem
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that keeps a file from being imported."""
-
-    # node or tensor, in the file's own words; empty for the whole file
-    where: str
-    # what is wrong, with the offending value
-    what: str
-    # what the user can do
-    cure: str
-
-    def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.what}; {self.cure}"
+from hdl.errors import ImportProblem, Problem
 
 
 @dataclass
@@ -34,7 +18,7 @@ class Problems:
 
     def add(self, where: str, what: str, cure: str) -> None:
         """Note a problem; the same one twice counts once."""
-        problem = Problem(where, what, cure)
+        problem = Problem(what, cure, where)
         if problem not in self.found:
             self.found.append(problem)
 
@@ -50,10 +34,10 @@ class Problems:
         """`ImportProblem` with all problems, one a line."""
         if not self.found:
             return
-        if len(self.found) == 1:
-            raise ImportProblem(f"{self.file} can't be imported: {self.found[0]}")
-        lines = "\n  ".join(map(str, self.found))
-        raise ImportProblem(f"{self.file} can't be imported, {len(self.found)} problems:\n  {lines}")
+        head, several = f"{self.file} can't be imported", len(self.found) > 1
+        raise ImportProblem.listing(
+            f"{head}, {len(self.found)} problems" if several else head, self.found, lines=several
+        )
 
 
 class Unsupported(Exception):

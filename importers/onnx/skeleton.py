@@ -100,5 +100,5 @@ def load_skeleton(path: Path) -> ModelProto:
     except (OSError, EOFError, zlib.error, DecodeError) as error:
         reason = str(error)
     if not model.graph.node:
-        raise ImportProblem(f"{path} is no skeleton of a model: {reason}; make it with export_models.py")
+        raise ImportProblem(f"{path} is no skeleton of a model: {reason}", "make it with export_models.py")
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from hdl.errors import TooLargeError
+from hdl.errors import InfeasibleError, Problem, TooLargeError
 from placement.bounds.bound import demand_at
 from placement.exact.model import Answer, Effort, Family, build_model, decide
 from placement.problem.instance import RESOURCES, Instance
@@ -29,6 +29,9 @@ MOST_CHOICES = 20_000
 # single constraints that are tried one by one; of more, only the families are named
 MOST_SINGLE = 40
 
+# where it is no single constraint's fault
+FEWER_FRAMES = "add devices or accept a lower throughput"
+
 # one constraint: its family, and the device, item or group it speaks of
 Constraint = tuple[Family, str]
 
@@ -38,37 +41,37 @@ def too_large(instance: Instance, cycles: int) -> TooLargeError | None:
     found = _items_too_large(instance, cycles)
     if not found:
         return None
-    reasons = "; ".join(found.values())
     cure = "use larger devices, or split the layer (dagtrain import --split)"
-    return TooLargeError(f"{_where(instance, cycles)}: {reasons}; {cure}", tuple(found))
+    return TooLargeError(f"{_where(instance, cycles)}: {'; '.join(found.values())}", cure, tuple(found))
 
 
-def explain_infeasible(instance: Instance, table: OptionTable, cycles: int, effort: Effort, basis: str = "") -> str:
+def explain_infeasible(
+    instance: Instance, table: OptionTable, cycles: int, effort: Effort, basis: str = ""
+) -> InfeasibleError:
     """Why there is no placement at T = `cycles`, and what to relax, where every item fits some device. It is already
     proven that there is none, by what `basis` says."""
     where = _where(instance, cycles)
     demand = demand_at(instance, table, cycles)
     short = [
-        f"{resource} of at least {need} needed, all devices together have {have}; {CURES[Family[resource.upper()]]}"
+        Problem(
+            f"{resource} of at least {need} needed, all devices together have {have}", CURES[Family[resource.upper()]]
+        )
         for resource, (need, have) in demand.items()
         if need > have
     ]
     if short:
-        return f"{where}: " + "; ".join(short)
+        return InfeasibleError.listing(where, short)
     options = table.at(cycles)
     choices = sum(len(menu.get(device.part, ())) for menu in options.by_part for device in instance.devices)
     if options.without_choice() or choices > MOST_CHOICES:
-        return f"{where}: {basis or 'the constraints exclude it together'}; add devices or accept a lower throughput"
+        return InfeasibleError(f"{where}: {basis or 'the constraints exclude it together'}", FEWER_FRAMES)
     helpful = _helpful_relaxations(instance, table, cycles, effort)
-    reason = f"{where}: "
-    if helpful:
-        reason += "it becomes possible by relaxing " + "; or ".join(
-            f"{family.value} ({CURES[family]})" for family in helpful
-        )
-    else:
-        reason += "no single constraint is to blame; add devices or accept a lower throughput"
     fault = smallest_fault(instance, table, cycles, effort)
-    return reason + (f"; at fault together: {_listed(fault)}" if fault else "")
+    together = f"; at fault together: {_listed(fault)}" if fault else ""
+    if helpful:
+        relaxed = "; or ".join(f"{family.value} ({CURES[family]})" for family in helpful)
+        return InfeasibleError(f"{where}: it becomes possible by relaxing {relaxed}{together}")
+    return InfeasibleError(f"{where}: no single constraint is to blame", f"{FEWER_FRAMES}{together}")
 
 
 def _where(instance: Instance, cycles: int) -> str:

@@ -80,7 +80,7 @@ def literal_plan(
             )
         deadline.check()
         raise OutOfTimeError(
-            f"no placement of {instance.name!r} found by equations (1)–(6), and none excluded; allow more time"
+            f"no placement of {instance.name!r} found by equations (1)–(6), and none excluded", "allow more time"
         )
     bound = Bound(min(refuted + 1, reached), f"{problem.note}equations (1)–(6) refuted at {refuted} cycles a frame")
     return build_plan(problem.original, problem.widened(best), bound, seed=options.seed)

@@ -317,8 +317,8 @@ def decide(
         return Answer.UNKNOWN, None
     raise DagtrainError(
         f"placement instance {model.instance.name!r} at {model.options.cycles_per_frame} cycles a frame: the solver "
-        f"refuses the model ({solver.status_name(status)}: {model.solver.validate()}); sums must stay below 2^63: "
-        "correct the cost model"
+        f"refuses the model ({solver.status_name(status)}: {model.solver.validate()})",
+        "sums must stay below 2^63: correct the cost model",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 from hdl.parts.catalogue import PARTS
 from hdl.parts.part import Part
 from placement.problem.instance import Device
@@ -200,7 +200,7 @@ def read_cluster(path: Path) -> Cluster:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DagtrainError(f"{path}: cannot read the cluster file: {error}; give the path of a TOML file") from error
+        raise DagtrainError(f"{path}: cannot read the cluster file: {error}", "give the path of a TOML file") from error
     return parse_cluster(text, str(path))
 
 
@@ -209,11 +209,11 @@ def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
     try:
         raw = tomllib.loads(text, parse_float=Decimal)
     except RecursionError:
-        raise DagtrainError(f"{file}: not TOML: values are nested too deep; remove the brackets") from None
+        raise DagtrainError(f"{file}: not TOML: values are nested too deep", "remove the brackets") from None
     except tomllib.TOMLDecodeError as error:
         where = f"{error}, line {len(text.splitlines())}" if "line" not in str(error) else str(error)
-        raise DagtrainError(f"{file}: not TOML: {where}; correct that line") from error
-    problems: list[str] = []
+        raise DagtrainError(f"{file}: not TOML: {where}", "correct that line") from error
+    problems: list[Problem] = []
     tables: FileTables | None = None
     try:
         tables = FileTables.model_validate(raw)
@@ -223,7 +223,7 @@ def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
     if tables is not None and not problems:
         problems += _link_problems(tables)
     if problems or tables is None:
-        raise DagtrainError("\n".join(f"{file}: {problem}" for problem in problems))
+        raise DagtrainError.listing("", (replace(problem, where=file) for problem in problems), lines=True)
     return _cluster(tables)
 
 
@@ -232,16 +232,17 @@ def _is_consequence(entry: Mapping[str, Any]) -> bool:
     return bool(entry["type"] == "too_short" and entry["input"])
 
 
-def _schema_problem(entry: Mapping[str, Any]) -> str:
+def _schema_problem(entry: Mapping[str, Any]) -> Problem:
     """One problem that pydantic found: key path, value, what is wrong, cure."""
     location = list(entry["loc"])
     path = _path(location)
     expected = _description(location)
     if entry["type"] == "missing":
-        return f"{path} is missing; add {expected}"
+        return Problem(f"{path} is missing", f"add {expected}")
     if entry["type"] == "extra_forbidden":
-        return f"{path} = {_show(entry['input'])}: unknown key; remove it, or correct it to one of {_keys(location)}"
-    return f"{path} = {_show(entry['input'])}: {_complaint(entry)}; write {expected}"
+        cure = f"remove it, or correct it to one of {_keys(location)}"
+        return Problem(f"{path} = {_show(entry['input'])}: unknown key", cure)
+    return Problem(f"{path} = {_show(entry['input'])}: {_complaint(entry)}", f"write {expected}")
 
 
 def _complaint(entry: Mapping[str, Any]) -> str:
@@ -299,20 +300,21 @@ def _entries(raw: Mapping[str, Any], table: str) -> Iterator[tuple[int, Mapping[
             yield index, row
 
 
-def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
+def _cross_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """What no single value shows: unknown parts and boards, duplicate names, differing clocks, halves of a DRAM."""
     problems = []
     boards = {name: row for _, row in _entries(raw, "board") if isinstance(name := row.get("name"), str)}
     for index, row in _entries(raw, "board"):
         part = row.get("part")
         if isinstance(part, str) and part not in PARTS:
-            problems.append(f"board[{index}].part = {part!r}: unknown part; known parts are {', '.join(PARTS)}")
+            known = f"known parts are {', '.join(PARTS)}"
+            problems.append(Problem(f"board[{index}].part = {part!r}: unknown part", known))
         rate, size = row.get("dram_gb_per_s"), row.get("dram_gbyte")
         if isinstance(rate, int | Decimal) and isinstance(size, int | Decimal) and (rate == 0) != (size == 0):
-            problems.append(
-                f"board[{index}].dram_gbyte = {size} with dram_gb_per_s = {rate}: "
-                "DRAM has both a size and a bandwidth; set both to 0 for a board without DRAM"
+            what = (
+                f"board[{index}].dram_gbyte = {size} with dram_gb_per_s = {rate}: DRAM has both a size and a bandwidth"
             )
+            problems.append(Problem(what, "set both to 0 for a board without DRAM"))
     problems += _repeated("board", [(f"board[{i}].name", row.get("name")) for i, row in _entries(raw, "board")])
     names = [(f"device[{i}].name", name) for i, row in _entries(raw, "device") for name in _device_names(row)]
     problems += _repeated("device", names)
@@ -320,7 +322,8 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[str]:
         board = row.get("board")
         if isinstance(board, str) and board not in boards:
             known = ", ".join(str(name) for name in boards) or "none"
-            problems.append(f"device[{index}].board = {board!r}: no such board; boards of this file are {known}")
+            what = f"device[{index}].board = {board!r}: no such board"
+            problems.append(Problem(what, f"boards of this file are {known}"))
     return problems + _clock_problems(raw, boards)
 
 
@@ -331,17 +334,20 @@ def _device_names(row: Mapping[str, Any]) -> list[str]:
     return [f"{name}-{k}" for k in range(count)] if isinstance(count, int) and 0 < count <= 10_000 else [name]
 
 
-def _repeated(what: str, names: list[tuple[str, Any]]) -> list[str]:
+def _repeated(what: str, names: list[tuple[str, Any]]) -> list[Problem]:
     counts = Counter(name for _, name in names if isinstance(name, str))
     return [
-        f"{' and '.join(dict.fromkeys(path for path, other in names if other == name))} = {name!r}: "
-        f"{count} times the same {what} name; give each its own"
+        Problem(
+            f"{' and '.join(dict.fromkeys(path for path, other in names if other == name))} = {name!r}: "
+            f"{count} times the same {what} name",
+            "give each its own",
+        )
         for name, count in counts.items()
         if count > 1
     ]
 
 
-def _clock_problems(raw: Mapping[str, Any], boards: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _clock_problems(raw: Mapping[str, Any], boards: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     cluster = raw.get("cluster")
     default = cluster.get("clock_mhz") if isinstance(cluster, dict) else None
     clocks: dict[Any, str] = {}
@@ -355,23 +361,29 @@ def _clock_problems(raw: Mapping[str, Any], boards: Mapping[str, Mapping[str, An
     if len(clocks) < 2:
         return []
     listed = ", ".join(f"{clock} MHz on {name!r}" for clock, name in clocks.items())
-    return [f"board.clock_mhz: devices run at different clocks ({listed}); all devices share one clock: set one"]
+    what = f"board.clock_mhz: devices run at different clocks ({listed})"
+    return [Problem(what, "all devices share one clock: set one")]
 
 
-def _link_problems(tables: FileTables) -> list[str]:
+def _link_problems(tables: FileTables) -> list[Problem]:
     given = tables.cluster.link_word_bits
     if given is None:
         return [
-            f"board[{index}].link_gbit_per_s = {board.link_gbit_per_s}: more than the widest word of {MOST_WORD_BITS} "
-            f"bits carries at {_clock_hz(tables, board) / 1e6:g} MHz; write at most "
-            f"{MOST_WORD_BITS * _clock_hz(tables, board) / 1e9:g}"
+            Problem(
+                f"board[{index}].link_gbit_per_s = {board.link_gbit_per_s}: more than the widest word of "
+                f"{MOST_WORD_BITS} bits carries at {_clock_hz(tables, board) / 1e6:g} MHz",
+                f"write at most {MOST_WORD_BITS * _clock_hz(tables, board) / 1e9:g}",
+            )
             for index, board in enumerate(tables.board)
             if _word_bits(board, _clock_hz(tables, board)) > MOST_WORD_BITS
         ]
     return [
-        f"cluster.link_word_bits = {given}: at {_clock_hz(tables, board) / 1e6:g} MHz carries "
-        f"{given * _clock_hz(tables, board) / 1e9:g} Gbit/s, less than board {board.name!r} has with "
-        f"{board.link_gbit_per_s}; write at least {_word_bits(board, _clock_hz(tables, board))}, or leave it out"
+        Problem(
+            f"cluster.link_word_bits = {given}: at {_clock_hz(tables, board) / 1e6:g} MHz carries "
+            f"{given * _clock_hz(tables, board) / 1e9:g} Gbit/s, less than board {board.name!r} has with "
+            f"{board.link_gbit_per_s}",
+            f"write at least {_word_bits(board, _clock_hz(tables, board))}, or leave it out",
+        )
         for board in tables.board
         if given * _clock_hz(tables, board) < board.link_gbit_per_s * 10**9
     ]

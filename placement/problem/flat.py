@@ -112,10 +112,8 @@ def check_magnitudes(instance: Instance) -> None:
     if instance.clock_hz > LARGEST:
         found.append(f"clock_hz is {instance.clock_hz}")
     if found:
-        raise DagtrainError(
-            f"placement instance {instance.name!r}: " + "; ".join(found[:10])
-            + f"; the planner adds up 64-bit integers and takes at most 2^53 = {LARGEST}: correct the cost model"
-        )  # fmt: skip
+        cure = f"the planner adds up 64-bit integers and takes at most 2^53 = {LARGEST}: correct the cost model"
+        raise DagtrainError.listing(f"placement instance {instance.name!r}", found[:10], cure)
 
 
 def part_limits(instance: Instance, flat: Flat, cycles: int) -> Ints:

@@ -148,7 +148,7 @@ class Instance:
     def __post_init__(self) -> None:
         problems = _problems(self)
         if problems:
-            raise DagtrainError(f"placement instance {self.name!r}: " + "; ".join(problems))
+            raise DagtrainError.listing(f"placement instance {self.name!r}", problems)
 
     @cached_property
     def item_index(self) -> dict[str, int]:
@@ -181,7 +181,7 @@ class Instance:
         """
         unknown = [f"no item named {name!r}" for name in pins if name not in self.item_index]
         if unknown:
-            raise DagtrainError(f"placement instance {self.name!r}: " + "; ".join(unknown))
+            raise DagtrainError.listing(f"placement instance {self.name!r}", unknown)
         items = tuple(replace(item, pinned=pins.get(item.name, item.pinned)) for item in self.items)
         return replace(self, items=items)
 

@@ -304,8 +304,8 @@ def build_plan(
     cycles = least_cycles(instance, assignment)
     if cycles is None:
         raise DagtrainError(
-            f"placement instance {instance.name!r}: the assignment uses DRAM or links of a device that has none; "
-            "give the device bandwidth in the cluster file or place its items elsewhere"
+            f"placement instance {instance.name!r}: the assignment uses DRAM or links of a device that has none",
+            "give the device bandwidth in the cluster file or place its items elsewhere",
         )
     levels = hop_levels(instance, assignment.devices)
     return Plan(

@@ -42,16 +42,16 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
         layers.setdefault(item.name, []).append(i)
     unknown += [f"no item or layer named {name!r}" for group in same_device for name in group if name not in layers]
     if unknown:
-        raise DagtrainError(f"placement instance {instance.name!r}: " + "; ".join(unknown))
+        raise DagtrainError.listing(f"placement instance {instance.name!r}", unknown)
     stuck = [f"item {item.name!r} is pinned to {item.pinned!r}" for item in instance.items if item.pinned in exclude]
     if stuck:
         raise InfeasibleError(
-            f"placement instance {instance.name!r}: " + "; ".join(stuck) + ", which is excluded; pin it elsewhere or "
-            "do not exclude the device"
+            f"placement instance {instance.name!r}: {'; '.join(stuck)}, which is excluded",
+            "pin it elsewhere or do not exclude the device",
         )
     devices = tuple(device for device in instance.devices if device.name not in exclude)
     if not devices:
-        raise InfeasibleError(f"placement instance {instance.name!r}: all devices are excluded; leave at least one")
+        raise InfeasibleError(f"placement instance {instance.name!r}: all devices are excluded", "leave at least one")
     groups = [sorted({i for name in group for i in layers[name]}) for group in same_device]
     keys = _coupled(instance, groups)
     pins: dict[str, dict[str, str]] = {}
@@ -62,8 +62,8 @@ def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: 
         if len(apart) > 1:
             raise InfeasibleError(
                 f"placement instance {instance.name!r}: items to stand on one device are pinned apart: "
-                + ", ".join(f"{item!r} to {device!r}" for device, item in apart.items())
-                + "; remove a pin or the coupling"
+                + ", ".join(f"{item!r} to {device!r}" for device, item in apart.items()),
+                "remove a pin or the coupling",
             )
     items = tuple(replace(item, same_device=key) for item, key in zip(instance.items, keys, strict=True))
     notes = [f"without {', '.join(exclude)}"] if exclude else []

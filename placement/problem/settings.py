@@ -72,7 +72,7 @@ class SearchOptions:
         if self.workers < 1:
             problems.append(f"workers is {self.workers}, must be at least 1")
         if problems:
-            raise DagtrainError("search options: " + "; ".join(problems))
+            raise DagtrainError.listing("search options", problems)
 
 
 @dataclass(frozen=True)

@@ -299,6 +299,6 @@ class Descent:
 def out_of_time(instance: Instance, cycles: int) -> OutOfTimeError:
     """The error for a search that ended without a placement and without a proof."""
     return OutOfTimeError(
-        f"no placement of {instance.name!r} found, and none excluded, at {cycles} cycles a frame; "
-        "allow a longer search, more devices, or higher utilisation caps"
+        f"no placement of {instance.name!r} found, and none excluded, at {cycles} cycles a frame",
+        "allow a longer search, more devices, or higher utilisation caps",
     )

@@ -88,20 +88,21 @@ def _started(instance: Instance, restricted: Instance, options: SearchOptions) -
     found = violations(instance, options.start)
     if found:
         raise DagtrainError(
-            f"the plan of {options.start.instance!r} to continue from is not valid here: {found[0]}; search without it"
+            f"the plan of {options.start.instance!r} to continue from is not valid here: {found[0]}",
+            "search without it",
         )
     places = {item.item: item.device for item in options.start.items}
     for item in restricted.items:
         if places[item.name] not in restricted.device_index:
             raise DagtrainError(
-                f"the plan to continue from uses device {places[item.name]!r}, which is excluded; search without it"
+                f"the plan to continue from uses device {places[item.name]!r}, which is excluded", "search without it"
             )
     assignment = assignment_of(restricted, options.start)
     coupled: dict[str, str] = {}
     for item in restricted.items:
         if item.same_device and coupled.setdefault(item.same_device, places[item.name]) != places[item.name]:
             raise DagtrainError(
-                f"the plan to continue from puts {item.name!r} apart from items of its group; search without it"
+                f"the plan to continue from puts {item.name!r} apart from items of its group", "search without it"
             )
     return assignment
 
@@ -149,9 +150,7 @@ def _infeasible(search: Descent) -> InfeasibleError:
     if not search.options.explain:
         return InfeasibleError(f"no placement of {search.instance.name!r}: {search.bound.basis}")
     effort = search.effort(search.options.refutation_seconds)
-    return InfeasibleError(
-        explain_infeasible(search.instance, search.table, search.ceiling, effort, search.bound.basis)
-    )
+    return explain_infeasible(search.instance, search.table, search.ceiling, effort, search.bound.basis)
 
 
 def _first(search: Descent) -> None:
@@ -232,7 +231,7 @@ def _places(instance: Instance, assignment: Mapping[str, str]) -> tuple[int, ...
     wrong += [f"no item named {name!r}" for name in assignment if name not in instance.item_index]
     wrong += [f"no device named {name!r}" for name in assignment.values() if name not in instance.device_index]
     if wrong:
-        raise DagtrainError(f"assignment for {instance.name!r}: " + "; ".join(dict.fromkeys(wrong)))
+        raise DagtrainError.listing(f"assignment for {instance.name!r}", dict.fromkeys(wrong))
     places = tuple(instance.device_index[assignment[item.name]] for item in instance.items)
     broken = [
         f"item {item.name!r} is pinned to {item.pinned!r} but assigned to {assignment[item.name]!r}"
@@ -241,7 +240,7 @@ def _places(instance: Instance, assignment: Mapping[str, str]) -> tuple[int, ...
     ]
     broken += [f"branches join with unequal hops {join}" for join in unequal_joins(instance, places)]
     if broken:
-        raise InfeasibleError(f"assignment for {instance.name!r}: " + "; ".join(broken))
+        raise InfeasibleError.listing(f"assignment for {instance.name!r}", broken)
     return places
 
 
@@ -272,8 +271,6 @@ def judged(instance: Instance, plan: Plan) -> Plan:
     """
     found = violations(instance, plan)
     if found:
-        raise DagtrainError(
-            f"plan of {instance.name!r} is rejected by the validator, which is a bug of the search: "
-            + "; ".join(str(violation) for violation in found[:10])
-        )
+        head = f"plan of {instance.name!r} is rejected by the validator, which is a bug of the search"
+        raise DagtrainError.listing(head, map(str, found[:10]))
     return plan

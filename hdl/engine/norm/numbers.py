@@ -78,7 +78,8 @@ class ForwardNumbers:
     def __post_init__(self) -> None:
         if not self.x.signed or self.x.width > WIDEST_DATA:
             raise FoldingError(
-                f"online normalisation takes signed data of at most {WIDEST_DATA} bits, not {self.x}; narrow its input"
+                f"online normalisation takes signed data of at most {WIDEST_DATA} bits, not {self.x}",
+                "narrow its input",
             )
 
     @property

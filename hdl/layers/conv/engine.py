@@ -58,9 +58,9 @@ class WindowEngine(Windowed):
         self.check_shape()
         if not self._buildable(self.tile):
             raise FoldingError(
-                f"{self.name}, stride {self.stride}: tile {self.tile} is impossible; "
+                f"{self.name}, stride {self.stride}: tile {self.tile} is impossible",
                 f"{self.tile_rule}, pk be one of {self.tap_groups}"
-                + (f", a pass over the map last {SHORTEST_PASS} cycles" if self.streamed else "")
+                + (f", a pass over the map last {SHORTEST_PASS} cycles" if self.streamed else ""),
             )
         if self.w_lanes < 1 or self.tile.size % self.w_lanes:
             raise FoldingError(f"{self.name}: {self.w_lanes} weight lanes do not divide a tile of {self.tile.size}")
@@ -236,7 +236,8 @@ class WindowEngine(Windowed):
             if folded.cycles_per_frame + rests <= cycles and (bridged or not rests):
                 return folded
         raise FoldingError(
-            f"{self.name}, stride {self.stride}: {tile or 'no tile'} manages {cycles} cycles a frame; allow more cycles"
+            f"{self.name}, stride {self.stride}: {tile or 'no tile'} manages {cycles} cycles a frame",
+            "allow more cycles",
         )
 
     def _with(self, tile: Tile, cycles: int) -> Self:

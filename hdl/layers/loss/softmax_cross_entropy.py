@@ -98,7 +98,8 @@ class SoftmaxCrossEntropy(Layer):
         if self.cycles_per_frame > cycles:
             raise FoldingError(
                 f"SoftmaxCrossEntropy of {self.classes} classes takes {self.cycles_per_frame} cycles a frame, "
-                f"more than {cycles}; allow more cycles"
+                f"more than {cycles}",
+                "allow more cycles",
             )
         return self
 

@@ -148,7 +148,8 @@ class _Norm(Layer):
                     return folded
         raise FoldingError(
             f"{type(self).__name__} {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.core} "
-            f"lanes, more than {cycles}; allow more cycles or raise the recipe's norm_lag"
+            f"lanes, more than {cycles}",
+            "allow more cycles or raise the recipe's norm_lag",
         )
 
     def _split(self, state: State, frames: int, weights: Sequence[Any]) -> list[tuple[int, Any]]:
@@ -237,7 +238,8 @@ class OnlineNorm(_Norm):
         if self.beta_fixed.fraction_bits > self.gamma_fixed.fraction_bits + NORMAL.fraction_bits:
             raise FoldingError(
                 f"OnlineNorm {self.shape}: beta {self.beta_fixed} is finer than gamma {self.gamma_fixed} times the "
-                f"normalised map {NORMAL}; give beta fewer fraction bits"
+                f"normalised map {NORMAL}",
+                "give beta fewer fraction bits",
             )
         return ForwardShape(
             numbers=self.numbers,

@@ -68,7 +68,8 @@ class ElementWise(Layer):
         if folded.cycles_per_frame > cycles:
             raise FoldingError(
                 f"{type(self).__name__} {self.shape}: all {self.channels} channels a beat still take "
-                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}; allow more cycles"
+                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}",
+                "allow more cycles",
             )
         return folded
 

@@ -76,7 +76,8 @@ class _Averaging(ElementWise):
         if folded.cycles_per_frame > cycles:
             raise FoldingError(
                 f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
-                f"a frame, more than {cycles}; allow more cycles"
+                f"a frame, more than {cycles}",
+                "allow more cycles",
             )
         return folded
 

@@ -63,14 +63,15 @@ class _Pool(Windowed):
         if not covered:
             raise ShapeError(
                 f"{self.name}, stride {self.stride}, padding {self.padding}: a window lies wholly in the padding, "
-                "where there is no largest value; make the padding smaller than the kernel"
+                "where there is no largest value",
+                "make the padding smaller than the kernel",
             )
         if self.engine_lanes < 1 or self.channels % self.engine_lanes:
             raise FoldingError(f"{self.name}: {self.engine_lanes} engine lanes do not divide {self.channels} channels")
         if self.engine_taps not in self.tap_groups:
             raise FoldingError(
-                f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible; "
-                f"choose one of {self.tap_groups}"
+                f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible",
+                f"choose one of {self.tap_groups}",
             )
 
     @property
@@ -97,7 +98,7 @@ class _Pool(Windowed):
             folded = dataclasses.replace(self, engine_lanes=width, engine_taps=taps, **fields)  # type: ignore[arg-type]
             if folded.cycles_per_frame <= cycles:
                 return folded
-        raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame; allow more cycles")
+        raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame", "allow more cycles")
 
     def _pool_shape(self, stored: str, operand: Fixed, result: Fixed) -> PoolShape:
         """What the engine is built from; ``stored`` is the port of the stored map."""

@@ -104,7 +104,8 @@ class _SideBySide(Layer):
         if folded.cycles_per_frame > cycles:
             raise FoldingError(
                 f"{type(self).__name__} of {self.pixels} pixels: all {self.channels} channels a beat still take "
-                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}; allow more cycles"
+                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}",
+                "allow more cycles",
             )
         return folded
 

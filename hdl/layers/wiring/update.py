@@ -92,7 +92,8 @@ class Update(Layer):
         if widest > WIDEST:
             raise FoldingError(
                 f"{name}: formats g {self.g_fixed}, w {self.w_fixed}, momentum {self.momentum_fixed} and the recipe "
-                f"need sums of {widest} bits, more than {WIDEST}; narrow the momentum or bring the formats closer"
+                f"need sums of {widest} bits, more than {WIDEST}",
+                "narrow the momentum or bring the formats closer",
             )
 
     # ---- formats
@@ -225,7 +226,8 @@ class Update(Layer):
         if folded.cycles_per_frame > cycles:
             raise FoldingError(
                 f"Update of {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.w_lanes} lanes, "
-                f"more than {cycles}; allow more cycles or give the engines a larger weight tile"
+                f"more than {cycles}",
+                "allow more cycles or give the engines a larger weight tile",
             )
         return folded
 
