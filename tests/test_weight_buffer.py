@@ -15,9 +15,9 @@ import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
+from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
 from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
-from hdl.engine.window.convolution import result_places
 from hdl.memory import address_width
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams

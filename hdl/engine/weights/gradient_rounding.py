@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
@@ -15,20 +16,24 @@ from hdl.streams import queue
 from hdl.tensor import Tile
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """Whose sums become which gradients."""
+
+    # of the parameter
+    shape: tuple[int, ...]
+    tile: Tile
+    # sums a beat
+    lanes: int
+    # bits of them that are cut off
+    shift: int
+    target: Fixed
+    # of the random bits
+    key: int
+
+
 @block
-def gradient_rounding(
-    clk: Any,
-    rst: Any,
-    sums: Stream,
-    g: Stream,
-    *,
-    shape: tuple[int, ...],
-    tile: Tile,
-    lanes: int,
-    shift: int,
-    target: Fixed,
-    key: int,
-) -> Any:
+def gradient_rounding(clk: Any, rst: Any, sums: Stream, g: Stream, *, rounding: Rounding) -> Any:
     """Rounds the sums of a whole parameter, batch after batch, with the random bits of (element, batch, ``key``).
 
     One beat a cycle; latency 3 cycles.  Random bits are made ahead of the sums, so a batch starts without delay.
@@ -37,10 +42,9 @@ def gradient_rounding(
     Args:
         sums: ``lanes`` signed sums a beat, in the stream order of ``tile``.
         g: ``lanes`` codes of ``target`` a beat.
-        shape: of the parameter.
-        shift: bits that are cut off.
     """
-    beats = math.prod(shape) // lanes
+    tile, lanes, shift, target, key = rounding.tile, rounding.lanes, rounding.shift, rounding.target, rounding.key
+    beats = math.prod(rounding.shape) // lanes
     final = beats - 1
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
     random = Signal(intbv(0)[16 * lanes :])
@@ -50,9 +54,9 @@ def gradient_rounding(
     known = filled[HASH_LATENCY - 1]
     advance, enable, fire, first, second = (Signal(bool(0)) for _ in range(5))
     rounded = Stream(g.width)
-    indices = stream_indices(clk, rst, advance, index, shape=shape, tile=tile, lanes=lanes)
+    indices = stream_indices(clk, rst, advance, index, shape=rounding.shape, tile=tile, lanes=lanes)
     hashing = hash32_pipeline(clk, advance, index, step, key, hashed)
-    rounding = round_stochastically(
+    rounds = round_stochastically(
         clk, enable, sums.payload, random, rounded.payload, lanes=lanes, shift=shift, target=target
     )
     hold = queue(clk, rst, rounded, g, depth=2)
@@ -102,4 +106,4 @@ def gradient_rounding(
             first.next = False
             second.next = False
 
-    return indices, hashing, rounding, hold, take, handshake, high_halves, out, count, flags
+    return indices, hashing, rounds, hold, take, handshake, high_halves, out, count, flags

@@ -13,10 +13,11 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import adder_trees, operand_bits, operand_lanes, signed_signal, tree_levels, weight_lanes
+from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import accumulator, delay_line, requantise_lanes
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.engine.weights.gradient_rounding import gradient_rounding
-from hdl.engine.window.convolution import RESULTS, result_places
+from hdl.engine.window.convolution import RESULTS
 from hdl.engine.window.gradient import (
     ERRORS,
     MEMORY_TILES,
@@ -117,18 +118,7 @@ def map_reader(
 ) -> Any:
     """The ring of rows and the walk through it; arguments as of `walker` and `row_store`."""
     row_written = Signal(bool(0))
-    rows = row_store(
-        clk,
-        rst,
-        map_words,
-        row_written,
-        steps.freed,
-        steps.read,
-        steps.addresses,
-        words,
-        rows=ring_rows,
-        row_words=walk.row_words,
-    )
+    rows = row_store(clk, rst, map_words, row_written, *steps.reads, words, rows=ring_rows, row_words=walk.row_words)
     walking = walker(
         clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=ring_rows, weights=weights
     )
@@ -236,8 +226,7 @@ def channel_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, sha
         update_place(clk, rst, steps, update, drained, words=shape.words),
         store(clk, rst, products, update, steps.valid, rest, drained, tiles, shape=shape),
         width_adapter(clk, rst, tiles, beats, element_bits=shape.sum_bits),
-        gradient_rounding(clk, rst, beats, g, shape=shape.weight_shape, tile=tile, lanes=shape.lanes,
-                          shift=shape.shift, target=shape.g, key=shape.key),
+        gradient_rounding(clk, rst, beats, g, rounding=shape.rounding),
     )  # fmt: skip
 
 

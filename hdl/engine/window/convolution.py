@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, block, intbv
 
 from hdl.engine.arithmetic.mac import MacShape, mac_array, signed_signal
+from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY, accumulator, delay_line, requantise_lanes
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.engine.window.frame_buffers import frame_sums, reorder_frame
@@ -88,16 +89,7 @@ def convolution(
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     weight = Signal(intbv(0)[weight_words.width :])
     rows = row_store(
-        clk,
-        rst,
-        map_words,
-        row_written,
-        steps.freed,
-        steps.read,
-        steps.addresses,
-        words,
-        rows=shape.ring_rows,
-        row_words=walk.row_words,
+        clk, rst, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
     )
     versions = weight_buffer(
         clk,
@@ -198,26 +190,3 @@ def leave_by_frame(
         frames=shape.frames,
     )
     return rounding, mark, order, adapt
-
-
-@block
-def result_places(clk: Any, rst: Any, take: Any, results: Stream, may: Any, *, places: int) -> Any:
-    """Free places in a queue: ``take`` reserves one, a transfer on ``results`` frees it; ``may`` while any is free."""
-    free = Signal(intbv(places, min=0, max=places + 1))
-    give = Signal(bool(0))
-
-    @always_comb
-    def decide() -> None:
-        give.next = results.valid and results.ready
-        may.next = free != 0
-
-    @always(clk.posedge)
-    def count() -> None:
-        if take and not give:
-            free.next = free - 1
-        elif give and not take:
-            free.next = free + 1
-        if rst:
-            free.next = places
-
-    return decide, count

@@ -8,7 +8,7 @@ from typing import Any
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import operand_bits, operand_lanes, signed_signal, weight_lanes
-from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.engine.window.row_store import row_store
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, walker
@@ -51,6 +51,11 @@ class GradientShape:
     # of the random bits
     key: int
 
+    @property
+    def rounding(self) -> Rounding:
+        """Of the sums of a batch."""
+        return Rounding(self.weight_shape, self.tile, self.lanes, self.shift, self.g, self.key)
+
 
 class Update:
     """An operation's place among the sums, as products arrive: all registered."""
@@ -76,16 +81,7 @@ def gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: Grad
     row_written, claim, claimable, may, rest, drained = (Signal(bool(0)) for _ in range(6))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     rows = row_store(
-        clk,
-        rst,
-        map_words,
-        row_written,
-        steps.freed,
-        steps.read,
-        steps.addresses,
-        words,
-        rows=shape.ring_rows,
-        row_words=walk.row_words,
+        clk, rst, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
     )
     walking = walker(
         clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
@@ -100,18 +96,7 @@ def gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: Grad
     store = memory_sums if shape.words >= MEMORY_TILES else register_sums
     sums = store(clk, rst, products, update, steps.valid, rest, drained, tiles, shape=shape)
     adapt_g = width_adapter(clk, rst, tiles, beats, element_bits=shape.sum_bits)
-    rounding = gradient_rounding(
-        clk,
-        rst,
-        beats,
-        g,
-        shape=shape.weight_shape,
-        tile=tile,
-        lanes=shape.lanes,
-        shift=shape.shift,
-        target=shape.g,
-        key=shape.key,
-    )
+    rounding = gradient_rounding(clk, rst, beats, g, rounding=shape.rounding)
     return adapt_x, adapt_e, hold_e, rows, walking, gate, batches, multiply, place, sums, adapt_g, rounding
 
 

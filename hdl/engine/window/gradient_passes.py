@@ -67,16 +67,7 @@ def gradient_passes(
     hold_e = queue(clk, rst, ordered, errors, depth=ERRORS)
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     rows = row_store(
-        clk,
-        rst,
-        map_words,
-        row_written,
-        steps.freed,
-        steps.read,
-        steps.addresses,
-        words,
-        rows=shape.ring_rows,
-        row_words=walk.row_words,
+        clk, rst, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
     )
     walking = walker(
         clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
@@ -92,18 +83,7 @@ def gradient_passes(
     totals, kept = (Stream(shape.lanes * shape.sum_bits) for _ in range(2))
     add = add_parts(clk, rst, parts, acc_in, totals, kept, shape=shape, bits=bits)
     hold_out = queue(clk, rst, kept, acc_out, depth=2)
-    rounding = gradient_rounding(
-        clk,
-        rst,
-        totals,
-        g,
-        shape=shape.weight_shape,
-        tile=tile,
-        lanes=shape.lanes,
-        shift=shape.shift,
-        target=shape.g,
-        key=shape.key,
-    )
+    rounding = gradient_rounding(clk, rst, totals, g, rounding=shape.rounding)
     return (
         adapt_x,
         adapt_e,

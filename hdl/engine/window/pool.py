@@ -9,9 +9,10 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.lanes import delay_vector
 from hdl.engine.arithmetic.mac import adder_trees, signed_signal, tree_levels
+from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
 from hdl.engine.window.channelwise import always_claimable, map_reader, operations, summed_results
-from hdl.engine.window.convolution import RESULTS, result_places
+from hdl.engine.window.convolution import RESULTS
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import DATA_AFTER, Steps, WeightSteps
 from hdl.fixed import Fixed

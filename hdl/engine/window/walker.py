@@ -42,6 +42,11 @@ class Steps:
         self.valid, self.first, self.last = flag[6], flag[7], flag[8]
         self.inside = [Signal(bool(0)) for _ in range(walk.taps)]
 
+    @property
+    def reads(self) -> tuple[Any, Any, Any]:
+        """What `row_store` is told: rows that are free, the enable and the addresses of a read."""
+        return self.freed, self.read, self.addresses
+
 
 @dataclass(frozen=True)
 class WeightSteps:

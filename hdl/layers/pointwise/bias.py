@@ -13,7 +13,7 @@ import numpy as np
 from myhdl import block, instances
 
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
-from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.engine.weights.stream import weight_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
@@ -225,7 +225,6 @@ def bias_gradient(clk: Any, rst: Any, e: Stream, g: Stream, cfg: BiasGradient) -
     adapt = width_adapter(clk, rst, sums, elements, element_bits=sum_bits)
     key = tensor_key(cfg.recipe.seed, cfg.tensor_id)
     cut = cfg.e_fixed.fraction_bits - cfg.g_fixed.fraction_bits
-    rounding = gradient_rounding(
-        clk, rst, elements, g, shape=(cfg.channels,), tile=Tile(), lanes=1, shift=cut, target=cfg.g_fixed, key=key
-    )
+    rounding = Rounding(shape=(cfg.channels,), tile=Tile(), lanes=1, shift=cut, target=cfg.g_fixed, key=key)
+    rounds = gradient_rounding(clk, rst, elements, g, rounding=rounding)
     return instances()
