@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import myhdl
-from myhdl import Signal, StopSimulation, always, block, delay
+from myhdl import StopSimulation, always, block, delay
 from myhdl._extractHierarchy import _memInfoMap
 
+from hdl.signals import Bit, Bits, Instances
 from hdl.simulate.design import Design, Run
 from hdl.simulate.drivers import RESET_CYCLES, Bench
 
@@ -41,13 +41,13 @@ def run_myhdl(design: Design, bench: Bench) -> Run:
 
 
 def simulate(
-    signals: Mapping[str, Any],
+    signals: Mapping[str, Bits],
     constants: Mapping[str, int],
     bench: Bench,
-    make_dut: Callable[[Mapping[str, Any]], Any],
+    make_dut: Callable[[Mapping[str, Bits]], Instances],
 ) -> None:
     """Drive ``signals`` with the bench until it has finished."""
-    simulation = myhdl.Simulation(make_dut(signals), testbench(signals, bench))
+    simulation = myhdl.Simulation(make_dut(signals), testbench(signals, bench=bench))
     for name, value in constants.items():
         signals[name].next = value
     try:
@@ -58,8 +58,13 @@ def simulate(
 
 
 @block
-def testbench(signals: Mapping[str, Any], bench: Bench) -> Any:
-    """Clock, reset, and the bench at each rising edge.  Not convertible."""
+def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
+    """Clock, reset, and the bench at each rising edge.  Not convertible.
+
+    Ports:
+        signals: in and out, by name: ``clk``, ``rst``, and of each stream of ``bench`` ``<name>_valid``,
+            ``<name>_ready`` and ``<name>_payload``, driven after the edge.
+    """
     clk, rst = signals["clk"], signals["rst"]
     sources = [(s, *_stream(signals, s.name)) for s in bench.sources]
     sinks = [(s, *_stream(signals, s.name)) for s in bench.sinks]
@@ -94,5 +99,5 @@ def testbench(signals: Mapping[str, Any], bench: Bench) -> Any:
     return clock, step
 
 
-def _stream(signals: Mapping[str, Any], name: str) -> tuple[Signal, Signal, Signal]:
+def _stream(signals: Mapping[str, Bits], name: str) -> tuple[Bit, Bit, Bits]:
     return signals[f"{name}_valid"], signals[f"{name}_ready"], signals[f"{name}_payload"]

@@ -1,13 +1,17 @@
-"""Arithmetic on lists of signed lanes, a register or two a step; all blocks run freely."""
+"""Arithmetic on lists of signed lanes, a register or two a step; all blocks run freely.
+
+A list is of signed signals of one width.  Those of a result must be wide enough for every value that can come.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR, WIDEST_OF_PAIR, signed_signal
 from hdl.engine.arithmetic.scalar import Scalar
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import bits_of
 
 # cycles of a product by a constant: of codes that fit a multiplier, and of any others
@@ -16,14 +20,21 @@ PRODUCT_LATENCY, WIDE_PRODUCT_LATENCY = 1, 2
 SCALE_LATENCY, WIDE_SCALE_LATENCY = PRODUCT_LATENCY + 1, WIDE_PRODUCT_LATENCY + 1
 
 
-def signed_lanes(count: int, bits: int) -> list[Any]:
+def signed_lanes(count: int, bits: int) -> list[Bits]:
     """A list of two's-complement signals."""
     return [signed_signal(bits) for _ in range(count)]
 
 
 @block
-def split_lanes(clk: Any, vector: Any, lanes: Any, *, width: int, signed: bool = True, base: int = 0) -> Any:
-    """Registers codes of ``width`` bits, which start at bit ``base`` of a flat vector, as signed signals."""
+def split_lanes(
+    clk: Clock, vector: Bits, lanes: Sequence[Bits], *, width: int, signed: bool = True, base: int = 0
+) -> Instances:
+    """Registers codes of ``width`` bits, which start at bit ``base`` of a flat vector, as signed signals.
+
+    Ports:
+        vector: in, at least ``base + len(lanes) * width`` bits.
+        lanes: out, 1 cycle later.
+    """
     count = len(lanes)
 
     if signed:
@@ -44,8 +55,13 @@ def split_lanes(clk: Any, vector: Any, lanes: Any, *, width: int, signed: bool =
 
 
 @block
-def part_lanes(vector: Any, lanes: Any, *, width: int) -> Any:
-    """Signed codes of ``width`` bits of a flat vector as signals; combinational, the inverse of `join_lanes`."""
+def part_lanes(vector: Bits, lanes: Sequence[Bits], *, width: int) -> Instances:
+    """Signed codes of ``width`` bits of a flat vector as signals; combinational, the inverse of `join_lanes`.
+
+    Ports:
+        vector: in, ``len(lanes) * width`` bits.
+        lanes: out, in the same cycle.
+    """
     count = len(lanes)
 
     @always_comb
@@ -57,8 +73,13 @@ def part_lanes(vector: Any, lanes: Any, *, width: int) -> Any:
 
 
 @block
-def join_lanes(lanes: Any, vector: Any) -> Any:
-    """A list of equally wide signed signals as one flat vector, lane 0 in the low bits; combinational."""
+def join_lanes(lanes: Sequence[Bits], vector: Bits) -> Instances:
+    """A list of equally wide signed signals as one flat vector, lane 0 in the low bits; combinational.
+
+    Ports:
+        lanes: in, of any width.
+        vector: out, as wide as all lanes together, in the same cycle.
+    """
     count, width = len(lanes), len(lanes[0])
 
     @always_comb
@@ -70,8 +91,13 @@ def join_lanes(lanes: Any, vector: Any) -> Any:
 
 
 @block
-def delay_vector(clk: Any, source: Any, delayed: Any, *, cycles: int) -> Any:
-    """A vector or a flag, ``cycles`` (0: a wire) later."""
+def delay_vector(clk: Clock, source: Bits, delayed: Bits, *, cycles: int) -> Instances:
+    """A vector or a flag, ``cycles`` (0: a wire) later.
+
+    Ports:
+        source: in, of any width.
+        delayed: out, as wide as ``source``, ``cycles`` later.
+    """
     if cycles == 0:
 
         @always_comb
@@ -98,10 +124,16 @@ def delay_vector(clk: Any, source: Any, delayed: Any, *, cycles: int) -> Any:
 
 
 @block
-def multiply_constant(clk: Any, codes: Any, products: Any, *, factor: int, cycles: int) -> Any:
+def multiply_constant(
+    clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], *, factor: int, cycles: int
+) -> Instances:
     """``products = codes * factor``, exactly, for a factor that isn't negative.
 
     Codes too wide for a multiplier are multiplied in two parts; products stand in registers before they are added.
+
+    Ports:
+        codes: in, lanes of at most `WIDEST_FACTOR` bits, with the longer latency of twice that less 1.
+        products: out, ``cycles`` later.
 
     Args:
         cycles: `PRODUCT_LATENCY` or `WIDE_PRODUCT_LATENCY`.
@@ -143,8 +175,13 @@ def multiply_constant(clk: Any, codes: Any, products: Any, *, factor: int, cycle
 
 
 @block
-def constant_products(clk: Any, codes: Any, products: Any, *, factor: int) -> Any:
-    """``products = codes * factor``, one cycle; one multiplier a lane."""
+def constant_products(clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], *, factor: int) -> Instances:
+    """``products = codes * factor``, one cycle; one multiplier a lane.
+
+    Ports:
+        codes: in, lanes of any width.
+        products: out, 1 cycle later.
+    """
     count = len(codes)
     # see `multiply_lanes`; a factor of 18 bits, with its sign, fits the narrower multiplier, whatever the codes
     if factor.bit_length() >= WIDEST_OF_PAIR:
@@ -165,8 +202,14 @@ def constant_products(clk: Any, codes: Any, products: Any, *, factor: int) -> An
 
 
 @block
-def scale_lanes(clk: Any, codes: Any, scaled: Any, *, scalar: Scalar, cycles: int = SCALE_LATENCY) -> Any:
+def scale_lanes(
+    clk: Clock, codes: Sequence[Bits], scaled: Sequence[Bits], *, scalar: Scalar, cycles: int = SCALE_LATENCY
+) -> Instances:
     """`Scalar.times` on each lane: a product by a constant, then its shift.
+
+    Ports:
+        codes: in, lanes as for `multiply_constant`.
+        scaled: out, ``cycles`` later.
 
     Args:
         cycles: `SCALE_LATENCY` or `WIDE_SCALE_LATENCY`.
@@ -201,8 +244,13 @@ def scale_lanes(clk: Any, codes: Any, scaled: Any, *, scalar: Scalar, cycles: in
 
 
 @block
-def add_lanes(clk: Any, a: Any, b: Any, sums: Any) -> Any:
-    """``sums = a + b``, one cycle."""
+def add_lanes(clk: Clock, a: Sequence[Bits], b: Sequence[Bits], sums: Sequence[Bits]) -> Instances:
+    """``sums = a + b``, one cycle.
+
+    Ports:
+        a, b: in, lanes of any widths.
+        sums: out, 1 cycle later.
+    """
     count = len(sums)
 
     @always(clk.posedge)
@@ -214,8 +262,15 @@ def add_lanes(clk: Any, a: Any, b: Any, sums: Any) -> Any:
 
 
 @block
-def subtract_lanes(clk: Any, a: Any, b: Any, differences: Any, *, a_shift: int = 0, b_shift: int = 0) -> Any:
-    """``differences = a * 2**a_shift - b * 2**b_shift``, one cycle; ``differences`` must be wide enough."""
+def subtract_lanes(
+    clk: Clock, a: Sequence[Bits], b: Sequence[Bits], differences: Sequence[Bits], *, a_shift: int = 0, b_shift: int = 0
+) -> Instances:
+    """``differences = a * 2**a_shift - b * 2**b_shift``, one cycle; ``differences`` must be wide enough.
+
+    Ports:
+        a, b: in, lanes of any widths.
+        differences: out, wide enough for each term too, 1 cycle later.
+    """
     count = len(differences)
     bound = 1 << (len(differences[0]) - 1)
     if a_shift == 0 and b_shift == 0:
@@ -242,8 +297,13 @@ def subtract_lanes(clk: Any, a: Any, b: Any, differences: Any, *, a_shift: int =
 
 
 @block
-def register_lanes(clk: Any, a: Any, b: Any) -> Any:
-    """``b = a``, one cycle."""
+def register_lanes(clk: Clock, a: Sequence[Bits], b: Sequence[Bits]) -> Instances:
+    """``b = a``, one cycle.
+
+    Ports:
+        a: in, lanes of any width.
+        b: out, 1 cycle later.
+    """
     count = len(a)
 
     @always(clk.posedge)
@@ -255,8 +315,12 @@ def register_lanes(clk: Any, a: Any, b: Any) -> Any:
 
 
 @block
-def always_on(clk: Any, enable: Any) -> Any:
-    """The enable of a pipeline that never stalls."""
+def always_on(clk: Clock, enable: Bit) -> Instances:
+    """The enable of a pipeline that never stalls.
+
+    Ports:
+        enable: out, 1 bit: high.
+    """
 
     @always(clk.posedge)
     def drive() -> None:
@@ -266,8 +330,13 @@ def always_on(clk: Any, enable: Any) -> Any:
 
 
 @block
-def multiply_lanes(clk: Any, a: Any, b: Any, products: Any) -> Any:
-    """``products = a * b``, one cycle; one multiplier a lane."""
+def multiply_lanes(clk: Clock, a: Sequence[Bits], b: Sequence[Bits], products: Sequence[Bits]) -> Instances:
+    """``products = a * b``, one cycle; one multiplier a lane.
+
+    Ports:
+        a, b: in, lanes that fit a multiplier.
+        products: out, 1 cycle later.
+    """
     count = len(products)
     # Yosys takes one multiplier for factors on both sides of `WIDEST_OF_PAIR` bits only if the wider one comes first
     wide, narrow = (a, b) if len(a[0]) >= len(b[0]) else (b, a)
@@ -281,8 +350,13 @@ def multiply_lanes(clk: Any, a: Any, b: Any, products: Any) -> Any:
 
 
 @block
-def round_lanes(clk: Any, codes: Any, rounded: Any, *, shift: int) -> Any:
-    """`hdl.fixed.round_shift`, one cycle; ``rounded`` must be wide enough."""
+def round_lanes(clk: Clock, codes: Sequence[Bits], rounded: Sequence[Bits], *, shift: int) -> Instances:
+    """`hdl.fixed.round_shift`, one cycle; ``rounded`` must be wide enough.
+
+    Ports:
+        codes: in, lanes of any width.
+        rounded: out, 1 cycle later.
+    """
     count = len(codes)
     width = max(len(codes[0]), len(rounded[0])) + 1
     bound = 1 << (width - 1)
@@ -316,8 +390,13 @@ def round_lanes(clk: Any, codes: Any, rounded: Any, *, shift: int) -> Any:
 
 
 @block
-def scale_rounded(clk: Any, codes: Any, rounded: Any, *, scalar: Scalar) -> Any:
-    """`Scalar.rounded` on each lane, `WIDE_SCALE_LATENCY` cycles."""
+def scale_rounded(clk: Clock, codes: Sequence[Bits], rounded: Sequence[Bits], *, scalar: Scalar) -> Instances:
+    """`Scalar.rounded` on each lane, `WIDE_SCALE_LATENCY` cycles.
+
+    Ports:
+        codes: in, lanes as for `multiply_constant`.
+        rounded: out, `WIDE_SCALE_LATENCY` cycles later.
+    """
     products = signed_lanes(len(codes), scalar.product_bits(len(codes[0])) + 1)
     multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=WIDE_PRODUCT_LATENCY)
     finish = round_lanes(clk, products, rounded, shift=scalar.shift)

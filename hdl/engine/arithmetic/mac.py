@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, block, intbv
 
 from hdl.fixed import Fixed
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import bits_of
 
 # bits of the widest signed factor that one multiplier takes
@@ -21,9 +22,10 @@ def operand_bits(fixed: Fixed) -> int:
     return fixed.width + (not fixed.signed)
 
 
-def signed_signal(bits: int) -> Any:
+def signed_signal(bits: int) -> Bits:
     """A two's-complement signal."""
-    return Signal(intbv(0, min=-(1 << (bits - 1)), max=1 << (bits - 1)))
+    signal: Bits = Signal(intbv(0, min=-(1 << (bits - 1)), max=1 << (bits - 1)))
+    return signal
 
 
 def tree_levels(terms: int) -> int:
@@ -69,8 +71,13 @@ class MacShape:
 
 
 @block
-def weight_lanes(clk: Any, word: Any, lanes: Any, *, fixed: Fixed) -> Any:
-    """Registers the lanes of a word as signed numbers."""
+def weight_lanes(clk: Clock, word: Bits, lanes: Sequence[Bits], *, fixed: Fixed) -> Instances:
+    """Registers the lanes of a word as signed numbers.
+
+    Ports:
+        word: in, ``len(lanes)`` codes of ``fixed``, lane 0 in the low bits.
+        lanes: out, signed signals of `operand_bits`, 1 cycle later.
+    """
     width, count = fixed.width, len(lanes)
 
     if fixed.signed:
@@ -91,8 +98,16 @@ def weight_lanes(clk: Any, word: Any, lanes: Any, *, fixed: Fixed) -> Any:
 
 
 @block
-def operand_lanes(clk: Any, words: Any, inside: Any, lanes: Any, *, fixed: Fixed) -> Any:
-    """Registers the lanes of one word a tap as signed numbers, zeros where padding is."""
+def operand_lanes(
+    clk: Clock, words: Sequence[Bits], inside: Sequence[Bit], lanes: Sequence[Bits], *, fixed: Fixed
+) -> Instances:
+    """Registers the lanes of one word a tap as signed numbers, zeros where padding is.
+
+    Ports:
+        words: in, a vector a tap: ``len(lanes) / len(words)`` codes of ``fixed``, lane 0 in the low bits.
+        inside: in, 1 bit a tap, with its word: where low, the tap is in the padding.
+        lanes: out, signed signals of `operand_bits`, those of a tap side by side, 1 cycle later.
+    """
     width, taps = fixed.width, len(words)
     count = len(lanes) // taps
     ones = (1 << width) - 1
@@ -131,15 +146,24 @@ def operand_lanes(clk: Any, words: Any, inside: Any, lanes: Any, *, fixed: Fixed
 
 
 @block
-def mac_array(clk: Any, weight_word: Any, words: Any, inside: Any, sums: Any, *, shape: MacShape) -> Any:
+def mac_array(
+    clk: Clock,
+    weight_word: Bits,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    sums: Sequence[Bits],
+    *,
+    shape: MacShape,
+) -> Instances:
     """``sums[r]``, ``shape.latency`` cycles after the words; runs freely.
 
     Costs ``results * summed * taps`` multipliers with registered inputs and outputs, and a registered adder tree.
 
-    Args:
-        weight_word: one tile of weights.
-        words, inside: for each tap the operand word, and whether it counts (else zeros).
-        sums: list of ``results`` signals of ``shape.sum_bits`` bits.
+    Ports:
+        weight_word: in, with the words: one tile of weights, ``results * summed * taps`` codes of ``shape.weight``.
+        words: in, a vector a tap: ``summed`` codes of ``shape.operand``.
+        inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
+        sums: out, ``results`` signed signals of ``shape.sum_bits`` bits, ``shape.latency`` cycles later.
     """
     results, summed, taps, terms = shape.results, shape.summed, shape.taps, shape.terms
     by_result, by_summed = shape.weight_result, shape.weight_summed
@@ -165,10 +189,15 @@ def mac_array(clk: Any, weight_word: Any, words: Any, inside: Any, sums: Any, *,
 
 
 @block
-def adder_trees(clk: Any, terms_in: Any, sums: Any, *, terms: int) -> Any:
+def adder_trees(clk: Clock, terms_in: Sequence[Bits], sums: Sequence[Bits], *, terms: int) -> Instances:
     """Sums of each ``terms`` (at least 2) neighbours, `tree_levels` cycles later.
 
-    Each level is registered and one bit wider than the one before; an odd term is carried along."""
+    Each level is registered and one bit wider than the one before; an odd term is carried along.
+
+    Ports:
+        terms_in: in, ``terms * len(sums)`` signed signals of one width.
+        sums: out, signed signals `tree_levels` bits wider, `tree_levels` cycles later.
+    """
     half, odd = terms // 2, terms % 2
     kept = half + odd
     results = len(sums)

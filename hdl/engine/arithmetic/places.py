@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 
 
 @block
-def result_places(clk: Any, rst: Any, take: Any, results: Stream, may: Any, *, places: int) -> Any:
+def result_places(clk: Clock, rst: Bit, take: Bit, results: Stream, may: Bit, *, places: int) -> Instances:
     """Free places in a queue: ``take`` reserves one, a transfer on ``results`` frees it; ``may`` while any is free.
 
-    ``may`` comes from registers."""
+    Ports:
+        take: in, 1 bit, only while ``may``: a place is reserved at this edge.
+        results: in, what leaves the queue, of any width; watched only.
+        may: out, 1 bit, from registers.
+    """
     free = Signal(intbv(places, min=0, max=places + 1))
     give = Signal(bool(0))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.fixed import Fixed
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import bits_of
 
 # cycles from an operation's sums to the rounded result
@@ -15,8 +16,18 @@ REQUANTISE_LATENCY = 2
 
 
 @block
-def accumulator(clk: Any, valid: Any, first: Any, last: Any, sums: Any, totals: Any, done: Any) -> Any:
-    """Adds the sums of operations up to the last of a result; ``done`` marks the cycle with complete ``totals``."""
+def accumulator(
+    clk: Clock, valid: Bit, first: Bit, last: Bit, sums: Sequence[Bits], totals: Sequence[Bits], done: Bit
+) -> Instances:
+    """Adds the sums of operations up to the last of a result; ``done`` marks the cycle with complete ``totals``.
+
+    Ports:
+        valid: in, 1 bit: an operation.
+        first, last: in, 1 bit each, with ``valid``: it begins a result, ends one.
+        sums: in, signed signals of one width, with ``valid``.
+        totals: out, signed signals wide enough for a result, 1 cycle later, until the next operation.
+        done: out, 1 bit, 1 cycle after the last operation of a result.
+    """
     count = len(sums)
 
     @always(clk.posedge)
@@ -38,10 +49,15 @@ def rounded_bits(width: int, shift: int, target: Fixed) -> int:
 
 
 @block
-def saturate_codes(numbers: Any, codes: Any, *, lanes: int, target: Fixed) -> Any:
+def saturate_codes(numbers: Bits, codes: Bits, *, lanes: int, target: Fixed) -> Instances:
     """Each signed number of a flat vector saturated into ``target``; combinational.
 
-    Costs two gates over the bits that ``target`` lacks, and a multiplexer a bit."""
+    Costs two gates over the bits that ``target`` lacks, and a multiplexer a bit.
+
+    Ports:
+        numbers: in, ``lanes`` signed numbers of one width, more than that of ``target``; lane 0 in the low bits.
+        codes: out, ``lanes`` codes of ``target``, in the same cycle.
+    """
     width, out_width = len(numbers) // lanes, target.width
     low, high = target.low & ((1 << out_width) - 1), target.high
     sign = 1 if target.signed else 0
@@ -68,12 +84,12 @@ def saturate_codes(numbers: Any, codes: Any, *, lanes: int, target: Fixed) -> An
 
 
 @block
-def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: Fixed) -> Any:
+def requantise_lanes(clk: Clock, totals: Sequence[Bits], result: Bits, *, shift: int, target: Fixed) -> Instances:
     """`hdl.fixed.round_shift` by ``shift`` and saturation into ``target``, two cycles; runs freely.
 
-    Args:
-        totals: list of signed signals of one width.
-        result: codes of ``target``, lane 0 in the low bits.
+    Ports:
+        totals: in, signed signals of one width.
+        result: out, ``len(totals)`` codes of ``target``, lane 0 in the low bits, `REQUANTISE_LATENCY` cycles later.
     """
     lanes, width = len(totals), len(totals[0])
     cut, grow = max(shift, 0), max(-shift, 0)
@@ -115,8 +131,13 @@ def requantise_lanes(clk: Any, totals: Any, result: Any, *, shift: int, target: 
 
 
 @block
-def delay_line(clk: Any, source: Any, delayed: Any, *, cycles: int) -> Any:
-    """A flag, ``cycles`` (at least 1) later."""
+def delay_line(clk: Clock, source: Bit, delayed: Bit, *, cycles: int) -> Instances:
+    """A flag, ``cycles`` (at least 1) later.
+
+    Ports:
+        source: in, 1 bit.
+        delayed: out, 1 bit, ``cycles`` later.
+    """
     stages = [Signal(bool(0)) for _ in range(cycles)]
     final = stages[cycles - 1]
 

@@ -4,13 +4,12 @@ registers, so that none limits the clock."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.requantise import rounded_bits, saturate_codes
 from hdl.fixed import Fixed
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe, wire
 
@@ -28,10 +27,15 @@ def rounding_cycles(shift: int) -> int:
 
 
 @block
-def round_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, shift: int, target: Fixed) -> Any:
+def round_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, shift: int, target: Fixed) -> Instances:
     """``lanes`` signed codes a beat of x, each times ``2**-shift`` into a code of ``target``.
 
-    Costs an adder, a comparison and two registers a lane; `rounding_cycles`, one beat a cycle."""
+    Costs an adder, a comparison and two registers a lane; `rounding_cycles`, one beat a cycle.
+
+    Ports:
+        x: in, stream of ``lanes`` signed codes of any width.
+        y: out, stream of ``lanes`` codes of ``target``, `rounding_cycles` later, from registers.
+    """
     width, y_width = x.width // lanes, target.width
     cut, grow = max(0, shift), max(0, -shift)
     kept = rounded_bits(width, shift, target)
@@ -87,11 +91,16 @@ def sum_cycles(a: Fixed, b: Fixed, target: Fixed) -> int:
 
 @block
 def sum_stream(
-    clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
-) -> Any:
+    clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
+) -> Instances:
     """``lanes`` codes a beat of each of a and b, added exactly, rounded once and saturated.
 
-    Costs an adder a lane, and one more where bits are rounded away; `sum_cycles`, one beat a cycle."""
+    Costs an adder a lane, and one more where bits are rounded away; `sum_cycles`, one beat a cycle.
+
+    Ports:
+        a, b: in, streams of ``lanes`` codes of ``a_fixed``, of ``b_fixed``, both signed; taken together.
+        y: out, stream of ``lanes`` codes of ``target``, `sum_cycles` later, from registers.
+    """
     total = exact_sum(a_fixed, b_fixed)
     width, a_width, b_width = total.width, a_fixed.width, b_fixed.width
     a_shift, b_shift = total.fraction_bits - a_fixed.fraction_bits, total.fraction_bits - b_fixed.fraction_bits
@@ -129,11 +138,16 @@ def scale_cycles(width: int, factor: int) -> int:
 
 
 @block
-def scale_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, factor: int) -> Any:
+def scale_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, factor: int) -> Instances:
     """``lanes`` signed codes a beat, each times a positive constant, exactly; x must come from registers.
 
     Costs a product with a constant and a register a lane, two and an adder if a code is too wide for a multiplier;
-    `scale_cycles`, one beat a cycle."""
+    `scale_cycles`, one beat a cycle.
+
+    Ports:
+        x: in, stream of ``lanes`` signed codes of any width; valid and payload from registers.
+        y: out, stream of ``lanes`` signed codes wide enough for every product, `scale_cycles` later.
+    """
     width, y_width = x.width // lanes, y.width // lanes
     if scale_cycles(width, factor) == 2:
         return scale_wide_stream(clk, rst, x, y, lanes=lanes, factor=factor)
@@ -159,8 +173,13 @@ def scale_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, factor
 
 
 @block
-def scale_wide_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, factor: int) -> Any:
-    """`scale_stream` of codes in two parts: both products in registers, then their sum."""
+def scale_wide_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, factor: int) -> Instances:
+    """`scale_stream` of codes in two parts: both products in registers, then their sum.
+
+    Ports:
+        x: in, stream of ``lanes`` signed codes of more than `WIDEST_FACTOR` bits; valid and payload from registers.
+        y: out, stream of ``lanes`` signed codes wide enough for every product, 2 cycles later.
+    """
     width, y_width = x.width // lanes, y.width // lanes
     cut = WIDEST_FACTOR - 1
     # low parts of all lanes, then high parts

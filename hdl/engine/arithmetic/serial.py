@@ -6,11 +6,12 @@ All take a list of lanes at once.  Operands are taken with ``load`` and needn't 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.arithmetic.lanes import signed_lanes
+from hdl.signals import Bit, Bits, Clock, Instances
 
 # bits of a number by which it is multiplied in a cycle, to square it
 DIGIT_BITS = 4
@@ -22,11 +23,17 @@ def square_latency(bits: int) -> int:
 
 
 @block
-def serial_square(clk: Any, load: Any, numbers: Any, squares: Any, *, bits: int) -> Any:
+def serial_square(clk: Clock, load: Bit, numbers: Sequence[Bits], squares: Sequence[Bits], *, bits: int) -> Instances:
     """``squares = numbers**2``, `DIGIT_BITS` bits a cycle, `square_latency`; magnitudes are below ``2**bits``.
 
     A digit times the number in two steps, then it is added above what stands already; costs seven registers of about
-    ``bits`` and four adders a lane."""
+    ``bits`` and four adders a lane.
+
+    Ports:
+        load: in, 1 bit.
+        numbers: in, signed signals of at least ``bits + 1`` bits, with ``load``.
+        squares: out, unsigned signals of ``2 * bits`` bits, `square_latency` cycles after ``load``.
+    """
     lanes = len(numbers)
     rounds = -(-bits // DIGIT_BITS)
     low_bits = rounds * DIGIT_BITS
@@ -118,10 +125,16 @@ def root_latency(bits: int) -> int:
 
 
 @block
-def serial_root(clk: Any, load: Any, numbers: Any, roots: Any, *, bits: int) -> Any:
+def serial_root(clk: Clock, load: Bit, numbers: Sequence[Bits], roots: Sequence[Bits], *, bits: int) -> Instances:
     """``roots = floor(sqrt(numbers))``, a bit a cycle, `root_latency`; numbers are unsigned, of ``2 * bits`` bits.
 
-    Costs registers of about ``4 * bits`` and a subtractor a lane."""
+    Costs registers of about ``4 * bits`` and a subtractor a lane.
+
+    Ports:
+        load: in, 1 bit.
+        numbers: in, unsigned signals of ``2 * bits`` bits, with ``load``.
+        roots: out, unsigned signals of ``bits`` bits, `root_latency` cycles after ``load``.
+    """
     lanes = len(numbers)
     rest = [Signal(intbv(0)[2 * bits :]) for _ in range(lanes)]
     remainder = [Signal(intbv(0)[bits + 2 :]) for _ in range(lanes)]
@@ -164,10 +177,18 @@ def reciprocal_latency(bits: int) -> int:
 
 
 @block
-def serial_reciprocal(clk: Any, load: Any, divisors: Any, quotients: Any, *, exponent: int) -> Any:
+def serial_reciprocal(
+    clk: Clock, load: Bit, divisors: Sequence[Bits], quotients: Sequence[Bits], *, exponent: int
+) -> Instances:
     """``quotients = min(2**exponent // divisors, highest)``, a bit a cycle, `reciprocal_latency`; divisors are above 1.
 
-    Costs registers of about three divisors and a subtractor a lane."""
+    Costs registers of about three divisors and a subtractor a lane.
+
+    Ports:
+        load: in, 1 bit.
+        divisors: in, unsigned signals of any width, with ``load``.
+        quotients: out, unsigned signals of any width, `reciprocal_latency` cycles of that width after ``load``.
+    """
     lanes, bits = len(divisors), len(quotients[0])
     rounds = min(bits, exponent)
     width = max(len(divisors[0]), exponent - rounds + 1) + 1
@@ -217,7 +238,7 @@ def serial_reciprocal(clk: Any, load: Any, divisors: Any, quotients: Any, *, exp
     return count, step
 
 
-def unsigned_lanes(count: int, bits: int) -> list[Any]:
+def unsigned_lanes(count: int, bits: int) -> list[Bits]:
     """A list of unsigned signals."""
     return [Signal(intbv(0)[bits:]) for _ in range(count)]
 

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
+
+from hdl.signals import Bits, Clock, Instances
 
 # bits of an index for which a bit of a table is one gate
 GATE_BITS = 6
 
 
-def signal_for(values: Iterable[int], start: int = 0) -> Any:
+def signal_for(values: Iterable[int], start: int = 0) -> Bits:
     """A signal that holds ``start`` and every one of ``values``; signed if one is negative."""
     found = [start, *values]
     low, high = min(found), max(found)
+    signal: Bits
     if low >= 0:
-        return Signal(intbv(start)[max(1, high.bit_length()) :])
-    bits = max((-1 - low).bit_length(), high.bit_length() if high > 0 else 0) + 1
-    return Signal(intbv(start, min=-(1 << (bits - 1)), max=1 << (bits - 1)))
+        signal = Signal(intbv(start)[max(1, high.bit_length()) :])
+    else:
+        bits = max((-1 - low).bit_length(), high.bit_length() if high > 0 else 0) + 1
+        signal = Signal(intbv(start, min=-(1 << (bits - 1)), max=1 << (bits - 1)))
+    return signal
 
 
 @block
-def look_up(index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
-    """``value = table[index]``, combinational; an index past the table yields any entry in hardware."""
+def look_up(index: Bits, value: Bits, *, table: tuple[int, ...]) -> Instances:
+    """``value = table[index]``, combinational; an index past the table yields any entry in hardware.
+
+    Ports:
+        index: in, unsigned, of any width.
+        value: out, as `signal_for` the table or wider, in the same cycle.
+    """
 
     @always_comb
     def read() -> None:
@@ -33,8 +42,13 @@ def look_up(index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
 
 
 @block
-def registered_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
-    """As `look_up`, a cycle later."""
+def registered_look_up(clk: Clock, index: Bits, value: Bits, *, table: tuple[int, ...]) -> Instances:
+    """As `look_up`, a cycle later.
+
+    Ports:
+        index: in, unsigned, of any width.
+        value: out, as `signal_for` the table or wider, 1 cycle later.
+    """
 
     @always(clk.posedge)
     def read() -> None:
@@ -44,10 +58,15 @@ def registered_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ..
 
 
 @block
-def large_look_up(clk: Any, index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
+def large_look_up(clk: Clock, index: Bits, value: Bits, *, table: tuple[int, ...]) -> Instances:
     """As `look_up` of a table of 2**k values that aren't negative, k above `GATE_BITS`, two cycles later.
 
-    Parts of the table whose bits are one gate each, then a choice among them."""
+    Parts of the table whose bits are one gate each, then a choice among them.
+
+    Ports:
+        index: in, k bits.
+        value: out, as `signal_for` the table or wider, 2 cycles later.
+    """
     width, bits = len(value), len(index)
     size = 1 << GATE_BITS
     parts = len(table) // size

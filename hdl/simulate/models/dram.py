@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.axi import Axi, AxiFormat
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Clock, Instances
 from hdl.simulate.models.host import stalls
 from hdl.simulate.models.link import link_wire
 from hdl.stream import Stream
@@ -20,8 +20,8 @@ _REQUESTS = 8
 
 @block
 def dram_model(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     m: Axi,
     *,
     form: AxiFormat,
@@ -32,11 +32,14 @@ def dram_model(
     stall_256: int = 0,
     seed: int = 1,
     contents: Sequence[int] | None = None,
-) -> Any:
+) -> Instances:
     """``depth`` words from the image "dram"; reads and writes share ``words`` words in ``cycles`` cycles.
 
     Serves one burst after another, reads and writes in turns, with no word in a random ``stall_256`` of 256
     cycles; answers take ``latency`` cycles after the memory.  An address past ``depth`` is answered with an error.
+
+    Ports:
+        m: in and out, port of ``form`` that a master drives.
     """
     data_bits, address_bits = form.data_bits, form.address_bits
     aw, ar, w = (Stream(form.widths[channel]) for channel in ("aw", "ar", "w"))

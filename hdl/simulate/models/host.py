@@ -6,11 +6,12 @@ an image.  Stalls are pseudo-random from a linear-feedback shift register with a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, instances, intbv
 
 from hdl.memory import address_width, read_only, simple_dual_port
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 
 # a maximal-length 16-bit Galois register: x^16 + x^14 + x^13 + x^11 + 1
@@ -18,8 +19,12 @@ LFSR_TAPS = 0xB400
 
 
 @block
-def stalls(clk: Any, rst: Any, go: Any, *, probability_256: int, seed: int) -> Any:
-    """``go`` is low in about ``probability_256`` of 256 cycles."""
+def stalls(clk: Clock, rst: Bit, go: Bit, *, probability_256: int, seed: int) -> Instances:
+    """Random pauses.
+
+    Ports:
+        go: out, 1 bit, from a register: low in about ``probability_256`` of 256 cycles.
+    """
     start = seed & 0xFFFF or 1
     register = Signal(intbv(start)[16:])
 
@@ -41,16 +46,20 @@ def stalls(clk: Any, rst: Any, go: Any, *, probability_256: int, seed: int) -> A
 
 @block
 def stream_player(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     y: Stream,
     *,
     depth: int,
     probability_256: int,
     seed: int,
-    contents: Any = None,
-) -> Any:
-    """Offers ``depth`` beats from the image "beats" once, in order, one a cycle, with stalls."""
+    contents: Sequence[int] | None = None,
+) -> Instances:
+    """Offers ``depth`` beats from the image "beats" once, in order, one a cycle, with stalls.
+
+    Ports:
+        y: out, stream of any width; valid from a register, payload from the memory.
+    """
     width = len(y.payload)
     last = depth - 1
     address = Signal(intbv(0)[address_width(depth) :])
@@ -87,8 +96,12 @@ def stream_player(
 
 
 @block
-def stream_recorder(clk: Any, rst: Any, x: Stream, *, depth: int, probability_256: int, seed: int) -> Any:
-    """Keeps ``depth`` beats in the image "beats"; should more come, each in the place of the one before."""
+def stream_recorder(clk: Clock, rst: Bit, x: Stream, *, depth: int, probability_256: int, seed: int) -> Instances:
+    """Keeps ``depth`` beats in the image "beats"; should more come, each in the place of the one before.
+
+    Ports:
+        x: in, stream of any width; ready at random, from a register.
+    """
     width = len(x.payload)
     address = Signal(intbv(0)[address_width(depth) :])
     unread = Signal(intbv(0)[width:])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.link.format import LinkFormat
+from hdl.signals import Bit, Clock, Instances
 from hdl.simulate.models.host import stalls
 from hdl.stream import Stream
 from hdl.streams.fifo import memory_queue
@@ -21,8 +22,8 @@ _TIME_BITS = 32
 
 @block
 def link_wire(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     y: Stream,
     *,
@@ -31,10 +32,14 @@ def link_wire(
     cycles: int = 1,
     stall_256: int = 0,
     seed: int = 1,
-) -> Any:
+) -> Instances:
     """A wire that delivers every word ``latency`` cycles after it entered, or later if ``y`` isn't ready.
 
     Takes at most ``words`` in every ``cycles`` cycles, and none in a random ``stall_256`` of 256 cycles.
+
+    Ports:
+        x: in, stream of any width; its ready from registers.
+        y: out, stream as wide as ``x``, at least ``latency`` cycles later.
     """
     width = same_width("link_wire", x, y)
     if latency < LEAST_LATENCY or not 1 <= words <= cycles or not 0 <= stall_256 < 256:
@@ -94,16 +99,21 @@ def link_wire(
 
 @block
 def split_by_device(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     mine: Stream,
     rest: Stream,
     *,
     form: LinkFormat,
     device: int,
-) -> Any:
-    """Words for ``device`` go to ``mine``, others to ``rest``.  Latency 0."""
+) -> Instances:
+    """Words for ``device`` go to ``mine``, others to ``rest``.  Latency 0.
+
+    Ports:
+        x: in, stream of `LinkFormat.payload_bits` bits; its ready is combinational in its payload and the ready behind.
+        mine, rest: out, streams as wide as ``x``, in the same cycle.
+    """
     low, bits = form.fields["device"]
     high = low + bits
     hit = Signal(bool(0))
@@ -128,10 +138,10 @@ def split_by_device(
 
 @block
 def link_switch(
-    clk: Any,
-    rst: Any,
-    xs: list[Stream],
-    ys: list[Stream],
+    clk: Clock,
+    rst: Bit,
+    xs: Sequence[Stream],
+    ys: Sequence[Stream],
     *,
     form: LinkFormat,
     latency: int = LEAST_LATENCY,
@@ -139,12 +149,16 @@ def link_switch(
     cycles: int = 1,
     stall_256: int = 0,
     seed: int = 1,
-) -> Any:
+) -> Instances:
     """A switch: ``xs[i]`` comes from device i, ``ys[i]`` goes to it.
 
     Every device may send, and separately receive, ``words`` words in ``cycles`` cycles; a word takes ``latency``
     + 3 cycles and one more for each device after the first, plus waiting.  Stalls are random, by ``seed``.
     Words between two devices stay in order.
+
+    Ports:
+        xs: in, a stream of `LinkFormat.payload_bits` bits a device; ready from registers.
+        ys: out, as many streams as wide.
     """
     count = len(xs)
     if count != len(ys) or count != form.devices:
