@@ -573,9 +573,9 @@ CHANGES: dict[str, tuple[str, tuple[Change, ...], tuple[object, ...], tuple[str,
     ),
     "a tile of nothing": (
         "import/graph.json",
-        (_set("nodes", "c_node", "settings", "tile", "po", 0),),
+        (_set("nodes", "c_node.w.update", "settings", "tile", "po", 0),),
         TRAIN,
-        (r"node c_node: .*tile.*po=0", GRAPH_CURE),
+        (r"node c_node\.w\.update: a tile has at least one lane of each kind, unlike Tile\(po=0", GRAPH_CURE),
     ),
     "lanes that do not divide": (
         "import/graph.json",
