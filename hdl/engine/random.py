@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from myhdl import Signal, always, always_comb, block, concat, intbv, modbv
@@ -12,6 +12,7 @@ from hdl.engine.arithmetic.tables import GATE_BITS, signal_for
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
 from hdl.random_bits import ROUNDING_BITS, ROUNDS, WORD, round_keys
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import bits_of
 from hdl.tensor import Tile
 
@@ -22,17 +23,20 @@ ROUNDING_LATENCY = 2
 
 
 @block
-def hash32_pipeline(clk: Any, enable: Any, index: Any, step: Any, key: int, result: Any) -> Any:
+def hash32_pipeline(clk: Clock, enable: Bit, index: Bits, step: Bits, key: int, result: Bits) -> Instances:
     """`hash32` for a vector of elements, one round a cycle, `HASH_LATENCY` cycles; stalls while ``enable`` is low.
 
     Costs 64 registers and a 32-bit adder a round and lane, and registers for ``index`` and ``step``, which come from
     adders of their own.
 
+    Ports:
+        enable: in, 1 bit.
+        index: in, ``32 * lanes`` bits, lane 0 in the low bits, with ``enable``.
+        step: in, 32 bits, for all lanes, with ``index``.
+        result: out, as wide as ``index``, `HASH_LATENCY` cycles later, held while ``enable`` is low.
+
     Args:
-        index: ``32 * lanes`` bits, lane 0 in the low bits.
-        step: 32 bits, for all lanes.
         key: constant.
-        result: as ``index``.
     """
     words = round_keys(key)
     x = [Signal(intbv(0)[len(index) :]) for _ in range(ROUNDS)]
@@ -56,8 +60,14 @@ def hash32_pipeline(clk: Any, enable: Any, index: Any, step: Any, key: int, resu
 
 
 @block
-def hash32_whitening(index: Any, step: Any, word_x: int, word_y: int, x: Any, y: Any) -> Any:
-    """The key whitening before the first round, combinational."""
+def hash32_whitening(index: Bits, step: Bits, word_x: int, word_y: int, x: Bits, y: Bits) -> Instances:
+    """The key whitening before the first round, combinational.
+
+    Ports:
+        index: in, ``32 * lanes`` bits.
+        step: in, 32 bits.
+        x, y: out, as wide as ``index``, in the same cycle.
+    """
     lanes = len(x) // WORD
 
     @always_comb
@@ -70,8 +80,14 @@ def hash32_whitening(index: Any, step: Any, word_x: int, word_y: int, x: Any, y:
 
 
 @block
-def hash32_round(clk: Any, enable: Any, x: Any, y: Any, word: int, x_next: Any, y_next: Any) -> Any:
-    """One round of Speck-64 with a constant round key on all lanes, registered."""
+def hash32_round(clk: Clock, enable: Bit, x: Bits, y: Bits, word: int, x_next: Bits, y_next: Bits) -> Instances:
+    """One round of Speck-64 with a constant round key on all lanes, registered.
+
+    Ports:
+        enable: in, 1 bit.
+        x, y: in, ``32 * lanes`` bits each, with ``enable``.
+        x_next, y_next: out, as wide, 1 cycle later, held while ``enable`` is low.
+    """
     lanes = len(x) // WORD
 
     @always(clk.posedge)
@@ -92,8 +108,13 @@ def hash32_round(clk: Any, enable: Any, x: Any, y: Any, word: int, x_next: Any, 
 
 
 @block
-def gather_lanes(lanes: Any, vector: Any) -> Any:
-    """A list of equally wide signals as one flat vector, lane 0 in the low bits; combinational."""
+def gather_lanes(lanes: Sequence[Bits], vector: Bits) -> Instances:
+    """A list of equally wide signals as one flat vector, lane 0 in the low bits; combinational.
+
+    Ports:
+        lanes: in, of any width.
+        vector: out, as wide as all lanes together, in the same cycle.
+    """
     count = len(lanes)
     width = len(lanes[0])
 
@@ -107,16 +128,19 @@ def gather_lanes(lanes: Any, vector: Any) -> Any:
 
 @block
 def round_stochastically(
-    clk: Any, enable: Any, codes: Any, random: Any, result: Any, *, lanes: int, shift: int, target: Fixed
-) -> Any:
+    clk: Clock, enable: Bit, codes: Bits, random: Bits, result: Bits, *, lanes: int, shift: int, target: Fixed
+) -> Instances:
     """`stochastic_round_shift` and saturation for a vector, `ROUNDING_LATENCY` cycles; stalls without ``enable``.
 
     Costs an adder of the width of a code and two registers a lane.
 
+    Ports:
+        enable: in, 1 bit.
+        codes: in, ``lanes`` equally wide signed codes, lane 0 in the low bits, with ``enable``.
+        random: in, ``16 * lanes`` bits, with ``codes``.
+        result: out, ``lanes`` codes of ``target``, `ROUNDING_LATENCY` cycles later, held while ``enable`` is low.
+
     Args:
-        codes: ``lanes`` equally wide signed codes, lane 0 in the low bits.
-        random: ``16 * lanes`` bits, sampled together with ``codes``.
-        result: ``lanes`` codes of ``target``.
         shift: bits to cut off; may be negative.
     """
     width = len(codes) // lanes
@@ -194,13 +218,18 @@ def index_plan(shape: tuple[int, ...], tile: Tile, lanes: int) -> IntArray:
 
 @block
 def stream_indices(
-    clk: Any, rst: Any, advance: Any, index: Any, *, shape: tuple[int, ...], tile: Tile, lanes: int
-) -> Any:
+    clk: Clock, rst: Bit, advance: Bit, index: Bits, *, shape: tuple[int, ...], tile: Tile, lanes: int
+) -> Instances:
     """The canonical element indices of successive beats of a parameter's stream, in the order `Tile.order`.
 
     ``index`` (``32 * lanes`` bits) belongs to the current beat; at a clock edge with ``advance`` it moves on, and
     after the last beat of the tensor starts anew.  Costs counters and a 32-bit adder a lane (a narrow one after
-    synthesis, since the offsets are constants); where a tile takes many beats, a register of the offset too."""
+    synthesis, since the offsets are constants); where a tile takes many beats, a register of the offset too.
+
+    Ports:
+        advance: in, 1 bit: on to the next beat at this edge.
+        index: out, ``32 * lanes`` bits, lane 0 in the low bits, of the current beat; the first one's after reset.
+    """
     plan = index_plan(shape, tile, lanes)
     beats = len(plan)
     if len(shape) == 1:
@@ -229,8 +258,14 @@ def stream_indices(
 
 
 @block
-def hold_base(clk: Any, rst: Any, advance: Any, base: Any, held: Any) -> Any:
-    """The base of the current beat, from a counter that is a beat ahead."""
+def hold_base(clk: Clock, rst: Bit, advance: Bit, base: Bits, held: Bits) -> Instances:
+    """The base of the current beat, from a counter that is a beat ahead.
+
+    Ports:
+        advance: in, 1 bit.
+        base: in, 32 bits, of the next beat, with ``advance``.
+        held: out, 32 bits, 1 cycle later.
+    """
 
     @always(clk.posedge)
     def hold() -> None:
@@ -243,8 +278,14 @@ def hold_base(clk: Any, rst: Any, advance: Any, base: Any, held: Any) -> Any:
 
 
 @block
-def held_offset(clk: Any, rst: Any, advance: Any, phase: Any, chosen: Any, offsets: tuple[int, ...]) -> Any:
-    """The offset of the current beat, from a counter that is a beat ahead."""
+def held_offset(clk: Clock, rst: Bit, advance: Bit, phase: Bits, chosen: Bits, offsets: tuple[int, ...]) -> Instances:
+    """The offset of the current beat, from a counter that is a beat ahead.
+
+    Ports:
+        advance: in, 1 bit.
+        phase: in, as wide as an index of ``offsets``, of the next beat, with ``advance``.
+        chosen: out, as wide as the greatest offset, 1 cycle later.
+    """
     first = offsets[0]
 
     @always(clk.posedge)
@@ -258,8 +299,14 @@ def held_offset(clk: Any, rst: Any, advance: Any, phase: Any, chosen: Any, offse
 
 
 @block
-def add_chosen(base: Any, offset: Any, index: Any) -> Any:
-    """Their sum modulo 2**32, combinational."""
+def add_chosen(base: Bits, offset: Bits, index: Bits) -> Instances:
+    """Their sum modulo 2**32, combinational.
+
+    Ports:
+        base: in, 32 bits.
+        offset: in, at most 32 bits.
+        index: out, 32 bits, in the same cycle.
+    """
 
     @always_comb
     def add() -> None:
@@ -270,18 +317,23 @@ def add_chosen(base: Any, offset: Any, index: Any) -> Any:
 
 @block
 def tile_bases(
-    clk: Any,
-    rst: Any,
-    advance: Any,
-    phase: Any,
-    base: Any,
+    clk: Clock,
+    rst: Bit,
+    advance: Bit,
+    phase: Bits,
+    base: Bits,
     beats: int,
     runs: tuple[int, int, int],
     steps: tuple[int, int, int],
     start_phase: int = 0,
-) -> Any:
+) -> Instances:
     """Counts beats in a tile (``phase``, from ``start_phase`` on after reset) and the first element of the tile
     (``base``).
+
+    Ports:
+        advance: in, 1 bit: on to the next beat at this edge.
+        phase: out, as wide as an index of the ``beats`` of a tile, from a register.
+        base: out, 32 bits, from a register.
 
     Args:
         runs: how often the tile moves along taps, channels, filters.
@@ -327,8 +379,14 @@ def tile_bases(
 
 
 @block
-def add_offset(base: Any, phase: Any, offsets: tuple[int, ...], index: Any) -> Any:
-    """A constant, chosen by the beat of the tile, added to its base, modulo 2**32; combinational."""
+def add_offset(base: Bits, phase: Bits, offsets: tuple[int, ...], index: Bits) -> Instances:
+    """A constant, chosen by the beat of the tile, added to its base, modulo 2**32; combinational.
+
+    Ports:
+        base: in, 32 bits.
+        phase: in, as wide as an index of ``offsets``.
+        index: out, 32 bits, in the same cycle.
+    """
     if len(offsets) == 1:
         constant = offsets[0]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 
 # cycles from `advance` to the word
@@ -17,22 +17,22 @@ READ_LATENCY = 3
 
 @block
 def weight_buffer(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     w: Stream,
-    claim: Any,
-    claimable: Any,
-    advance: Any,
-    offset: Any,
-    frame_last: Any,
-    word: Any,
+    claim: Bit,
+    claimable: Bit,
+    advance: Bit,
+    offset: Bits,
+    frame_last: Bit,
+    word: Bits,
     *,
     words: int,
     recipe: Recipe,
     contents: Sequence[int] | None = None,
     streamed: bool = False,
     slots: int = 2,
-) -> Any:
+) -> Instances:
     """A memory of ``slots * words`` words with the image "weights"; version 0 is its first place at power-up.
 
     Frame ``t`` (0, 1, …) reads version ``recipe.version(t)``.  Version 1, 2, … arrive on ``w``, ``words`` words each,
@@ -41,13 +41,14 @@ def weight_buffer(
 
     With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``.
 
-    Args:
-        claim: in, the next frame (in order) may start; only while ``claimable``.
-        claimable: out, the version of the next frame to claim is there; from registers.
-        advance: in, read a word of the frame that is being computed (frames in order, each claimed before).
-        offset: in, which word of the version, with ``advance``.
-        frame_last: in, with ``advance``: this is the last read of its frame.
-        word: out, `READ_LATENCY` cycles after ``advance``.
+    Ports:
+        w: in, stream of any width, a word a beat; ready from registers.
+        claim: in, 1 bit, only while ``claimable``: the next frame (in order) starts.
+        claimable: out, 1 bit, from registers: the version of the next frame to claim is there.
+        advance: in, 1 bit: read a word of the frame that is being computed (frames in order, each claimed before).
+        offset: in, `address_width` ``(words)`` bits, with ``advance``: which word of the version.
+        frame_last: in, 1 bit, with ``advance``: this is the last read of its frame.
+        word: out, as wide as ``w``, `READ_LATENCY` cycles after ``advance``.
     """
     width = w.width
     batch = 1 if streamed else recipe.batch

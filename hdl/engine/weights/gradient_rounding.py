@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.random_bits import WORD
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
@@ -33,15 +33,15 @@ class Rounding:
 
 
 @block
-def gradient_rounding(clk: Any, rst: Any, sums: Stream, g: Stream, *, rounding: Rounding) -> Any:
+def gradient_rounding(clk: Clock, rst: Bit, sums: Stream, g: Stream, *, rounding: Rounding) -> Instances:
     """Rounds the sums of a whole parameter, batch after batch, with the random bits of (element, batch, ``key``).
 
     One beat a cycle; latency 3 cycles.  Random bits are made ahead of the sums, so a batch starts without delay.
     Costs the hash and the rounding of ``lanes`` elements (see `hdl.random_bits`).
 
-    Args:
-        sums: ``lanes`` signed sums a beat, in the stream order of ``tile``.
-        g: ``lanes`` codes of ``target`` a beat.
+    Ports:
+        sums: in, stream of ``lanes`` signed sums of any width, in the stream order of ``tile``.
+        g: out, stream of ``lanes`` codes of ``target``, 3 cycles later; valid and payload from registers.
     """
     tile, lanes, shift, target, key = rounding.tile, rounding.lanes, rounding.shift, rounding.target, rounding.key
     beats = math.prod(rounding.shape) // lanes

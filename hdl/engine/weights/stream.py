@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
 from hdl.memory import address_width
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
@@ -19,8 +19,8 @@ AHEAD = READ_LATENCY + 5
 
 @block
 def weight_stream(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     w: Stream,
     y: Stream,
     *,
@@ -29,11 +29,16 @@ def weight_stream(
     repeats: int,
     recipe: Recipe,
     contents: Sequence[int] | None = None,
-) -> Any:
+) -> Instances:
     """For each frame, ``repeats`` times all ``words`` words of the version it uses (`Recipe.version`).
 
-    ``w`` carries new versions, any number of lanes; image "weights".  One word a cycle.  Costs the buffer of two
-    versions and a queue of `AHEAD` words."""
+    Image "weights".  One word a cycle.  Costs the buffer of two
+    versions and a queue of `AHEAD` words.
+
+    Ports:
+        w: in, stream of any number of elements of ``element_bits`` bits: new versions, once a batch.
+        y: out, stream of any number of elements, a word a beat; valid and payload from registers.
+    """
     loaded, read = Stream(y.width), Stream(y.width)
     adapt = width_adapter(clk, rst, w, loaded, element_bits=element_bits)
     last_word, last_repeat = words - 1, repeats - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -28,6 +27,7 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
@@ -75,20 +75,39 @@ class UpdateShape:
         return math.prod(self.shape) // self.lanes
 
 
+@dataclass(frozen=True)
+class OptimiserState:
+    """What the optimiser keeps of the elements of a beat, ``lanes`` codes each, before and after their gradient."""
+
+    # of `UpdateShape.master`, `MASTER_READ_AT` cycles after the gradient is accepted
+    old_master: Bits
+    # of `UpdateShape.momentum`, `MOMENTUM_DELAY` cycles after `old_master`
+    old_momentum: Bits
+    # of `UpdateShape.master`, `MASTER_AT` cycles after the gradient is accepted
+    new_master: Bits
+    # of `UpdateShape.momentum`, `MOMENTUM_AT` cycles after it
+    new_momentum: Bits
+
+
 @block
 def update(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     g: Stream,
     w: Stream,
     *,
     shape: UpdateShape,
     images: Mapping[str, Sequence[int]] | None = None,
-) -> Any:
+) -> Instances:
     """One beat a cycle from gradients to weights, `VIEW_AT` cycles and a queue later.
 
     The pipeline runs freely: a gradient is accepted only when there is room for its weight.  Costs two memories, and a
-    lane: four products by constants, three wide adders, two stochastic roundings and a hash pipeline."""
+    lane: four products by constants, three wide adders, two stochastic roundings and a hash pipeline.
+
+    Ports:
+        g: in, stream of ``lanes`` codes of ``shape.gradient``; ready from registers.
+        w: out, stream of ``lanes`` codes of ``shape.weight``; valid and payload from registers.
+    """
     contents = images or {}
     lanes = shape.lanes
     fire, may = Signal(bool(0)), Signal(bool(0))
@@ -120,18 +139,26 @@ def update(
         contents=contents.get("momentum"),
         public="momentum",
     )
-    step = update_step(clk, rst, fire, g, old_master, old_momentum, new_master, new_momentum, w, shape=shape)
+    state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
+    step = update_step(clk, rst, fire, g, state, w, shape=shape)
     places = result_places(clk, rst, fire, w, may, places=RESULTS)
     return accept, master_words, momentum_words, step, places
 
 
 @block
 def update_outside(
-    clk: Any, rst: Any, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
-) -> Any:
+    clk: Clock, rst: Bit, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
+) -> Instances:
     """As `update`, with state that comes with each gradient and leaves with each weight.
 
-    An element of state is its master (low bits) and its momentum."""
+    An element of state is its master (low bits) and its momentum.
+
+    Ports:
+        g: in, stream of ``lanes`` codes of ``shape.gradient``.
+        state_in: in, stream of ``lanes`` elements of state, taken together with ``g``.
+        w: out, stream of ``lanes`` codes of ``shape.weight``; valid and payload from registers.
+        state_out: out, stream as wide as ``state_in``; valid and payload from registers.
+    """
     lanes = shape.lanes
     fire, room_w, room_state = (Signal(bool(0)) for _ in range(3))
     masters, old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(3))
@@ -149,7 +176,8 @@ def update_outside(
     parts = part_state(state_in.payload, masters, momenta, shape=shape)
     read_master = delay_vector(clk, masters, old_master, cycles=MASTER_READ_AT)
     read_momentum = delay_vector(clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
-    step = update_step(clk, rst, fire, g, old_master, old_momentum, new_master, new_momentum, w, shape=shape)
+    state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
+    step = update_step(clk, rst, fire, g, state, w, shape=shape)
     wait = delay_vector(clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
     whole = join_state(new_master, late_momentum, made.payload, shape=shape)
     mark = delay_line(clk, fire, made.valid, cycles=MASTER_AT)
@@ -160,8 +188,14 @@ def update_outside(
 
 
 @block
-def part_state(state: Any, masters: Any, momenta: Any, *, shape: UpdateShape) -> Any:
-    """Masters and momenta of all lanes of a beat of state."""
+def part_state(state: Bits, masters: Bits, momenta: Bits, *, shape: UpdateShape) -> Instances:
+    """Masters and momenta of all lanes of a beat of state.
+
+    Ports:
+        state: in, ``lanes`` elements of state.
+        masters: out, ``lanes`` codes of ``shape.master``, in the same cycle.
+        momenta: out, ``lanes`` codes of ``shape.momentum``, in the same cycle.
+    """
     lanes, low, high = shape.lanes, shape.master.width, shape.momentum.width
     both = low + high
 
@@ -175,8 +209,14 @@ def part_state(state: Any, masters: Any, momenta: Any, *, shape: UpdateShape) ->
 
 
 @block
-def join_state(masters: Any, momenta: Any, state: Any, *, shape: UpdateShape) -> Any:
-    """The inverse of `part_state`."""
+def join_state(masters: Bits, momenta: Bits, state: Bits, *, shape: UpdateShape) -> Instances:
+    """The inverse of `part_state`.
+
+    Ports:
+        masters: in, ``lanes`` codes of ``shape.master``.
+        momenta: in, ``lanes`` codes of ``shape.momentum``.
+        state: out, ``lanes`` elements of state, in the same cycle.
+    """
     lanes, low, high = shape.lanes, shape.master.width, shape.momentum.width
     both = low + high
 
@@ -191,35 +231,44 @@ def join_state(masters: Any, momenta: Any, state: Any, *, shape: UpdateShape) ->
 
 @block
 def update_step(
-    clk: Any,
-    rst: Any,
-    fire: Any,
+    clk: Clock,
+    rst: Bit,
+    fire: Bit,
     g: Stream,
-    old_master: Any,
-    old_momentum: Any,
-    new_master: Any,
-    new_momentum: Any,
+    state: OptimiserState,
     w: Stream,
     *,
     shape: UpdateShape,
-) -> Any:
+) -> Instances:
     """The arithmetic of a beat whose gradient is taken with ``fire``, and the queue of its weights.
 
-    ``old_master`` comes `MASTER_READ_AT` cycles after fire, ``old_momentum`` `MOMENTUM_DELAY` later; ``new_momentum``
-    leaves `MOMENTUM_AT` cycles after fire, ``new_master`` `MASTER_AT`."""
+    Ports:
+        fire: in, 1 bit: a gradient is taken at this edge.
+        g: in, stream of ``lanes`` codes of ``shape.gradient``; its payload only, with ``fire``.
+        state: in and out; drives what is new.
+        w: out, stream of ``lanes`` codes of ``shape.weight``, from a queue that takes
+            them `VIEW_AT` cycles later.
+    """
     high, low = (Signal(intbv(0)[16 * shape.lanes :]) for _ in range(2))
     made = Stream(w.width)
     draw = random_halves(clk, rst, fire, high, low, shape=shape)
-    momentum_path = next_momentum(clk, g, old_master, old_momentum, high, new_momentum, shape)
-    master_path = next_master(clk, old_master, new_momentum, low, new_master, made.payload, shape)
+    momentum_path = next_momentum(clk, g, state, high, shape=shape)
+    master_path = next_master(clk, state, low, made.payload, shape=shape)
     mark = delay_line(clk, fire, made.valid, cycles=VIEW_AT)
     hold = queue(clk, rst, made, w, depth=RESULTS)
     return draw, momentum_path, master_path, mark, hold
 
 
 @block
-def gradient_gate(clk: Any, rst: Any, g: Stream, may: Any, fire: Any, place: Any, *, beats: int) -> Any:
-    """Accepts a beat of ``g`` while ``may``; after the last beat of a tensor rests until all its state is written."""
+def gradient_gate(clk: Clock, rst: Bit, g: Stream, may: Bit, fire: Bit, place: Bits, *, beats: int) -> Instances:
+    """Accepts a beat of ``g`` while ``may``; after the last beat of a tensor rests until all its state is written.
+
+    Ports:
+        g: in, stream of any width; its ready from registers.
+        may: in, 1 bit, from registers.
+        fire: out, 1 bit, combinational in ``may`` and ``g.valid``: a beat is taken at this edge.
+        place: out, `address_width` ``(beats)`` bits, from a register: which beat of the tensor.
+    """
     last = beats - 1
     rest = max(0, PIPELINE - beats)
     resting = Signal(intbv(0, min=0, max=rest + 2))
@@ -247,8 +296,14 @@ def gradient_gate(clk: Any, rst: Any, g: Stream, may: Any, fire: Any, place: Any
 
 
 @block
-def random_halves(clk: Any, rst: Any, fire: Any, high: Any, low: Any, *, shape: UpdateShape) -> Any:
-    """The random bits of each element: ``high`` with the momentum's sum, ``low`` with the master's."""
+def random_halves(clk: Clock, rst: Bit, fire: Bit, high: Bits, low: Bits, *, shape: UpdateShape) -> Instances:
+    """The random bits of each element: ``high`` with the momentum's sum, ``low`` with the master's.
+
+    Ports:
+        fire: in, 1 bit: a gradient is taken at this edge.
+        high: out, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
+        low: out, ``16 * lanes`` bits, `MASTER_SUM_AT` cycles later.
+    """
     lanes, last = shape.lanes, shape.beats - 1
     index, words, late = (Signal(intbv(0)[32 * lanes :]) for _ in range(3))
     low_now = Signal(intbv(0)[16 * lanes :])
@@ -287,19 +342,26 @@ def random_halves(clk: Any, rst: Any, fire: Any, high: Any, low: Any, *, shape: 
 
 @block
 def state_memory(
-    clk: Any,
-    fire: Any,
-    place: Any,
-    old: Any,
-    new: Any,
+    clk: Clock,
+    fire: Bit,
+    place: Bits,
+    old: Bits,
+    new: Bits,
     *,
     depth: int,
     read_delay: int,
     write_delay: int,
     contents: Sequence[int] | None,
     public: str,
-) -> Any:
-    """A word of state a beat: read ``read_delay`` cycles after ``fire`` (and 2 more to ``old``), written after more."""
+) -> Instances:
+    """A word of state a beat: read ``read_delay`` cycles after ``fire`` (and 2 more to ``old``), written after more.
+
+    Ports:
+        fire: in, 1 bit.
+        place: in, `address_width` ``(depth)`` bits, with ``fire``.
+        old: out, a word of any width, ``read_delay`` + 2 cycles later.
+        new: in, as wide as ``old``, ``write_delay`` cycles after ``fire``.
+    """
     read, write = Signal(bool(0)), Signal(bool(0))
     read_at, write_at = (Signal(intbv(0)[len(place) :]) for _ in range(2))
     store = simple_dual_port(
@@ -324,10 +386,14 @@ def state_memory(
 
 
 @block
-def next_momentum(
-    clk: Any, g: Stream, old_master: Any, old: Any, random: Any, momentum: Any, shape: UpdateShape
-) -> Any:
-    """``momentum = round(factor * momentum + g + decay * w)``."""
+def next_momentum(clk: Clock, g: Stream, state: OptimiserState, random: Bits, *, shape: UpdateShape) -> Instances:
+    """``momentum = round(factor * momentum + g + decay * w)``.
+
+    Ports:
+        g: in, stream of ``lanes`` codes of ``shape.gradient``; its payload only, as it is taken.
+        state: in and out; takes what is old, drives ``new_momentum``.
+        random: in, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
+    """
     lanes, bits = shape.lanes, shape.momentum_sum_bits
     enable = Signal(bool(1))
     gradient = Signal(intbv(0)[g.width :])
@@ -336,28 +402,33 @@ def next_momentum(
     total = Signal(intbv(0)[bits * lanes :])
     wait = delay_vector(clk, g.payload, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
-    split_old = split_lanes(clk, old, olds, width=shape.momentum.width)
+    split_old = split_lanes(clk, state.old_momentum, olds, width=shape.momentum.width)
     scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
     align = scale_lanes(clk, gradients, fresh, scalar=shape.gradient_factor, cycles=WIDE_SCALE_LATENCY)
     add = add_lanes(clk, kept, fresh, sums)
     if shape.decay_factor.mantissa:
         decays = signed_lanes(lanes, bits)
-        decay = weight_decay(clk, old_master, decays, shape)
+        decay = weight_decay(clk, state.old_master, decays, shape=shape)
         finish = add_lanes(clk, sums, decays, totals)
     else:
         decay = []
         finish = register_lanes(clk, sums, totals)
     join = join_lanes(totals, total)
     rounding = round_stochastically(
-        clk, enable, total, random, momentum, lanes=lanes, shift=shape.guard, target=shape.momentum
+        clk, enable, total, random, state.new_momentum, lanes=lanes, shift=shape.guard, target=shape.momentum
     )
     keep = always_on(clk, enable)
     return wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
 
 
 @block
-def weight_decay(clk: Any, master: Any, decays: Any, shape: UpdateShape) -> Any:
-    """``decays = factor * w`` with w as engines see it."""
+def weight_decay(clk: Clock, master: Bits, decays: Sequence[Bits], *, shape: UpdateShape) -> Instances:
+    """``decays = factor * w`` with w as engines see it.
+
+    Ports:
+        master: in, ``lanes`` codes of ``shape.master``.
+        decays: out, signed signals of ``shape.momentum_sum_bits`` bits, 5 cycles later.
+    """
     lanes = shape.lanes
     masters, weights = signed_lanes(lanes, shape.master.width), signed_lanes(lanes, shape.weight.width)
     view = Signal(intbv(0)[shape.weight.width * lanes :])
@@ -370,28 +441,32 @@ def weight_decay(clk: Any, master: Any, decays: Any, shape: UpdateShape) -> Any:
 
 
 @block
-def next_master(
-    clk: Any, old_master: Any, momentum: Any, random: Any, master: Any, view: Any, shape: UpdateShape
-) -> Any:
-    """``master = round(master - rate * momentum)``, and the weights that engines see of it."""
+def next_master(clk: Clock, state: OptimiserState, random: Bits, view: Bits, *, shape: UpdateShape) -> Instances:
+    """``master = round(master - rate * momentum)``, and the weights that engines see of it.
+
+    Ports:
+        state: in and out; takes ``old_master`` and ``new_momentum``, drives ``new_master``.
+        random: in, ``16 * lanes`` bits, `MASTER_SUM_AT` cycles after the gradient is accepted.
+        view: out, ``lanes`` codes of ``shape.weight``, `VIEW_AT` cycles after it.
+    """
     lanes, bits = shape.lanes, shape.master_sum_bits
     enable = Signal(bool(1))
-    late = Signal(intbv(0)[len(old_master) :])
+    late = Signal(intbv(0)[len(state.old_master) :])
     momenta, olds = signed_lanes(lanes, shape.momentum.width), signed_lanes(lanes, shape.master.width)
     steps, aligned, totals = (signed_lanes(lanes, bits) for _ in range(3))
     total = Signal(intbv(0)[bits * lanes :])
-    wait = delay_vector(clk, old_master, late, cycles=MOMENTUM_AT - MASTER_READ_AT)
-    split = split_lanes(clk, momentum, momenta, width=shape.momentum.width)
+    wait = delay_vector(clk, state.old_master, late, cycles=MOMENTUM_AT - MASTER_READ_AT)
+    split = split_lanes(clk, state.new_momentum, momenta, width=shape.momentum.width)
     split_old = split_lanes(clk, late, olds, width=shape.master.width)
     scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY)
     align = scale_lanes(clk, olds, aligned, scalar=Scalar(1, -shape.guard), cycles=WIDE_SCALE_LATENCY)
     subtract = subtract_lanes(clk, aligned, steps, totals)
     join = join_lanes(totals, total)
     rounding = round_stochastically(
-        clk, enable, total, random, master, lanes=lanes, shift=shape.guard, target=shape.master
+        clk, enable, total, random, state.new_master, lanes=lanes, shift=shape.guard, target=shape.master
     )
     news = signed_lanes(lanes, shape.master.width)
-    split_new = split_lanes(clk, master, news, width=shape.master.width)
+    split_new = split_lanes(clk, state.new_master, news, width=shape.master.width)
     shift = shape.master.fraction_bits - shape.weight.fraction_bits
     see = requantise_lanes(clk, news, view, shift=shift, target=shape.weight)
     keep = always_on(clk, enable)
