@@ -17,10 +17,10 @@ from hdl.errors import ContractViolation, DeadlockError
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
-from hdl.streams.checker import StreamChecker, monitor
+from hdl.streams.checker import Handshake, StreamChecker, monitor
 
 WIDTH = 16
-BEATS = 60
+BEATS = 120
 # the beat that is hit
 VICTIM = 23
 
@@ -36,12 +36,15 @@ class Fault(Enum):
     LOCK = 5
     VALID_FALLS = 6
     PAYLOAD_CHANGES = 7
-    WAITS_FOR_READY = 8
+    VALID_FOLLOWS_READY = 8
+    READY_FOLLOWS_VALID = 9
+    PAYLOAD_FOLLOWS_READY = 10
+    WAITS_FOR_READY = 11
 
 
 @block
 def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
-    """A wire, but for its fault: the last three hit the victim and all beats after it."""
+    """A wire, but for its fault: the last six hit the victim and all beats after it."""
     count = Signal(intbv(0)[16:])
     hit, later = Signal(bool(0)), Signal(bool(0))
     # duplicate: the first copy has gone; reorder: the victim is sent now; valid falls: it is down now
@@ -77,6 +80,11 @@ def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
             valid.next = False
         if fault == 8 and later:
             valid.next = x.valid and y.ready
+        if fault == 9 and later:
+            ready.next = x.valid and y.ready
+        if fault == 11 and later and not down:
+            ready.next = False
+            valid.next = False
 
     @always_comb
     def payload() -> None:
@@ -86,6 +94,8 @@ def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
         if fault == 4 and second:
             y.payload.next = kept
         if fault == 7 and down and later:
+            y.payload.next = x.payload ^ 1
+        if fault == 10 and later and y.ready:
             y.payload.next = x.payload ^ 1
 
     @always_comb
@@ -101,6 +111,8 @@ def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
             down.next = False
         else:
             down.next = later and valid and not y.ready
+            if fault == 11:
+                down.next = later and (y.ready or valid)
             if x.valid and ready:
                 count.next = count + 1
             if fault == 2:
@@ -138,13 +150,16 @@ def verdict(fault: Fault, backend: Backend, seed: int) -> str:
 
 EXPECTED = {
     Fault.NONE: r"",
-    Fault.DROP: r"DeadlockError .*input x: 60 of 60 beats taken; output y: 59 of 60 beats",
-    Fault.DUPLICATE: r"ContractViolation .*beat 61 came, only 60 expected",
+    Fault.DROP: r"DeadlockError .*input x: 120 of 120 beats taken; output y: 119 of 120 beats",
+    Fault.DUPLICATE: r"ContractViolation .*beat 121 came, only 120 expected",
     Fault.CORRUPT: r"the scoreboard differs",
     Fault.REORDER: r"the scoreboard differs",
-    Fault.LOCK: r"DeadlockError .*not done after 2000 cycles: input x: 23 of 60 beats taken; output y: 23 of 60 beats",
+    Fault.LOCK: r"DeadlockError .*not done after 2000 cycles: input x: 23 of 120 beats taken; output y: 23 of 120",
     Fault.VALID_FALLS: r"ContractViolation .*stream y, cycle \d+: valid fell before the beat was taken",
     Fault.PAYLOAD_CHANGES: r"ContractViolation .*stream y, cycle \d+: payload changed .*while valid waited",
+    Fault.VALID_FOLLOWS_READY: r"ContractViolation .*stream y, cycle \d+: valid and ready follow one another",
+    Fault.READY_FOLLOWS_VALID: r"ContractViolation .*stream x, cycle \d+: valid and ready follow one another",
+    Fault.PAYLOAD_FOLLOWS_READY: r"ContractViolation .*stream y, cycle \d+: payload (follows ready|changed)",
     Fault.WAITS_FOR_READY: r"DeadlockError .*not done after 2000 cycles",
 }
 
@@ -162,6 +177,25 @@ def test_a_seeded_fault_is_caught_in_verilator(fault: Fault) -> None:
     found = verdict(fault, Backend.VERILATOR, 1)
     assert re.fullmatch(f"(?:{EXPECTED[fault]}).*", found), found
     assert bool(found) == (fault is not Fault.NONE), found
+
+
+@pytest.mark.parametrize("fault", [Fault.VALID_FOLLOWS_READY, Fault.READY_FOLLOWS_VALID, Fault.PAYLOAD_FOLLOWS_READY])
+def test_what_follows_within_a_cycle_is_caught_in_icarus(fault: Fault) -> None:
+    found = verdict(fault, Backend.ICARUS, 1)
+    assert re.fullmatch(f"(?:{EXPECTED[fault]}).*", found), found
+
+
+def test_a_probe_names_what_followed() -> None:
+    checker = StreamChecker("s")
+    # what is not offered may follow anything; a signal may be turned round either way
+    checker.probe(1, Handshake(False, True, 5), Handshake(False, False, 6))
+    checker.probe(1, Handshake(True, True, 5), Handshake(False, True, 5))
+    with pytest.raises(
+        ContractViolation, match="stream s, cycle 7: valid and ready follow one another in the same cycle"
+    ):
+        checker.probe(7, Handshake(True, True, 5), Handshake(False, False, 5))
+    with pytest.raises(ContractViolation, match="stream s, cycle 8: payload follows ready in the same cycle"):
+        checker.probe(8, Handshake(True, True, 5), Handshake(True, False, 6))
 
 
 def test_the_checker_accepts_a_lawful_stream_and_counts_transfers() -> None:

@@ -23,14 +23,18 @@ IN, OUT = Direction.IN, Direction.OUT
 @block
 def adder(clk: Any, rst: Any, a: Any, b: Any, y: Any, bias: Any, width: int, rate: int) -> Any:
     """``y = a + b + bias`` modulo ``2**width``, one result every ``rate`` cycles at most."""
-    full, go = Signal(bool(0)), Signal(bool(0))
+    full, free, go = (Signal(bool(0)) for _ in range(3))
     total = Signal(intbv(0)[width + 2 :])
     result = Signal(intbv(0)[width + 2 :])
     left = Signal(intbv(0, min=0, max=rate + 1))
 
     @always_comb
     def control() -> None:
-        go.next = a.valid and b.valid and left == 0 and (y.ready or not full)
+        free.next = left == 0 and (y.ready or not full)
+
+    @always_comb
+    def together() -> None:
+        go.next = a.valid and b.valid and free
 
     @always_comb
     def compute() -> None:
@@ -38,8 +42,8 @@ def adder(clk: Any, rst: Any, a: Any, b: Any, y: Any, bias: Any, width: int, rat
 
     @always_comb
     def ports() -> None:
-        a.ready.next = go
-        b.ready.next = go
+        a.ready.next = b.valid and free
+        b.ready.next = a.valid and free
         y.valid.next = full
         y.payload.next = result[width:]
 
@@ -58,7 +62,7 @@ def adder(clk: Any, rst: Any, a: Any, b: Any, y: Any, bias: Any, width: int, rat
             elif y.ready:
                 full.next = False
 
-    return control, compute, ports, step
+    return control, together, compute, ports, step
 
 
 def adder_design(width: int, rate: int = 1, bias: int = 1, **changes: Any) -> Design:

@@ -269,7 +269,7 @@ def diamond(clk: Any, rst: Any, x: Stream, y: Stream, depths: tuple[int, ...]) -
     return top, queues, bottom
 
 
-@pytest.mark.parametrize("depths", [(0, 0), (0, 3), (1, 8), (5, 2, 0)])
+@pytest.mark.parametrize("depths", [(1, 1), (0, 3), (1, 8), (5, 2, 0)])
 def test_a_fork_joined_again_neither_locks_nor_mixes_beats(depths: tuple[int, ...]) -> None:
     design = one_to_one("diamond", lambda c, r, x, y: diamond(c, r, x, y, depths), WIDTH, WIDTH * len(depths))
     beats = beats_of(50, WIDTH, 1)

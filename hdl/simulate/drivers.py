@@ -16,6 +16,8 @@ from hdl.streams.checker import StreamChecker
 RESET_CYCLES = 4
 # share of beats for which a stalling sink waits for ``valid`` before it gives ``ready``
 PATIENT_SHARE = 0.25
+# every so many cycles one stream is probed between two clock edges
+PROBE_CYCLES = 4
 
 
 class Source:
@@ -27,7 +29,7 @@ class Source:
                 raise ValueError(f"beat {index} of stream {name} is {beat:#x}, which is not {width} bits")
         self.name, self.width, self.beats = name, width, beats
         self._rng, self._stall = rng, stall
-        self._checker = StreamChecker(name)
+        self.checker = StreamChecker(name)
         self.taken = 0
         self.fires: list[int] = []
         self.valid = False
@@ -35,7 +37,7 @@ class Source:
 
     def step(self, cycle: int, ready: bool) -> None:
         """One clock edge: afterwards `valid` and `payload` are what to drive."""
-        if self._checker.observe(cycle, self.valid, ready, self.payload):
+        if self.checker.observe(cycle, self.valid, ready, self.payload):
             self.fires.append(cycle)
             self.taken += 1
             self.valid = False
@@ -59,7 +61,7 @@ class Sink:
     def __init__(self, name: str, expected: int | None, rng: random.Random, stall: float) -> None:
         self.name, self.expected = name, expected
         self._rng, self._stall = rng, stall
-        self._checker = StreamChecker(name)
+        self.checker = StreamChecker(name)
         self._patient = False
         self.beats: list[int] = []
         self.fires: list[int] = []
@@ -67,7 +69,7 @@ class Sink:
 
     def step(self, cycle: int, valid: bool, payload: int) -> None:
         """One clock edge: afterwards `ready` is what to drive.  Raises `ContractViolation`."""
-        if self._checker.observe(cycle, valid, self.ready, payload):
+        if self.checker.observe(cycle, valid, self.ready, payload):
             self.beats.append(payload)
             self.fires.append(cycle)
             self._patient = self._stall > 0 and self._rng.random() < PATIENT_SHARE

@@ -20,6 +20,8 @@
 #include <vector>
 
 static const int kResetCycles = 4;
+// every so many cycles one stream is probed between two clock edges
+static const uint64_t kProbeCycles = 4;
 using Words = std::vector<uint32_t>;
 
 struct Rng {
@@ -77,6 +79,32 @@ struct Stream {
         if (!valid && port.width % 32) now[port.words - 1] &= (1u << (port.width % 32)) - 1;
         port.set_payload(dut, now.data());
         port.set_valid(dut, valid);
+    }
+    // what is driven here is turned round for a moment: what the circuit drives of the same stream may not follow; a
+    // payload that is not offered may be anything, so none is offered for a probe
+    void probe(Dut& dut, uint64_t cycle) {
+        if (port.input) {
+            if (!valid) return;
+            const bool before = port.get_ready(dut);
+            port.set_valid(dut, false);
+            set_clock(dut, false);
+            if (port.get_ready(dut) != before) follow(cycle);
+            port.set_valid(dut, true);
+        } else {
+            const bool before = port.get_valid(dut);
+            Words offered(port.words);
+            port.get_payload(dut, offered.data());
+            port.set_ready(dut, !ready);
+            set_clock(dut, false);
+            port.get_payload(dut, now.data());
+            if (port.get_valid(dut) != before) follow(cycle);
+            if (before && now != offered) finish("violation " + where(cycle) + "payload follows ready in the same cycle");
+            port.set_ready(dut, ready);
+        }
+        set_clock(dut, false);
+    }
+    [[noreturn]] void follow(uint64_t cycle) const {
+        finish("violation " + where(cycle) + "valid and ready follow one another in the same cycle");
     }
     void step_source(Dut& dut, uint64_t cycle) {
         ready = port.get_ready(dut);
@@ -178,6 +206,10 @@ int main(int argc, char** argv) {
     uint64_t done_at = 0;
     for (uint64_t cycle = 0;;) {
         edge([&] {
+            if (cycle % kProbeCycles == kProbeCycles - 1) {
+                const size_t turn = cycle / kProbeCycles % (sources.size() + sinks.size());
+                (turn < sources.size() ? sources[turn] : sinks[turn - sources.size()]).probe(dut, cycle);
+            }
             for (auto& s : sources) s.step_source(dut, cycle);
             for (auto& s : sinks) s.step_sink(dut, cycle);
         });

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import cycle
 
 import myhdl
-from myhdl import StopSimulation, always, block, delay
+from myhdl import StopSimulation, always, block, delay, instance
 from myhdl._extractHierarchy import _memInfoMap
 
 from hdl.signals import Bit, Bits, Instances
 from hdl.simulate.design import Design, Run
-from hdl.simulate.drivers import RESET_CYCLES, Bench
+from hdl.simulate.drivers import PROBE_CYCLES, RESET_CYCLES, Bench, Sink, Source
+from hdl.streams.checker import Handshake
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def simulate(
 
 @block
 def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
-    """Clock, reset, and the bench at each rising edge.  Not convertible.
+    """Clock, reset, and the bench at each rising edge; between edges, now and then, a probe.  Not convertible.
 
     Ports:
         signals: in and out, by name: ``clk``, ``rst``, and of each stream of ``bench`` ``<name>_valid``,
@@ -70,7 +72,7 @@ def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
     sinks = [(s, *_stream(signals, s.name)) for s in bench.sinks]
     edges = [0]
 
-    @always(delay(1))
+    @always(delay(2))
     def clock() -> None:
         clk.next = not clk
 
@@ -96,7 +98,23 @@ def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
         if bench.finished():
             raise StopSimulation
 
-    return clock, step
+    @instance
+    def probe() -> Iterator[object]:
+        ports: list[tuple[Source | Sink, Bit, Bit, Bits]] = [*sources, *sinks]
+        for port, valid, ready, payload in cycle(ports):
+            for _ in range(PROBE_CYCLES):
+                yield clk.negedge
+            driven = valid if isinstance(port, Source) else ready
+            # a payload that is not offered may be anything, so none is offered for a probe
+            if edges[0] > RESET_CYCLES and (driven is ready or valid):
+                before = Handshake(bool(valid), bool(ready), int(payload))
+                driven.next = not driven
+                yield delay(1)
+                after = Handshake(bool(valid), bool(ready), int(payload))
+                driven.next = not driven
+                port.checker.probe(bench.cycle, before, after)
+
+    return clock, step, probe
 
 
 def _stream(signals: Mapping[str, Bits], name: str) -> tuple[Bit, Bit, Bits]:

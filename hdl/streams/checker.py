@@ -1,17 +1,30 @@
 """The watcher of the stream contract of `hdl.stream`.
 
 `StreamChecker` looks at one stream once a clock cycle and raises `ContractViolation` when ``valid`` falls
-before the beat was taken, or the payload changes while it waits.  The test drivers of `hdl.simulate` run one
-on every port.  `monitor` puts one on a stream inside a MyHDL test.
+before the beat was taken, or the payload changes while it waits.  Whoever drives a side of the stream can turn its
+signal round for a moment between two clock edges and `probe` what the other side makes of it: nothing, within a cycle.
+The test drivers of `hdl.simulate` do all that on every port; a source that waits a cycle or more for ``ready`` locks
+with their sinks, some of which wait for ``valid``.  `monitor` puts a checker on a stream inside a MyHDL test, where it
+drives nothing and can't probe; `hdl.analysis.same_cycle` finds the same in the text, for every state.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from myhdl import always, block
 
 from hdl.errors import ContractViolation
 from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
+
+
+class Handshake(NamedTuple):
+    """The signals of a stream at one moment."""
+
+    valid: bool
+    ready: bool
+    payload: int
 
 
 class StreamChecker:
@@ -37,6 +50,15 @@ class StreamChecker:
                 )
         self._waiting = payload if valid and not ready else None
         return bool(valid and ready)
+
+    def probe(self, cycle: int, before: Handshake, after: Handshake) -> None:
+        """Check that only the one that was turned round differs, ``valid`` or ``ready``; a payload counts while it is
+        valid.  Raises `ContractViolation`."""
+        where = f"stream {self.name}, cycle {cycle}"
+        if before.valid != after.valid and before.ready != after.ready:
+            raise ContractViolation(f"{where}: valid and ready follow one another in the same cycle")
+        if before.ready != after.ready and before.valid and before.payload != after.payload:
+            raise ContractViolation(f"{where}: payload follows ready in the same cycle")
 
 
 @block
