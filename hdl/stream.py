@@ -9,7 +9,8 @@ Contract, for every stream in this project:
 
 The payload is one flat unsigned vector; a beat of ``n`` lanes of ``w`` bits holds lane 0 in the low bits.
 A feature map flows in raster order (row, column), channels innermost, ``lanes`` channels a beat.
-`hdl.streams.checker` watches this contract in every layer test.
+`hdl.streams.checker` watches this contract in every layer test, `hdl.analysis.same_cycle` finds what breaks its last
+clause, or lets ``valid`` or ``payload`` follow their own ``ready`` within a cycle.
 """
 
 from __future__ import annotations

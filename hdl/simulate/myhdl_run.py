@@ -103,7 +103,9 @@ def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
         ports: list[tuple[Source | Sink, Bit, Bit, Bits]] = [*sources, *sinks]
         for port, valid, ready, payload in cycle(ports):
             for _ in range(PROBE_CYCLES):
-                yield clk.negedge
+                yield clk.posedge
+            # the middle between two rising edges
+            yield delay(2)
             driven = valid if isinstance(port, Source) else ready
             # a payload that is not offered may be anything, so none is offered for a probe
             if edges[0] > RESET_CYCLES and (driven is ready or valid):
