@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,32 @@ class CaseDesign(Design):
     def convert(self) -> VerilogModule:
         """The Verilog, from ``converted`` if given."""
         return self.converted() if self.converted else super().convert()
+
+
+def sound_examples(kind: type[Layer]) -> tuple[Layer, ...]:
+    """The examples of a class.  Raises AssertionError, which names it, where it can't make them, or where one is of no
+    use to a test because it can't tell its ports."""
+    try:
+        found = kind.examples()
+        for layer in found:
+            assert isinstance(layer, kind), f"{layer!r} is none of it"
+            ports = [*layer.sinks, *layer.sources]
+            assert ports, f"{layer} has no ports"
+    except Exception as error:
+        raise AssertionError(f"{kind.__name__}.examples: {type(error).__name__}: {error}") from error
+    # the host's ports have no circuit of their own
+    assert found or kind.pinned_to_host, f"{kind.__name__} has no examples"
+    return found
+
+
+def all_examples(kinds: Iterable[type[Layer]]) -> dict[str, Layer]:
+    """Every example by class name and number, for tests to be collected over.  Those of a class whose examples aren't
+    sound are left out: one test of tests/test_layer_conformance.py fails for it, and all others run."""
+    found: dict[str, Layer] = {}
+    for kind in kinds:
+        with contextlib.suppress(AssertionError):
+            found |= {f"{kind.__name__}-{number}": layer for number, layer in enumerate(sound_examples(kind))}
+    return found
 
 
 def frames_a_batch(layer: Layer) -> int:

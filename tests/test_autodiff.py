@@ -18,6 +18,7 @@ from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 from hdl.tensor import Kind, Tile
+from tests.layer_support import all_examples
 
 load_layers()
 STEP = 1e-6
@@ -86,10 +87,9 @@ def differentiable_examples() -> list[Any]:
         # the norm's backward pass is a control process, not a gradient (Chiley et al. 2019); its own tests check it
         if kind.backward is Layer.backward or kind.__name__ in ("OnlineNorm", "SoftmaxCrossEntropy"):
             continue
-        for index, layer in enumerate(kind.examples()):
-            if layer.sources[0].tensor.kind is not Kind.ACTIVATION:
-                continue
-            cases.append(pytest.param(unfolded(layer), id=f"{kind.__name__}-{index}"))
+        for name, layer in all_examples([kind]).items():
+            if layer.sources[0].tensor.kind is Kind.ACTIVATION:
+                cases.append(pytest.param(unfolded(layer), id=name))
     return cases
 
 

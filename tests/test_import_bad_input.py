@@ -445,6 +445,34 @@ def _dropout() -> ModelProto:
     return model([node("Dropout", "x r", "m"), *HEAD], {"w": W, "r": np.float32(1)})
 
 
+@case(
+    "a leaky relu that is steeper below",
+    r"node m_node \(LeakyRelu\): alpha is 1\.5; it must lie between 1\.5.*e-05 and 1",
+)
+def _steep() -> ModelProto:
+    return model([node("LeakyRelu", "x", "m", alpha=1.5), *HEAD], {"w": W})
+
+
+@case("a leaky relu that turns", r"node m_node \(LeakyRelu\): alpha is -0\.5; it must lie between 1\.5.*e-05 and 1")
+def _turning() -> ModelProto:
+    return model([node("LeakyRelu", "x", "m", alpha=-0.5), *HEAD], {"w": W})
+
+
+@case("a hard sigmoid that falls", r"node m_node \(HardSigmoid\): alpha is nan; it must lie between 1\.5.*e-05 and 1")
+def _falling() -> ModelProto:
+    return model([node("HardSigmoid", "x", "m", alpha=float("nan")), *HEAD], {"w": W})
+
+
+@case("a hard sigmoid far away", r"node m_node \(HardSigmoid\): beta is inf; it must lie between -65536 and 65536")
+def _far() -> ModelProto:
+    return model([node("HardSigmoid", "x", "m", beta=float("inf")), *HEAD], {"w": W})
+
+
+@case("a slope that is a list", r"node m_node \(HardSigmoid\): attribute alpha is of type FLOATS; .*")
+def _list() -> ModelProto:
+    return model([node("HardSigmoid", "x", "m", alpha=[0.5, 0.25]), *HEAD], {"w": W})
+
+
 @case("bias of another size", r"node c_node \(Conv\): bias of shape \[4\] meets 3 channels; export again")
 def _bias() -> ModelProto:
     nodes = [node("Conv", "x k b", "c"), node("Relu", "c", "r"), node("Conv", "r j", "s")]

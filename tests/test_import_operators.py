@@ -15,6 +15,8 @@ from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.concat import Concat
@@ -114,6 +116,29 @@ def test_clip_takes_its_bounds_from_constant_nodes(tmp_path: Path) -> None:
     ]
     layers = agrees(tmp_path, nodes, classes=3)
     assert [layer.ceiling for layer in layers if isinstance(layer, Relu)] == [0.5]
+
+
+@pytest.mark.parametrize("opset", [9, 16])
+@pytest.mark.parametrize("attributes", [{}, {"alpha": 0.2}, {"alpha": 1.0}, {"alpha": 2.0**-16}], ids=str)
+def test_leaky_relu_keeps_its_slope(attributes: dict[str, float], opset: int, tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("LeakyRelu", "x", "m", **attributes)], opset=opset, classes=3)
+    slopes = [layer.alpha for layer in layers if isinstance(layer, LeakyRelu)]
+    assert slopes == pytest.approx([attributes.get("alpha", 0.01)])
+
+
+def test_leaky_relu_without_a_slope_is_relu(tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("LeakyRelu", "x", "m", alpha=0.0)], classes=3)
+    assert [layer.ceiling for layer in layers if isinstance(layer, Relu)] == [None]
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize(
+    "attributes", [{}, {"alpha": 1 / 6}, {"alpha": 1.0, "beta": 0.25}, {"alpha": 0.75, "beta": -0.5}], ids=str
+)
+def test_hard_sigmoid_keeps_its_ramp(attributes: dict[str, float], opset: int, tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("HardSigmoid", "x", "m", **attributes)], opset=opset, classes=3)
+    ramps = [(layer.alpha, layer.beta) for layer in layers if isinstance(layer, HardSigmoid)]
+    assert ramps == [pytest.approx((attributes.get("alpha", 0.2), attributes.get("beta", 0.5)))]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.estimate import Circuit, elaborated_contents
 from hdl.errors import DeadlockError
-from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
 from hdl.simulate import Backend, Run, check_no_x, run_streams
 from hdl.tensor import Port
@@ -26,6 +25,7 @@ from tests.layer_support import (
     BATCHES,
     Case,
     CaseDesign,
+    all_examples,
     assert_equal_bits,
     design_of,
     elaborate,
@@ -35,6 +35,7 @@ from tests.layer_support import (
     make_case,
     reads_frames,
     simulate,
+    sound_examples,
     traffic,
 )
 from tests.passage_support import said_and_measured
@@ -48,13 +49,7 @@ CLOSE_CYCLES = 3
 QUICK = 2
 
 
-def all_layers() -> dict[str, Layer]:
-    """Every example of every layer, by class name and number."""
-    kinds = load_layers().values()
-    return {f"{kind.__name__}-{number}": example for kind in kinds for number, example in enumerate(kind.examples())}
-
-
-LAYERS = all_layers()
+LAYERS = all_examples(load_layers().values())
 NAMES = sorted(LAYERS)
 
 
@@ -102,6 +97,11 @@ def unstalled(name: str) -> Run:
 def design(name: str) -> CaseDesign:
     """The design of an example, made and converted once for all tests."""
     return design_of(case(name), name.replace("-", "_").lower(), lambda: converted(name))
+
+
+@pytest.mark.parametrize("kind", sorted(load_layers()))
+def test_a_layer_makes_its_examples(kind: str) -> None:
+    sound_examples(load_layers()[kind])
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -16,14 +16,12 @@ from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pool.global_average_pool import RECIPROCAL_BITS, GlobalAveragePool
 from hdl.layers.registry import load_layers
 from hdl.tensor import Kind, Port
-from tests.layer_support import frames_a_batch, reads_frames
+from tests.layer_support import all_examples, frames_a_batch, reads_frames
 
 BATCHES = 3
 # of the outputs of an example, at least so many must lie inside their format, or the comparison says little
 INSIDE = 0.2
-EXAMPLES = {
-    f"{name}-{number}": layer for name, kind in load_layers().items() for number, layer in enumerate(kind.examples())
-}
+EXAMPLES = all_examples(load_layers().values())
 
 
 def moderate(port: Port, codes: IntArray) -> IntArray:

@@ -21,7 +21,7 @@ from hdl.memory import unsimulated
 from hdl.stream import Stream
 from hdl.streams import Policy, bordering_adapter, fork, join, pipe, queue, width_adapter
 from hdl.unit import Unit
-from tests.layer_support import elaborate
+from tests.layer_support import all_examples, elaborate
 
 LINK = LinkFormat(word_bits=32, streams=3, devices=2)
 AXI = AxiFormat()
@@ -50,9 +50,9 @@ def one_to_one(make: Callable[..., Any], x_bits: int = 6, y_bits: int = 6, **opt
 
 @pytest.mark.parametrize("kind", sorted(load_layers()))
 def test_no_stream_of_a_layer_follows_its_own_handshake(kind: str) -> None:
-    for number, layer in enumerate(load_layers()[kind].examples()):
+    for name, layer in all_examples([load_layers()[kind]]).items():
         with forgotten_signals(), unsimulated():
-            assert broken_handshakes(elaborate(layer)[0], f"{kind}-{number}") == []
+            assert broken_handshakes(elaborate(layer)[0], name) == []
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)

@@ -20,7 +20,10 @@ from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias, BiasGradient
 from hdl.layers.pointwise.dropout import Dropout, DropoutError
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu, ReluError
+from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.layers.pool.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
 from hdl.layers.wiring.fork import Fork
 from hdl.layers.wiring.host import HostInput, HostLabel, HostOutput
@@ -30,7 +33,10 @@ from hdl.tensor import Kind, Tile
 from tests.layer_support import assert_equal_bits, design_of, make_case
 
 SIZES = {"height": 6, "width": 5, "channels": 12}
-MAPS = [Relu, ReluError, Add, Bias, BiasGradient, Dropout, DropoutError, GlobalAveragePool, GlobalAveragePoolError]
+MAPS = [
+    Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Add, Bias, BiasGradient, Dropout, DropoutError,
+    GlobalAveragePool, GlobalAveragePoolError,
+]  # fmt: skip
 
 
 def codes_of(values: list[int]) -> np.ndarray:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import always_comb, block, intbv
 
 from hdl.engine.arithmetic.rounding import scale_cycles, scale_stream
 from hdl.fixed import Fixed, IntArray
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe
 
@@ -31,18 +31,18 @@ class Affine:
     x_fixed: Fixed
     # from `LEAST_SLOPE` to 1
     slope: float
-    # to `LARGEST_OFFSET` either way
-    offset: float = 0.0
+    # to `LARGEST_OFFSET` either way; with one, sums have at least `SLOPE_BITS` fraction bits
+    offset: float | None = None
 
     @property
     def problem(self) -> str | None:
         """What is wrong with it."""
         if not LEAST_SLOPE <= self.slope <= 1:
             return f"slope must lie between {LEAST_SLOPE} and 1, not at {self.slope}"
-        if not abs(self.offset) <= LARGEST_OFFSET:
+        if self.offset is not None and not abs(self.offset) <= LARGEST_OFFSET:
             return f"offset must lie between {-LARGEST_OFFSET} and {LARGEST_OFFSET}, not at {self.offset}"
         if self.exact.width > MOST_BITS:
-            return f"{self.slope} times {self.x_fixed} plus {self.offset} takes {self.exact.width} of {MOST_BITS} bits"
+            return f"sums of {self.x_fixed} take {self.exact.width} bits, not {MOST_BITS}; give x fewer fraction bits"
         return None
 
     @property
@@ -65,21 +65,19 @@ class Affine:
 
     @property
     def exact(self) -> Fixed:
-        """A format that holds every sum exactly, and every code too."""
+        """A format that holds every sum exactly, and every code; with an offset, 1 too."""
         fraction_bits = self.x_fixed.fraction_bits + self.shift
-        if self.offset == 0:
+        if self.offset is None:
             return Fixed(self.x_fixed.width + self.shift, fraction_bits)
         fraction_bits = max(fraction_bits, SLOPE_BITS)
         bits = self.x_fixed.width + fraction_bits - self.x_fixed.fraction_bits
-        return Fixed(1 + max(bits, self._offset_code(fraction_bits).bit_length() + 1), fraction_bits)
-
-    def _offset_code(self, fraction_bits: int) -> int:
-        return round(math.ldexp(self.offset, fraction_bits))
+        offset = round(math.ldexp(self.offset, fraction_bits))
+        return Fixed(1 + max(bits, offset.bit_length() + 1, fraction_bits + 1), fraction_bits)
 
     @property
     def offset_code(self) -> int:
         """The offset in the format `exact`."""
-        return self._offset_code(self.exact.fraction_bits)
+        return round(math.ldexp(self.offset or 0.0, self.exact.fraction_bits))
 
     @property
     def grow(self) -> int:
@@ -89,7 +87,7 @@ class Affine:
     @property
     def cycles(self) -> int:
         """Cycles of `with_sums`."""
-        return 1 + scale_cycles(self.x_fixed.width, self.factor) + bool(self.offset)
+        return 1 + scale_cycles(self.x_fixed.width, self.factor) + (self.offset is not None)
 
     def sums(self, x: IntArray) -> IntArray:
         """Codes of `exact`."""
@@ -98,18 +96,23 @@ class Affine:
     def off(self, largest: float) -> float:
         """How far sums up to ``largest`` either way may be from those of real numbers."""
         slope = abs(math.ldexp(self.factor, -self.shift) - self.slope) / self.slope
-        product = min(self.slope * (self.x_fixed.high + 1) * self.x_fixed.step, largest + abs(self.offset))
-        return slope * product + (self.exact.step / 2 if self.offset else 0)
+        product = min(self.slope * (self.x_fixed.high + 1) * self.x_fixed.step, largest + abs(self.offset or 0.0))
+        return slope * product + (0.0 if self.offset is None else self.exact.step / 2)
 
 
 @block
-def with_sums(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, affine: Affine) -> Any:
-    """Beats of ``lanes`` codes and whatever follows them; y has their sums, of `Affine.exact`, in front of x's beat.
+def with_sums(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, affine: Affine) -> Instances:
+    """The sums of a beat's codes, in front of the beat.
 
-    Costs a product with a constant and an adder a lane, and registers for all; `Affine.cycles`, one beat a cycle."""
+    Costs a product with a constant a lane, with an offset an adder, and registers for all.  One beat a cycle.
+
+    Ports:
+        x: in, stream of ``lanes`` codes of `Affine.x_fixed`, lane 0 in the low bits, and of whatever follows them.
+        y: out, stream of ``lanes`` codes of `Affine.exact`, then of x's payload; `Affine.cycles` later.
+    """
     width, stages = affine.x_fixed.width, affine.cycles - 1
     held, codes, sums = Stream(x.width), Stream(lanes * width), Stream(lanes * affine.exact.width)
-    products = Stream(lanes * (width + affine.factor.bit_length())) if affine.offset else sums
+    products = Stream(lanes * (width + affine.factor.bit_length())) if affine.offset is not None else sums
     parts = [Stream(x.width) for _ in range(2)]
     waiting = [parts[1], *(Stream(x.width) for _ in range(stages))]
     register = m2s_pipe(clk, rst, x, held)
@@ -117,7 +120,7 @@ def with_sums(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, affine: A
     take = take_bits(parts[0], codes, lanes * width, 0)
     scale = scale_stream(clk, rst, codes, products, lanes=lanes, factor=affine.factor)
     add = ()
-    if affine.offset:
+    if affine.offset is not None:
         add = offset_stream(clk, rst, products, sums, lanes=lanes, grow=affine.grow, offset=affine.offset_code)
     wait = [m2s_pipe(clk, rst, waiting[stage], waiting[stage + 1]) for stage in range(stages)]
     joined = join(clk, rst, [sums, waiting[stages]], y)
@@ -125,8 +128,13 @@ def with_sums(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, affine: A
 
 
 @block
-def offset_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, grow: int, offset: int) -> Any:
-    """Signed codes of x times ``2**grow`` plus a constant, in words that hold them; an adder and a register a lane."""
+def offset_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, grow: int, offset: int) -> Instances:
+    """Codes times ``2**grow``, plus a constant.  Costs an adder and a register a lane.  One beat a cycle.
+
+    Ports:
+        x: in, stream of ``lanes`` signed codes; its ready is combinational in that of ``y``.
+        y: out, stream of ``lanes`` signed codes, wide enough for every sum; 1 cycle later, from registers.
+    """
     width, y_width = x.width // lanes, y.width // lanes
     bound = 1 << (y_width - 1)
     computed = Stream(y.width)
@@ -150,8 +158,13 @@ def offset_stream(clk: Any, rst: Any, x: Stream, y: Stream, *, lanes: int, grow:
 
 
 @block
-def take_bits(x: Stream, y: Stream, high: int, low: int) -> Any:
-    """Bits [high, low) of a payload; no cost."""
+def take_bits(x: Stream, y: Stream, high: int, low: int) -> Instances:
+    """Bits [high, low) of a payload; no cost.
+
+    Ports:
+        x: in, stream of at least ``high`` bits.
+        y: out, stream of ``high - low`` bits, in the same cycle.
+    """
 
     @always_comb
     def connect() -> None:

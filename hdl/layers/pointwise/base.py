@@ -25,6 +25,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.affine import Affine, take_bits, with_sums
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -79,11 +80,17 @@ class ElementWise(Layer):
         return 1
 
 
-# (height, width, channels, lanes) of examples
-EXAMPLE_MAPS = ((3, 2, 4, 2), (2, 2, 3, 3), (1, 1, 5, 1))
+# of examples: several lanes, all of them, one pixel
+EXAMPLE_MAPS = (
+    {"height": 3, "width": 2, "channels": 4, "lanes": 2},
+    {"height": 2, "width": 2, "channels": 3, "lanes": 3},
+    {"height": 1, "width": 1, "channels": 5, "lanes": 1},
+)
 BIT = Fixed(1, 0, signed=False)
 # truths, or codes of several bits
 Mask = npt.NDArray[np.bool_] | IntArray
+# a combinational process over all lanes of a beat, undecorated
+LaneBlock = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +165,9 @@ class _Lanes(ElementWise):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Each of `variants` and each of `EXAMPLE_MAPS`."""
-        made = []
-        for number in range(max(len(cls.variants), len(EXAMPLE_MAPS))):
-            height, width, channels, lanes = EXAMPLE_MAPS[number % len(EXAMPLE_MAPS)]
-            parameters = cls.variants[number % len(cls.variants)]
-            made.append(cls(height=height, width=width, channels=channels, lanes=lanes, **parameters))
-        return tuple(made)
+        numbers = range(max(len(cls.variants), len(EXAMPLE_MAPS)))
+        pairs = [(EXAMPLE_MAPS[n % len(EXAMPLE_MAPS)], cls.variants[n % len(cls.variants)]) for n in numbers]
+        return tuple(cls(**{**example_map, **parameters}) for example_map, parameters in pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +201,8 @@ class Pointwise(_Lanes):
         """The layer that turns the error of y into that of x."""
 
     @abstractmethod
-    def lane_block(self, taken: Stream, computed: Stream) -> Callable[[], None]:
-        """A combinational process over all lanes of a beat, undecorated; its streams must keep these names.
+    def lane_block(self, taken: Stream, computed: Stream) -> LaneBlock:
+        """What makes a beat of results of one of codes; its streams must keep these names.
 
         Args:
             taken: codes of x, lane 0 in the low bits; with `affine`, its sums in the format `exact` in front of them.
@@ -278,8 +282,8 @@ class PointwiseError(_Lanes):
         """dx in float64, without any rounding."""
 
     @abstractmethod
-    def lane_block(self, both: Stream, computed: Stream) -> Callable[[], None]:
-        """A combinational process over all lanes of a beat, undecorated; its streams must keep these names.
+    def lane_block(self, both: Stream, computed: Stream) -> LaneBlock:
+        """What makes a beat of results of one of codes; its streams must keep these names.
 
         Args:
             both: codes of e, lane 0 in the low bits, then those of mask; with `affine`, sums in the format `exact` in
@@ -323,7 +327,7 @@ class PointwiseError(_Lanes):
 
 
 @block
-def pointwise(clk: Any, rst: Any, x: Stream, y: Stream, mask: Stream, layer: Pointwise) -> Any:
+def pointwise(clk: Clock, rst: Bit, x: Stream, y: Stream, mask: Stream, layer: Pointwise) -> Instances:
     """One beat a cycle; one register before the fork into y and mask."""
     values = layer.lanes * layer.exact.width
     pair = values + mask.width
@@ -343,7 +347,8 @@ def pointwise(clk: Any, rst: Any, x: Stream, y: Stream, mask: Stream, layer: Poi
         computed.valid.next = taken.valid
         taken.ready.next = computed.ready
 
-    sums = rounding = ()
+    sums: Instances = ()
+    rounding: Instances = ()
     if layer.affine:
         sums = with_sums(clk, rst, x, taken, lanes=layer.lanes, affine=layer.affine)
     if exact is not y:
@@ -352,7 +357,7 @@ def pointwise(clk: Any, rst: Any, x: Stream, y: Stream, mask: Stream, layer: Poi
 
 
 @block
-def pointwise_error(clk: Any, rst: Any, e: Stream, mask: Stream, dx: Stream, layer: PointwiseError) -> Any:
+def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, layer: PointwiseError) -> Instances:
     """One beat a cycle; one register."""
     joint = Stream(e.width + mask.width)
     computed = Stream(layer.lanes * layer.exact.width)
@@ -368,7 +373,8 @@ def pointwise_error(clk: Any, rst: Any, e: Stream, mask: Stream, dx: Stream, lay
         computed.valid.next = both.valid
         both.ready.next = computed.ready
 
-    sums = rounding = ()
+    sums: Instances = ()
+    rounding: Instances = ()
     if layer.affine:
         sums = with_sums(clk, rst, joint, both, lanes=layer.lanes, affine=layer.affine)
     if exact is not dx:
@@ -376,7 +382,7 @@ def pointwise_error(clk: Any, rst: Any, e: Stream, mask: Stream, dx: Stream, lay
     return joined, sums, register, rounding, lanes, handshake
 
 
-def _check_names(process: Callable[[], None], **streams: Stream) -> None:
+def _check_names(process: LaneBlock, **streams: Stream) -> None:
     """MyHDL looks for what a process reads among the names of the block that it stands in.  Raises TypeError."""
     for name, value in inspect.getclosurevars(process).nonlocals.items():
         if isinstance(value, Stream) and streams.get(name) is not value:

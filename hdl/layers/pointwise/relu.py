@@ -5,14 +5,13 @@ y = min(max(x, 0), ceiling)        mask = 1 where 0 < x < ceiling        dx = e 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from myhdl import intbv
 
 from hdl.fixed import Fixed, FloatArray, IntArray
-from hdl.layers.pointwise.base import Mask, Pointwise, PointwiseError
+from hdl.layers.pointwise.base import LaneBlock, Mask, Pointwise, PointwiseError
 from hdl.stream import Stream
 
 
@@ -47,9 +46,46 @@ class Relu(Pointwise):
         """The masked error."""
         return ReluError(**self.map)
 
-    def lane_block(self, taken: Stream, computed: Stream) -> Callable[[], None]:
+    def lane_block(self, taken: Stream, computed: Stream) -> LaneBlock:
         """Compare and select."""
-        return clamping(taken, computed, self.lanes, self.x_fixed, self.ceiling_code)
+        lanes, width, top = self.lanes, self.x_fixed.width, self.ceiling_code
+        low, high, values = self.x_fixed.low, self.x_fixed.high + 1, lanes * width
+
+        # no code reaches a ceiling beyond the format: a comparison that nobody needs, which synthesis would not see
+        if top > self.x_fixed.high:
+
+            def clamp() -> None:
+                value = intbv(0, min=low, max=high)
+                for lane in range(lanes):
+                    value[:] = taken.payload[lane * width + width : lane * width].signed()
+                    if value <= 0:
+                        computed.payload.next[lane * width + width : lane * width] = 0
+                        computed.payload.next[values + lane] = False
+                    else:
+                        computed.payload.next[lane * width + width : lane * width] = taken.payload[
+                            lane * width + width : lane * width
+                        ]
+                        computed.payload.next[values + lane] = True
+
+        else:
+
+            def clamp() -> None:
+                value = intbv(0, min=low, max=high)
+                for lane in range(lanes):
+                    value[:] = taken.payload[lane * width + width : lane * width].signed()
+                    if value <= 0:
+                        computed.payload.next[lane * width + width : lane * width] = 0
+                        computed.payload.next[values + lane] = False
+                    elif value >= top:
+                        computed.payload.next[lane * width + width : lane * width] = top
+                        computed.payload.next[values + lane] = False
+                    else:
+                        computed.payload.next[lane * width + width : lane * width] = taken.payload[
+                            lane * width + width : lane * width
+                        ]
+                        computed.payload.next[values + lane] = True
+
+        return clamp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +102,7 @@ class ReluError(PointwiseError):
         """Select."""
         return e * mask
 
-    def lane_block(self, both: Stream, computed: Stream) -> Callable[[], None]:
+    def lane_block(self, both: Stream, computed: Stream) -> LaneBlock:
         """Select."""
         lanes, width = self.lanes, self.e_fixed.width
         values = lanes * width
@@ -81,45 +117,3 @@ class ReluError(PointwiseError):
                     computed.payload.next[lane * width + width : lane * width] = 0
 
         return select
-
-
-def clamping(taken: Stream, computed: Stream, lanes: int, fixed: Fixed, top: int) -> Callable[[], None]:
-    """A lane block: signed codes cut off at 0 and at ``top``, and a bit that says which lay between."""
-    width, low, high = fixed.width, fixed.low, fixed.high + 1
-    values = lanes * width
-
-    # no code reaches a ceiling beyond the format: a comparison that nobody needs, which synthesis would not see
-    if top > fixed.high:
-
-        def clamp() -> None:
-            value = intbv(0, min=low, max=high)
-            for lane in range(lanes):
-                value[:] = taken.payload[lane * width + width : lane * width].signed()
-                if value <= 0:
-                    computed.payload.next[lane * width + width : lane * width] = 0
-                    computed.payload.next[values + lane] = False
-                else:
-                    computed.payload.next[lane * width + width : lane * width] = taken.payload[
-                        lane * width + width : lane * width
-                    ]
-                    computed.payload.next[values + lane] = True
-
-    else:
-
-        def clamp() -> None:
-            value = intbv(0, min=low, max=high)
-            for lane in range(lanes):
-                value[:] = taken.payload[lane * width + width : lane * width].signed()
-                if value <= 0:
-                    computed.payload.next[lane * width + width : lane * width] = 0
-                    computed.payload.next[values + lane] = False
-                elif value >= top:
-                    computed.payload.next[lane * width + width : lane * width] = top
-                    computed.payload.next[values + lane] = False
-                else:
-                    computed.payload.next[lane * width + width : lane * width] = taken.payload[
-                        lane * width + width : lane * width
-                    ]
-                    computed.payload.next[values + lane] = True
-
-    return clamp

@@ -1,10 +1,15 @@
-"""Relu, Clip, Dropout."""
+"""Relu, Clip, LeakyRelu, HardSigmoid, Dropout."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from hdl.layers.pointwise.affine import LARGEST_OFFSET, LEAST_SLOPE
+from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles
@@ -16,7 +21,7 @@ from importers.onnx.problems import Unsupported
 def relu(node: OnnxNode, state: Lowering) -> None:
     """max(x, 0)."""
     Attributes(node).finish()
-    _rectify(node, state, None)
+    _activate(node, state, Relu)
 
 
 @handles("Clip")
@@ -34,13 +39,42 @@ def clip(node: OnnxNode, state: Lowering) -> None:
     if not high > 0:
         raise Unsupported(f"clips between 0 and max={high}", "max must be positive")
     # exporters write the greatest float for "no ceiling"
-    _rectify(node, state, float(high) if high < 1e30 else None)
+    _activate(node, state, Relu, ceiling=float(high) if high < 1e30 else None)
 
 
-def _rectify(node: OnnxNode, state: Lowering, ceiling: float | None) -> None:
+@handles("LeakyRelu")
+def leaky_relu(node: OnnxNode, state: Lowering) -> None:
+    """x above 0, alpha * x below."""
+    attributes = Attributes(node)
+    alpha = attributes.get("alpha", 0.01)
+    attributes.finish()
+    if alpha == 0:
+        _activate(node, state, Relu)
+    else:
+        _activate(node, state, LeakyRelu, alpha=_slope(alpha))
+
+
+@handles("HardSigmoid")
+def hard_sigmoid(node: OnnxNode, state: Lowering) -> None:
+    """min(max(alpha * x + beta, 0), 1)."""
+    attributes = Attributes(node)
+    alpha, beta = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
+    attributes.finish()
+    if not abs(beta) <= LARGEST_OFFSET:
+        raise Unsupported(f"beta is {beta}", f"it must lie between -{LARGEST_OFFSET} and {LARGEST_OFFSET}")
+    _activate(node, state, HardSigmoid, alpha=_slope(alpha), beta=beta)
+
+
+def _slope(alpha: float) -> float:
+    if not LEAST_SLOPE <= alpha <= 1:
+        raise Unsupported(f"alpha is {alpha}", f"it must lie between {LEAST_SLOPE} and 1")
+    return alpha
+
+
+def _activate(node: OnnxNode, state: Lowering, kind: type[Pointwise], **parameters: Any) -> None:
     x = state.value(node)
     height, width, channels = x.map
-    layer = Relu(height=height, width=width, channels=channels, ceiling=ceiling)
+    layer = kind(height=height, width=width, channels=channels, **parameters)
     state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
 
 

@@ -1,0 +1,215 @@
+"""Activations: their corners, how slopes are rounded, the way back, what the base refuses.
+
+Bits, cycles and Verilog stand in tests/test_layer_conformance.py, foldings in tests/test_small_layers.py, what ONNX
+means in tests/test_import_operators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import floor
+from typing import Any
+
+import numpy as np
+import pytest
+from myhdl import Signal
+
+from hdl.errors import ShapeError
+from hdl.fixed import Fixed, IntArray
+from hdl.layers.base import Layer, edge_codes
+from hdl.layers.pointwise.affine import MOST_BITS, Affine
+from hdl.layers.pointwise.base import EXAMPLE_MAPS, Pointwise
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
+from hdl.layers.pointwise.relu import Relu, ReluError
+from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.stream import Stream
+from tests.test_autodiff import DirectTape
+
+ONE: dict[str, int] = {"height": 1, "width": 1, "channels": 1}
+HALF = Fraction(1, 2)
+
+
+def every_edge(fixed: Fixed) -> IntArray:
+    """Edge codes and a thousand random ones, one pixel a frame."""
+    codes = [*edge_codes(fixed), *np.random.default_rng(5).integers(fixed.low, fixed.high + 1, 1000).tolist()]
+    return np.array(codes, np.int64).reshape(-1, 1, 1, 1)
+
+
+def value(fixed: Fixed, code: int) -> Fraction:
+    return Fraction(code) / Fraction(2) ** fixed.fraction_bits
+
+
+def code(fixed: Fixed, exact: Fraction) -> int:
+    """Nearest code, ties towards plus infinity, saturated."""
+    return min(max(floor(exact * Fraction(2) ** fixed.fraction_bits + HALF), fixed.low), fixed.high)
+
+
+def slope(alpha: float) -> Fraction:
+    """The nearest number of 16 significant bits."""
+    scale = Fraction(2) ** 15
+    while scale * Fraction(alpha) < 2**15:
+        scale *= 2
+    return Fraction(floor(Fraction(alpha) * scale + HALF)) / scale
+
+
+def flat(array: Any) -> list[int]:
+    return [int(found) for found in np.asarray(array).reshape(-1)]
+
+
+# ---------------------------------------------------------------------------------------------- leaky relu
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 0.25, 1 / 3, 0.99999999, 1.0, 2.0**-16])
+@pytest.mark.parametrize("fixed", [Fixed(16, 8), Fixed(12, 15), Fixed(16, -3)], ids=str)
+def test_leaky_relu_is_its_formula_with_a_slope_of_sixteen_bits(alpha: float, fixed: Fixed) -> None:
+    layer = LeakyRelu(**ONE, alpha=alpha, x_fixed=fixed)
+    x = every_edge(fixed)
+    made = layer.golden({}, {"x": x})
+    assert flat(made["y"]) == [at if at > 0 else code(fixed, value(fixed, at) * slope(alpha)) for at in flat(x)]
+    assert flat(made["mask"]) == [int(at > 0) for at in flat(x)]
+
+
+def test_leaky_relu_at_zero_ones_halves_and_both_ends() -> None:
+    layer = LeakyRelu(**ONE, alpha=0.5)
+    x = np.array([0, 1, -1, -2, -3, -4, 32767, -32768]).reshape(-1, 1, 1, 1)
+    # -1/2 and -3/2 are ties: up
+    assert flat(layer.golden({}, {"x": x})["y"]) == [0, 1, 0, -1, -1, -2, 32767, -16384]
+
+
+# -------------------------------------------------------------------------------------------- hard sigmoid
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.2, 0.5), (1 / 6, 0.5), (1.0, 0.0), (0.5, -3.25), (0.001, 40.0)])
+@pytest.mark.parametrize(
+    ("x_fixed", "y_fixed"),
+    [
+        (Fixed(16, 8), Fixed(16, 14)),
+        (Fixed(16, 12), Fixed(16, 15)),
+        (Fixed(12, -2), Fixed(8, 3)),
+        (Fixed(16, 17), Fixed(16, 13)),
+    ],
+    ids=str,
+)
+def test_hard_sigmoid_is_its_formula_with_a_slope_of_sixteen_bits(
+    alpha: float, beta: float, x_fixed: Fixed, y_fixed: Fixed
+) -> None:
+    layer = HardSigmoid(**ONE, alpha=alpha, beta=beta, x_fixed=x_fixed, y_fixed=y_fixed)
+    x = every_edge(x_fixed)
+    made = layer.golden({}, {"x": x})
+    offset = value(layer.exact, code(Fixed(64, layer.exact.fraction_bits), Fraction(beta)))
+    assert abs(offset - Fraction(beta)) <= Fraction(1, 2**17)
+    ramp = [value(x_fixed, at) * slope(alpha) + offset for at in flat(x)]
+    assert flat(made["y"]) == [code(y_fixed, min(max(at, Fraction(0)), Fraction(1))) for at in ramp]
+    assert flat(made["mask"]) == [int(0 < at < 1) for at in ramp]
+
+
+def test_hard_sigmoid_at_its_corners_and_both_ends() -> None:
+    layer = HardSigmoid(**ONE, alpha=0.25, beta=0.5, y_fixed=Fixed(16, 14))
+    two = 2 * 256
+    x = np.array([0, 1, -1, -two, 1 - two, two, two - 1, 32767, -32768]).reshape(-1, 1, 1, 1)
+    made = layer.golden({}, {"x": x})
+    one, step = 1 << 14, 16
+    assert flat(made["y"]) == [one // 2, one // 2 + step, one // 2 - step, 0, step, one, one - step, one, 0]
+    assert flat(made["mask"]) == [1, 1, 1, 0, 1, 0, 1, 0, 0]
+
+
+# --------------------------------------------------------------------------------------------- way back
+
+
+@pytest.mark.parametrize(
+    ("layer", "derivative"),
+    [
+        (Relu(**ONE, ceiling=6.0), lambda x: float(0 < x < 6)),
+        (LeakyRelu(**ONE, alpha=0.2), lambda x: 1.0 if x > 0 else 0.2),
+        (HardSigmoid(**ONE, alpha=0.25, beta=0.25), lambda x: 0.25 if -1 < x < 3 else 0.0),
+    ],
+    ids=lambda found: type(found).__name__,
+)
+def test_the_error_is_that_of_y_times_the_derivative(layer: Layer, derivative: Callable[[float], float]) -> None:
+    x = np.array([-7.0, -1.0, -0.5, -1e-9, 0.0, 1e-9, 1.0, 3.0, 5.999, 6.0, 100.0]).reshape(-1, 1, 1, 1)
+    tape = DirectTape(layer, {"x": x}, np.random.default_rng(2))
+    layer.backward(tape)
+    wanted = [float(e) * derivative(float(at)) for e, at in zip(tape.errors["y"].flat, x.flat, strict=True)]
+    np.testing.assert_array_equal(tape.derivatives["x"].reshape(-1), wanted)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("rest", [0, 1])
+def test_the_error_of_two_slopes_is_its_formula_with_a_slope_of_sixteen_bits(where: int, rest: int) -> None:
+    layer = SlopeError(**ONE, slope=0.01, where=where, rest=rest, dx_fixed=Fixed(16, 13))
+    e = every_edge(layer.e_fixed)
+    mask = np.random.default_rng(3).integers(0, 2, e.shape)
+    slopes = [slope(0.01) if at == where else Fraction(rest) for at in flat(mask)]
+    wanted = [code(layer.dx_fixed, value(layer.e_fixed, at) * by) for at, by in zip(flat(e), slopes, strict=True)]
+    assert flat(layer.golden({}, {"e": e, "mask": mask})["dx"]) == wanted
+
+
+# ------------------------------------------------------------------------------------------------- base
+
+
+@pytest.mark.parametrize("kind", [LeakyRelu, HardSigmoid])
+@pytest.mark.parametrize("alpha", [0.0, -0.5, 1.5, 2.0**-17, float("nan"), float("inf")])
+def test_slopes_that_no_constant_can_hold_are_refused(kind: Any, alpha: float) -> None:
+    with pytest.raises(
+        ShapeError, match=rf"^{kind.__name__}: slope must lie between 1\.52587890625e-05 and 1, not at "
+    ):
+        kind(**ONE, alpha=alpha)
+
+
+@pytest.mark.parametrize("beta", [-65537.0, float("nan"), float("inf")])
+def test_offsets_beyond_the_largest_are_refused(beta: float) -> None:
+    with pytest.raises(ShapeError, match=r"^HardSigmoid: offset must lie between -65536 and 65536, not at "):
+        HardSigmoid(**ONE, beta=beta)
+
+
+def test_sums_that_need_more_bits_than_numpy_has_are_refused() -> None:
+    with pytest.raises(ShapeError, match=rf"^HardSigmoid: sums of s16\.40 take 67 bits, not {MOST_BITS}; give x "):
+        HardSigmoid(**ONE, beta=64.0, x_fixed=Fixed(16, 40))
+
+
+def test_masks_of_an_error_are_a_bit() -> None:
+    with pytest.raises(ShapeError, match=r"^SlopeError: where and rest must be 0 or 1, not 2 and 1$"):
+        SlopeError(**ONE, where=2)
+
+
+def test_every_variant_is_an_example_and_every_map_too() -> None:
+    found = Relu.examples()
+    assert [(layer.height, layer.width, layer.channels, layer.lanes) for layer in found] == [
+        tuple(example_map.values()) for example_map in EXAMPLE_MAPS
+    ]
+    assert [layer.ceiling for layer in found] == [None, 6.0, 6.0]
+    assert len(ReluError.examples()) == len(EXAMPLE_MAPS)
+
+
+def test_a_sum_has_the_bits_that_its_formula_needs() -> None:
+    """Every code of x gives a sum inside `exact`, and so does the code itself."""
+    for x_fixed in (Fixed(6, 2), Fixed(6, 9), Fixed(6, -4)):
+        for alpha in (0.01, 0.5, 0.9, 1.0):
+            for beta in (None, 0.0, 0.4, -3.0, 100.0):
+                affine = Affine(x_fixed, alpha, beta)
+                x = np.arange(x_fixed.low, x_fixed.high + 1)
+                for found in (affine.sums(x), x << affine.exact.fraction_bits - x_fixed.fraction_bits):
+                    assert affine.exact.low <= found.min() <= found.max() <= affine.exact.high, affine
+
+
+class Misnamed(Relu):
+    """Relu whose process calls its streams otherwise."""
+
+    def lane_block(self, x: Stream, y: Stream) -> Callable[[], None]:  # type: ignore[override]
+        def copy() -> None:
+            y.payload.next = x.payload
+
+        return copy
+
+
+def test_a_lane_block_that_names_its_streams_otherwise_is_told_so() -> None:
+    streams = {"x": Stream(16), "y": Stream(16), "mask": Stream(1)}
+    with pytest.raises(TypeError, match=r"Misnamed.* calls a stream '[xy]'; its streams are taken, computed$"):
+        Misnamed(**ONE).circuit(Signal(bool(0)), Signal(bool(0)), streams)
+
+
+def test_the_base_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Pointwise(**ONE)  # type: ignore[abstract]
