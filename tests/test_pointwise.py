@@ -123,7 +123,7 @@ def test_hard_sigmoid_at_its_corners_and_both_ends() -> None:
     [
         (Relu(**ONE, ceiling=6.0), lambda x: float(0 < x < 6)),
         (LeakyRelu(**ONE, alpha=0.2), lambda x: 1.0 if x > 0 else 0.2),
-        (HardSigmoid(**ONE, alpha=0.25, beta=0.25), lambda x: 0.25 if -1 < x < 3 else 0.0),
+        (HardSigmoid(**ONE, alpha=0.25, beta=0.5), lambda x: 0.25 if -2 < x < 2 else 0.0),
     ],
     ids=lambda found: type(found).__name__,
 )
