@@ -13,7 +13,7 @@ from myhdl import Signal
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
 from hdl.elaboration.ports import port_signals
-from hdl.fixed import IntArray
+from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
 from hdl.layers.capabilities import Batched
@@ -252,3 +252,53 @@ def assert_equal_bits(case: Case, design: CaseDesign, backend: Backend, seed: in
 def frame_ends(result: Run, port: Port) -> list[int]:
     """Cycles in which the last beats of tensors passed."""
     return result.fire_cycles[port.name][port.beats - 1 :: port.beats]
+
+
+class DirectTape:
+    """A tape that computes every backward node at once; edges are names of arrays."""
+
+    def __init__(self, layer: Layer, inputs: Mapping[str, FloatArray], rng: np.random.Generator) -> None:
+        self.layer = layer
+        self.arrays: dict[str, FloatArray] = dict(inputs)
+        self.arrays.update(forward(layer, inputs))
+        self.errors = {
+            port.name: rng.normal(size=self.arrays[port.name].shape)
+            for port in layer.sources
+            if port.tensor.kind is Kind.ACTIVATION
+        }
+        self.arrays.update((f"error of {name}", value) for name, value in self.errors.items())
+        # sink -> derivative of sum(error * source)
+        self.derivatives: dict[str, FloatArray] = {}
+
+    def value(self, port: str) -> str:
+        return port
+
+    def error(self, port: str) -> str:
+        return f"error of {port}"
+
+    def needs_error(self, port: str) -> bool:
+        del port
+        return True
+
+    def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
+        values = {port: self.arrays[edge] for port, edge in inputs.items()}
+        parameters = {port.name: values[port.name] for port in layer.sinks if port.tensor.kind is Kind.WEIGHT}
+        made = layer.reference(layer.start_reference(parameters), values) if layer.sources else {}
+        self.arrays.update((f"{suffix}.{port}", value) for port, value in made.items())
+        return {port: f"{suffix}.{port}" for port in made}
+
+    def give_error(self, port: str, edge: str) -> None:
+        assert port not in self.derivatives, f"two errors for sink {port}"
+        self.derivatives[port] = self.arrays[edge]
+
+    def learn(self, sink: str, gradient: str) -> str:
+        self.derivatives[sink] = self.arrays[gradient]
+        return sink
+
+    def connect(self, node_edge_sink: str, edge: str) -> None:
+        raise AssertionError(f"{node_edge_sink} <- {edge}: a layer under test has all its inputs")
+
+
+def forward(layer: Layer, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    parameters = {name: inputs[name] for name in layer.parameter_shapes()}
+    return layer.reference(layer.start_reference(parameters), inputs)

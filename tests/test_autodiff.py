@@ -18,62 +18,12 @@ from hdl.layers.base import Layer
 from hdl.layers.registry import load_layers
 from hdl.recipe import Recipe
 from hdl.tensor import Kind, Tile
-from tests.layer_support import all_examples
+from tests.layer_support import DirectTape, all_examples, forward
 
 load_layers()
 STEP = 1e-6
 TOLERANCE = 1e-5
 RECIPE = Recipe(batch=3, staleness=0)
-
-
-class DirectTape:
-    """A tape that computes every backward node at once; edges are names of arrays."""
-
-    def __init__(self, layer: Layer, inputs: Mapping[str, FloatArray], rng: np.random.Generator) -> None:
-        self.layer = layer
-        self.arrays: dict[str, FloatArray] = dict(inputs)
-        self.arrays.update(forward(layer, inputs))
-        self.errors = {
-            port.name: rng.normal(size=self.arrays[port.name].shape)
-            for port in layer.sources
-            if port.tensor.kind is Kind.ACTIVATION
-        }
-        self.arrays.update((f"error of {name}", value) for name, value in self.errors.items())
-        # sink -> derivative of sum(error * source)
-        self.derivatives: dict[str, FloatArray] = {}
-
-    def value(self, port: str) -> str:
-        return port
-
-    def error(self, port: str) -> str:
-        return f"error of {port}"
-
-    def needs_error(self, port: str) -> bool:
-        del port
-        return True
-
-    def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
-        values = {port: self.arrays[edge] for port, edge in inputs.items()}
-        parameters = {port.name: values[port.name] for port in layer.sinks if port.tensor.kind is Kind.WEIGHT}
-        made = layer.reference(layer.start_reference(parameters), values) if layer.sources else {}
-        self.arrays.update((f"{suffix}.{port}", value) for port, value in made.items())
-        return {port: f"{suffix}.{port}" for port in made}
-
-    def give_error(self, port: str, edge: str) -> None:
-        assert port not in self.derivatives, f"two errors for sink {port}"
-        self.derivatives[port] = self.arrays[edge]
-
-    def learn(self, sink: str, gradient: str) -> str:
-        self.derivatives[sink] = self.arrays[gradient]
-        return sink
-
-    def connect(self, node_edge_sink: str, edge: str) -> None:
-        raise AssertionError(f"{node_edge_sink} <- {edge}: a layer under test has all its inputs")
-
-
-def forward(layer: Layer, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    parameters = {name: inputs[name] for name in layer.parameter_shapes()}
-    return layer.reference(layer.start_reference(parameters), inputs)
 
 
 def unfolded(layer: Any) -> Any:

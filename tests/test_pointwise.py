@@ -6,26 +6,34 @@ means in tests/test_import_operators.py.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from math import floor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal
+from myhdl import Signal, intbv
 
 from hdl.errors import ShapeError
-from hdl.fixed import Fixed, IntArray
+from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer, edge_codes
+from hdl.layers.pointwise import leaky_relu
 from hdl.layers.pointwise.affine import MOST_BITS, Affine
-from hdl.layers.pointwise.base import EXAMPLE_MAPS, Pointwise
+from hdl.layers.pointwise.base import EXAMPLE_MAPS, LaneBlock, Mask, Pointwise, PointwiseError
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.simulate import Backend
 from hdl.stream import Stream
-from tests.test_autodiff import DirectTape
+from importers.onnx.handlers import elementwise
+from tests.layer_support import DirectTape, assert_equal_bits, design_of, make_case
 
 ONE: dict[str, int] = {"height": 1, "width": 1, "channels": 1}
 HALF = Fraction(1, 2)
@@ -194,20 +202,78 @@ def test_a_sum_has_the_bits_that_its_formula_needs() -> None:
                     assert affine.exact.low <= found.min() <= found.max() <= affine.exact.high, affine
 
 
-class Misnamed(Relu):
-    """Relu whose process calls its streams otherwise."""
-
-    def lane_block(self, x: Stream, y: Stream) -> Callable[[], None]:  # type: ignore[override]
-        def copy() -> None:
-            y.payload.next = x.payload
-
-        return copy
-
-
 def test_a_lane_block_that_names_its_streams_otherwise_is_told_so() -> None:
+    class Misnamed(Relu):
+        def lane_block(self, x: Stream, y: Stream) -> LaneBlock:  # type: ignore[override]
+            def copy() -> None:
+                y.payload.next = x.payload
+
+            return copy
+
     streams = {"x": Stream(16), "y": Stream(16), "mask": Stream(1)}
     with pytest.raises(TypeError, match=r"Misnamed.* calls a stream '[xy]'; its streams are taken, computed$"):
         Misnamed(**ONE).circuit(Signal(bool(0)), Signal(bool(0)), streams)
+
+
+TWO_BITS = Fixed(2, 0, signed=False)
+
+
+def test_masks_of_several_bits_pass_the_base() -> None:
+    """Clip to what y has bits for, which keeps on which side of it x lies: -1, 0 or 1 as a code of two bits."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Sides(Pointwise):
+        x_fixed: Fixed = Fixed(8, 2)  # noqa: RUF009 - frozen
+        y_fixed: Fixed = Fixed(6, 2)  # noqa: RUF009 - frozen
+        mask_fixed = TWO_BITS
+
+        def codes(self, x: IntArray) -> tuple[IntArray, Mask]:
+            return self.y_fixed.saturate(x), (x > self.y_fixed.high) + 3 * (x < self.y_fixed.low)
+
+        def values(self, x: FloatArray) -> tuple[FloatArray, Mask]:
+            raise NotImplementedError
+
+        def error(self) -> PointwiseError:
+            raise NotImplementedError
+
+        def lane_block(self, taken: Stream, computed: Stream) -> LaneBlock:
+            lanes, low, high = self.lanes, self.y_fixed.low, self.y_fixed.high
+            masks = lanes * 6
+
+            def saturate() -> None:
+                value = intbv(0, min=-128, max=128)
+                for lane in range(lanes):
+                    value[:] = taken.payload[lane * 8 + 8 : lane * 8].signed()
+                    computed.payload.next[masks + lane * 2 + 2 : masks + lane * 2] = 0
+                    if value > high:
+                        value[:] = high
+                        computed.payload.next[masks + lane * 2 + 2 : masks + lane * 2] = 1
+                    elif value < low:
+                        value[:] = low
+                        computed.payload.next[masks + lane * 2 + 2 : masks + lane * 2] = 3
+                    computed.payload.next[lane * 6 + 6 : lane * 6] = value[6:]
+
+            return saturate
+
+    case = make_case(Sides(height=4, width=4, channels=6, lanes=3))
+    assert {beat & 3 for beat in case.outputs["mask"]} == {0, 1, 3}
+    for backend in (Backend.MYHDL, Backend.ICARUS):
+        assert_equal_bits(case, design_of(case), backend, seed=7)
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "adding-a-layer.md"
+
+
+def test_the_page_that_tells_how_to_add_a_layer_shows_its_file() -> None:
+    """Blocks of code on it stand so in the layer or in its handler, and nothing of the class is left out."""
+    page = PAGE.read_text()
+    blocks = [block.splitlines() for block in re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)]
+    files = [inspect.getsource(module).splitlines() for module in (leaky_relu, elementwise)]
+    for block in blocks:
+        assert any(file[at : at + len(block)] == block for file in files for at in range(len(file))), block
+    layer = inspect.getsource(LeakyRelu).splitlines()
+    assert [line for line in layer if line.strip() and line not in chain(*blocks)] == []
+    assert f"leaky_relu.py), {len(files[0])} lines" in page
 
 
 def test_the_base_is_abstract() -> None:
