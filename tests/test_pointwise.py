@@ -14,6 +14,7 @@ from fractions import Fraction
 from itertools import chain
 from math import floor
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer, edge_codes
 from hdl.layers.pointwise import leaky_relu
-from hdl.layers.pointwise.affine import MOST_BITS, Affine
+from hdl.layers.pointwise.affine import Affine
 from hdl.layers.pointwise.base import EXAMPLE_MAPS, LaneBlock, Mask, Pointwise, PointwiseError
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
@@ -160,25 +161,23 @@ def test_the_error_of_two_slopes_is_its_formula_with_a_slope_of_sixteen_bits(whe
 @pytest.mark.parametrize("kind", [LeakyRelu, HardSigmoid])
 @pytest.mark.parametrize("alpha", [0.0, -0.5, 1.5, 2.0**-17, float("nan"), float("inf")])
 def test_slopes_that_no_constant_can_hold_are_refused(kind: Any, alpha: float) -> None:
-    with pytest.raises(
-        ShapeError, match=rf"^{kind.__name__}: slope must lie between 1\.52587890625e-05 and 1, not at "
-    ):
+    with pytest.raises(ShapeError, match=rf"^{kind.__name__}: slope is {alpha}; it must lie between 1\.5.*e-05 and 1$"):
         kind(**ONE, alpha=alpha)
 
 
 @pytest.mark.parametrize("beta", [-65537.0, float("nan"), float("inf")])
 def test_offsets_beyond_the_largest_are_refused(beta: float) -> None:
-    with pytest.raises(ShapeError, match=r"^HardSigmoid: offset must lie between -65536 and 65536, not at "):
+    with pytest.raises(ShapeError, match=rf"^HardSigmoid: offset is {beta}; it must lie between -65536 and 65536$"):
         HardSigmoid(**ONE, beta=beta)
 
 
 def test_sums_that_need_more_bits_than_numpy_has_are_refused() -> None:
-    with pytest.raises(ShapeError, match=rf"^HardSigmoid: sums of s16\.40 take 67 bits, not {MOST_BITS}; give x "):
+    with pytest.raises(ShapeError, match=r"^HardSigmoid: sums of s16\.40 take 67 bits.*; give x "):
         HardSigmoid(**ONE, beta=64.0, x_fixed=Fixed(16, 40))
 
 
 def test_masks_of_an_error_are_a_bit() -> None:
-    with pytest.raises(ShapeError, match=r"^SlopeError: where and rest must be 0 or 1, not 2 and 1$"):
+    with pytest.raises(ShapeError, match=r"^SlopeError: where is 2 and rest 0; each must be 0 or 1$"):
         SlopeError(**ONE, where=2)
 
 
@@ -265,14 +264,16 @@ PAGE = Path(__file__).parent.parent / "docs" / "adding-a-layer.md"
 
 
 def test_the_page_that_tells_how_to_add_a_layer_shows_its_file() -> None:
-    """Blocks of code on it stand so in the layer or in its handler, and nothing of the class is left out."""
+    """Its blocks of code stand so in the layer or its handler, indentation aside; nothing of the class is left out."""
     page = PAGE.read_text()
     blocks = [block.splitlines() for block in re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)]
     files = [inspect.getsource(module).splitlines() for module in (leaky_relu, elementwise)]
     for block in blocks:
-        assert any(file[at : at + len(block)] == block for file in files for at in range(len(file))), block
-    layer = inspect.getsource(LeakyRelu).splitlines()
-    assert [line for line in layer if line.strip() and line not in chain(*blocks)] == []
+        places = [file[at : at + len(block)] for file in files for at in range(len(file))]
+        assert any(dedent("\n".join(place)).splitlines() == block for place in places), block
+    shown = {line.strip() for line in chain(*blocks)}
+    layer = [line.strip() for line in inspect.getsource(LeakyRelu).splitlines()]
+    assert [line for line in layer if line not in {"", *shown}] == []
     assert f"leaky_relu.py), {len(files[0])} lines" in page
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from myhdl import always_comb, block, intbv
 
 from hdl.engine.arithmetic.rounding import scale_cycles, scale_stream
+from hdl.errors import Problem
 from hdl.fixed import Fixed, IntArray
 from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
@@ -35,14 +36,15 @@ class Affine:
     offset: float | None = None
 
     @property
-    def problem(self) -> str | None:
+    def problem(self) -> Problem | None:
         """What is wrong with it."""
         if not LEAST_SLOPE <= self.slope <= 1:
-            return f"slope must lie between {LEAST_SLOPE} and 1, not at {self.slope}"
+            return Problem(f"slope is {self.slope}", f"it must lie between {LEAST_SLOPE} and 1")
         if self.offset is not None and not abs(self.offset) <= LARGEST_OFFSET:
-            return f"offset must lie between {-LARGEST_OFFSET} and {LARGEST_OFFSET}, not at {self.offset}"
+            return Problem(f"offset is {self.offset}", f"it must lie between {-LARGEST_OFFSET} and {LARGEST_OFFSET}")
         if self.exact.width > MOST_BITS:
-            return f"sums of {self.x_fixed} take {self.exact.width} bits, not {MOST_BITS}; give x fewer fraction bits"
+            what = f"sums of {self.x_fixed} take {self.exact.width} bits, more than {MOST_BITS}"
+            return Problem(what, "give x fewer fraction bits")
         return None
 
     @property

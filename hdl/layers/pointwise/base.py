@@ -104,8 +104,9 @@ class _Lanes(ElementWise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.affine and self.affine.problem:
-            raise ShapeError(f"{type(self).__name__}: {self.affine.problem}")
+        problem = self.affine.problem if self.affine else None
+        if problem:
+            raise ShapeError(f"{type(self).__name__}: {problem.what}", problem.cure)
 
     @property
     @abstractmethod

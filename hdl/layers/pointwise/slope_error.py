@@ -25,16 +25,16 @@ class SlopeError(PointwiseError):
     # the mask of elements that it is for
     where: int = 0
     # slope of the others: 0 or 1
-    rest: int = 1
+    rest: int = 0
     e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
     dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
 
-    variants = ({}, {"slope": 0.2, "where": 1, "rest": 0}, {"slope": 0.5, "dx_fixed": Fixed(16, 14)})
+    variants = ({"rest": 1}, {"slope": 0.2, "where": 1}, {"slope": 0.5, "rest": 1, "dx_fixed": Fixed(16, 14)})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.where not in (0, 1) or self.rest not in (0, 1):
-            raise ShapeError(f"SlopeError: where and rest must be 0 or 1, not {self.where} and {self.rest}")
+            raise ShapeError(f"SlopeError: where is {self.where} and rest {self.rest}", "each must be 0 or 1")
 
     @property
     def affine(self) -> Affine:
