@@ -16,6 +16,7 @@ from hdl.layers.base import Layer
 from hdl.layers.beats import from_beats, pack, to_beats
 from hdl.layers.conv.correlate import correlate_gradient
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
+from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.conv.gemm import gemm
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
@@ -252,6 +253,19 @@ def test_conv_rejects_a_tile_that_does_not_divide_its_channels() -> None:
 def test_conv_rejects_a_kernel_larger_than_its_map() -> None:
     with pytest.raises(ShapeError, match="does not fit the map"):
         Conv(height=2, width=2, channels=4, filters=4, kernel=(3, 3))
+
+
+def test_conv_rejects_no_weight_lanes() -> None:
+    with pytest.raises(FoldingError, match="0 weight lanes do not divide a tile of 1"):
+        Conv(height=8, width=8, channels=4, filters=4, kernel=(3, 3), w_lanes=0)
+
+
+def test_fields_stand_in_the_order_that_names_of_circuits_are_made_of() -> None:
+    window, tile = ["kernel", "stride", "padding"], ["recipe", "w_lanes", "tile"]
+    own = ["x_lanes", "y_lanes", "tensor_id", "x_fixed", "w_fixed", "y_fixed"]
+    dense, depthwise = ([field.name for field in dataclasses.fields(kind)] for kind in (Conv, DepthwiseConv))
+    assert dense == ["height", "width", "channels", "filters", *window, *tile, "weights", *own]
+    assert depthwise == ["height", "width", "channels", *window, *tile, *own]
 
 
 def test_error_engine_with_stride_does_not_offer_parallel_taps() -> None:

@@ -91,14 +91,9 @@ def channel_convolution(
         weight_buffer(clk, rst, weight_words, claim, claimable, steps.weight_read, steps.weight,
                       steps.weight_pass_last, weight, words=shape.words, recipe=shape.recipe, contents=contents),
         channel_products(clk, weight, words, steps.inside, sums, operand=shape.operand, weight=shape.weight),
-        summed_results(clk, rst, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=operations(walk),
+        summed_results(clk, rst, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=walk.operations,
                        shift=shape.shift, target=shape.result),
     )  # fmt: skip
-
-
-def operations(walk: Walk) -> int:
-    """The most operations a result."""
-    return max(limit[0] * limit[1] * limit[2] for limit in map(walk.limits, range(walk.phases)))
 
 
 @block

@@ -51,11 +51,6 @@ class EngineShape:
         return self.walk.outer_repeat
 
     @property
-    def pixels(self) -> int:
-        """Pixels of the output."""
-        return self.walk.rows.outputs * self.walk.columns.outputs
-
-    @property
     def frame_bits(self) -> int:
         """Bits of a sum over all passes."""
         return self.total_bits + (self.walk.repeat - 1).bit_length()
@@ -63,8 +58,7 @@ class EngineShape:
     @property
     def total_bits(self) -> int:
         """Bits of a complete sum of one pass."""
-        operations = max(limit[0] * limit[1] * limit[2] for limit in map(self.walk.limits, range(self.walk.phases)))
-        return self.mac.sum_bits + (operations - 1).bit_length()
+        return self.mac.sum_bits + (self.walk.operations - 1).bit_length()
 
 
 @block
@@ -166,7 +160,7 @@ def leave_by_frame(
     results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
     adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
     if walk.sums_repeats:
-        words = shape.pixels * walk.reduce
+        words = walk.pixels * walk.reduce
         sums = [signed_signal(shape.frame_bits) for _ in range(len(totals))]
         summed = Signal(bool(0))
         adding = frame_sums(clk, rst, totals, done, sums, summed, words=words, passes=walk.repeat)
@@ -185,7 +179,7 @@ def leave_by_frame(
         taken,
         steps.issue_frame_last,
         may,
-        pixels=shape.pixels,
+        pixels=walk.pixels,
         repeat=walk.repeat,
         frames=shape.frames,
     )

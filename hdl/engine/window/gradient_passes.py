@@ -28,8 +28,7 @@ LEAVE_LATENCY = 10
 
 def part_bits(shape: GradientShape) -> int:
     """Bits of an exact sum over one frame."""
-    pixels = shape.walk.rows.outputs * shape.walk.columns.outputs
-    return operand_bits(shape.x) + operand_bits(shape.e) + (pixels - 1).bit_length()
+    return operand_bits(shape.x) + operand_bits(shape.e) + (shape.walk.pixels - 1).bit_length()
 
 
 @block
@@ -59,7 +58,7 @@ def gradient_passes(
     adapt_x = width_adapter(clk, rst, x, map_words, element_bits=shape.x.width)
     adapt_e = width_adapter(clk, rst, e, error_words, element_bits=shape.e.width)
     started, room, row_written, claim, claimable, may, blocked = (Signal(bool(0)) for _ in range(7))
-    pixels = walk.rows.outputs * walk.columns.outputs
+    pixels = walk.pixels
     intake = frame_intake(clk, rst, error_words, gated, room, started, words=pixels * walk.repeat)
     order = reorder_frame(
         clk, rst, gated, ordered, started, room, pixels=walk.repeat, repeat=pixels, frames=error_frames

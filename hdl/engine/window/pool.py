@@ -11,7 +11,7 @@ from hdl.engine.arithmetic.lanes import delay_vector
 from hdl.engine.arithmetic.mac import adder_trees, signed_signal, tree_levels
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
-from hdl.engine.window.channelwise import always_claimable, map_reader, operations, summed_results
+from hdl.engine.window.channelwise import always_claimable, map_reader, summed_results
 from hdl.engine.window.convolution import RESULTS
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import DATA_AFTER, Steps, WeightSteps
@@ -243,7 +243,7 @@ def pool_error(clk: Any, rst: Any, e: Stream, index: Stream, dx: Stream, *, shap
         delay_vector(clk, steps.weight, tap, cycles=TAP_AHEAD),
         chosen_errors(clk, words, steps.inside, tap, sums, width=width, index_width=index_width),
         summed_results(clk, rst, steps, may, sums, dx, latency=1 + tree_levels(walk.taps),
-                       operations=operations(walk), shift=shape.shift, target=shape.result),
+                       operations=walk.operations, shift=shape.shift, target=shape.result),
     )  # fmt: skip
 
 

@@ -162,6 +162,16 @@ class Walk:
         return max(totals.values())
 
     @property
+    def pixels(self) -> int:
+        """Pixels of the output."""
+        return self.rows.outputs * self.columns.outputs
+
+    @property
+    def operations(self) -> int:
+        """The most operations a result."""
+        return max(limit[0] * limit[1] * limit[2] for limit in map(self.limits, range(self.phases)))
+
+    @property
     def groups(self) -> int:
         """Stored words a pixel."""
         return max(self.reduce if self.group_steps[0] else 1, self.repeat if self.group_steps[1] else 1)

@@ -254,7 +254,7 @@ class ConvGradient(GradientEngine, _ConvEngine):
     @property
     def cycles_per_frame(self) -> int:
         """Between frames of one batch; between batches, `drain_cycles` more."""
-        cycles = max(super().cycles_per_frame, self._error_words)
+        cycles = super().cycles_per_frame
         if not self.streamed:
             return cycles
         walk = self.walk
@@ -262,11 +262,6 @@ class ConvGradient(GradientEngine, _ConvEngine):
         # sums of a pass leave while the next pass is summed, and both memories are busy
         busy = walk.cycles + walk.passes * (leave + LEAVE_LATENCY)
         return max(cycles, -(-busy // 2))
-
-    @property
-    def _error_words(self) -> int:
-        """Words of errors a frame."""
-        return math.prod(self.output_shape) // self.tile.po
 
     def sums(self, x: Any, e: Any) -> Any:
         """g, exactly."""
@@ -281,7 +276,7 @@ class ConvGradient(GradientEngine, _ConvEngine):
         x, e, g = (streams[name] for name in ("x", "e", "g"))
         if not self.streamed:
             return conv_gradient(clk, rst, x, e, g, shape=self.shape)
-        errors = max(self._error_words, self.port("e").beats)
+        errors = max(math.prod(self.output_shape) // self.tile.po, self.port("e").beats)
         frames = reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
         sums = streams["acc_in"], g, streams["acc_out"]
         return conv_gradient_passes(clk, rst, x, e, *sums, shape=self.shape, error_frames=frames)

@@ -172,7 +172,7 @@ class WindowEngine(Windowed):
 
     def _buildable(self, tile: Tile) -> bool:
         filters, channels = self.weight_shape[:2]
-        if min(tile.po, tile.pi) < 1 or filters % tile.po or channels % tile.pi or tile.pk not in self.tap_groups:
+        if filters % tile.po or channels % tile.pi or tile.pk not in self.tap_groups:
             return False
         if not self.streamed:
             return True
@@ -187,7 +187,10 @@ class WindowEngine(Windowed):
     def suits(self, tile: Tile, cycles: int) -> bool:
         """Whether a tile is one of `tiles`: neither it nor any port is slower."""
         least = self.least_cycles(tile)
-        return least is not None and least <= cycles and self._with(tile, cycles).cycles_per_frame <= cycles
+        if least is None or least > cycles:
+            return False
+        # other ports are as wide as need be; weights are no wider than the tile
+        return not self.streamed or self._with(tile, cycles).cycles_per_frame <= cycles
 
     def least_cycles(self, tile: Tile) -> int | None:
         """As its tile and its widest ports allow."""
