@@ -16,7 +16,6 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import base_layer
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
@@ -67,7 +66,7 @@ def twelve_net(staleness: int) -> Graph:
 
 def placement(graph: Graph, kind: str) -> dict[str, str]:
     """Node -> device: everything on one; the branches of the block apart; layers dealt out in turn."""
-    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
+    layers = list(dict.fromkeys(node.layer_of for node in graph.nodes))
     where = {
         "one": dict.fromkeys(layers, DEVICES[0]),
         "branches apart": {
@@ -75,9 +74,7 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
         },
         "dealt out": {name: DEVICES[index % 3] for index, name in enumerate(layers)},
     }[kind]
-    return {
-        node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
-    }
+    return {node.name: DEVICES[0] if node.layer.pinned_to_host else where[node.layer_of] for node in graph.nodes}
 
 
 def deliver(design: ClusterDesign, library: ModuleLibrary, folder: Path) -> Delivered:
@@ -107,7 +104,7 @@ def tiny_net(staleness: int = 1) -> Graph:
 def tiny_placement(graph: Graph) -> dict[str, str]:
     """The branch on a device of its own."""
     return {
-        node.name: DEVICES[int(base_layer(node.name) in ("conv2", "norm1") and not node.layer.pinned_to_host)]
+        node.name: DEVICES[int(node.layer_of in ("conv2", "norm1") and not node.layer.pinned_to_host)]
         for node in graph.nodes
     }
 

@@ -93,11 +93,9 @@ def _delivered(design: Any, modules: ModuleLibrary) -> dict[str, str]:
 def _block(graph: Graph) -> dict[str, str]:
     """Delivered files of a block, dealt out to two devices."""
     modules = library()
-    layers = list(dict.fromkeys(node.name.split(".")[0] for node in graph.nodes))
+    layers = list(dict.fromkeys(node.layer_of for node in graph.nodes))
     turns = {name: DEVICES[index % 2] for index, name in enumerate(layers)}
-    placed = {
-        node.name: DEVICES[0] if node.layer.pinned_to_host else turns[node.name.split(".")[0]] for node in graph.nodes
-    }
+    placed = {node.name: DEVICES[0] if node.layer.pinned_to_host else turns[node.layer_of] for node in graph.nodes}
     return _delivered(design_cluster(graph, placed, DEVICES, BLOCK_CYCLES, modules, word_bits=64), modules)
 
 

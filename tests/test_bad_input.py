@@ -544,7 +544,7 @@ def _index(holder: Any, key: Any) -> Any:
 
 
 SHOW, EMIT, PLACE, TRAIN = ("show",), ("emit",), ("place", "--seed", 7), ("train",)
-GRAPH_CURE = "make the file again"
+GRAPH_CURE = r"run `dagtrain import MODEL\.onnx` again"
 PLACE_CURE = "run `dagtrain place --devices CLUSTER.toml` again"
 IMPORT_CURE = r"run `dagtrain import .*` again"
 # file, changes, command, what its message says

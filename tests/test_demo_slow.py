@@ -20,7 +20,6 @@ from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import base_layer
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
 from dagtrain.progress import Silent
 from dagtrain.training.data import load_digits
@@ -87,7 +86,7 @@ def training_graph(folder: Path, staleness: int) -> Graph:
 
 def placement(graph: Graph, kind: str) -> dict[str, str]:
     """Node -> device: both residual blocks' branches apart; layers dealt out in turn; all on one."""
-    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
+    layers = list(dict.fromkeys(node.layer_of for node in graph.nodes))
     apart = {name: 1 for name in layers if name.startswith(("block1_conv", "block1_relu1", "block2_conv"))}
     apart |= {name: 2 for name in layers if name.startswith(("block2_project", "block3_"))}
     where = {
@@ -95,9 +94,7 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
         "dealt out": {name: DEVICES[index % 3] for index, name in enumerate(layers)},
         "one": dict.fromkeys(layers, DEVICES[0]),
     }[kind]
-    return {
-        node.name: DEVICES[0] if node.layer.pinned_to_host else where[base_layer(node.name)] for node in graph.nodes
-    }
+    return {node.name: DEVICES[0] if node.layer.pinned_to_host else where[node.layer_of] for node in graph.nodes}
 
 
 @pytest.mark.slow

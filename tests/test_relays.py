@@ -15,13 +15,12 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
-from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import base_layer
+from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.passes.insert_relays import SUFFIX, insert_relays, relay_of, relayed_edges, shortcuts
-from dagtrain.planning.choices import chosen_graph, plan_choices
+from dagtrain.passes.insert_relays import insert_relays, relay_of, shortcuts
+from dagtrain.planning.choices import chosen_graph, plan_choices, relayed
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned
 from dagtrain.progress import Silent
@@ -75,11 +74,13 @@ def test_shortcuts_are_the_edges_beside_a_longer_way() -> None:
 
 def test_relays_change_no_bit() -> None:
     graph = residual(2)
-    relayed = insert_relays(graph, shortcuts(graph))
-    assert len(relayed.nodes) == len(graph.nodes) + 2
-    assert relayed_edges(graph, relayed.by_name) == shortcuts(graph)
+    widened = insert_relays(graph, shortcuts(graph))
+    assert len(widened.nodes) == len(graph.nodes) + 2
+    relays = [node for node in widened.nodes if node.role is Role.RELAY]
+    assert sorted(node.inputs["x"] for node in relays) == sorted(shortcuts(graph))
+    assert {node.layer_of for node in relays} == {"relu1", "average1"}
     assert insert_relays(graph, ()) is graph
-    plain, other = Executor(graph), Executor(relayed)
+    plain, other = Executor(graph), Executor(widened)
     for seed in range(3):
         feeds = synthetic_feeds(graph, 2, seed)
         np.testing.assert_equal(plain.step(feeds), other.step(feeds))
@@ -90,11 +91,12 @@ def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkey
     graph = residual(3)
     # at the fast level a convolution fills a device, so its branch crosses twice
     planned = plan(graph, 14, 8)
-    relays = [item.item for item in planned.plan.items if item.item.endswith(SUFFIX)]
-    assert relays == [relay_of(edge) for edge in shortcuts(graph)]
+    choices = plan_choices(planned.plan)
+    assert relayed(choices) == shortcuts(graph)
+    assert [name for name, choice in choices.items() if choice.relay_on] == [relay_of(e) for e in shortcuts(graph)]
     assert violations(planned.instance, planned.plan) == []
     where = {item.item: item.device for item in planned.plan.items}
-    chosen = chosen_graph(graph, plan_choices(planned.plan))
+    chosen = chosen_graph(graph, choices)
     assert set(chosen.by_name) == set(where)
     for edge in shortcuts(graph):
         ends = {where[graph.producers[edge][0].name], where[graph.consumers[edge][0][0].name]}
@@ -104,20 +106,20 @@ def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkey
 
 
 def test_where_free_hops_would_not_help_there_are_no_relays() -> None:
-    assert not any(item.item.endswith(SUFFIX) for item in plan(residual(3), 4, 40).plan.items)
+    assert relayed(plan_choices(plan(residual(3), 4, 40).plan)) == ()
 
 
 def test_a_shortcut_by_way_of_a_third_device_trains_to_the_same_bits(tmp_path: Path) -> None:
     graph = residual(2)
     edges = shortcuts(graph)
-    relayed = insert_relays(graph, edges)
+    widened = insert_relays(graph, edges)
     # the branch crosses at each of its convolutions, the shortcut by way of a device that is otherwise empty
     devices = ("one", "two", "three", "four")
     moved = {"conv2": "two", "relu2": "two", "conv3": "three", "relu3": "three", "add1": "three"}
-    where = {node.name: moved.get(base_layer(node.name), "one") for node in relayed.nodes}
+    where = {node.name: moved.get(node.layer_of, "one") for node in widened.nodes}
     where |= dict.fromkeys(map(relay_of, edges), "four")
     library = ModuleLibrary(cache_folder() / "modules")
-    made = design_cluster(relayed, where, devices, 9000, library, word_bits=64)
+    made = design_cluster(widened, where, devices, 9000, library, word_bits=64)
     assert [device.name for device in made.devices] == list(devices)
     assert len(made.devices[3].nodes) == len(edges)
     feeds = [synthetic_feeds(graph, 2, 50 + index) for index in range(2)]

@@ -19,7 +19,6 @@ from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError
-from dagtrain.graph.summary import base_layer
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
@@ -115,8 +114,7 @@ def test_parts_on_fpgas_of_their_own_train_to_the_bits_of_the_emulator(tmp_path:
     devices = ("alpha", "beta", "gamma")
     where = {"conv2_part0": "beta", "conv2_part1": "gamma"}
     placed = {
-        node.name: "alpha" if node.layer.pinned_to_host else where.get(base_layer(node.name), "alpha")
-        for node in graph.nodes
+        node.name: "alpha" if node.layer.pinned_to_host else where.get(node.layer_of, "alpha") for node in graph.nodes
     }
     library = ModuleLibrary(cache_folder() / "modules")
     design = design_cluster(graph, placed, devices, 1200, library, word_bits=64)

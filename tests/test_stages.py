@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dagtrain.graph.builder import GraphBuilder
-from dagtrain.graph.ir import Graph, GraphError, Node, PlacedGraph, Stage, verify
+from dagtrain.graph.ir import Graph, GraphError, Node, PlacedGraph, Role, Stage, verify
 from dagtrain.passes.apply import apply, graph_pass
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.fold import fold_graph
@@ -19,6 +19,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.insert_relays import insert_relays, shortcuts
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
+from dagtrain.passes.split_layers import Parts, split_layers
 from hdl.fixed import Fixed
 from hdl.layers.storage import Home
 from hdl.recipe import Recipe
@@ -160,6 +161,26 @@ BROKEN: dict[str, tuple[Stage, Callable[[Graph], Graph], str]] = {
         lambda g: changed(g, "conv1", parameters={"w": "conv9.w"}),
         "conv1 needs parameter conv9.w, which has no initial value",
     ),
+    "a node serves a forward node": (
+        Stage.FORWARD,
+        lambda g: changed(g, "relu1", layer_of="relu9"),
+        "relu1 is of layer relu9, which is no forward node",
+    ),
+    "a node is of what its layer is a part of": (
+        Stage.TRAINING,
+        lambda g: changed(g, "conv2.error", whole="conv1"),
+        "conv2.error is of conv1, its layer conv2 of conv2",
+    ),
+    "a forward node has the role": (
+        Stage.FORWARD,
+        lambda g: changed(g, "relu1", role=Role.ERROR),
+        "relu1 of layer relu1 can't have the role error",
+    ),
+    "what serves a layer is none": (
+        Stage.TRAINING,
+        lambda g: changed(g, "conv2.error", role=Role.FORWARD),
+        "conv2.error of layer conv2 can't have the role forward",
+    ),
     "weights are connected": (
         Stage.TRAINING,
         lambda g: unconnected(g, "conv1", "w"),
@@ -227,7 +248,7 @@ BROKEN: dict[str, tuple[Stage, Callable[[Graph], Graph], str]] = {
 def test_a_graph_keeps_the_promises_of_its_stage_and_of_those_before(stage: Stage) -> None:
     graph = at(stage)
     for other in Stage:
-        if stage.promises(other):
+        if stage.promises(other) and (other is not Stage.FORWARD or stage is other):
             assert verify(graph, other) is graph
 
 
@@ -243,11 +264,12 @@ def test_a_broken_graph_is_refused_from_the_stage_on_that_promises_the_rule(rule
 
 
 @pytest.mark.parametrize("rule", [rule for rule, (first, _, _) in BROKEN.items() if first is not Stage.FORWARD])
-def test_stages_before_do_not_promise_the_rule(rule: str) -> None:
+def test_stages_between_do_not_promise_the_rule(rule: str) -> None:
     first, spoil, told = BROKEN[rule]
     graph = spoil(at(first))
     assert told in breaches(graph, first)
-    assert not [stage for stage in Stage if not stage.promises(first) and told in breaches(graph, stage)]
+    before = [stage for stage in Stage if stage is not Stage.FORWARD and not stage.promises(first)]
+    assert not [stage for stage in before if told in breaches(graph, stage)]
 
 
 def test_a_pass_is_held_to_what_it_requires_and_to_what_it_ensures() -> None:
@@ -288,3 +310,42 @@ def test_crossing_edges_are_those_between_devices() -> None:
     assert not ends & {("conv2.w.update", "conv2.w.update.w.fork"), ("conv2", "conv2.error")}
     assert len(list(graph.crossing)) == len(ends) == 6
     assert all(graph.placed[p.name] != graph.placed[c.name] for _e, p, _s, c, _k in graph.crossing)
+
+
+def test_roles_and_layers_of_a_streaming_graph() -> None:
+    graph = insert_relays(at(Stage.STREAMING), shortcuts(at(Stage.STREAMING)))
+    found: dict[Role, dict[str, list[str]]] = {role: {} for role in Role}
+    for node in graph.nodes:
+        found[node.role].setdefault(node.layer_of, []).append(node.name)
+    layers = ("conv1", "relu1", "conv2", "add1", "relu2", "average1", "gemm1", "bias1", "loss1")
+    assert found == {
+        Role.FORWARD: {name: [name] for name in layers},
+        Role.HOST: {"input1": ["input1"], "loss1": ["loss1.label", "loss1.results"]},
+        Role.ERROR: {name: [f"{name}.error"] for name in ("gemm1", "average1", "relu2", "conv2", "relu1")},
+        Role.SUM: {"relu1": ["relu1.y.sum0"]},
+        Role.GRADIENT: {name: [f"{name}.gradient"] for name in ("bias1", "gemm1", "conv2", "conv1")},
+        Role.UPDATE: {name: [f"{name}.{'b' if name == 'bias1' else 'w'}.update"] for name in found[Role.GRADIENT]},
+        Role.FORK: {
+            "input1": ["input1.y.fork"],
+            "relu1": ["relu1.y.fork"],
+            "average1": ["average1.y.fork"],
+            "loss1": ["loss1.error.fork"],
+            "relu2": ["relu2.error.dx.fork"],
+            "conv2": ["conv2.w.update.w.fork"],
+            "gemm1": ["gemm1.w.update.w.fork"],
+        },
+        Role.RELAY: {"relu1": ["relu1.y.fork.y1.relay"], "relu2": ["relu2.error.dx.fork.y2.relay"]},
+    }
+
+
+def test_forward_graphs_have_forward_nodes_only() -> None:
+    with pytest.raises(GraphError, match=r"not a legal forward graph:\n(.*\n)*  conv2\.error is no forward node"):
+        verify(at(Stage.TRAINING), Stage.FORWARD)
+
+
+def test_parts_of_a_layer_know_it_and_so_does_what_serves_them() -> None:
+    graph = insert_forks(differentiate(split_layers(forward(), {"conv2": Parts(2)})))
+    parts = {node.name for node in graph.nodes if node.is_layer and node.whole == "conv2"}
+    assert parts == {"conv2_part0", "conv2_part1", "conv2_join1"}
+    assert {node.layer_of for node in graph.nodes if node.whole == "conv2"} == parts
+    assert all(node.whole == node.layer_of for node in graph.nodes if node.layer_of not in parts)

@@ -78,6 +78,13 @@ def edited(path: Path, old: str, new: str) -> Path:
         ('"momentum":', '"inertia":', r"fields of Recipe differ from this version's \(inertia, momentum\)"),
         ('"filters":', '"maps":', r"node conv1: fields of Conv differ from this version's \(filters, maps\)"),
         ('"kinds": [', '"kinds": ["colour",', "node .*fork"),
+        (f'"schema": {GRAPH_SCHEMA}', '"schema": 1', "has schema 1, this version reads schema 2; make the file again"),
+        (
+            '"role": "gradient"',
+            '"role": "hope"',
+            "node .* has the role 'hope', which is none of forward, host",
+        ),
+        ('"layer_of": "conv1"', '"layer_of": "conv9"', "is of layer conv9, which is no forward node"),
         ('"recipe": {', '"recipes": {', r"graph\.json: recipe is missing; recipes = .*: unknown key"),
     ],
 )

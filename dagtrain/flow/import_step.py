@@ -17,7 +17,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
 from dagtrain.graph.ir import Graph, Node
-from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.graph.storage import StorageError, load_graph, save_graph
 from dagtrain.graph.summary import summarise
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -89,7 +89,15 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
 
 def load_training_graph(workspace: Workspace) -> Graph:
     """The training graph that `import` left."""
-    return load_graph(workspace.require("import", IMPORT_COMMAND) / "graph.json")
+    return read_graph(workspace.require("import", IMPORT_COMMAND) / "graph.json", IMPORT_COMMAND)
+
+
+def read_graph(path: Path, command: str) -> Graph:
+    """The graph of a step's result.  Raises `MissingStep` for a bad file, with the command that makes it again."""
+    try:
+        return load_graph(path)
+    except StorageError as error:
+        raise MissingStep(error.what, f"run `{command}` again") from error
 
 
 def load_recipe(path: Path | None) -> Recipe:

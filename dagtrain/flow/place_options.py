@@ -7,7 +7,6 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import base_layer
 from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.search.search import SearchOptions, Solver
@@ -101,7 +100,7 @@ def parse_pins(pins: tuple[str, ...], graph: Graph, cluster: Cluster) -> dict[st
     devices = {device.name for device in cluster.devices}
     for pin in pins:
         layer, _, device = pin.partition("=")
-        nodes = [node.name for node in graph.nodes if layer in (node.name, base_layer(node.name))]
+        nodes = [node.name for node in graph.nodes if layer in (node.name, node.layer_of)]
         if not device:
             problems.append(Problem(f"--pin {pin} is not of the form layer=device"))
         elif device not in devices:

@@ -28,9 +28,8 @@ from dagtrain.flow.workspace import (
     read_json,
 )
 from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import base_layer
-from dagtrain.passes.insert_relays import relayed_edges
-from dagtrain.passes.split_layers import Parts, whole_layer
+from dagtrain.passes.split_layers import Parts
+from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Start
 from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
@@ -93,7 +92,7 @@ def run(
                 warning = f"warning: the search starts over, {workspace.folder('place')} of the earlier one is damaged"
                 found = replace(found, warnings=(warning, *found.warnings))
             leave(found)
-    return _told(workspace, graph, done)
+    return _told(workspace, done)
 
 
 def _question(workspace: Workspace, options: PlaceOptions) -> Question:
@@ -116,8 +115,8 @@ def _question(workspace: Workspace, options: PlaceOptions) -> Question:
     return Question(depends, {"problem": digest(problem), "begun_from": begun_from}, unfinished, lost)
 
 
-def _told(workspace: Workspace, graph: Graph, done: bool) -> StepResult:
-    """What the user reads of the plan on disk; ``graph``: the imported one."""
+def _told(workspace: Workspace, done: bool) -> StepResult:
+    """What the user reads of the plan on disk."""
     folder = workspace.folder("place")
     plan = load_plan(workspace)
     meta = read_json(folder / "place.json", COMMAND, PlaceRecord)
@@ -135,7 +134,7 @@ def _told(workspace: Workspace, graph: Graph, done: bool) -> StepResult:
             for use in plan.devices
         ),
         *_splits(meta["splits"]),
-        *_relays(load_placed_graph(workspace) if meta["splits"] else graph, plan),
+        *_relays(plan),
         *meta["warnings"],
         *(() if meta["finished"] else ("the search was ended early: the same command goes on from this plan",)),
     )
@@ -178,6 +177,7 @@ def _split(
     keep: Callable[[SplitPlan], None],
 ) -> SplitPlan:
     imported = _imported_splits(workspace)
+    nodes = whole.problem.graph.by_name
     named = {name.partition("=")[0] for name in options.pins} | {
         name.strip() for group in options.same_device for name in group.split(",")
     }
@@ -190,7 +190,7 @@ def _split(
 
     splitter = Splitter(
         planner=in_parts,
-        untouched={whole_layer(base_layer(name), imported) for name in named},
+        untouched={nodes[name].whole if name in nodes else name for name in named},
         deadline=deadline,
         keep=keep,
     )
@@ -213,9 +213,9 @@ def _splits(parts: Mapping[str, str]) -> list[str]:
     return [f"in parts: {', '.join(f'{layer}={count}' for layer, count in parts.items())} (as `import --split` does)"]
 
 
-def _relays(graph: Graph, plan: Plan) -> list[str]:
+def _relays(plan: Plan) -> list[str]:
     """What a user should know of relays."""
-    edges = relayed_edges(graph, (item.item for item in plan.items))
+    edges = relayed(plan_choices(plan))
     return [f"relays: so that hops are equal, {', '.join(edges)} go by way of another device"] if edges else []
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
-from dagtrain.flow.import_step import IMPORT_COMMAND, load_training_graph, parts_from_json, parts_to_json
+from dagtrain.flow.import_step import IMPORT_COMMAND, load_training_graph, parts_from_json, parts_to_json, read_graph
 from dagtrain.flow.records import PlaceRecord
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, read_json
 from dagtrain.graph.ir import Graph
-from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.graph.storage import save_graph
 from dagtrain.planning.choices import folded_graph, plan_pace
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.planning.splitting import SplitPlan
@@ -83,7 +83,7 @@ def load_placed_graph(workspace: Workspace) -> Graph:
     if not workspace.holds("place"):
         workspace.require("import", IMPORT_COMMAND)
     own = workspace.require("place", COMMAND) / GRAPH
-    return load_graph(own) if own.is_file() else load_training_graph(workspace)
+    return read_graph(own, COMMAND) if own.is_file() else load_training_graph(workspace)
 
 
 def load_folded_graph(workspace: Workspace) -> Graph:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dagtrain.graph.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
@@ -153,7 +153,7 @@ class GraphBuilder:
         outputs = {port.name: f"{name}.{port.name}" for port in layer.sources}
         keys = {sink: f"{name}.{sink}" for sink in weights or {}}
         self.parameters.update((keys[sink], value) for sink, value in (weights or {}).items())
-        self.nodes.append(Node(name, layer, dict(inputs), outputs, keys))
+        self.nodes.append(Node(name, layer, dict(inputs), outputs, keys, Role.forward(layer)))
         self.shapes.update((outputs[port.name], port.tensor.shape) for port in layer.sources)
         return next(iter(outputs.values()))
 

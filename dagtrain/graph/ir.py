@@ -22,7 +22,8 @@ from hdl.tensor import Kind, Port, Tensor
 
 
 class Stage(Enum):
-    """What a graph promises; each stage but the first promises what the one before does, and more.
+    """What a graph promises; each stage promises what the one before does, and more, but that only the first has none
+    but forward nodes.
 
     `verify` checks it before and after every pass (`dagtrain.passes.apply`)."""
 
@@ -43,6 +44,42 @@ class Stage(Enum):
         return order.index(self) >= order.index(other)
 
 
+class Role(Enum):
+    """What a node is for; the layer that it serves is `Node.layer_of`."""
+
+    # a layer of the forward graph
+    FORWARD = "forward"
+    # a stream from the host, or to it
+    HOST = "host"
+    # takes errors on towards the input, and may make gradients beside
+    ERROR = "error"
+    # sums errors of several consumers of one edge
+    SUM = "sum"
+    # makes gradients of weights
+    GRADIENT = "gradient"
+    # makes new weights of gradients
+    UPDATE = "update"
+    # one stream to several users
+    FORK = "fork"
+    # one stream to one user by way of another device
+    RELAY = "relay"
+
+    @classmethod
+    def forward(cls, layer: Layer) -> Role:
+        """Of a layer of a forward graph."""
+        return cls.FORWARD if layer.sinks and layer.sources else cls.HOST
+
+    @classmethod
+    def backward(cls, layer: Layer) -> Role:
+        """Of a layer that differentiation adds; what it makes tells."""
+        kinds = {port.tensor.kind for port in layer.sources}
+        if not (layer.sinks and layer.sources):
+            return cls.HOST
+        if Kind.WEIGHT in kinds:
+            return cls.UPDATE
+        return cls.ERROR if Kind.ERROR in kinds else cls.GRADIENT
+
+
 class GraphError(DagtrainError):
     """A graph that breaks the promise of its stage; the message lists all breaches."""
 
@@ -59,6 +96,20 @@ class Node:
     outputs: Mapping[str, str] = field(default_factory=dict)
     # the layer's parameter name (weight sink, or an update's source) -> key in `Graph.parameters`
     parameters: Mapping[str, str] = field(default_factory=dict)
+    role: Role = Role.FORWARD
+    # the forward node that it serves: itself, if it is one
+    layer_of: str = ""
+    # the layer of the model that `layer_of` is, or is a part of
+    whole: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layer_of", self.layer_of or self.name)
+        object.__setattr__(self, "whole", self.whole or self.layer_of)
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is a forward node."""
+        return self.layer_of == self.name
 
     def __str__(self) -> str:
         ins = ", ".join(f"{port}={edge}" for port, edge in self.inputs.items())
@@ -169,6 +220,7 @@ def verify(graph: G, stage: Stage) -> G:
     if not problems:
         # without ports that are there, edges have no meaning
         problems = [*_edge_breaches(graph, stage), *_order_breaches(graph), *_consumer_breaches(graph, stage)]
+        problems += _role_breaches(graph, stage)
         if stage.promises(Stage.FOLDED):
             problems += _folding_breaches(graph)
         if stage.promises(Stage.PLACED):
@@ -203,6 +255,20 @@ def _port_breaches(graph: Graph) -> Iterator[str]:
             yield f"{node.name} has no port {name} for a parameter"
         for name in sorted(sources - node.outputs.keys()):
             yield f"source {node.name}.{name} has no edge"
+
+
+def _role_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
+    layers = {node.name: node for node in graph.nodes if node.is_layer}
+    for node in graph.nodes:
+        if node.layer_of not in layers:
+            yield f"{node.name} is of layer {node.layer_of}, which is no forward node"
+        elif node.whole != layers[node.layer_of].whole:
+            yield f"{node.name} is of {node.whole}, its layer {node.layer_of} of {layers[node.layer_of].whole}"
+        roles = (Role.FORWARD, Role.HOST) if node.is_layer else tuple(role for role in Role if role is not Role.FORWARD)
+        if node.role not in roles:
+            yield f"{node.name} of layer {node.layer_of} can't have the role {node.role.value}"
+        if stage is Stage.FORWARD and not node.is_layer:
+            yield f"{node.name} is no forward node"
 
 
 def _order_breaches(graph: Graph) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from dagtrain.files import open_archive, write_bytes, write_text
-from dagtrain.graph.ir import Graph, GraphError, Node, Stage, verify
+from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage, verify
 from hdl.errors import DagtrainError, Problem
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Batched
@@ -30,7 +30,7 @@ from hdl.records import adapter, exact, first, listed, misfits, parse_json, show
 T = TypeVar("T")
 
 # raised whenever the meaning of the file changes
-GRAPH_SCHEMA = 1
+GRAPH_SCHEMA = 2
 # the greatest whole number among a layer's settings: identifiers are 32 bits wide
 LARGEST_SETTING = (1 << 32) - 1
 
@@ -45,6 +45,9 @@ class NodeRecord(TypedDict):
     inputs: dict[str, str]
     outputs: dict[str, str]
     parameters: dict[str, str]
+    role: str
+    layer_of: str
+    whole: str
 
 
 @exact
@@ -183,6 +186,9 @@ def _node_to_json(node: Node, recipe: Recipe) -> dict[str, Any]:
         "inputs": dict(node.inputs),
         "outputs": dict(node.outputs),
         "parameters": dict(node.parameters),
+        "role": node.role.value,
+        "layer_of": node.layer_of,
+        "whole": node.whole,
     }
 
 
@@ -191,7 +197,14 @@ def _node_from_json(item: Mapping[str, Any], recipe: Recipe, where: str) -> Node
     if kind and any(field.name == "recipe" for field in dataclasses.fields(kind)):  # type: ignore[arg-type]
         settings.setdefault("recipe", recipe)
     layer = layer_from_json({**item, "settings": settings}, f"{where}: node {item['name']}")
-    return Node(item["name"], layer, dict(item["inputs"]), dict(item["outputs"]), dict(item["parameters"]))
+    try:
+        role = Role(item["role"])
+    except ValueError:
+        known = ", ".join(role.value for role in Role)
+        what = f"{where}: node {item['name']} has the role {shown(item['role'])}, which is none of {known}"
+        raise StorageError(what, "make the file again") from None
+    edges = dict(item["inputs"]), dict(item["outputs"]), dict(item["parameters"])
+    return Node(item["name"], layer, *edges, role, item["layer_of"], item["whole"])
 
 
 def _build(kind: type[T], settings: Mapping[str, Any], where: str) -> T:

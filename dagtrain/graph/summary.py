@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Role
 from hdl.tensor import Kind
 
 
@@ -63,21 +63,16 @@ class Summary:
         return sum(layer.stash_bits for layer in self.layers)
 
 
-def base_layer(node: str) -> str:
-    """The forward layer that a node of the training graph serves: its name up to the first dot."""
-    return node.split(".", 1)[0]
-
-
 def summarise(graph: Graph) -> Summary:
     """The summary of a training graph (forks and sums of errors are counted with the layer that caused them)."""
     groups: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        groups.setdefault(base_layer(node.name), []).append(node)
+        groups.setdefault(node.layer_of, []).append(node)
     return Summary(graph.name, tuple(_layer(graph, name, nodes) for name, nodes in groups.items()))
 
 
 def _layer(graph: Graph, name: str, nodes: list[Node]) -> LayerSummary:
-    first = next((node for node in nodes if node.name == name), nodes[0])
+    first = next(node for node in nodes if node.is_layer)
     ports = first.layer.sources or first.layer.sinks
     keys = {key for node in nodes for key in node.parameters.values()}
     return LayerSummary(
@@ -86,19 +81,11 @@ def _layer(graph: Graph, name: str, nodes: list[Node]) -> LayerSummary:
         output_shape=ports[0].tensor.shape,
         weights=sum(math.prod(graph.parameters[key].shape) for key in keys),
         forward_macs=first.layer.macs,
-        error_macs=sum(node.layer.macs for node in nodes if node is not first and _makes(node, Kind.ERROR)),
-        gradient_macs=sum(
-            node.layer.macs
-            for node in nodes
-            if node is not first and _makes(node, Kind.GRADIENT) and not _makes(node, Kind.ERROR)
-        ),
+        error_macs=sum(node.layer.macs for node in nodes if node.role is Role.ERROR),
+        gradient_macs=sum(node.layer.macs for node in nodes if node.role is Role.GRADIENT),
         stash_bits=sum(_stash_bits(nodes)),
         nodes=len(nodes),
     )
-
-
-def _makes(node: Node, kind: Kind) -> bool:
-    return any(port.tensor.kind is kind for port in node.layer.sources)
 
 
 def _stash_bits(nodes: Iterable[Node]) -> Iterable[int]:

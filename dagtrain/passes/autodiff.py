@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from dagtrain.graph.ir import Graph, GraphError, Node, Stage
+from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.formats import propagate_formats
 from hdl.layers.base import Layer
@@ -77,17 +77,21 @@ class _Differentiation:
             producer, port = self.graph.producers[edge]
             height, width, channels = port.tensor.shape
             adder = Add(height=height, width=width, channels=channels, kind=Kind.ERROR)
-            total = self.add(f"{producer.name}.{port.name}.sum{index}", adder, {"a": total, "b": part})["y"]
+            name = f"{producer.name}.{port.name}.sum{index}"
+            total = self.add(producer, name, adder, {"a": total, "b": part}, Role.SUM)["y"]
         self.errors[edge] = [total]
         return total
 
-    def add(self, name: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
-        """Add a backward node; its users of weight edges share the weight's parameter key."""
+    def add(
+        self, of: Node, name: str, layer: Layer, inputs: Mapping[str, str], role: Role | None = None
+    ) -> dict[str, str]:
+        """Add a backward node of a forward one; its users of weight edges share the weight's parameter key."""
         if name in self.forward or name in self.backward:
             raise GraphError(f"differentiation needs the node name {name}, which is taken", "rename that node")
         outputs = {port.name: f"{name}.{port.name}" for port in layer.sources}
         parameters = {port: self.weights[edge] for port, edge in inputs.items() if edge in self.weights}
-        self.backward[name] = Node(name, layer, dict(inputs), outputs, parameters)
+        role = role or Role.backward(layer)
+        self.backward[name] = Node(name, layer, dict(inputs), outputs, parameters, role, of.name, of.whole)
         return outputs
 
     def _check_stashes(self, nodes: tuple[Node, ...]) -> None:
@@ -145,7 +149,7 @@ class _NodeTape:
         return self.node.inputs[port] in self.walk.learns
 
     def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
-        return self.walk.add(f"{self.name}.{suffix}", layer, inputs)
+        return self.walk.add(self.node, f"{self.name}.{suffix}", layer, inputs)
 
     def give_error(self, port: str, edge: str) -> None:
         self.walk.errors.setdefault(self.node.inputs[port], []).append(edge)
@@ -155,7 +159,7 @@ class _NodeTape:
         key = node.parameters[sink]
         layer = _update(node.layer, sink, self.walk.graph.recipe, key)
         name = f"{self.name}.{sink}.update"
-        self.walk.add(name, layer, {"g": gradient})
+        self.walk.add(node, name, layer, {"g": gradient})
         self.walk.backward[name] = replace(self.walk.backward[name], parameters={"w": key})
         edge = self.weight(sink)
         self.connect(sink, edge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.graph.ir import Graph, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
 from hdl.layers.wiring.fork import Fork
 from hdl.tensor import Kind
@@ -34,6 +34,7 @@ def insert_forks(graph: Graph) -> Graph:
 
 def _fork(edge: str, graph: Graph, kinds: tuple[Kind, ...]) -> Node:
     tensor = graph.tensor(edge)
-    name = f"{edge}.fork"
+    name, maker = f"{edge}.fork", graph.producers[edge][0]
     layer = Fork(shape=tensor.shape, x_fixed=tensor.fixed, kinds=kinds)
-    return Node(name, layer, {"x": edge}, {f"y{index}": f"{name}.y{index}" for index in range(len(kinds))})
+    outputs = {f"y{index}": f"{name}.y{index}" for index in range(len(kinds))}
+    return Node(name, layer, {"x": edge}, outputs, role=Role.FORK, layer_of=maker.layer_of, whole=maker.whole)

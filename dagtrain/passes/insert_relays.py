@@ -7,16 +7,14 @@ a layer that hands on every beat; placed elsewhere, the shortcut crosses twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 import networkx as nx
 
-from dagtrain.graph.ir import Graph, Node, Stage
+from dagtrain.graph.ir import Graph, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
 from hdl.layers.wiring.fork import Fork
-
-SUFFIX = ".relay"
 
 
 def shortcuts(graph: Graph) -> tuple[str, ...]:
@@ -51,19 +49,14 @@ def insert_relays(graph: Graph, edges: Collection[str]) -> Graph:
 
 
 def relay_of(edge: str) -> str:
-    """The name of the relay on an edge."""
-    return edge + SUFFIX
-
-
-def relayed_edges(graph: Graph, nodes: Iterable[str]) -> tuple[str, ...]:
-    """Of names of nodes, the edges of the graph whose relays they are."""
-    edges = (name.removesuffix(SUFFIX) for name in nodes if name.endswith(SUFFIX))
-    return tuple(edge for edge in edges if edge in graph.producers)
+    """The name that the relay on an edge gets."""
+    return f"{edge}.relay"
 
 
 def _relay(graph: Graph, edge: str) -> Node:
     ((_consumer, sink),) = graph.consumers[edge]
     tensor = sink.tensor
-    name = relay_of(edge)
+    name, maker = relay_of(edge), graph.producers[edge][0]
     layer = Fork(shape=tensor.shape, x_fixed=tensor.fixed, kinds=(tensor.kind,))
-    return Node(name, layer, {"x": edge}, {"y0": f"{name}.y0"})
+    outputs = {"y0": f"{name}.y0"}
+    return Node(name, layer, {"x": edge}, outputs, role=Role.RELAY, layer_of=maker.layer_of, whole=maker.whole)

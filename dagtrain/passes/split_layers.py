@@ -11,7 +11,7 @@ does, but not bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -83,15 +83,6 @@ def split_layers(graph: Graph, parts: Mapping[str, Parts]) -> Graph:
     return replace(graph, parameters=parameters).with_nodes(tuple(made))
 
 
-def whole_layer(name: str, split: Collection[str]) -> str:
-    """The layer, among these that were split, to whose parts ``name`` belongs; any other name itself."""
-    for mark in (PART, JOIN, CUT, SUM):
-        whole, found, index = name.rpartition(mark)
-        if found and index.isdecimal() and whole in split:
-            return whole
-    return name
-
-
 def _problem(nodes: Mapping[str, Node], name: str, how: Parts) -> Problem | None:
     """Why a layer can't be split; None if it can."""
     if name not in nodes or how.of(nodes[name].layer, 1) is None:
@@ -121,7 +112,9 @@ def _pieces(node: Node, how: Parts, parameters: Mapping[str, FloatArray]) -> tup
         part = (slice(None), slice(first, end)) if how.by_inputs else slice(first, end)
         weights |= {keys[sink]: parameters[key][part] for sink, key in node.parameters.items()}
         name = f"{node.name}{PART}{index}"
-        engines.append(Node(name, layer, {**node.inputs, "x": inputs[index]}, {"y": f"{name}.y"}, keys))
+        engines.append(
+            Node(name, layer, {**node.inputs, "x": inputs[index]}, {"y": f"{name}.y"}, keys, whole=node.whole)
+        )
     joins = _sums(node, engines) if how.by_inputs else _joins(node, engines, bounds)
     return [*cuts, *engines, *joins], weights
 
@@ -133,7 +126,7 @@ def _cuts(node: Node, bounds: list[int]) -> list[Node]:
     for index, (first, end) in enumerate(pairwise(bounds[:-1])):
         layer = Split(height=height, width=width, a_channels=end - first, b_channels=channels - end)
         name = f"{node.name}{CUT}{index}"
-        cuts.append(Node(name, layer, {"x": rest}, {"a": f"{name}.a", "b": f"{name}.b"}))
+        cuts.append(Node(name, layer, {"x": rest}, {"a": f"{name}.a", "b": f"{name}.b"}, whole=node.whole))
         rest = cuts[-1].outputs["b"]
     return cuts
 
@@ -160,6 +153,6 @@ def _chain(node: Node, engines: list[Node], mark: str, layers: Sequence[Layer]) 
     whole = engines[0].outputs["y"]
     for index, (engine, layer) in enumerate(zip(engines[1:], layers, strict=True), start=1):
         name = f"{node.name}{mark}{index}"
-        joins.append(Node(name, layer, {"a": whole, "b": engine.outputs["y"]}, {"y": f"{name}.y"}))
+        joins.append(Node(name, layer, {"a": whole, "b": engine.outputs["y"]}, {"y": f"{name}.y"}, whole=node.whole))
         whole = joins[-1].outputs["y"]
     return joins

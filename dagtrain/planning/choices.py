@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dagtrain.emission.memory import DramUse
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
-from dagtrain.passes.insert_relays import insert_relays, relayed_edges
+from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
@@ -35,6 +35,8 @@ class Choice:
     memory: Home = Home.ON_CHIP
     # sinks whose FIFO lies in DRAM
     fifos: tuple[str, ...] = ()
+    # the edge that the node is a relay on, if it is one
+    relay_on: str | None = None
 
     @property
     def label(self) -> str:
@@ -45,7 +47,8 @@ class Choice:
 
     def to_payload(self) -> str:
         """As text."""
-        return json.dumps({"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos})
+        relay = {} if self.relay_on is None else {"relay_on": self.relay_on}
+        return json.dumps({"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos, **relay})
 
     @classmethod
     def from_payload(cls, text: str) -> Choice:
@@ -54,7 +57,10 @@ class Choice:
         Raises `DagtrainError` for any other text."""
         try:
             record = json.loads(text)
-            return cls(cycles=record["cycles"], memory=Home(record["memory"]), fifos=tuple(record["fifos"]))
+            fifos = tuple(record["fifos"])
+            return cls(
+                cycles=record["cycles"], memory=Home(record["memory"]), fifos=fifos, relay_on=record.get("relay_on")
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise DagtrainError(
                 f"{text!r} does not say what to build of a node", "run `dagtrain place` again"
@@ -64,6 +70,11 @@ class Choice:
 def plan_choices(plan: Plan) -> dict[str, Choice]:
     """Node -> what the plan builds of it."""
     return {item.item: Choice.from_payload(item.payload) for item in plan.items}
+
+
+def relayed(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+    """The edges that the choices put relays on."""
+    return tuple(choice.relay_on for choice in choices.values() if choice.relay_on is not None)
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:
 
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     """The training graph with the relays that the choices know of, and the memories of layers where they put them."""
-    return move_memories(insert_relays(graph, relayed_edges(graph, choices)), memory_homes(choices))
+    return move_memories(insert_relays(graph, relayed(choices)), memory_homes(choices))
 
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:

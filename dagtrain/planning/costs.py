@@ -16,7 +16,7 @@ from typing import Any
 
 from dagtrain.emission.links import receiver_beats
 from dagtrain.emission.memory import DramUse
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.choices import Choice
@@ -181,7 +181,9 @@ class LevelCosts:
         word_bytes = self.dram.format.data_bits // 8
         moved = sum(2 * unit.tensor_words * word_bytes * share for unit, share in units)
         size = sum(unit.region_words * word_bytes for unit, _ in units)
-        choice = Choice(cycles=self._fold_cycles(node), memory=memory, fifos=tuple(port.name for port in fifos))
+        relay_on = node.inputs["x"] if node.role is Role.RELAY else None
+        names = tuple(port.name for port in fifos)
+        choice = Choice(cycles=self._fold_cycles(node), memory=memory, fifos=names, relay_on=relay_on)
         return Offer(choice, layer.cycles_per_frame, tuple(contents), math.ceil(moved), size, self.tiles.get(node.name))
 
     def _adapter(self, edge: str, port: Port) -> list[Resources]:

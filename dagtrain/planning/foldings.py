@@ -164,7 +164,7 @@ class Foldings:
         return {
             part.name: [
                 Configuration(
-                    label=f"{label} {home.value}", cycles_per_frame=min(paces), tile=label,
+                    label=f"{label} {home.value}", cycles_per_frame=min(paces), tile=label, payload=home.value,
                     dsp=part.dsp_blocks({(width, width): multipliers}), m20k=_blocks(variant, part),
                     dram_bytes_per_frame=_moved_bytes(variant),
                 )
@@ -222,7 +222,7 @@ def _best(ways: Sequence[dict[str, dict[str, list[Configuration]]]]) -> Iterator
 
 
 def _numbers(menu: Sequence[Configuration], home: Home) -> tuple[int, ...]:
-    found = next((c for c in menu if c.label.endswith(f" {home.value}")), menu[0])
+    found = next((c for c in menu if c.payload == home.value), menu[0])
     return (found.cycles_per_frame, *found.costs)
 
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
-from dagtrain.passes.insert_relays import relayed_edges
 from dagtrain.planning.best import Best
 from dagtrain.planning.carry import carried_over, places_of
+from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.fewer import on_fewer_devices
 from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.levels import LEAST_RATIO
@@ -69,8 +69,8 @@ class Planner:
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
         planned = start.planned if start is not None else None
         best = Best(self.problem.fast_enough, keep, known_cycles, planned)
-        relayed = relayed_edges(self.problem.graph, places_of(start.plan)) if start is not None else ()
-        searcher = replace(self.searcher.with_relays(relayed) if relayed else self.searcher, best=best)
+        edges = relayed(plan_choices(start.plan)) if start is not None else ()
+        searcher = replace(self.searcher.with_relays(edges) if edges else self.searcher, best=best)
         ladder = Ladder(searcher)
         try:
             improve(ladder, start)

@@ -13,9 +13,8 @@ from typing import Any
 
 from dagtrain.emission.memory import DramUse
 from dagtrain.graph.ir import Graph, Node
-from dagtrain.graph.summary import base_layer
 from dagtrain.passes.fold import fold_graph, weight_groups
-from dagtrain.planning.choices import dram_format
+from dagtrain.planning.choices import Choice, dram_format
 from dagtrain.planning.costs import LevelCosts, Offer
 from dagtrain.planning.link_costs import PortCosts
 from dagtrain.planning.timetable import spending
@@ -42,10 +41,10 @@ class PricedLevel:
     offers: Mapping[str, Mapping[str, Sequence[Configuration]]]
     # nodes of weight groups with a tile
     tiled: frozenset[str]
-    # (node, label of a configuration) -> bytes that lie in DRAM
-    dram_bytes: Mapping[tuple[str, str], int]
-    # (node, label of a configuration, part) -> memories made of logic
-    mlabs: Mapping[tuple[str, str, str], int]
+    # (node, what is built of it) -> bytes that lie in DRAM
+    dram_bytes: Mapping[tuple[str, Choice], int]
+    # (node, what is built of it, part) -> memories made of logic
+    mlabs: Mapping[tuple[str, Choice, str], int]
 
 
 @dataclass
@@ -133,17 +132,17 @@ class Prices:
         self._elaborate(level, deadline)
         self.progress.begin("costs", len(level.folded.nodes))
         offers: dict[str, dict[str, list[Configuration]]] = {}
-        sizes: dict[tuple[str, str], int] = {}
-        mlabs: dict[tuple[str, str, str], int] = {}
+        sizes: dict[tuple[str, Choice], int] = {}
+        mlabs: dict[tuple[str, Choice, str], int] = {}
         for node in level.folded.nodes:
             offers[node.name] = {part.name: [] for part in self.parts}
             for offer in level.offers(node):
                 deadline.check()
-                sizes[node.name, offer.choice.label] = offer.dram_bytes
+                sizes[node.name, offer.choice] = offer.dram_bytes
                 for part in self.parts:
                     usage = offer.usage(part)
                     offers[node.name][part.name].append(_configuration(offer, usage))
-                    mlabs[node.name, offer.choice.label, part.name] = usage.mlab
+                    mlabs[node.name, offer.choice, part.name] = usage.mlab
             self.progress.advance(note=node.name)
         self.progress.end()
         return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
@@ -198,8 +197,8 @@ class Prices:
         """Nodes layer by layer in the order of the network, as the search's first guess wants them."""
         order: dict[str, int] = {}
         for node in self.graph.nodes:
-            order.setdefault(base_layer(node.name), len(order))
-        return sorted(self.graph.nodes, key=lambda node: order[base_layer(node.name)])
+            order.setdefault(node.layer_of, len(order))
+        return sorted(self.graph.nodes, key=lambda node: order[node.layer_of])
 
     def _item(self, node: Node, offers: Mapping[str, tuple[Configuration, ...]], tiled: bool) -> Item:
         return Item(
@@ -207,7 +206,7 @@ class Prices:
             configurations=offers,
             pinned=self.cluster.devices[0].name if node.layer.pinned_to_host else None,
             tile_group=self._groups[node.name] if tiled else None,
-            layer=base_layer(node.name),
+            layer=node.layer_of,
         )
 
     @cached_property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dagtrain.emission.device import stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, port_cycles, receiver_beats
-from dagtrain.graph.ir import Graph
-from dagtrain.passes.insert_relays import insert_relays, relay_of, relayed_edges
+from dagtrain.graph.ir import Graph, Role
+from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
-from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace
+from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace, relayed
 from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
@@ -40,7 +40,8 @@ def plan_time(
 
     ``together``: as if all of it stood on one device."""
     choices, pace = plan_choices(plan), plan_pace(plan)
-    relays = [edge for edge in relayed_edges(graph, choices) if relay_of(edge) not in graph.by_name]
+    there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
+    relays = [edge for edge in relayed(choices) if edge not in there]
     chosen = move_memories(insert_relays(graph, relays), memory_homes(choices))
     folded = pace.fold(chosen)
     dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)

@@ -21,7 +21,7 @@ from dagtrain.planning.prices import ON_CHIP, PricedLevel
 from dagtrain.planning.rate import with_rate
 from dagtrain.planning.results import Found, Planned, faster, with_bound
 from dagtrain.planning.searcher import Searcher
-from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, Problem
 from hdl.layers.storage import Home
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
@@ -162,19 +162,25 @@ def _check_memories(plan: Plan, level: PricedLevel, cluster: Cluster) -> None:
     dram: Counter[str] = Counter()
     mlabs: Counter[str] = Counter()
     parts = {device.name: device.board.part for device in cluster.devices}
+    choices = plan_choices(plan)
     for item in plan.items:
-        dram[item.device] += level.dram_bytes[item.item, item.configuration]
-        mlabs[item.device] += level.mlabs[item.item, item.configuration, parts[item.device].name]
+        dram[item.device] += level.dram_bytes[item.item, choices[item.item]]
+        mlabs[item.device] += level.mlabs[item.item, choices[item.item], parts[item.device].name]
     problems = [
-        f"{device.name} would hold {dram[device.name]:,} bytes in DRAM and has {device.board.dram_bytes:,}; raise "
-        "dram_gbyte or add devices"
+        Problem(
+            f"{device.name} would hold {dram[device.name]:,} bytes in DRAM and has {device.board.dram_bytes:,}",
+            "raise dram_gbyte or add devices",
+        )
         for device in cluster.devices
         if dram[device.name] > device.board.dram_bytes
     ]
     problems += [
-        f"{name} would need {mlabs[name]:,} memories made of logic and has {part.lut_memory.blocks:,}; add devices"
+        Problem(
+            f"{name} would need {mlabs[name]:,} memories made of logic and has {part.lut_memory.blocks:,}",
+            "add devices",
+        )
         for name, part in parts.items()
         if mlabs[name] > part.lut_memory.blocks
     ]
     if problems:
-        raise InfeasibleError(f"{plan.instance}: {'; '.join(problems)}")
+        raise InfeasibleError.listing(plan.instance, problems)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
-from dagtrain.graph.summary import base_layer
-from dagtrain.passes.split_layers import Parts, whole_layer
+from dagtrain.passes.split_layers import Parts
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import Planned, Searched, Start
 from hdl.errors import DagtrainError, InfeasibleError, OutOfTimeError, TooLargeError
@@ -67,7 +66,7 @@ class Splitter:
                 break
             if self.deadline.over or not searched.finished:
                 return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))
-            further = self._more_parts(found.graph, found.parts, _large(searched, share))
+            further = self._more_parts(found.graph, found.parts, _large(found.graph, searched, share))
             if not further or further == tried:
                 continue
             tried = further
@@ -91,9 +90,12 @@ class Splitter:
                 planned = planner.run(start, self._keeping(graph, parts))
                 return SplitPlan(planned, graph, parts, tuple(planner.warnings))
             except TooLargeError as error:
-                layers = {base_layer(name) for name in error.items}
-                further = self._more_parts(graph, parts, layers)
-                if not further.keys() >= {whole_layer(name, parts) for name in layers} or self.deadline.over:
+                if not set(error.items) <= graph.by_name.keys():
+                    # relays, which can't be in parts
+                    raise
+                wholes = {graph.by_name[name].whole for name in error.items}
+                further = self._more_parts(graph, parts, wholes)
+                if not further.keys() >= wholes or self.deadline.over:
                     raise
                 parts = {**parts, **further}
                 planner, start = self.planner(parts), None
@@ -105,7 +107,7 @@ class Splitter:
         planner, known_cycles = self.planner(parts), found.planned.plan.training_cycles
         graph, better = planner.problem.graph, None
         try:
-            start = planner.promising(searched, _beside(graph, parts, searched), known_cycles)
+            start = planner.promising(searched, _beside(graph, found.graph, searched), known_cycles)
             if start is not None:
                 planned = planner.run(start, self._keeping(graph, parts, known_cycles), known_cycles)
                 if planned.plan.training_cycles < known_cycles:
@@ -126,15 +128,11 @@ class Splitter:
 
         return keep
 
-    def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], layers: Collection[str]) -> dict[str, Parts]:
-        """Twice the parts of those of these layers that can have more."""
+    def _more_parts(self, graph: Graph, parts: Mapping[str, Parts], wholes: Collection[str]) -> dict[str, Parts]:
+        """Twice the parts of those of these layers of the model that can have more."""
         found: dict[str, Parts] = {}
-        for whole in sorted({whole_layer(name, parts) for name in layers} - set(self.untouched)):
-            engines = [
-                node.layer
-                for node in graph.nodes
-                if base_layer(node.name) == node.name and whole_layer(node.name, parts) == whole
-            ]
+        for whole in sorted(set(wholes) - set(self.untouched)):
+            engines = [node.layer for node in graph.nodes if node.is_layer and node.whole == whole]
             more = _twice(engines, parts.get(whole))
             if more is not None:
                 found[whole] = more
@@ -159,27 +157,34 @@ def _twice(engines: Sequence[Layer], now: Parts | None) -> Parts | None:
     return min(options)[-1] if options else None
 
 
-def _large(searched: Searched, share: Fraction) -> set[str]:
-    """Layers one of whose nodes takes more than a share of the device that it stands on."""
+def _large(graph: Graph, searched: Searched, share: Fraction) -> set[str]:
+    """Layers of the model one of whose nodes takes more than a share of the device that it stands on."""
     instance = searched.instance
     found = set()
     for item in searched.plan.items:
         device = instance.devices[instance.device_index[item.device]]
         shares = (Fraction(getattr(item, resource), max(1, getattr(device, resource))) for resource in RESOURCES)
         if max(shares) > share:
-            found.add(base_layer(item.item))
+            found.add(_whole(graph, searched, item.item))
     return found
 
 
-def _beside(graph: Graph, parts: Mapping[str, Parts], searched: Searched) -> dict[str, str]:
-    """Devices to begin with of all nodes of a graph with these parts: those of the whole layer's in another plan."""
+def _whole(graph: Graph, searched: Searched, item: str) -> str:
+    """The layer of the model that an item of a search over a graph, a relay too, belongs to."""
+    instance = searched.instance
+    return graph.by_name[instance.items[instance.item_index[item]].layer].whole
+
+
+def _beside(graph: Graph, before: Graph, searched: Searched) -> dict[str, str]:
+    """Devices to begin with of all nodes of a graph with more parts: those of the whole layer's in a plan of the graph
+    before; of layers that were in parts there, that of the first part."""
     placed = {item.item: item.device for item in searched.plan.items}
     layers: dict[str, str] = {}
     for name, device in placed.items():
-        layers.setdefault(whole_layer(base_layer(name), parts), device)
+        layers.setdefault(_whole(before, searched, name), device)
     found: dict[str, str] = {}
     for node in graph.nodes:
-        layer = base_layer(node.name)
-        whole = whole_layer(layer, parts)
-        found[node.name] = placed.get(whole + node.name.removeprefix(layer), layers[whole])
+        # nodes are called after their layer
+        same = node.whole + node.name.removeprefix(node.layer_of)
+        found[node.name] = placed.get(same, layers[node.whole])
     return found

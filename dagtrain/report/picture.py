@@ -1,9 +1,9 @@
 """The placed training graph as an SVG picture that fits a page.
 
-A row a forward layer, in the order of the network; a column a role: forward engines left, then error, gradient and
-update.  So data runs down the first column and errors run up the second, each layer's engines side by side.  Colour
-says which FPGA a node is on, the colour of an edge its kind; edges that cross the network are thick.  A fork is a dot
-beside the node that feeds it.  Every node and edge says its name when the mouse is on it.
+A row a forward layer, in the order of the network; a column for what nodes make: forward engines left, then error,
+gradient and update.  So data runs down the first column and errors run up the second, each layer's engines side by
+side.  Colour says which FPGA a node is on, the colour of an edge its kind; edges that cross the network are thick.  A
+fork is a dot beside the node that feeds it.  Every node and edge says its name when the mouse is on it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from dagtrain.graph.ir import Graph, Node
-from dagtrain.graph.summary import base_layer
-from hdl.layers.wiring.fork import Fork
+from dagtrain.graph.ir import Graph, Node, Role
 from hdl.tensor import Kind
 
 NODE_WIDTH = 96
@@ -39,7 +37,9 @@ KIND_COLOURS = {
     Kind.WEIGHT: "#2e7d32",
     Kind.GRADIENT: "#8e5bb5",
 }
-ROLES = ("forward", "error", "gradient", "update")
+COLUMNS = ("forward", "error", "gradient", "update")
+# drawn as a dot
+COPIES = (Role.FORK, Role.RELAY)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Layout:
     places: Mapping[str, _Place]
     # forward layer -> y of its row
     rows: Mapping[str, float]
-    # role -> x of its column
+    # name -> x of the column
     columns: Mapping[str, float]
     width: float
     height: float
@@ -87,8 +87,8 @@ def draw(graph: Graph, placed: Mapping[str, str] | None = None) -> str:
     return "\n".join(parts) + "\n"
 
 
-def role(node: Node) -> str:
-    """What a node does for its layer, told by the kinds it produces."""
+def column(node: Node) -> str:
+    """The column that a node stands in, told by the kinds it produces: a fork of errors stands with what makes them."""
     kinds = {port.tensor.kind for port in node.layer.sources}
     if Kind.ERROR in kinds:
         return "error"
@@ -100,13 +100,13 @@ def role(node: Node) -> str:
 
 
 def _layout(graph: Graph) -> _Layout:
-    layers = list(dict.fromkeys(base_layer(node.name) for node in graph.nodes))
+    layers = list(dict.fromkeys(node.layer_of for node in graph.nodes))
     cells: dict[tuple[str, str], list[Node]] = {}
     for node in graph.nodes:
-        cells.setdefault((role(node), base_layer(node.name)), []).append(node)
+        cells.setdefault((column(node), node.layer_of), []).append(node)
     x = MARGIN + max((len(layer) for layer in layers), default=0) * CHARACTER_WIDTH + MOST_BOW
     columns: dict[str, float] = {}
-    for name in ROLES:
+    for name in COLUMNS:
         columns[name] = x
         widths = [sum(_width(node) + GAP for node in nodes) for (of, _), nodes in cells.items() if of == name]
         x += max(widths, default=NODE_WIDTH + GAP) - GAP + COLUMN_GAP
@@ -121,7 +121,7 @@ def _layout(graph: Graph) -> _Layout:
 
 
 def _width(node: Node) -> float:
-    return FORK_WIDTH if isinstance(node.layer, Fork) else NODE_WIDTH
+    return FORK_WIDTH if node.role in COPIES else NODE_WIDTH
 
 
 def _legend(colours: Mapping[str, str], layout: _Layout) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _nodes(
         place, device = places[node.name], on.get(node.name, "")
         colour = colours.get(device, "#888888")
         title = f"{escape(node.name)}: {escape(type(node.layer).__name__)} on {escape(device or 'no device')}"
-        if isinstance(node.layer, Fork):
+        if node.role in COPIES:
             yield (
                 f'<circle cx="{place.middle:.0f}" cy="{place.y + NODE_HEIGHT / 2:.0f}" r="{FORK_WIDTH / 2:.0f}" '
                 f'fill="{colour}"><title>{title}</title></circle>'
@@ -204,6 +204,5 @@ def _nodes(
 
 def _label(node: Node) -> str:
     """What a node is beside its layer's name, which stands at the row."""
-    layer = base_layer(node.name)
-    text = type(node.layer).__name__ if node.name == layer else node.name.removeprefix(f"{layer}.")
+    text = type(node.layer).__name__ if node.is_layer else node.name.removeprefix(f"{node.layer_of}.")
     return text if len(text) <= 15 else f"{text[:6]}…{text[-7:]}"

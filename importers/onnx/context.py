@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dagtrain.graph.ir import Node
+from dagtrain.graph.ir import Node, Role
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.recipe import Recipe
@@ -169,7 +169,8 @@ class Lowering:
         keys = {sink: f"{unique}.{sink}" for sink in weights or {}}
         edges = {port.name: f"{unique}.{port.name}" for port in layer.sources}
         self.parameters.update((keys[sink], value) for sink, value in (weights or {}).items())
-        self.nodes.append(Node(unique, layer, {port: value.edge for port, value in inputs.items()}, edges, keys))
+        sinks = {port: value.edge for port, value in inputs.items()}
+        self.nodes.append(Node(unique, layer, sinks, edges, keys, Role.forward(layer)))
         return edges
 
     def emit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagtrain.graph.ir import Graph, Node, Stage, verify
+from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.wiring.host import HostInput
@@ -21,7 +21,7 @@ def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, 
     image_name, loss_name = state.names.take("image"), state.names.take("loss")
     image = HostInput(height=height, width=width, channels=channels)
     edges = {"y": f"{image_name}.y"}
-    state.nodes.append(Node(image_name, image, {}, edges))
+    state.nodes.append(Node(image_name, image, {}, edges, role=Role.HOST))
     state.values[model.image] = Value(edges["y"], (height, width, channels), model.image_shape)
     for node in model.nodes:
         _lower_node(node, state)
