@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from myhdl import Signal, always_comb, block, intbv
 
+from dagtrain.emission.links import Crossing, link_words
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.errors import DeadlockError
+from hdl.fixed import Fixed
 from hdl.link.egress import Egress, link_egress
-from hdl.link.format import LinkFormat, LinkUnit, Word, credit_batch, merges_passed
+from hdl.link.format import CREDIT_WORDS, LinkFormat, LinkUnit, Word, credit_batch, depth_for, merges_passed
 from hdl.link.ingress import Ingress, link_ingress
 from hdl.link.routing import Drain, Merge, Split, link_drain, link_split
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
@@ -21,6 +24,7 @@ from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
 from hdl.stream import Stream
 from hdl.streams.merge import merge
 from hdl.streams.width import wire_words
+from hdl.tensor import Kind, Port, Tensor
 
 FORM = LinkFormat(word_bits=32, streams=3, devices=2, sequence_bits=3)
 
@@ -302,21 +306,42 @@ def words_of(tensors: int) -> list[Word]:
     ]
 
 
-def test_an_ingress_returns_every_credit_in_words_addressed_to_the_sender() -> None:
-    sent = words_of(8)
+@pytest.mark.parametrize("depth", [4, 16, 70, 600])
+def test_an_ingress_returns_every_credit_in_words_addressed_to_the_sender(depth: int) -> None:
+    batch = credit_batch(depth)
+    sent = words_of(2 * batch)
     run = run_streams(
         Backend.MYHDL,
-        ingress_design(RECEIVER),
+        ingress_design(replace(RECEIVER, depth=depth)),
         {"x": [FORM.encode(word) for word in sent]},
-        {"y": 24, "credits": 12},
+        {"y": len(sent), "credits": len(sent) // batch},
         seed=1,
     )
-    batch = credit_batch(4)
     assert run.outputs["credits"] == [
         FORM.encode(Word(data=batch, last=1, sequence=0, stream=2, credit=1, device=1))
     ] * (len(sent) // batch)
     assert run.outputs["errors"] == []
-    assert run.outputs["y"] == list(range(24))
+    assert run.outputs["y"] == list(range(len(sent)))
+
+
+def test_a_sender_finds_room_for_the_words_that_a_depth_is_for() -> None:
+    for words in range(1, 20_000):
+        depth = depth_for(words)
+        # freed, but not enough for a credit word
+        withheld = credit_batch(depth) - 1
+        assert depth - withheld >= words, words
+        # no deeper than credits want
+        assert depth <= max(2, min(2 * words, words + CREDIT_WORDS), words * 16 / 15 + 1), words
+
+
+@pytest.mark.parametrize(("shape", "lanes", "frames"), [((1, 1, 1), 1, 40), ((1, 1, 5), 5, 40), ((8, 8, 16), 2, 6)])
+def test_a_receiver_has_room_for_all_that_waits_behind_the_network(
+    shape: tuple[int, int, int], lanes: int, frames: int
+) -> None:
+    port = Port("y", Tensor(shape, Fixed(16, 8), Kind.STASH), lanes)
+    crossing = Crossing("stash", 0, "alpha", "beta", 0, 1, port, port)
+    depth = link_words(crossing, frames * port.beats, 64)
+    assert depth - (credit_batch(depth) - 1) >= frames * wire_words(port.tensor.elements, 16, 64)
 
 
 def broken(words: list[Word], fault: str) -> list[Word]:

@@ -1,6 +1,6 @@
 """The network port of an FPGA: every stream that leaves or enters gets its number, its credits and its place.
 
-Structure of a port (units of `hdl.link.units`)::
+Structure of a port (units of `hdl.link`)::
 
     egress streams ─▶ Egress ─┐
                               ├─▶ Merge chain ─▶ AXI4-Stream transmit port
@@ -21,16 +21,17 @@ from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction
 from hdl.link.egress import Egress
-from hdl.link.format import LinkFormat, merges_passed
+from hdl.link.format import LinkFormat, depth_for, merges_passed
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
-from hdl.streams.width import elements_per_word, wire_words
+from hdl.streams.width import wire_words
 from hdl.tensor import Port
 from hdl.unit import Unit
 
-# words that a receiver's FIFO holds at least: covers a round trip through the network at full rate
+# words that a receiver's FIFO holds at least
 LEAST_LINK_WORDS = 16
-# cycles that buffers allow for between leaving one FPGA and arriving at the next
+# cycles that buffers allow for between leaving one FPGA and arriving at the next; with half as many each way, credits
+# are back in them too
 NETWORK_CYCLES = 512
 
 
@@ -109,9 +110,10 @@ def link_format(crossings: Sequence[Crossing], devices: int, word_bits: int) -> 
 
 
 def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
-    """Words that the receiver's FIFO holds: what the analysis asks for on this edge, packed into words."""
-    per_word = elements_per_word(crossing.element_bits, word_bits)
-    return max(LEAST_LINK_WORDS, -(-fifo_beats * crossing.sink.lanes // per_word) + 2)
+    """Words that the receiver's FIFO holds, so that what the analysis asks for on this edge finds room: packed into
+    words, of which the last of each tensor is filled up."""
+    elements = fifo_beats * crossing.sink.lanes
+    return max(LEAST_LINK_WORDS, depth_for(-(-elements * crossing.words(word_bits) // crossing.elements) + 2))
 
 
 def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int) -> int:

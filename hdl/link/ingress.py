@@ -84,7 +84,7 @@ def link_ingress(
 ) -> Instances:
     """See `Ingress`.  Cost: a queue of ``depth`` words, the width adapter, counters.  Latency: of both.
 
-    Credits go back half a FIFO at a time (`credit_batch`), so one word in ``depth / 2`` is a credit word.
+    Credits go back many at a time (`credit_batch`), so few words are credit words, but for small FIFOs.
 
     Ports:
         number: in, as wide as the field "stream", constant.
