@@ -3,7 +3,7 @@
 How wide a vector is, what it holds and when stands in the docstring of the block that takes it, under "Ports": a line
 for each port with its direction as the block sees it, its width in terms of the parameters, and its timing.  Every
 block has ``clk``, whose rising edges it works on, and where it can be reset ``rst``: 1 bit, synchronous, high.  These
-two are not said again.
+two are not said again.  A stream is in if its beats come in; where it is only watched, the block gives no ready.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import myhdl
 
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.convert.tools import run_tool
 from hdl.errors import ToolError
+from hdl.signals import Bits, Instances
 from hdl.simulate.icarus import check_message_size, vpi_module
 from hdl.simulate.verilator import compile_verilog
 
@@ -49,7 +49,7 @@ class CosimulationProgram:
     folder: Path
     ports: tuple[PortDecl, ...]
 
-    def attach(self, signals: Mapping[str, Any]) -> Any:
+    def attach(self, signals: Mapping[str, Bits]) -> Instances:
         """Start it: a `myhdl.Cosimulation` for the arguments of `myhdl.Simulation`.
 
         ``signals`` holds a MyHDL signal for each of `ports`, by name.  Raises `ToolError` for a missing signal, or one

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.elaboration.ports import port_signals
 from hdl.errors import ConversionError
+from hdl.signals import Bits, Instances
 
 Beats = Sequence[int]
 
@@ -45,7 +45,7 @@ class Design:
     # name of the Verilog module
     name: str
     # elaborates the block with fresh signals; gets the memory images by name (empty when converting)
-    factory: Callable[[Mapping[str, Sequence[int]]], Any]
+    factory: Callable[[Mapping[str, Sequence[int]]], Instances]
     streams: tuple[StreamPort, ...]
     # contents of the named memories: raw words
     images: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Design:
             raise ConversionError(f"{self.name}: images {sorted(unknown)} are of no memory of the circuit")
         return module
 
-    def signals(self, block: Any) -> dict[str, Any]:
+    def signals(self, block: Instances) -> dict[str, Bits]:
         """Port signals of an elaborated block by name, checked against `streams`."""
         found = port_signals(block, self.name)
         for port in self.streams:

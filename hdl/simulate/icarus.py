@@ -13,7 +13,6 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import myhdl
 
@@ -23,6 +22,7 @@ from hdl.convert.netlist import Direction, PortDecl
 from hdl.convert.tools import run_tool
 from hdl.convert.verilog import VerilogModule
 from hdl.errors import ContractViolation, DeadlockError, ToolError, ToolMissing
+from hdl.signals import Bits, Instances
 from hdl.simulate.design import Design, Run
 from hdl.simulate.drivers import Bench, check_names, deadlock
 from hdl.simulate.myhdl_run import fresh_simulator, simulate
@@ -42,7 +42,7 @@ def run_icarus(design: Design, bench: Bench) -> Run:
         signals = design.signals(design.factory(design.images))
         ports = {port.name: signals[port.name] for port in module.ports}
 
-        def attach(_signals: Mapping[str, Any]) -> Any:
+        def attach(_signals: Mapping[str, Bits]) -> Instances:
             return myhdl.Cosimulation(f"vvp -M {vpi.parent} -m {vpi.stem} {program}", **ports)
 
         here = Path.cwd()

@@ -14,7 +14,7 @@ def result_places(clk: Clock, rst: Bit, take: Bit, results: Stream, may: Bit, *,
 
     Ports:
         take: in, 1 bit, only while ``may``: a place is reserved at this edge.
-        results: in, what leaves the queue, of any width; watched only.
+        results: in, stream of any width that leaves the queue, watched.
         may: out, 1 bit, from registers.
     """
     free = Signal(intbv(places, min=0, max=places + 1))

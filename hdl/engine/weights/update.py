@@ -140,7 +140,7 @@ def update(
         public="momentum",
     )
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    step = update_step(clk, rst, fire, g, state, w, shape=shape)
+    step = update_step(clk, rst, fire, g.payload, state, w, shape=shape)
     places = result_places(clk, rst, fire, w, may, places=RESULTS)
     return accept, master_words, momentum_words, step, places
 
@@ -177,7 +177,7 @@ def update_outside(
     read_master = delay_vector(clk, masters, old_master, cycles=MASTER_READ_AT)
     read_momentum = delay_vector(clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    step = update_step(clk, rst, fire, g, state, w, shape=shape)
+    step = update_step(clk, rst, fire, g.payload, state, w, shape=shape)
     wait = delay_vector(clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
     whole = join_state(new_master, late_momentum, made.payload, shape=shape)
     mark = delay_line(clk, fire, made.valid, cycles=MASTER_AT)
@@ -234,7 +234,7 @@ def update_step(
     clk: Clock,
     rst: Bit,
     fire: Bit,
-    g: Stream,
+    g: Bits,
     state: OptimiserState,
     w: Stream,
     *,
@@ -244,7 +244,7 @@ def update_step(
 
     Ports:
         fire: in, 1 bit: a gradient is taken at this edge.
-        g: in, stream of ``lanes`` codes of ``shape.gradient``; its payload only, with ``fire``.
+        g: in, ``lanes`` codes of ``shape.gradient``, with ``fire``.
         state: in and out; drives what is new.
         w: out, stream of ``lanes`` codes of ``shape.weight``, from a queue that takes
             them `VIEW_AT` cycles later.
@@ -386,21 +386,21 @@ def state_memory(
 
 
 @block
-def next_momentum(clk: Clock, g: Stream, state: OptimiserState, random: Bits, *, shape: UpdateShape) -> Instances:
+def next_momentum(clk: Clock, g: Bits, state: OptimiserState, random: Bits, *, shape: UpdateShape) -> Instances:
     """``momentum = round(factor * momentum + g + decay * w)``.
 
     Ports:
-        g: in, stream of ``lanes`` codes of ``shape.gradient``; its payload only, as it is taken.
+        g: in, ``lanes`` codes of ``shape.gradient``.
         state: in and out; takes what is old, drives ``new_momentum``.
         random: in, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
     """
     lanes, bits = shape.lanes, shape.momentum_sum_bits
     enable = Signal(bool(1))
-    gradient = Signal(intbv(0)[g.width :])
+    gradient = Signal(intbv(0)[len(g) :])
     gradients, olds = signed_lanes(lanes, shape.gradient.width), signed_lanes(lanes, shape.momentum.width)
     kept, fresh, sums, totals = (signed_lanes(lanes, bits) for _ in range(4))
     total = Signal(intbv(0)[bits * lanes :])
-    wait = delay_vector(clk, g.payload, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    wait = delay_vector(clk, g, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
     split_old = split_lanes(clk, state.old_momentum, olds, width=shape.momentum.width)
     scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
