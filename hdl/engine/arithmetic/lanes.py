@@ -124,6 +124,22 @@ def delay_vector(clk: Clock, source: Bits, delayed: Bits, *, cycles: int) -> Ins
 
 
 @block
+def split_word(
+    clk: Clock, word: Bits, lanes: Sequence[Bits], *, width: int, signed: bool, base: int, cycles: int
+) -> Instances:
+    """Delays part of a word by ``cycles`` (at least 1), the last of which splits it into lanes; see `split_lanes`.
+
+    Ports:
+        word: in, at least ``base + len(lanes) * width`` bits.
+        lanes: out, ``cycles`` later.
+    """
+    late = Signal(intbv(0)[len(word) :])
+    wait = delay_vector(clk, word, late, cycles=cycles - 1)
+    split = split_lanes(clk, late, lanes, width=width, signed=signed, base=base)
+    return wait, split
+
+
+@block
 def multiply_constant(
     clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], *, factor: int, cycles: int
 ) -> Instances:

@@ -29,9 +29,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from hdl.engine.norm.backward import DX_AT, GRADIENT_SUMS_AT, BackwardShape, norm_backward, norm_gradients
-from hdl.engine.norm.forward import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape, norm_forward
+from hdl.engine.norm.backward import norm_backward, norm_gradients
+from hdl.engine.norm.forward import norm_forward
 from hdl.engine.norm.numbers import INVERSE_BITS, NORMAL, BackwardNumbers, ForwardNumbers
+from hdl.engine.norm.shapes import DX_AT, GRADIENT_SUMS_AT, NORMAL_AT, RESULTS, X_AT, Y_AT, BackwardShape, ForwardShape
 from hdl.engine.random import ROUNDING_LATENCY
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise

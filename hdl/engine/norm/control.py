@@ -1,0 +1,178 @@
+"""The control process of the backward circuit: its two states, and the controls that the data path takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, concat, intbv
+
+from hdl.engine.arithmetic.lanes import (
+    WIDE_PRODUCT_LATENCY,
+    add_lanes,
+    delay_vector,
+    multiply_constant,
+    signed_lanes,
+    split_lanes,
+    split_word,
+)
+from hdl.engine.arithmetic.requantise import requantise_lanes
+from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.norm.numbers import Mean
+from hdl.engine.norm.shapes import CONTROL_SUMS_AT, DX_AT, SHAPED_AT, STATE_AT, TABLE_AT, BackwardShape
+from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_lanes
+from hdl.fixed import Fixed
+from hdl.memory import address_width, simple_dual_port
+
+
+@block
+def control_process(
+    clk: Any,
+    rst: Any,
+    fire: Any,
+    first_pixel: Any,
+    last_pixel: Any,
+    correlation: Any,
+    dx: Any,
+    write: Any,
+    write_group: Any,
+    write_line: Any,
+    done: Any,
+    shape: BackwardShape,
+    contents: Mapping[str, Sequence[int]],
+) -> Any:
+    """Sums s n and dx over each frame, advances v and u, and writes their controls into the table."""
+    numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
+    growth = (numbers.pixels - 1).bit_length()
+    v_width, u_width = numbers.shaped.width + numbers.normal.width, numbers.dx.width
+    v_values, u_values = signed_lanes(lanes, v_width), signed_lanes(lanes, u_width)
+    v_sums, u_sums = signed_lanes(lanes, v_width + growth), signed_lanes(lanes, u_width + growth)
+    early, first, last, complete, same = (Signal(bool(0)) for _ in range(5))
+    place = Signal(intbv(0)[address_width(groups) :])
+    write_state = Signal(bool(0))
+    write_place = Signal(intbv(0)[len(place) :])
+    controls_v = Signal(intbv(0)[lanes * numbers.control_v.width :])
+    controls_u = Signal(intbv(0)[lanes * numbers.control_u.width :])
+    last_group = groups - 1
+    values_at = CONTROL_SUMS_AT - 1
+    correlation_at = SHAPED_AT + 2
+    sums = [
+        split_word(clk, correlation, v_values, width=v_width, signed=True, base=0, cycles=values_at - correlation_at),
+        split_word(clk, dx, u_values, width=u_width, signed=True, base=0, cycles=values_at - DX_AT),
+        delay_vector(clk, fire, early, cycles=values_at - 2),
+        delay_vector(clk, first_pixel, first, cycles=values_at - 2),
+        delay_vector(clk, last_pixel, last, cycles=values_at - 2),
+        channel_sums(clk, rst, early, first, last, v_values, v_sums, complete, groups=groups),
+        channel_sums(clk, rst, early, first, last, u_values, u_sums, same, groups=groups),
+    ]
+    timing = [
+        delay_vector(clk, complete, write_state, cycles=STATE_AT - CONTROL_SUMS_AT),
+        delay_vector(clk, place, write_place, cycles=STATE_AT - CONTROL_SUMS_AT),
+        delay_vector(clk, write_state, write, cycles=TABLE_AT - STATE_AT),
+        delay_vector(clk, write_place, write_group, cycles=TABLE_AT - STATE_AT),
+    ]
+    v_path = control_state(
+        clk,
+        v_sums,
+        complete,
+        place,
+        write_state,
+        write_place,
+        controls_v,
+        numbers.mean_v,
+        numbers.gain_v,
+        (numbers.state_v, numbers.control_v),
+        groups,
+        contents.get("v"),
+        "v",
+    )
+    u_path = control_state(
+        clk,
+        u_sums,
+        complete,
+        place,
+        write_state,
+        write_place,
+        controls_u,
+        numbers.mean_u,
+        numbers.gain_u,
+        (numbers.state_u, numbers.control_u),
+        groups,
+        contents.get("u"),
+        "u",
+    )
+
+    @always(clk.posedge)
+    def count() -> None:
+        if complete:
+            if place == last_group:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if rst:
+            place.next = 0
+
+    @always_comb
+    def out() -> None:
+        write_line.next = concat(controls_u, controls_v)
+        done.next = write and write_group == last_group
+
+    return sums, timing, v_path, u_path, count, out
+
+
+@block
+def control_state(
+    clk: Any,
+    sums: Any,
+    read: Any,
+    place: Any,
+    write: Any,
+    write_place: Any,
+    controls: Any,
+    mean: Mean,
+    gain: Scalar,
+    formats: tuple[Fixed, Fixed],
+    groups: int,
+    contents: Sequence[int] | None,
+    public: str,
+) -> Any:
+    """``state += mean of sums``, at `STATE_AT`; ``controls = gain * state``, at `TABLE_AT`; both saturated.
+
+    Args:
+        read: with ``sums``, for group ``place``.
+        write: when the new state stands, for group ``write_place``.
+        formats: of state and control.
+    """
+    state, control = formats
+    lanes = len(sums)
+    old, new = (Signal(intbv(0)[lanes * state.width :]) for _ in range(2))
+    olds, news = signed_lanes(lanes, state.width), signed_lanes(lanes, state.width)
+    mean_width = max(len(sums[0]) - mean.pre, 2) + 1
+    means = signed_lanes(lanes, mean_width)
+    totals = signed_lanes(lanes, max(mean_width, state.width) + 1)
+    products = signed_lanes(lanes, gain.product_bits(state.width) + 1)
+    store = simple_dual_port(
+        clk,
+        write,
+        write_place,
+        new,
+        read,
+        place,
+        old,
+        depth=groups,
+        width=len(old),
+        contents=contents,
+        output_register=True,
+        image=public,
+    )
+    steps = [
+        mean_lanes(clk, sums, means, mean=mean),
+        # two cycles of the memory
+        split_word(clk, old, olds, width=state.width, signed=True, base=0, cycles=MEAN_LATENCY - 2),
+        add_lanes(clk, olds, means, totals),
+        requantise_lanes(clk, totals, new, shift=0, target=state),
+        split_lanes(clk, new, news, width=state.width),
+        multiply_constant(clk, news, products, factor=gain.mantissa, cycles=WIDE_PRODUCT_LATENCY),
+        requantise_lanes(clk, products, controls, shift=gain.shift, target=control),
+    ]
+    return store, steps

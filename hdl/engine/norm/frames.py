@@ -1,0 +1,158 @@
+"""Where in frame and batch a beat stands, and when a frame may start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+# cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again
+SETTLING = 8
+
+
+@block
+def beat_counter(
+    clk: Any, rst: Any, fire: Any, group: Any, first_pixel: Any, last_pixel: Any, *, pixels: int, groups: int
+) -> Any:
+    """Where in the frame the next beat stands: its ``group`` within the pixel; whether the pixel is first or last."""
+    last_group = groups - 1
+    final = pixels - 1
+    before_final = max(pixels - 2, 0)
+    single = 1 if pixels == 1 else 0
+    pixel = Signal(intbv(0, min=0, max=max(2, pixels)))
+
+    @always(clk.posedge)
+    def count() -> None:
+        if fire:
+            if group != last_group:
+                group.next = group + 1
+            else:
+                group.next = 0
+                if pixel == final:
+                    pixel.next = 0
+                    first_pixel.next = True
+                    last_pixel.next = single == 1
+                else:
+                    pixel.next = pixel + 1
+                    first_pixel.next = False
+                    last_pixel.next = pixel == before_final
+        if rst:
+            group.next = 0
+            pixel.next = 0
+            first_pixel.next = True
+            last_pixel.next = single == 1
+
+    return count
+
+
+@block
+def batch_counter(
+    clk: Any,
+    rst: Any,
+    fire: Any,
+    group: Any,
+    last_pixel: Any,
+    first_frame: Any,
+    last_frame: Any,
+    *,
+    groups: int,
+    batch: int,
+) -> Any:
+    """Whether the next beat is of the first or of the last frame of a batch."""
+    last_group, final = groups - 1, batch - 1
+    before_final = max(batch - 2, 0)
+    single = 1 if batch == 1 else 0
+    frame = Signal(intbv(0, min=0, max=max(2, batch)))
+
+    @always(clk.posedge)
+    def count() -> None:
+        if fire and last_pixel and group == last_group:
+            if frame == final:
+                frame.next = 0
+                first_frame.next = True
+                last_frame.next = single == 1
+            else:
+                frame.next = frame + 1
+                first_frame.next = False
+                last_frame.next = frame == before_final
+        if rst:
+            frame.next = 0
+            first_frame.next = True
+            last_frame.next = single == 1
+
+    return count
+
+
+@block
+def frame_gate(
+    clk: Any,
+    rst: Any,
+    claimable: Any,
+    done: Any,
+    start: Any,
+    claim: Any,
+    permit: Any,
+    finish: Any,
+    *,
+    credits: int,
+    spacing: int,
+    beats: int,
+) -> Any:
+    """Lets a frame start when its weights are there and the statistics it uses are computed.
+
+    Args:
+        claimable, claim: of `hdl.engine.weights.buffer`.
+        done: in, the statistics after the next frame (in order) are in the table.
+        start: in, the first beat of a frame fires; only while ``permit``.
+        permit: out, the next frame may start; from a register.
+        finish: in, the last beat of a frame fires.
+        credits: frames that may start before the first ``done``, norm_lag + 1.
+        spacing: least cycles between the starts of frames, at least `shortest_frame`; the layer's cycles a frame, so
+            that frames don't come in bursts of ``credits``.
+        beats: beats of a frame.
+    """
+    rest = spacing - 2
+    short = beats < SETTLING
+    settle = SETTLING - 1 if short else 0
+    # of a short frame: it has started and not finished
+    running = Signal(bool(0))
+    settling = Signal(intbv(0, min=0, max=settle + 2))
+    free = Signal(intbv(credits, min=0, max=credits + 1))
+    resting = Signal(intbv(0, min=0, max=rest + 1))
+
+    @always_comb
+    def decide() -> None:
+        claim.next = claimable and free != 0 and resting == 0 and settling == 0 and not running and not permit
+
+    @always(clk.posedge)
+    def count() -> None:
+        if claim and not done:
+            free.next = free - 1
+        elif done and not claim:
+            free.next = free + 1
+        if start:
+            resting.next = rest
+        elif resting != 0:
+            resting.next = resting - 1
+        running.next = short and not finish and (start or running)
+        if finish:
+            settling.next = settle
+        elif settling != 0:
+            settling.next = settling - 1
+        if claim:
+            permit.next = True
+        elif start:
+            permit.next = False
+        if rst:
+            free.next = credits
+            resting.next = 0
+            settling.next = 0
+            running.next = False
+            permit.next = False
+
+    return decide, count
+
+
+def shortest_frame(beats: int) -> int:
+    """Least cycles between frames of so many beats: a frame shorter than `SETTLING` is followed by a pause."""
+    return beats if beats >= SETTLING else beats + SETTLING

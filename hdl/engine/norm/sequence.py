@@ -1,0 +1,142 @@
+"""The sequential unit of the forward circuit: a frame's sums to the line of the table, a group after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from myhdl import Signal, always, always_comb, block, concat, intbv
+
+from hdl.engine.arithmetic.lanes import join_lanes, signed_lanes
+from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
+from hdl.engine.arithmetic.serial import serial_reciprocal, serial_root, unsigned_lanes
+from hdl.engine.norm.numbers import ROOT_EXTRA, ForwardNumbers
+from hdl.engine.norm.shapes import ForwardShape
+from hdl.engine.norm.statistics import new_statistics
+from hdl.memory import address_width
+from hdl.stream import Stream
+
+
+@block
+def sequential_unit(
+    clk: Any,
+    rst: Any,
+    sums: Stream,
+    write: Any,
+    write_group: Any,
+    write_line: Any,
+    done: Any,
+    shape: ForwardShape,
+    contents: Mapping[str, Sequence[int]],
+) -> Any:
+    """Advances the statistics of a group every `ForwardShape.cycles_a_group` cycles and writes its line of the table.
+
+    Three parts in a row, each on a group of its own: statistics, root, reciprocal.  What a part works on is held, so
+    nothing in it need be aligned."""
+    numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
+    start, settled, rooted = (Signal(bool(0)) for _ in range(3))
+    load_root = Signal(bool(0))
+    place = Signal(intbv(0)[address_width(groups) :])
+    word = Signal(intbv(0)[sums.width :])
+    means, variances = signed_lanes(lanes, numbers.mean.width), unsigned_lanes(lanes, numbers.variance.width)
+    control = sequence(clk, rst, sums, start, place, word, groups=groups, spacing=shape.cycles_a_group)
+    advance = new_statistics(clk, start, settled, place, word, means, variances, shape, contents)
+    pulses = [
+        delay_line(clk, start, settled, cycles=shape.statistics_at),
+        delay_line(clk, settled, load_root, cycles=1),
+        delay_line(clk, settled, rooted, cycles=shape.root_at - shape.statistics_at),
+        delay_line(clk, rooted, write, cycles=shape.table_at - shape.root_at),
+    ]
+    radicands = unsigned_lanes(lanes, 2 * numbers.root_bits)
+    roots, quotients = unsigned_lanes(lanes, numbers.root_bits), unsigned_lanes(lanes, numbers.inverse.width)
+    mean_root, mean_table = signed_lanes(lanes, numbers.mean.width), signed_lanes(lanes, numbers.mean.width)
+    group_root = Signal(intbv(0)[len(place) :])
+    centres = Signal(intbv(0)[lanes * numbers.centre.width :])
+    inverses = Signal(intbv(0)[lanes * numbers.inverse.width :])
+    prepare = root_operands(clk, settled, variances, radicands, numbers=numbers)
+    root = serial_root(clk, load_root, radicands, roots, bits=numbers.root_bits)
+    divide = serial_reciprocal(clk, rooted, roots, quotients, exponent=numbers.numerator_bits)
+    carry = [hold_lanes(clk, settled, means, mean_root), hold_lanes(clk, rooted, mean_root, mean_table)]
+    shift = numbers.mean.fraction_bits - numbers.centre.fraction_bits
+    centre = requantise_lanes(clk, mean_table, centres, shift=shift, target=numbers.centre)
+    collect = join_lanes(quotients, inverses)
+    last_group = groups - 1
+
+    @always(clk.posedge)
+    def carry_group() -> None:
+        if settled:
+            group_root.next = place
+        if rooted:
+            write_group.next = group_root
+
+    @always_comb
+    def out() -> None:
+        write_line.next = concat(centres, inverses)
+        done.next = write and write_group == last_group
+
+    return control, advance, pulses, prepare, root, divide, carry, centre, collect, carry_group, out
+
+
+@block
+def sequence(clk: Any, rst: Any, sums: Stream, start: Any, place: Any, word: Any, *, groups: int, spacing: int) -> Any:
+    """Takes a word of sums at most every ``spacing`` cycles, holds it and the number of its group."""
+    rest, last_group = spacing - 1, groups - 1
+    resting = Signal(intbv(0, min=0, max=rest + 1))
+    next_place = Signal(intbv(0)[len(place) :])
+
+    @always_comb
+    def handshake() -> None:
+        sums.ready.next = resting == 0
+        start.next = resting == 0 and sums.valid
+
+    @always(clk.posedge)
+    def count() -> None:
+        if start:
+            resting.next = rest
+            word.next = sums.payload
+            place.next = next_place
+            if next_place == last_group:
+                next_place.next = 0
+            else:
+                next_place.next = next_place + 1
+        elif resting != 0:
+            resting.next = resting - 1
+        if rst:
+            resting.next = 0
+            next_place.next = 0
+
+    return handshake, count
+
+
+@block
+def root_operands(clk: Any, take: Any, variances: Any, radicands: Any, *, numbers: ForwardNumbers) -> Any:
+    """``radicands = (variances + epsilon) * 2**ROOT_EXTRA`` when ``take``."""
+    count, bits = len(variances), len(radicands[0])
+    epsilon = numbers.epsilon_code
+
+    @always(clk.posedge)
+    def add() -> None:
+        number = intbv(0)[bits:]
+        constant = intbv(0)[bits - ROOT_EXTRA :]
+        constant[:] = intbv(epsilon)[bits - ROOT_EXTRA :]
+        for lane in range(count):
+            if take:
+                number[:] = variances[lane]
+                number[:] = number + constant
+                radicands[lane].next = number << ROOT_EXTRA
+
+    return add
+
+
+@block
+def hold_lanes(clk: Any, take: Any, a: Any, b: Any) -> Any:
+    """``b = a`` when ``take``."""
+    count = len(a)
+
+    @always(clk.posedge)
+    def hold() -> None:
+        for lane in range(count):
+            if take:
+                b[lane].next = a[lane]
+
+    return hold

@@ -1,0 +1,148 @@
+"""What the two circuits of online normalisation are built from, and when their signals show what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hdl.engine.arithmetic.lanes import WIDE_PRODUCT_LATENCY, WIDE_SCALE_LATENCY
+from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
+from hdl.engine.arithmetic.serial import reciprocal_latency, root_latency, square_latency
+from hdl.engine.norm.frames import shortest_frame
+from hdl.engine.norm.numbers import BackwardNumbers, ForwardNumbers
+from hdl.engine.norm.sums import MEAN_LATENCY
+from hdl.engine.random import HASH_LATENCY
+from hdl.fixed import Fixed
+from hdl.recipe import Recipe
+from hdl.streams import queue_latency
+
+# beats that may be on their way; more than the latency of data path and queue, so that it never limits the rate
+RESULTS = 32
+# forward: cycles, counted from that in which a beat is accepted, in which a signal shows what belongs to it
+X_AT = 3
+NORMAL_AT = 7
+Y_AT = 12
+# from the last beat's acceptance to its sums in the queue
+SUMS_AT = 4
+# the same counted from the start of the sequential unit on a group
+SQUARES_AT = MEAN_LATENCY + 4
+# backward: as those of the forward circuit's data path
+OPERANDS_AT = 4
+SHAPED_AT = 8
+DX_AT = 13
+GRADIENT_SUMS_AT = HASH_LATENCY + 1
+CONTROL_SUMS_AT = DX_AT + 2
+STATE_AT = CONTROL_SUMS_AT + MEAN_LATENCY + 1 + REQUANTISE_LATENCY
+TABLE_AT = STATE_AT + 1 + WIDE_PRODUCT_LATENCY + REQUANTISE_LATENCY
+
+
+@dataclass(frozen=True)
+class ForwardShape:
+    """Everything that the forward circuit is built from."""
+
+    numbers: ForwardNumbers
+    recipe: Recipe
+    groups: int
+    # channels a cycle
+    lanes: int
+    # cycles between beats of the data path, as the ports deliver them
+    beat_cycles: int
+    gamma: Fixed
+    beta: Fixed
+    y: Fixed
+
+    @property
+    def square_bits(self) -> int:
+        """Even bits of the magnitudes that are squared once a frame."""
+        return (self.numbers.x.width + 11) // 2 * 2
+
+    @property
+    def statistics_at(self) -> int:
+        """When the new statistics of a group stand."""
+        return SQUARES_AT + square_latency(self.square_bits) + 2 * WIDE_SCALE_LATENCY + 4
+
+    @property
+    def root_at(self) -> int:
+        """When the root is there."""
+        return self.statistics_at + 1 + root_latency(self.numbers.root_bits)
+
+    @property
+    def table_at(self) -> int:
+        """When a group's line of the table is written."""
+        return self.root_at + reciprocal_latency(self.numbers.inverse.width)
+
+    @property
+    def cycles_a_group(self) -> int:
+        """Cycles between groups in the sequential unit: its three parts work on different groups."""
+        root = root_latency(self.numbers.root_bits)
+        return max(self.statistics_at + 1, root + 1, reciprocal_latency(self.numbers.inverse.width) + 1)
+
+    @property
+    def beats(self) -> int:
+        """Beats a frame."""
+        return self.numbers.pixels * self.groups
+
+    @property
+    def cycles(self) -> int:
+        """Cycles a frame."""
+        loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
+        return max(shortest_frame(self.beats), self.groups * self.cycles_a_group, loop)
+
+    @property
+    def sums_depth(self) -> int:
+        """Places of the queue of sums."""
+        return max(4, self.groups)
+
+    @property
+    def loop_cycles(self) -> int:
+        """From the first beat of a frame, unstalled, to the first beat of the frame that uses its statistics."""
+        flow = (self.numbers.pixels - 1) * self.groups * self.beat_cycles
+        first_sum = flow + SUMS_AT + queue_latency(self.sums_depth)
+        return first_sum + (self.groups - 1) * max(self.cycles_a_group, self.beat_cycles) + self.table_at + 2
+
+
+def sum_widths(shape: ForwardShape) -> tuple[int, int]:
+    """Bits of a frame's sums of x and of its square."""
+    growth = (shape.numbers.pixels - 1).bit_length()
+    return shape.numbers.x.width + growth, 2 * shape.numbers.x.width + growth
+
+
+@dataclass(frozen=True)
+class BackwardShape:
+    """Everything that the backward circuit is built from."""
+
+    numbers: BackwardNumbers
+    recipe: Recipe
+    groups: int
+    # channels a cycle
+    lanes: int
+    # cycles between beats of the data path, as the ports deliver them
+    beat_cycles: int
+    gamma: Fixed
+    inverse: Fixed
+    g_gamma: Fixed
+    g_beta: Fixed
+    # of the random bits
+    key_gamma: int
+    key_beta: int
+
+    @property
+    def beats(self) -> int:
+        """Beats a frame."""
+        return self.numbers.pixels * self.groups
+
+    @property
+    def cycles(self) -> int:
+        """Cycles a frame."""
+        loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
+        return max(shortest_frame(self.beats), loop)
+
+    @property
+    def gradient_depth(self) -> int:
+        """Places of each queue of gradients."""
+        return max(4, self.groups)
+
+    @property
+    def loop_cycles(self) -> int:
+        """From the first beat of a frame, unstalled, to the first beat of the frame that uses its control."""
+        return (self.beats - 1) * self.beat_cycles + TABLE_AT + 2

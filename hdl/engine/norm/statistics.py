@@ -1,0 +1,169 @@
+"""The step of the running mean and variance, once a frame and channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from myhdl import Signal, always, block, intbv
+
+from hdl.engine.arithmetic.lanes import (
+    WIDE_SCALE_LATENCY,
+    add_lanes,
+    join_lanes,
+    round_lanes,
+    scale_lanes,
+    scale_rounded,
+    signed_lanes,
+    split_lanes,
+    subtract_lanes,
+)
+from hdl.engine.arithmetic.requantise import delay_line
+from hdl.engine.arithmetic.serial import serial_square, unsigned_lanes
+from hdl.engine.norm.numbers import SQUARE_GUARD
+from hdl.engine.norm.shapes import SQUARES_AT, ForwardShape, sum_widths
+from hdl.engine.norm.sums import mean_lanes
+from hdl.memory import simple_dual_port
+
+
+@block
+def new_statistics(
+    clk: Any,
+    start: Any,
+    settled: Any,
+    place: Any,
+    word: Any,
+    new_means: Any,
+    new_variances: Any,
+    shape: ForwardShape,
+    contents: Mapping[str, Sequence[int]],
+) -> Any:
+    """`ForwardNumbers.step` on a held word of sums; its memories are read after ``start``, written with ``settled``."""
+    numbers, lanes = shape.numbers, shape.lanes
+    sum_bits, square_bits = sum_widths(shape)
+    mean_bits, variance_bits = numbers.mean.width, numbers.variance.width
+    read, squaring = Signal(bool(0)), Signal(bool(0))
+    old_mean, new_mean = (Signal(intbv(0)[lanes * mean_bits :]) for _ in range(2))
+    old_variance, new_variance = (Signal(intbv(0)[lanes * variance_bits :]) for _ in range(2))
+    memories = [
+        state_words(clk, read, settled, place, old_mean, new_mean, shape.groups, contents.get("mean"), "mean"),
+        state_words(
+            clk, read, settled, place, old_variance, new_variance, shape.groups, contents.get("variance"), "variance"
+        ),
+    ]
+    pulses = [delay_line(clk, start, read, cycles=1), delay_line(clk, start, squaring, cycles=SQUARES_AT)]
+    sums, square_sums = signed_lanes(lanes, sum_bits), signed_lanes(lanes, square_bits)
+    means, variances = signed_lanes(lanes, mean_bits), signed_lanes(lanes, variance_bits + 1)
+    splits = [
+        split_lanes(clk, word, sums, width=sum_bits),
+        split_lanes(clk, word, square_sums, width=square_bits, base=lanes * sum_bits),
+        split_lanes(clk, old_mean, means, width=mean_bits),
+        split_lanes(clk, old_variance, variances, width=variance_bits, signed=False),
+    ]
+    now, away = signed_lanes(lanes, mean_bits + 1), signed_lanes(lanes, mean_bits + 2)
+    moved, square_means = signed_lanes(lanes, mean_bits + 2), signed_lanes(lanes, variance_bits + 2)
+    mean_path = [
+        mean_lanes(clk, sums, now, mean=numbers.mean_of_x),
+        mean_lanes(clk, square_sums, square_means, mean=numbers.mean_of_square),
+        subtract_lanes(clk, now, means, away),
+        scale_rounded(clk, away, moved, scalar=numbers.fresh),
+        add_lanes(clk, means, moved, new_means),
+    ]
+    variance_path = new_variances_of(clk, squaring, now, away, square_means, variances, new_variances, shape=shape)
+    joins = [join_lanes(new_means, new_mean), join_lanes(new_variances, new_variance)]
+    return memories, pulses, splits, mean_path, variance_path, joins
+
+
+@block
+def state_words(
+    clk: Any, read: Any, write: Any, place: Any, old: Any, new: Any, depth: int, contents: Any, public: str
+) -> Any:
+    """A memory of one word a group, read and written at the same place."""
+    return simple_dual_port(
+        clk,
+        write,
+        place,
+        new,
+        read,
+        place,
+        old,
+        depth=depth,
+        width=len(old),
+        contents=contents,
+        output_register=True,
+        image=public,
+    )
+
+
+@block
+def new_variances_of(
+    clk: Any,
+    squaring: Any,
+    now: Any,
+    away: Any,
+    square_means: Any,
+    variances: Any,
+    new_variances: Any,
+    *,
+    shape: ForwardShape,
+) -> Any:
+    """The variance's part of `ForwardNumbers.step`."""
+    numbers, lanes, size = shape.numbers, shape.lanes, shape.square_bits
+    short_now, short_away = signed_lanes(lanes, size + 1), signed_lanes(lanes, size + 1)
+    now_squares, away_squares = unsigned_lanes(lanes, 2 * size), unsigned_lanes(lanes, 2 * size)
+    # of a square, with a sign; sums of three such
+    bits = 2 * size - SQUARE_GUARD + 2
+    squares, distances = signed_lanes(lanes, bits), signed_lanes(lanes, bits)
+    raw, within, kept, part, change, growth, grown = (signed_lanes(lanes, bits + 2) for _ in range(7))
+    ceiling = numbers.variance.high - numbers.epsilon_code
+    return [
+        round_lanes(clk, now, short_now, shift=numbers.square_shift),
+        round_lanes(clk, away, short_away, shift=numbers.square_shift),
+        serial_square(clk, squaring, short_now, now_squares, bits=size),
+        serial_square(clk, squaring, short_away, away_squares, bits=size),
+        round_lanes(clk, now_squares, squares, shift=SQUARE_GUARD),
+        round_lanes(clk, away_squares, distances, shift=SQUARE_GUARD),
+        subtract_lanes(clk, square_means, squares, raw),
+        clamp_negative(clk, raw, within),
+        scale_lanes(clk, distances, kept, scalar=numbers.kept, cycles=WIDE_SCALE_LATENCY),
+        subtract_lanes(clk, within, variances, part),
+        add_lanes(clk, part, kept, change),
+        scale_rounded(clk, change, growth, scalar=numbers.fresh),
+        add_lanes(clk, variances, growth, grown),
+        limit_lanes(clk, grown, new_variances, ceiling=ceiling),
+    ]
+
+
+@block
+def clamp_negative(clk: Any, a: Any, b: Any) -> Any:
+    """``b = max(a, 0)``, one cycle."""
+    count = len(a)
+
+    @always(clk.posedge)
+    def clamp() -> None:
+        for lane in range(count):
+            if a[lane] < 0:
+                b[lane].next = 0
+            else:
+                b[lane].next = a[lane]
+
+    return clamp
+
+
+@block
+def limit_lanes(clk: Any, a: Any, b: Any, *, ceiling: int) -> Any:
+    """``b = min(a, ceiling)`` for numbers that aren't negative once they have settled; ``b`` is unsigned; one cycle."""
+    count, wide, bits = len(a), len(a[0]), len(b[0])
+
+    @always(clk.posedge)
+    def limit() -> None:
+        number = intbv(0)[wide:]
+        most = intbv(0)[wide:]
+        most[:] = intbv(ceiling)[wide:]
+        for lane in range(count):
+            number[:] = a[lane][wide:]
+            if number > most:
+                number[:] = most
+            b[lane].next = number[bits:]
+
+    return limit

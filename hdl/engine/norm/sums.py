@@ -1,0 +1,151 @@
+"""Sums by channel over the beats of a frame or a batch, and their means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from myhdl import Signal, always, block, intbv
+
+from hdl.engine.arithmetic.lanes import (
+    WIDE_SCALE_LATENCY,
+    delay_vector,
+    join_lanes,
+    round_lanes,
+    scale_rounded,
+    signed_lanes,
+)
+from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.norm.numbers import RECIPROCAL_BITS, Mean
+from hdl.memory import address_width, simple_dual_port
+from hdl.stream import bits_of
+
+# cycles of `mean_lanes`
+MEAN_LATENCY = 1 + WIDE_SCALE_LATENCY
+# up to so many groups, sums circulate in registers; more lie in a memory
+RING_GROUPS = 4
+
+
+@block
+def channel_sums(
+    clk: Any, rst: Any, early: Any, first: Any, last: Any, values: Any, totals: Any, complete: Any, *, groups: int
+) -> Any:
+    """Sums of ``values`` by channel, from the first to the last beat of each group.
+
+    Costs registers for `RING_GROUPS` groups or fewer, else a memory of ``groups`` words.
+
+    Args:
+        early: in, two cycles before ``values`` of the next group (in order) are there.
+        first, last: in, with ``early``: the sum starts with these values; is complete with them.
+        values, totals: lists of signed lanes.
+        complete: out, ``totals`` are complete sums; three cycles after ``early``.
+    """
+    valid, fresh, final = (Signal(bool(0)) for _ in range(3))
+    waits = [
+        delay_vector(clk, early, valid, cycles=2),
+        delay_vector(clk, first, fresh, cycles=2),
+        delay_vector(clk, last, final, cycles=2),
+    ]
+    if groups <= RING_GROUPS:
+        sums = ring_sums(clk, valid, fresh, values, totals, groups=groups)
+    else:
+        sums = memory_sums(clk, rst, early, valid, fresh, values, totals, groups=groups)
+
+    @always(clk.posedge)
+    def mark() -> None:
+        complete.next = valid and final
+
+    return waits, sums, mark
+
+
+@block
+def ring_sums(clk: Any, valid: Any, fresh: Any, values: Any, totals: Any, *, groups: int) -> Any:
+    """`channel_sums` in a ring of registers."""
+    lanes, bits = len(values), len(totals[0])
+    others = (groups - 1) * lanes
+    ring = signed_lanes(max(1, others), bits)
+
+    if groups == 1:
+
+        @always(clk.posedge)
+        def add_single() -> None:
+            for lane in range(lanes):
+                if valid:
+                    if fresh:
+                        totals[lane].next = values[lane]
+                    else:
+                        totals[lane].next = totals[lane] + values[lane]
+
+        return add_single
+
+    back = others - lanes
+
+    @always(clk.posedge)
+    def add() -> None:
+        for lane in range(lanes):
+            if valid:
+                if fresh:
+                    totals[lane].next = values[lane]
+                else:
+                    totals[lane].next = ring[back + lane] + values[lane]
+
+    @always(clk.posedge)
+    def turn() -> None:
+        if valid:
+            for lane in range(lanes):
+                ring[lane].next = totals[lane]
+            for slot in range(back):
+                ring[lanes + slot].next = ring[slot]
+
+    return add, turn
+
+
+@block
+def memory_sums(
+    clk: Any, rst: Any, early: Any, valid: Any, fresh: Any, values: Any, totals: Any, *, groups: int
+) -> Any:
+    """`channel_sums` in a memory."""
+    lanes, bits = len(values), len(totals[0])
+    word, total = (Signal(intbv(0)[lanes * bits :]) for _ in range(2))
+    write = Signal(bool(0))
+    place, write_at = (Signal(intbv(0)[address_width(groups) :]) for _ in range(2))
+    final = groups - 1
+    store = simple_dual_port(
+        clk, write, write_at, total, early, place, word, depth=groups, width=lanes * bits, output_register=True
+    )
+    wait = delay_vector(clk, place, write_at, cycles=3)
+    join = join_lanes(totals, total)
+
+    @always(clk.posedge)
+    def count() -> None:
+        if early:
+            if place == final:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if rst:
+            place.next = 0
+
+    @always(clk.posedge)
+    def add() -> None:
+        old = intbv(0, min=-(1 << (bits - 1)), max=1 << (bits - 1))
+        write.next = valid
+        if valid:
+            for lane in range(lanes):
+                old[:] = word[bits_of(lane, bits)].signed()
+                if fresh:
+                    totals[lane].next = values[lane]
+                else:
+                    totals[lane].next = old + values[lane]
+
+    return store, wait, join, count, add
+
+
+@block
+def mean_lanes(clk: Any, sums: Any, means: Any, *, mean: Mean) -> Any:
+    """`Mean.of` on each lane, `MEAN_LATENCY` cycles."""
+    lanes, bits = len(sums), max(len(sums[0]) - mean.pre, 2) + 1
+    shifted = signed_lanes(lanes, bits)
+    first = round_lanes(clk, sums, shifted, shift=mean.pre)
+    scalar = Scalar(1, 0) if mean.is_shift else Scalar(mean.reciprocal, RECIPROCAL_BITS)
+    second = scale_rounded(clk, shifted, means, scalar=scalar)
+    return first, second
