@@ -66,7 +66,7 @@ def monitor(clk: Clock, rst: Bit, stream: Stream, name: str) -> Instances:
     """A `StreamChecker` on ``stream`` in a MyHDL simulation; not convertible.
 
     Ports:
-        stream: in, stream of any width; observed at each rising edge, forgotten while ``rst`` is high.
+        stream: in, stream of any width, watched at each rising edge; what it did is forgotten while ``rst`` is high.
     """
     checker = StreamChecker(name)
     cycle = [0]
