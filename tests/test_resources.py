@@ -31,7 +31,9 @@ from hdl.costs.synthesis import (
 from hdl.dram.axi import AxiFormat
 from hdl.dram.store import DramFifo
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
@@ -304,6 +306,10 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "egress": unit_block(Egress(format=LINK, element_bits=16, lanes=8, elements=512, credits=32)),
     "ingress": unit_block(Ingress(format=LINK, element_bits=16, lanes=2, elements=512, depth=64)),
     "relu": lambda: elaborate(Relu(height=1, width=1, channels=8, lanes=2))[0],
+    "leaky_relu": lambda: elaborate(LeakyRelu(height=1, width=1, channels=8, lanes=2))[0],
+    "slope_error": lambda: elaborate(
+        SlopeError(height=1, width=1, channels=8, lanes=2, slope=0.2, where=1, dx_fixed=Fixed(16, 14))
+    )[0],
     "dram": unit_block(
         DramFifo(
             format=AxiFormat(data_bits=64, address_bits=20), element_bits=16, x_lanes=4, y_lanes=1, elements=400,

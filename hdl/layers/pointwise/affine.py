@@ -66,15 +66,25 @@ class Affine:
         return self._rounded[1]
 
     @property
+    def product_bits(self) -> int:
+        """Bits of a product."""
+        return self.x_fixed.width + self.factor.bit_length()
+
+    @property
     def exact(self) -> Fixed:
-        """A format that holds every sum exactly, and every code; with an offset, 1 too."""
+        """A format that holds every sum exactly; without an offset every code too, with one 1."""
         fraction_bits = self.x_fixed.fraction_bits + self.shift
         if self.offset is None:
             return Fixed(self.x_fixed.width + self.shift, fraction_bits)
-        fraction_bits = max(fraction_bits, SLOPE_BITS)
-        bits = self.x_fixed.width + fraction_bits - self.x_fixed.fraction_bits
-        offset = round(math.ldexp(self.offset, fraction_bits))
-        return Fixed(1 + max(bits, offset.bit_length() + 1, fraction_bits + 1), fraction_bits)
+        grow = max(0, SLOPE_BITS - fraction_bits)
+        offset_bits = round(math.ldexp(self.offset, fraction_bits + grow)).bit_length() + 1
+        sum_bits = max(self.product_bits + grow, offset_bits) + 1
+        return Fixed(max(sum_bits, fraction_bits + grow + 2), fraction_bits + grow)
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a sum in a beat: those of `exact`, or of a product alone."""
+        return self.product_bits if self.offset is None else self.exact.width
 
     @property
     def offset_code(self) -> int:
@@ -110,11 +120,11 @@ def with_sums(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, affine:
 
     Ports:
         x: in, stream of ``lanes`` codes of `Affine.x_fixed`, lane 0 in the low bits, and of whatever follows them.
-        y: out, stream of ``lanes`` codes of `Affine.exact`, then of x's payload; `Affine.cycles` later.
+        y: out, stream of ``lanes`` signed codes of `Affine.word_bits`, then of x's payload; `Affine.cycles` later.
     """
     width, stages = affine.x_fixed.width, affine.cycles - 1
-    held, codes, sums = Stream(x.width), Stream(lanes * width), Stream(lanes * affine.exact.width)
-    products = Stream(lanes * (width + affine.factor.bit_length())) if affine.offset is not None else sums
+    held, codes, sums = Stream(x.width), Stream(lanes * width), Stream(lanes * affine.word_bits)
+    products = Stream(lanes * affine.product_bits) if affine.offset is not None else sums
     parts = [Stream(x.width) for _ in range(2)]
     waiting = [parts[1], *(Stream(x.width) for _ in range(stages))]
     register = m2s_pipe(clk, rst, x, held)

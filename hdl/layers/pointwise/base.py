@@ -150,7 +150,7 @@ class _Lanes(ElementWise):
 
     def operands(self, x: Stream) -> Stream:
         """What the lane block gets: x, or x behind the sums of its codes."""
-        return Stream(self.lanes * self.affine.exact.width + x.width) if self.affine else x
+        return Stream(self.lanes * self.affine.word_bits + x.width) if self.affine else x
 
     def result(self, y: Stream) -> Stream:
         """What the lane block's codes go to: y, or what is rounded into it."""
@@ -206,7 +206,7 @@ class Pointwise(_Lanes):
         """What makes a beat of results of one of codes; its streams must keep these names.
 
         Args:
-            taken: codes of x, lane 0 in the low bits; with `affine`, its sums in the format `exact` in front of them.
+            taken: codes of x, lane 0 in the low bits; with `affine`, its sums in front, `Affine.word_bits` each.
             computed: to be driven; codes of y in the format `exact`, then those of mask."""
 
     @property
@@ -287,8 +287,8 @@ class PointwiseError(_Lanes):
         """What makes a beat of results of one of codes; its streams must keep these names.
 
         Args:
-            both: codes of e, lane 0 in the low bits, then those of mask; with `affine`, sums in the format `exact` in
-                front of them.
+            both: codes of e, lane 0 in the low bits, then those of mask; with `affine`, its sums in
+                front, `Affine.word_bits` each.
             computed: to be driven; codes of dx in the format `exact`."""
 
     @property

@@ -35,8 +35,7 @@ class HardSigmoid(Pointwise):
         return y.clip(0, one), (y > 0) & (y < one)
 
     def values(self, x: FloatArray) -> tuple[FloatArray, Mask]:
-        y = self.alpha * x + self.beta
-        return y.clip(0, 1), (y > 0) & (y < 1)
+        return (y := self.alpha * x + self.beta).clip(0, 1), (y > 0) & (y < 1)
 
     def error(self) -> SlopeError:
         return SlopeError(**self.map, slope=self.alpha, where=1, rest=0)
@@ -46,15 +45,16 @@ class HardSigmoid(Pointwise):
 
         def clip() -> None:
             y = intbv(0)[exact:]
+            clipped = intbv(0)[one + 1 :]
             for lane in range(lanes):
                 y[:] = taken.payload[lane * exact + exact : lane * exact]
+                clipped[:] = 0
                 computed.payload.next[lanes * exact + lane] = False
-                if y[exact - 1]:
-                    y[:] = 0
-                elif y[exact:one] != 0:
-                    y[:] = intbv(1 << one)[exact:]
-                elif y != 0:
+                if not y[exact - 1] and y[exact:one] != 0:
+                    clipped[one] = True
+                elif not y[exact - 1] and y != 0:
+                    clipped[:] = y[one:]
                     computed.payload.next[lanes * exact + lane] = True
-                computed.payload.next[lane * exact + exact : lane * exact] = y
+                computed.payload.next[lane * exact + exact : lane * exact] = clipped
 
         return clip

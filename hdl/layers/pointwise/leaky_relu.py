@@ -39,18 +39,18 @@ class LeakyRelu(Pointwise):
         return SlopeError(**self.map, slope=self.alpha, where=0, rest=1)
 
     def lane_block(self, taken: Stream, computed: Stream) -> LaneBlock:
-        lanes, width, exact, shift = self.lanes, self.x_fixed.width, self.exact.width, self.affine.shift
-        codes, bound = lanes * exact, 1 << (exact - 1)
+        lanes, width, exact, word = self.lanes, self.x_fixed.width, self.exact.width, self.affine.word_bits
+        codes, masks, shift, bound = lanes * word, lanes * exact, self.affine.shift, 1 << (exact - 1)
 
         def choose() -> None:
             value = intbv(0, min=-bound, max=bound)
             for lane in range(lanes):
                 value[:] = taken.payload[codes + lane * width + width : codes + lane * width].signed()
-                computed.payload.next[codes + lane] = value > 0
+                computed.payload.next[masks + lane] = value > 0
                 if value > 0:
                     value[:] = value << shift
                 else:
-                    value[:] = taken.payload[lane * exact + exact : lane * exact].signed()
+                    value[:] = taken.payload[lane * word + word : lane * word].signed()
                 computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
 
         return choose

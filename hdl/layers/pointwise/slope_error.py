@@ -41,6 +41,12 @@ class SlopeError(PointwiseError):
         """The product."""
         return Affine(self.e_fixed, self.slope)
 
+    @property
+    def exact(self) -> Fixed:
+        """A product; where others pass too, any code."""
+        affine = self.affine
+        return affine.exact if self.rest else Fixed(affine.product_bits, affine.exact.fraction_bits)
+
     def codes(self, e: IntArray, mask: IntArray) -> IntArray:
         """Select."""
         return np.where(mask == self.where, self.affine.sums(e), e * self.rest << self.affine.shift)
@@ -51,19 +57,31 @@ class SlopeError(PointwiseError):
 
     def lane_block(self, both: Stream, computed: Stream) -> LaneBlock:
         """Select."""
-        lanes, width, exact = self.lanes, self.e_fixed.width, self.exact.width
-        where, rest, shift, bound = self.where, self.rest, self.affine.shift, 1 << (exact - 1)
-        codes, masks = lanes * exact, lanes * (exact + width)
+        lanes, width, exact, word = self.lanes, self.e_fixed.width, self.exact.width, self.affine.word_bits
+        where, shift, bound = self.where, self.affine.shift, 1 << (exact - 1)
+        codes, masks = lanes * word, lanes * (word + width)
 
-        def choose() -> None:
-            value = intbv(0, min=-bound, max=bound)
-            for lane in range(lanes):
-                if both.payload[masks + lane] == where:
-                    value[:] = both.payload[lane * exact + exact : lane * exact].signed()
-                else:
-                    value[:] = both.payload[codes + lane * width + width : codes + lane * width].signed()
-                    value[:] = value * rest
-                    value[:] = value << shift
-                computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
+        # where nothing else passes, the codes themselves are of no use, and synthesis drops their registers
+        if self.rest == 0:
+
+            def choose() -> None:
+                value = intbv(0, min=-bound, max=bound)
+                for lane in range(lanes):
+                    value[:] = 0
+                    if both.payload[masks + lane] == where:
+                        value[:] = both.payload[lane * word + word : lane * word].signed()
+                    computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
+
+        else:
+
+            def choose() -> None:
+                value = intbv(0, min=-bound, max=bound)
+                for lane in range(lanes):
+                    if both.payload[masks + lane] == where:
+                        value[:] = both.payload[lane * word + word : lane * word].signed()
+                    else:
+                        value[:] = both.payload[codes + lane * width + width : codes + lane * width].signed()
+                        value[:] = value << shift
+                    computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
 
         return choose
