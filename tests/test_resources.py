@@ -31,6 +31,7 @@ from hdl.costs.synthesis import (
 from hdl.dram.axi import AxiFormat
 from hdl.dram.store import DramFifo
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
+from hdl.fixed import Fixed
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.slope_error import SlopeError
