@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR, signed_signal
@@ -20,6 +18,7 @@ from hdl.engine.loss.numbers import (
 )
 from hdl.fixed import Fixed
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, m2s_pipe, queue, width_adapter
 
@@ -35,8 +34,8 @@ WHOLE_BITS = (VALUE_BITS + 2).bit_length()
 
 @block
 def softmax_cross_entropy(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     label: Stream,
     error: Stream,
@@ -44,10 +43,18 @@ def softmax_cross_entropy(
     *,
     numbers: SoftmaxNumbers,
     target: Fixed,
-) -> Any:
+) -> Instances:
     """Maximum; exponentials and their sum; reciprocal and logarithm; errors.
 
-    Costs two multipliers, two queues of about ``classes`` words, a serial divider and three tables."""
+    Costs two multipliers, two queues of about ``classes`` words, a serial divider and three tables.
+
+    Ports:
+        x: in, stream of a code of ``numbers.x``, ``numbers.classes`` beats a frame.
+        label: in, stream of as many bits as number a class; a beat a frame.
+        error: out, stream of a code of ``target``, ``numbers.classes`` beats a frame; from a frame's last ``x`` to the
+            first as many cycles as `SoftmaxCrossEntropy.latency_cycles` says.
+        metrics: out, stream of one or two words of `METRICS`, two words a frame; as late as is said there.
+    """
     classes, width = numbers.classes, numbers.x.width
     place_bits, label_bits = address_width(classes), label.width
     codes, held_codes = Stream(width), Stream(width)
@@ -91,8 +98,13 @@ def softmax_cross_entropy(
 
 
 @block
-def low_bits(x: Stream, y: Stream, *, low: int) -> Any:
-    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost."""
+def low_bits(x: Stream, y: Stream, *, low: int) -> Instances:
+    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost.
+
+    Ports:
+        x: in, stream of at least ``low`` bits more than ``y``.
+        y: out, stream of any width, in the same cycle.
+    """
     high = low + y.width
 
     @always_comb
@@ -105,8 +117,15 @@ def low_bits(x: Stream, y: Stream, *, low: int) -> Any:
 
 
 @block
-def largest(clk: Any, rst: Any, x: Stream, codes: Stream, best: Stream, *, classes: int) -> Any:
-    """Passes codes on; after each frame, the largest (low bits) and the place of the first such."""
+def largest(clk: Clock, rst: Bit, x: Stream, codes: Stream, best: Stream, *, classes: int) -> Instances:
+    """Passes codes on; after each frame, the largest (low bits) and the place of the first such.
+
+    Ports:
+        x: in, stream of a signed code, ``classes`` beats a frame.
+        codes: out, stream as wide as ``x``, in the same cycle.
+        best: out, stream of `address_width` of ``classes`` bits more than ``x``, 1 cycle after the last code of a
+            frame, from registers.
+    """
     width = x.width
     total = best.width
     last = classes - 1
@@ -152,9 +171,27 @@ def largest(clk: Any, rst: Any, x: Stream, codes: Stream, best: Stream, *, class
 
 @block
 def exponentials(
-    clk: Any, rst: Any, x: Stream, best: Stream, label: Stream, values: Stream, sums: Stream, *, numbers: SoftmaxNumbers
-) -> Any:
-    """exp(x - largest) of each class; after each frame their sum and what the loss needs to know."""
+    clk: Clock,
+    rst: Bit,
+    x: Stream,
+    best: Stream,
+    label: Stream,
+    values: Stream,
+    sums: Stream,
+    *,
+    numbers: SoftmaxNumbers,
+) -> Instances:
+    """exp(x - largest) of each class; after each frame their sum and what the loss needs to know.
+
+    Ports:
+        x: in, stream of a code of ``numbers.x``.
+        best: in, stream as `largest` makes it; needed with each ``x``, taken with the last of its frame.
+        label: in, stream of as many bits as number a class; needed and taken as ``best``.
+        values: out, stream of `VALUE_BITS` + 1 bits, unsigned, `EXPONENTIAL_LATENCY` cycles after each ``x``.
+        sums: out, stream, 1 cycle after the last value of a frame, from registers.  From the low bits on: the sum
+            (``numbers.sum_bits``), the distance of the label's class (``numbers.distance_bits``), whether its code is
+            the first largest (1 bit), the label.
+    """
     classes, width, bits = numbers.classes, numbers.x.width, numbers.distance_bits
     last = classes - 1
     place = Signal(intbv(0)[address_width(classes) :])
@@ -255,8 +292,14 @@ def exponentials(
 
 
 @block
-def exponential(clk: Any, go: Any, distance: Any, value: Any, *, numbers: SoftmaxNumbers) -> Any:
-    """`SoftmaxNumbers.exponentials`, six cycles with ``go``: scale, round, look up, multiply, shift, round."""
+def exponential(clk: Clock, go: Bit, distance: Bits, value: Bits, *, numbers: SoftmaxNumbers) -> Instances:
+    """`SoftmaxNumbers.exponentials`, six cycles with ``go``: scale, round, look up, multiply, shift, round.
+
+    Ports:
+        go: in, 1 bit: everything moves on at this edge.
+        distance: in, ``numbers.distance_bits``, unsigned.
+        value: out, `VALUE_BITS` + 1 bits, unsigned, 6 cycles with ``go`` later.
+    """
     scale, shift = numbers.scale, numbers.exponent_shift
     scaled_bits = len(distance) + scale.bit_length()
     cut, grow = max(shift, 0), max(-shift, 0)
@@ -316,8 +359,14 @@ def exponential(clk: Any, go: Any, distance: Any, value: Any, *, numbers: Softma
 
 
 @block
-def enabled_look_up(clk: Any, go: Any, index: Any, value: Any, *, table: tuple[int, ...]) -> Any:
-    """``value = table[index]``, one cycle with ``go``."""
+def enabled_look_up(clk: Clock, go: Bit, index: Bits, value: Bits, *, table: tuple[int, ...]) -> Instances:
+    """``value = table[index]``, one cycle with ``go``.
+
+    Ports:
+        go: in, 1 bit: the table is read at this edge.
+        index: in, unsigned, of any width.
+        value: out, as `signal_for` the table or wider, 1 cycle with ``go`` later.
+    """
 
     @always(clk.posedge)
     def read() -> None:
@@ -328,8 +377,17 @@ def enabled_look_up(clk: Any, go: Any, index: Any, value: Any, *, table: tuple[i
 
 
 @block
-def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: SoftmaxNumbers, label_bits: int) -> Any:
-    """Reciprocal of the sum, a rank a cycle; meanwhile its logarithm and the loss."""
+def divide(
+    clk: Clock, rst: Bit, sums: Stream, quotients: Stream, *, numbers: SoftmaxNumbers, label_bits: int
+) -> Instances:
+    """Reciprocal of the sum, a rank a cycle; meanwhile its logarithm and the loss.
+
+    Ports:
+        sums: in, stream as `exponentials` makes it; ready from registers, while nothing is at work.
+        quotients: out, stream, ``numbers.quotient_shift + 2`` cycles later, from registers.  From the low bits on: the
+            reciprocal (``numbers.quotient_shift + 1`` bits), the label (``label_bits``), the loss and whether the guess
+            was right (a word of `METRICS` each).
+    """
     bits, steps = numbers.sum_bits, numbers.quotient_shift + 1
     one = 1 << VALUE_BITS
     first_power = bits - 1 - VALUE_BITS
@@ -394,8 +452,15 @@ def divide(clk: Any, rst: Any, sums: Stream, quotients: Stream, *, numbers: Soft
 
 
 @block
-def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbers: SoftmaxNumbers) -> Any:
-    """The loss, five cycles after mantissa and power have settled."""
+def log_loss(clk: Clock, mantissa: Bits, power: Bits, rest: Bits, loss: Bits, *, numbers: SoftmaxNumbers) -> Instances:
+    """The loss, five cycles after mantissa and power have settled.
+
+    Ports:
+        mantissa: in, ``numbers.sum_bits``: the sum, shifted until its first one is the highest bit.
+        power: in, index into ``numbers.log_of_exponent`` of the sum's power of two.
+        rest: in, at least ``numbers.distance_bits``: the distance of the label's class in the low bits.
+        loss: out, a word of `METRICS`, 5 cycles later.
+    """
     bits, distance_bits = numbers.sum_bits, numbers.distance_bits
     index = Signal(intbv(0)[LOG_BITS:])
     of_mantissa, of_power = signal_for(numbers.log_of_mantissa), signal_for(numbers.log_of_exponent)
@@ -440,9 +505,19 @@ def log_loss(clk: Any, mantissa: Any, power: Any, rest: Any, loss: Any, *, numbe
 
 
 @block
-def subtract_label(clk: Any, rst: Any, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers) -> Any:
+def subtract_label(
+    clk: Clock, rst: Bit, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers
+) -> Instances:
     """Exponential times reciprocal, less one where the class is the label's; registers for the factors, the product
-    (`product_cycles`) and the difference."""
+    (`product_cycles`) and the difference.
+
+    Ports:
+        values: in, stream of `VALUE_BITS` + 1 bits, unsigned, ``numbers.classes`` beats a frame.
+        factors: in, stream of a reciprocal of ``numbers.quotient_shift + 1`` bits and above it the label; needed with
+            each of ``values``, taken with the last of its frame.
+        y: out, stream of a signed code of `VALUE_BITS` + ``numbers.quotient_shift + 3`` bits, `product_cycles` + 2
+            cycles later, from registers.
+    """
     classes, steps = numbers.classes, numbers.quotient_shift + 1
     last, factor_width = classes - 1, factors.width
     place = Signal(intbv(0)[address_width(classes) :])
@@ -510,8 +585,14 @@ def product_cycles(numbers: SoftmaxNumbers) -> int:
 
 
 @block
-def whole_product(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any:
-    """``left * right``, a cycle with ``go``; one multiplier."""
+def whole_product(clk: Clock, go: Bit, left: Bits, right: Bits, product: Bits) -> Instances:
+    """``left * right``, a cycle with ``go``; one multiplier.
+
+    Ports:
+        go: in, 1 bit: a product is taken at this edge.
+        left, right: in, unsigned, of any width.
+        product: out, as wide as both together, 1 cycle with ``go`` later.
+    """
 
     @always(clk.posedge)
     def multiply() -> None:
@@ -522,8 +603,14 @@ def whole_product(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any
 
 
 @block
-def product_of_halves(clk: Any, go: Any, left: Any, right: Any, product: Any) -> Any:
-    """``left * right``, two cycles with ``go``: the halves of ``right`` in two multipliers, then their sum."""
+def product_of_halves(clk: Clock, go: Bit, left: Bits, right: Bits, product: Bits) -> Instances:
+    """``left * right``, two cycles with ``go``: the halves of ``right`` in two multipliers, then their sum.
+
+    Ports:
+        go: in, 1 bit: everything moves on at this edge.
+        left, right: in, unsigned, of any width.
+        product: out, as wide as both together, 2 cycles with ``go`` later.
+    """
     cut, bits = len(right) // 2, len(right)
     low, high = (Signal(intbv(0)[len(left) + width :]) for width in (cut, bits - cut))
     low_right, high_right = Signal(intbv(0)[cut:]), Signal(intbv(0)[bits - cut :])

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.wiring.host import HostLabel, HostOutput
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -181,8 +182,8 @@ class SoftmaxCrossEntropy(Layer):
     # ---- hardware
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.loss.softmax`."""
         del images
         ports = (streams[name] for name in ("x", "label", "error", "metrics"))

@@ -43,6 +43,7 @@ from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -412,8 +413,8 @@ class OnlineNorm(_Norm):
         }
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.norm.forward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
         return norm_forward(clk, rst, *ports, shape=self.engine, images=images)
@@ -657,8 +658,8 @@ class OnlineNormBackward(_Norm):
         }
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.norm.backward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
         make = norm_backward if self.needs_dx else norm_gradients
