@@ -27,10 +27,14 @@ from hdl.costs.timing import NET_PS, ModuleTiming, time_module
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
+from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvGradient
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
+from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.layers.storage import Home
@@ -72,6 +76,7 @@ _POOL = {
     "padding": (1, 1, 1, 1),
     "stride": (1, 1),
 }
+_MAP = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
 # with memories of several blocks, or of no network above
 LAYERS: Mapping[str, Layer] = {
     "gradient, 9 216 words of sums": ConvGradient(
@@ -96,6 +101,10 @@ LAYERS: Mapping[str, Layer] = {
     "max pool, nine taps": MaxPool(**_POOL),  # type: ignore[arg-type]
     "error of a max pool, nine taps": MaxPoolError(**_POOL),  # type: ignore[arg-type]
     "dropout, 4 lanes": Dropout(height=1, width=1, channels=4096, lanes=4, ratio=0.3),
+    "leaky relu, 4 lanes": LeakyRelu(**_MAP),
+    "hard sigmoid, 4 lanes": HardSigmoid(**_MAP, y_fixed=Fixed(16, 13)),
+    "error of a leaky relu, 4 lanes": SlopeError(**_MAP, rest=1),
+    "error of a hard sigmoid, 4 lanes": SlopeError(**_MAP, slope=0.2, where=1, dx_fixed=Fixed(16, 14)),
 }
 
 # builds a block from (clk, rst, streams by name)
