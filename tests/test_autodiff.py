@@ -11,7 +11,7 @@ import pytest
 
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
-from dagtrain.graph.ir import Graph, GraphError, Stage, is_delayed, verify
+from dagtrain.graph.ir import Graph, GraphError, Role, Stage, is_delayed, verify
 from dagtrain.passes.autodiff import differentiate
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
@@ -237,7 +237,7 @@ def test_errors_of_several_consumers_are_summed() -> None:
 def test_only_edges_of_new_weights_are_delayed() -> None:
     graph = differentiate(residual_net(RECIPE))
     for _, producer, _, consumer, sink in graph.edges:
-        assert is_delayed(consumer.layer, sink) == producer.name.endswith(".update")
+        assert is_delayed(consumer.layer, sink) == (producer.role is Role.UPDATE)
 
 
 def test_every_random_layer_has_a_tensor_id_of_its_own() -> None:

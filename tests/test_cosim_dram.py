@@ -15,7 +15,7 @@ from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
@@ -45,7 +45,7 @@ def designed(graph: Graph, kind: str, dram: DramUse) -> ClusterDesign:
 
 def streaming(graph: Graph, names: Collection[str]) -> Graph:
     """Weights and sums of gradients of convolutions in DRAM, the optimiser's state on chip."""
-    engines = {name for name in sharing_weights(graph, names) if not name.endswith(".update")}
+    engines = {name for name in sharing_weights(graph, names) if graph.by_name[name].role is not Role.UPDATE}
     return keep_in_dram(graph, engines)
 
 
@@ -105,7 +105,7 @@ def test_weights_sums_optimiser_state_and_stashes_in_dram_change_no_bit(
     staleness: int, kind: str, tmp_path: Path
 ) -> None:
     graph = residual_net(staleness)
-    updates = [node.name for node in graph.nodes if node.name.endswith(".update")]
+    updates = [node.name for node in graph.nodes if node.role is Role.UPDATE]
     design = with_big_stashes_in_dram(keep_in_dram(streaming(graph, CONVOLUTIONS), updates), kind)
     # both copies of the weights, and the sums; the first layer sends no error back
     assert {f"{name}.gradient.sums" for name in CONVOLUTIONS} <= stored(design)

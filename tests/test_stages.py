@@ -131,6 +131,16 @@ BROKEN: dict[str, tuple[Stage, Callable[[Graph], Graph], str]] = {
         lambda g: changed(g, "conv1", outputs={**g.by_name["conv1"].outputs, "z": "conv1.z"}),
         "conv1 has no source z",
     ),
+    "parameters are of ports": (
+        Stage.FORWARD,
+        lambda g: changed(g, "conv1", parameters={**g.by_name["conv1"].parameters, "v": "conv1.w"}),
+        "conv1 has no port v for a parameter",
+    ),
+    "nodes stand behind what they read": (
+        Stage.FORWARD,
+        lambda g: replace(g, nodes=g.nodes[::-1]),
+        "relu2 stands before add1, whose edge add1.y it reads",
+    ),
     "every source has an edge": (
         Stage.FORWARD,
         lambda g: changed(g, "conv1", outputs={}),

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -39,6 +40,8 @@ class GraphBuilder:
         self.recipe = recipe
         self.rng = np.random.default_rng(seed)
         self.nodes: list[Node] = []
+        # nodes by what they are named after
+        self.counts: Counter[str] = Counter()
         self.parameters: dict[str, FloatArray] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
 
@@ -148,8 +151,8 @@ class GraphBuilder:
         self, kind: str, layer: Layer, inputs: Mapping[str, str], weights: Mapping[str, FloatArray] | None = None
     ) -> str:
         """Add a node; returns its first output edge."""
-        number = sum(node.name.rstrip("0123456789") == kind for node in self.nodes) + 1
-        name = f"{kind}{number}"
+        self.counts[kind] += 1
+        name = f"{kind}{self.counts[kind]}"
         outputs = {port.name: f"{name}.{port.name}" for port in layer.sources}
         keys = {sink: f"{name}.{sink}" for sink in weights or {}}
         self.parameters.update((keys[sink], value) for sink, value in (weights or {}).items())

@@ -11,6 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from dagtrain.emission.memory import DramUse
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
@@ -21,10 +23,12 @@ from hdl.errors import DagtrainError
 from hdl.layers.storage import Home
 from hdl.parts.catalogue import DEFAULT_PARTS, part
 from hdl.parts.part import Part
+from hdl.records import adapter, exact
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
 
 
+@exact
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """What is built of a node."""
@@ -56,12 +60,9 @@ class Choice:
 
         Raises `DagtrainError` for any other text."""
         try:
-            record = json.loads(text)
-            fifos = tuple(record["fifos"])
-            return cls(
-                cycles=record["cycles"], memory=Home(record["memory"]), fifos=fifos, relay_on=record.get("relay_on")
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            choice: Choice = adapter(cls).validate_json(text, strict=True)
+            return choice
+        except ValidationError as error:
             raise DagtrainError(
                 f"{text!r} does not say what to build of a node", "run `dagtrain place` again"
             ) from error

@@ -1,0 +1,45 @@
+"""What a plan says of a node travels as text and comes back as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagtrain.planning.choices import Choice, relayed
+from hdl.errors import DagtrainError
+from hdl.layers.storage import Home
+
+PLAIN = Choice(cycles=300)
+CHOICES = [
+    PLAIN,
+    Choice(cycles=7, memory=Home.PARKED),
+    Choice(cycles=7, memory=Home.DRAM, fifos=("x", "w")),
+    Choice(cycles=7, relay_on="relu1.y.fork.y1"),
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.label)
+def test_a_choice_comes_back_from_its_text(choice: Choice) -> None:
+    assert Choice.from_payload(choice.to_payload()) == choice
+
+
+def test_only_a_relay_names_an_edge() -> None:
+    assert PLAIN.to_payload() == '{"cycles": 300, "memory": "on_chip", "fifos": []}'
+    assert relayed({f"node {index}": choice for index, choice in enumerate(CHOICES)}) == ("relu1.y.fork.y1",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"cycles": "300", "memory": "on_chip", "fifos": []}',
+        '{"cycles": 300, "memory": "the attic", "fifos": []}',
+        '{"cycles": 300, "memory": "on_chip", "fifos": [3]}',
+        '{"cycles": 300, "memory": "on_chip", "fifos": [], "relay_on": 3}',
+        '{"cycles": 300, "memory": "on_chip", "fifos": [], "colour": "red"}',
+    ],
+)
+def test_a_text_that_is_no_choice_is_refused(text: str) -> None:
+    with pytest.raises(DagtrainError, match="does not say what to build of a node; run `dagtrain place` again"):
+        Choice.from_payload(text)
