@@ -5,6 +5,7 @@ from __future__ import annotations
 from dagtrain.emission.device import stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, port_cycles, receiver_beats
 from dagtrain.graph.ir import Graph, Role
+from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
@@ -42,8 +43,8 @@ def plan_time(
     choices, pace = plan_choices(plan), plan_pace(plan)
     there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
     relays = [edge for edge in relayed(choices) if edge not in there]
-    chosen = move_memories(insert_relays(graph, relays), memory_homes(choices))
-    folded = pace.fold(chosen)
+    chosen = move_memories.run(insert_relays.run(graph, relays), memory_homes(choices))
+    folded = fold_graph.run(chosen, pace.folds, pace.parts)
     dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
     first = cluster.devices[0].name
     placed = {item.item: first if together else item.device for item in plan.items}
