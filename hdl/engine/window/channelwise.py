@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -34,6 +33,7 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, WeightSteps, walker
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
@@ -69,12 +69,18 @@ class ChannelShape:
 
 @block
 def channel_convolution(
-    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None = None
-) -> Any:
+    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None = None
+) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
     Costs ``lanes * taps`` multipliers with registered inputs and outputs, a registered adder tree a lane, the ring and
-    two versions of the weights."""
+    two versions of the weights.
+
+    Ports:
+        x: in, stream of codes of ``shape.operand``, any number a beat.
+        w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights.
+        y: out, stream of codes of ``shape.result``, any number a beat.
+    """
     walk, lanes = shape.walk, shape.lanes
     steps = Steps(walk, shape.ring_rows, shape.words)
     map_words = Stream(lanes * shape.operand.width)
@@ -98,20 +104,31 @@ def channel_convolution(
 
 @block
 def map_reader(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     map_words: Stream,
-    words: Any,
-    claim: Any,
-    claimable: Any,
-    may: Any,
+    words: Sequence[Bits],
+    claim: Bit,
+    claimable: Bit,
+    may: Bit,
     steps: Steps,
     *,
     walk: Walk,
     ring_rows: int,
     weights: WeightSteps | None,
-) -> Any:
-    """The ring of rows and the walk through it; arguments as of `walker` and `row_store`."""
+) -> Instances:
+    """The ring of rows and the walk through it.
+
+    Ports:
+        map_words: in, stream of words of any width in raster order, of `row_store`.
+        words: out, a vector a tap, as wide as ``map_words``, with ``steps.valid``.
+        claim: out, 1 bit, of `walker`.
+        claimable, may: in, 1 bit each, of `walker`.
+        steps: out, when as said there.
+
+    Args:
+        ring_rows, weights: of `walker`.
+    """
     row_written = Signal(bool(0))
     rows = row_store(clk, rst, map_words, row_written, *steps.reads, words, rows=ring_rows, row_words=walk.row_words)
     walking = walker(
@@ -121,8 +138,12 @@ def map_reader(
 
 
 @block
-def always_claimable(rst: Any, claimable: Any) -> Any:
-    """For engines without weights: every frame may start."""
+def always_claimable(rst: Bit, claimable: Bit) -> Instances:
+    """For engines without weights: every frame may start.
+
+    Ports:
+        claimable: out, 1 bit: high unless ``rst``.
+    """
 
     @always_comb
     def decide() -> None:
@@ -133,9 +154,23 @@ def always_claimable(rst: Any, claimable: Any) -> Any:
 
 @block
 def channel_products(
-    clk: Any, weight_word: Any, words: Any, inside: Any, sums: Any, *, operand: Fixed, weight: Fixed
-) -> Any:
-    """Sums over the taps of a cycle, channel by channel; latency 2 and the levels of the tree."""
+    clk: Clock,
+    weight_word: Bits,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    sums: Sequence[Bits],
+    *,
+    operand: Fixed,
+    weight: Fixed,
+) -> Instances:
+    """Sums over the taps of a cycle, channel by channel.
+
+    Ports:
+        weight_word: in, a code of ``weight`` for each channel and tap, taps innermost, with the words.
+        words: in, a vector a tap: a code of ``operand`` a channel.
+        inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
+        sums: out, a signed signal a channel, 2 cycles and the levels of the tree later.
+    """
     taps, lanes = len(words), len(sums)
     operands = [signed_signal(operand_bits(operand)) for _ in range(taps * lanes)]
     weights = [signed_signal(operand_bits(weight)) for _ in range(taps * lanes)]
@@ -158,23 +193,27 @@ def channel_products(
 
 @block
 def summed_results(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     steps: Steps,
-    may: Any,
-    sums: Any,
+    may: Bit,
+    sums: Sequence[Bits],
     y: Stream,
     *,
     latency: int,
     operations: int,
     shift: int,
     target: Fixed,
-) -> Any:
+) -> Instances:
     """Adds up the operations of each result, rounds, and lets results leave in order.
 
+    Ports:
+        steps: in, ``issue_last``, ``valid``, ``first`` and ``last`` alone.
+        may: out, 1 bit, from registers: there is room for a result.
+        sums: in, a signed signal a channel, of one operation, ``latency`` cycles after ``steps.valid``.
+        y: out, stream of codes of ``target``, any number a beat.
+
     Args:
-        may: out, for the walker.
-        sums: of one operation, ``latency`` cycles after the words of the row store; a channel each.
         operations: the most operations a result.
         shift: bits that are cut off.
     """
@@ -198,8 +237,14 @@ def summed_results(
 
 
 @block
-def channel_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
-    """As `hdl.engine.window.gradient.gradient`, but each error meets only its own channel."""
+def channel_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+    """As `hdl.engine.window.gradient.gradient`, but each error meets only its own channel.
+
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        e: in, stream of codes of ``shape.e``, any number a beat.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
+    """
     walk, tile = shape.walk, shape.tile
     steps = Steps(walk, shape.ring_rows)
     map_words, error_words, errors = Stream(tile.po * shape.x.width), *(Stream(tile.po * shape.e.width) for _ in "ab")
@@ -226,8 +271,23 @@ def channel_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, sha
 
 
 @block
-def lane_products(clk: Any, words: Any, inside: Any, error_word: Any, products: Any, *, shape: GradientShape) -> Any:
-    """The product of each channel's error with its operands at all taps, in the order of a tile, two cycles later."""
+def lane_products(
+    clk: Clock,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    error_word: Bits,
+    products: Sequence[Bits],
+    *,
+    shape: GradientShape,
+) -> Instances:
+    """The product of each channel's error with its operands at all taps, in the order of a tile.
+
+    Ports:
+        words: in, a vector a tap: ``tile.po`` codes of ``shape.x``.
+        inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
+        error_word: in, ``tile.po`` codes of ``shape.e``, with the words.
+        products: out, ``tile.size`` signed signals, 2 cycles later.
+    """
     lanes, taps = shape.tile.po, shape.tile.pk
     operands = [signed_signal(operand_bits(shape.x)) for _ in range(lanes * taps)]
     errors = [signed_signal(operand_bits(shape.e)) for _ in range(lanes)]

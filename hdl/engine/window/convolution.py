@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, block, intbv
 
@@ -18,6 +17,7 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, WeightSteps, walker
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
@@ -63,8 +63,8 @@ class EngineShape:
 
 @block
 def convolution(
-    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None = None
-) -> Any:
+    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None = None
+) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
     The pipeline runs freely: an operation starts only when a place for its result is free, so nothing in it stalls.
@@ -72,6 +72,11 @@ def convolution(
 
     When weights are streamed, ``w`` brings all of them once a frame and there is a pass over the map for each group of
     them.  Then results are put in order, or summed over the passes, in a memory of whole frames.
+
+    Ports:
+        x: in, stream of codes of ``shape.mac.operand``, any number a beat.
+        w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights.
+        y: out, stream of codes of ``shape.result``, any number a beat.
     """
     walk, mac = shape.walk, shape.mac
     steps = Steps(walk, shape.ring_rows, shape.words)
@@ -139,9 +144,17 @@ def convolution(
 
 @block
 def leave_at_once(
-    clk: Any, rst: Any, steps: Steps, totals: Any, done: Any, may: Any, y: Stream, *, shape: EngineShape
-) -> Any:
-    """Rounds results and hands them out in the order in which they come."""
+    clk: Clock, rst: Bit, steps: Steps, totals: Sequence[Bits], done: Bit, may: Bit, y: Stream, *, shape: EngineShape
+) -> Instances:
+    """Rounds results and hands them out in the order in which they come.
+
+    Ports:
+        steps: in, ``issue_last`` alone.
+        totals: in, signed signals of ``shape.total_bits`` bits.
+        done: in, 1 bit, with ``totals`` that are complete.
+        may: out, 1 bit, from registers: there is room for a result.
+        y: out, stream of codes of ``shape.result``, any number a beat.
+    """
     results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
     rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
     mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
@@ -153,9 +166,17 @@ def leave_at_once(
 
 @block
 def leave_by_frame(
-    clk: Any, rst: Any, steps: Steps, totals: Any, done: Any, may: Any, y: Stream, *, shape: EngineShape
-) -> Any:
-    """Sums results over passes, or puts those of all passes into raster order; rounds them and hands them out."""
+    clk: Clock, rst: Bit, steps: Steps, totals: Sequence[Bits], done: Bit, may: Bit, y: Stream, *, shape: EngineShape
+) -> Instances:
+    """Sums results over passes, or puts those of all passes into raster order; rounds them and hands them out.
+
+    Ports:
+        steps: in, ``issue_final`` or ``issue_frame_last`` alone.
+        totals: in, signed signals of ``shape.total_bits`` bits.
+        done: in, 1 bit, with ``totals`` that are complete for their pass.
+        may: out, 1 bit, from registers: there is room for a result of the last pass, or for the frame at work.
+        y: out, stream of codes of ``shape.result``, any number a beat.
+    """
     walk = shape.walk
     results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
     adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import signed_signal
 from hdl.memory import address_width, simple_dual_port
-from hdl.stream import Stream
+from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.stream import Stream, bits_of
 from hdl.streams import output_register, queue, read_stream
 
 # cycles of a pass, at least: a sum is read, registered, added to and written before the next pass reads it
@@ -25,16 +26,17 @@ def reorder_frames(write_cycles: int, read_cycles: int, latency: int, period: in
 
 @block
 def reorder_frame(
-    clk: Any, rst: Any, x: Stream, y: Stream, started: Any, may: Any, *, pixels: int, repeat: int, frames: int
-) -> Any:
+    clk: Clock, rst: Bit, x: Stream, y: Stream, started: Bit, may: Bit, *, pixels: int, repeat: int, frames: int
+) -> Instances:
     """Results come as (repeat group, pixel) and leave as (pixel, repeat group), a word a cycle.
 
-    Costs ``frames`` frames of memory: one is read while the next ones are written.  ``x`` is always taken, so its
-    sender must start a frame only while ``may``.
+    Costs ``frames`` frames of memory: one is read while the next ones are written.
 
-    Args:
-        started: in, the last operation of a frame starts.
-        may: out, from registers: there is room for the frame at work.
+    Ports:
+        x: in, stream of any width, always taken: its sender must start a frame only while ``may``.
+        y: out, stream as wide as ``x``, from a queue.
+        started: in, 1 bit: the last operation of a frame starts.
+        may: out, 1 bit, from registers: there is room for the frame at work.
     """
     words = pixels * repeat
     width = x.width
@@ -122,14 +124,26 @@ def reorder_frame(
 
 
 @block
-def frame_sums(clk: Any, rst: Any, parts: Any, valid: Any, totals: Any, done: Any, *, words: int, passes: int) -> Any:
-    """Sums over ``passes`` passes of ``words`` words each; ``done`` marks complete ``totals`` in the last pass.
+def frame_sums(
+    clk: Clock,
+    rst: Bit,
+    parts: Sequence[Bits],
+    valid: Bit,
+    totals: Sequence[Bits],
+    done: Bit,
+    *,
+    words: int,
+    passes: int,
+) -> Instances:
+    """Sums over ``passes`` passes of ``words`` words each.
 
-    A pass must last at least `SHORTEST_PASS` cycles.  Costs one frame of sums in memory.  Latency 3 cycles.
+    A pass must last at least `SHORTEST_PASS` cycles.  Costs one frame of sums in memory.
 
-    Args:
-        parts, totals: lists of signed signals, of one width each.
-        valid: in, with ``parts``.
+    Ports:
+        parts: in, signed signals of one width.
+        valid: in, 1 bit, with ``parts``.
+        totals: out, signed signals wide enough for all passes, 3 cycles later.
+        done: out, 1 bit, with ``totals``: they are those of the last pass, and complete.
     """
     lanes, bits = len(totals), len(totals[0])
     width, bound = lanes * bits, 1 << (len(totals[0]) - 1)
@@ -185,11 +199,11 @@ def frame_sums(clk: Any, rst: Any, parts: Any, valid: Any, totals: Any, done: An
         old = intbv(0, min=-bound, max=bound)
         total = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            old[:] = before[lane * bits + bits : lane * bits].signed()
+            old[:] = before[bits_of(lane, bits)].signed()
             if fresh[1]:
                 old[:] = 0
             total[:] = old + later[lane]
-            summed.next[lane * bits + bits : lane * bits] = total[bits:]
+            summed.next[bits_of(lane, bits)] = total[bits:]
             totals[lane].next = total
 
     return store, count, delay, carry, add

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -14,7 +14,8 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, walker
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.stream import Stream
+from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.stream import Stream, bits_of
 from hdl.streams import output_register, queue, read_stream, width_adapter
 from hdl.tensor import Tile
 
@@ -66,11 +67,16 @@ class Update:
 
 
 @block
-def gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
+def gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
     """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
 
     One operation multiplies the errors of ``po`` filters with ``pi`` channels at ``pk`` taps.  An error word serves
     successive operations and is then dropped.  After a batch the engine rests until its sums have left.
+
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        e: in, stream of codes of ``shape.e``, any number a beat.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
     """
     walk, tile = shape.walk, shape.tile
     steps = Steps(walk, shape.ring_rows)
@@ -102,9 +108,18 @@ def gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: Grad
 
 @block
 def error_gate(
-    clk: Any, rst: Any, pushed: Stream, errors: Stream, claimable: Any, may: Any, rest: Any, steps: Steps
-) -> Any:
-    """Counts error words that no operation has finished with, and drops one with the last operation that uses it."""
+    clk: Clock, rst: Bit, pushed: Stream, errors: Stream, claimable: Bit, may: Bit, rest: Bit, steps: Steps
+) -> Instances:
+    """Counts error words that no operation has finished with, and drops one with the last operation that uses it.
+
+    Ports:
+        pushed: in, stream of error words into the queue, watched.
+        errors: in, stream of error words out of the queue; taken with the last operation of each.
+        claimable: out, 1 bit: high unless ``rst``.
+        may: out, 1 bit, combinational in ``rest``: there is an error word for the next operation.
+        rest: in, 1 bit, from registers: no operation may start.
+        steps: in, ``issue_last``, ``valid`` and ``last`` alone.
+    """
     waiting = Signal(intbv(0, min=0, max=ERRORS + 2))
     push = Signal(bool(0))
 
@@ -128,8 +143,14 @@ def error_gate(
 
 
 @block
-def batch_end(clk: Any, rst: Any, steps: Steps, rest: Any, drained: Any, *, batch: int) -> Any:
-    """``rest`` from the start of a batch's last operation until its sums have left."""
+def batch_end(clk: Clock, rst: Bit, steps: Steps, rest: Bit, drained: Bit, *, batch: int) -> Instances:
+    """``rest`` from the start of a batch's last operation until its sums have left.
+
+    Ports:
+        steps: in, ``issue_frame_last`` alone.
+        rest: out, 1 bit, from a register.
+        drained: in, 1 bit: the last sum was taken.
+    """
     frame = Signal(intbv(0, min=0, max=batch + 1))
     last_frame = batch - 1
 
@@ -151,8 +172,23 @@ def batch_end(clk: Any, rst: Any, steps: Steps, rest: Any, drained: Any, *, batc
 
 
 @block
-def outer_products(clk: Any, words: Any, inside: Any, error_word: Any, products: Any, *, shape: GradientShape) -> Any:
-    """All products of an operation, in the order of a tile, two cycles later."""
+def outer_products(
+    clk: Clock,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    error_word: Bits,
+    products: Sequence[Bits],
+    *,
+    shape: GradientShape,
+) -> Instances:
+    """All products of an operation, in the order of a tile.
+
+    Ports:
+        words: in, a vector a tap: ``tile.pi`` codes of ``shape.x``.
+        inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
+        error_word: in, ``tile.po`` codes of ``shape.e``, with the words.
+        products: out, ``tile.size`` signed signals, 2 cycles later.
+    """
     po, pi, pk = shape.tile.po, shape.tile.pi, shape.tile.pk
     operands = [signed_signal(operand_bits(shape.x)) for _ in range(pi * pk)]
     errors = [signed_signal(operand_bits(shape.e)) for _ in range(po)]
@@ -170,8 +206,14 @@ def outer_products(clk: Any, words: Any, inside: Any, error_word: Any, products:
 
 
 @block
-def update_place(clk: Any, rst: Any, steps: Steps, update: Update, drained: Any, *, words: int) -> Any:
-    """Counts tiles as operations arrive from the row store; the first pixel of a batch starts its sums afresh."""
+def update_place(clk: Clock, rst: Bit, steps: Steps, update: Update, drained: Bit, *, words: int) -> Instances:
+    """Counts tiles as operations arrive from the row store; the first pixel of a batch starts its sums afresh.
+
+    Ports:
+        steps: in, ``valid`` alone.
+        update: out, with ``steps.valid``.
+        drained: in, 1 bit: the last sum of a batch was taken.
+    """
     final = words - 1
     fresh = Signal(bool(1))
 
@@ -199,11 +241,18 @@ def update_place(clk: Any, rst: Any, steps: Steps, update: Update, drained: Any,
 
 @block
 def drain_control(
-    clk: Any, rst: Any, rest: Any, tile: Any, tiles: Stream, fetch: Any, at: Any, drained: Any, *, words: int
-) -> Any:
-    """Fetches tiles in order once the last sum is written; ``drained`` when the last of them was taken.
+    clk: Clock, rst: Bit, rest: Bit, tile: Bits, tiles: Stream, fetch: Bit, at: Bits, drained: Bit, *, words: int
+) -> Instances:
+    """Fetches tiles in order once the last sum is written.
 
-    ``fetch`` and ``at`` read a tile, which is ``tile`` from the next cycle on."""
+    Ports:
+        rest: in, 1 bit, from a register: the batch is over.
+        tile: in, as wide as ``tiles``, from the cycle after ``fetch`` on.
+        tiles: out, stream of any width; its payload is ``tile`` itself.
+        fetch: out, 1 bit, combinational in ``tiles.ready``: read a tile.
+        at: out, `address_width` ``(words)`` bits, from a register: which one.
+        drained: out, 1 bit, combinational in ``tiles.ready``: the last tile was taken.
+    """
     wait = Signal(intbv(FLUSH, min=0, max=FLUSH + 1))
     left = Signal(bool(0))
     may_read, moved = Signal(bool(0)), Signal(bool(0))
@@ -245,18 +294,27 @@ def drain_control(
 
 @block
 def memory_sums(
-    clk: Any,
-    rst: Any,
-    products: Any,
+    clk: Clock,
+    rst: Bit,
+    products: Sequence[Bits],
     update: Update,
-    valid: Any,
-    rest: Any,
-    drained: Any,
+    valid: Bit,
+    rest: Bit,
+    drained: Bit,
     tiles: Stream,
     *,
     shape: GradientShape,
-) -> Any:
-    """Sums in a memory of one tile a word: read, one cycle; register; add; write."""
+) -> Instances:
+    """Sums in a memory of one tile a word: read, one cycle; register; add; write.
+
+    Ports:
+        products: in, ``tile.size`` signed signals, 2 cycles after ``valid``.
+        update: in, with ``valid``.
+        valid: in, 1 bit: an operation.
+        rest: in, 1 bit, from a register: the batch is over, and its sums may leave.
+        drained: out, 1 bit, combinational in ``tiles.ready``: the last of them was taken.
+        tiles: out, stream of ``tile.size`` sums of ``shape.sum_bits`` bits.
+    """
     words, bits, size = shape.words, shape.sum_bits, shape.tile.size
     bound = 1 << (bits - 1)
     width = size * bits
@@ -296,29 +354,38 @@ def memory_sums(
         old = intbv(0, min=-bound, max=bound)
         total = intbv(0, min=-bound, max=bound)
         for lane in range(size):
-            old[:] = before[lane * bits + bits : lane * bits].signed()
+            old[:] = before[bits_of(lane, bits)].signed()
             if fresh[1]:
                 old[:] = 0
             total[:] = old + products[lane]
-            summed.next[lane * bits + bits : lane * bits] = total[bits:]
+            summed.next[bits_of(lane, bits)] = total[bits:]
 
     return store, drain, leave, choose, delay, add
 
 
 @block
 def register_sums(
-    clk: Any,
-    rst: Any,
-    products: Any,
+    clk: Clock,
+    rst: Bit,
+    products: Sequence[Bits],
     update: Update,
-    valid: Any,
-    rest: Any,
-    drained: Any,
+    valid: Bit,
+    rest: Bit,
+    drained: Bit,
     tiles: Stream,
     *,
     shape: GradientShape,
-) -> Any:
-    """Sums in registers, for fewer tiles than the memory's latency."""
+) -> Instances:
+    """Sums in registers, for fewer tiles than the memory's latency.
+
+    Ports:
+        products: in, ``tile.size`` signed signals, 2 cycles after ``valid``.
+        update: in, with ``valid``.
+        valid: in, 1 bit: an operation.
+        rest: in, 1 bit, from a register: the batch is over, and its sums may leave.
+        drained: out, 1 bit, combinational in ``tiles.ready``: the last of them was taken.
+        tiles: out, stream of ``tile.size`` sums of ``shape.sum_bits`` bits.
+    """
     words, bits, size = shape.words, shape.sum_bits, shape.tile.size
     sums = [signed_signal(bits) for _ in range(words * size)]
     current = [signed_signal(bits) for _ in range(size)]
@@ -374,6 +441,6 @@ def register_sums(
     def out() -> None:
         if fetch:
             for lane in range(size):
-                tile.next[lane * bits + bits : lane * bits] = current[lane][bits:]
+                tile.next[bits_of(lane, bits)] = current[lane][bits:]
 
     return drain, delay, choose, place, add, keep, out

@@ -8,7 +8,7 @@ the last one writes no ``acc_out``: what leaves on one comes back on the other o
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -19,7 +19,8 @@ from hdl.engine.window.gradient import ERRORS, GradientShape, error_gate, outer_
 from hdl.engine.window.row_store import row_store
 from hdl.engine.window.walker import Steps, walker
 from hdl.memory import address_width, simple_dual_port
-from hdl.stream import Stream
+from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.stream import Stream, bits_of
 from hdl.streams import output_register, queue, read_stream, width_adapter
 
 # cycles for which a pass holds a memory of sums, beyond its own work and the reading of its tiles
@@ -33,8 +34,8 @@ def part_bits(shape: GradientShape) -> int:
 
 @block
 def gradient_passes(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     e: Stream,
     acc_in: Stream,
@@ -43,11 +44,17 @@ def gradient_passes(
     *,
     shape: GradientShape,
     error_frames: int,
-) -> Any:
+) -> Instances:
     """Reads maps, errors and sums, writes sums and gradients; rates as `Walk.cycles` says.
 
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        e: in, stream of codes of ``shape.e``, any number a beat.
+        acc_in: in, stream of ``lanes`` sums of ``shape.sum_bits`` bits, in the stream order of the weights.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in that order.
+        acc_out: out, stream as wide as ``acc_in``, in that order.
+
     Args:
-        acc_in, acc_out: ``lanes`` sums of ``shape.sum_bits`` bits, in the stream order of the weights.
         error_frames: frames of errors that the store which reorders them must hold.
     """
     walk, tile = shape.walk, shape.tile
@@ -107,8 +114,15 @@ def tap_groups(shape: GradientShape) -> int:
 
 
 @block
-def frame_intake(clk: Any, rst: Any, x: Stream, y: Stream, room: Any, started: Any, *, words: int) -> Any:
-    """Lets words through while there is ``room``; ``started`` with the last of each frame of ``words``."""
+def frame_intake(clk: Clock, rst: Bit, x: Stream, y: Stream, room: Bit, started: Bit, *, words: int) -> Instances:
+    """Lets words through while there is ``room``; ``started`` with the last of each frame of ``words``.
+
+    Ports:
+        x: in, stream of any width; its ready is ``room``.
+        y: out, stream as wide as ``x``, in the same cycle; taken whenever ``room``.
+        room: in, 1 bit, from registers.
+        started: out, 1 bit, combinational in ``x.valid`` and ``room``.
+    """
     place = Signal(intbv(0)[address_width(words) :])
     fire = Signal(bool(0))
     final = words - 1
@@ -139,12 +153,26 @@ def frame_intake(clk: Any, rst: Any, x: Stream, y: Stream, room: Any, started: A
 
 @block
 def pass_sums(
-    clk: Any, rst: Any, products: Any, steps: Steps, blocked: Any, tiles: Stream, *, words: int, pixels: int, bits: int
-) -> Any:
+    clk: Clock,
+    rst: Bit,
+    products: Sequence[Bits],
+    steps: Steps,
+    blocked: Bit,
+    tiles: Stream,
+    *,
+    words: int,
+    pixels: int,
+    bits: int,
+) -> Instances:
     """Two memories of one pass's sums: one is added to (read, register, add, write), the other one leaves on ``tiles``.
 
-    ``words`` must be at least `hdl.engine.window.gradient.MEMORY_TILES`.  ``blocked`` while both are in use by earlier
-    passes.
+    ``words`` must be at least `hdl.engine.window.gradient.MEMORY_TILES`.
+
+    Ports:
+        products: in, signed signals, 2 cycles after ``steps.valid``.
+        steps: in, ``valid`` and ``issue_pass_last`` alone.
+        blocked: out, 1 bit, from registers: both are in use by earlier passes.
+        tiles: out, stream of ``len(products)`` sums of ``bits`` bits.
     """
     size = len(products)
     width, bound = size * bits, 1 << (bits - 1)
@@ -235,11 +263,11 @@ def pass_sums(
         old = intbv(0, min=-bound, max=bound)
         total = intbv(0, min=-bound, max=bound)
         for lane in range(size):
-            old[:] = before[lane * bits + bits : lane * bits].signed()
+            old[:] = before[bits_of(lane, bits)].signed()
             if fresh[1]:
                 old[:] = 0
             total[:] = old + products[lane]
-            summed.next[lane * bits + bits : lane * bits] = total[bits:]
+            summed.next[bits_of(lane, bits)] = total[bits:]
 
     @always(clk.posedge)
     def drain() -> None:
@@ -276,8 +304,8 @@ def pass_sums(
 
 @block
 def add_parts(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     parts: Stream,
     acc_in: Stream,
     totals: Stream,
@@ -285,8 +313,15 @@ def add_parts(
     *,
     shape: GradientShape,
     bits: int,
-) -> Any:
-    """Adds sums of a frame to those of the batch so far; complete ones leave on ``totals``, others on ``kept``."""
+) -> Instances:
+    """Adds sums of a frame to those of the batch so far; complete ones leave on ``totals``, others on ``kept``.
+
+    Ports:
+        parts: in, stream of ``shape.lanes`` sums of ``bits`` bits.
+        acc_in: in, stream of ``shape.lanes`` sums of ``shape.sum_bits`` bits; none in the first frame of a batch.
+        totals: out, stream as wide as ``acc_in``, 1 cycle later; of the last frame of a batch.
+        kept: out, stream as wide as ``acc_in``, 1 cycle later; of all other frames.
+    """
     lanes, wide = shape.lanes, shape.sum_bits
     bound = 1 << (wide - 1)
     final = shape.words * shape.tile.size // lanes - 1
@@ -320,12 +355,12 @@ def add_parts(
         part = intbv(0, min=-bound, max=bound)
         if fire:
             for lane in range(lanes):
-                old[:] = acc_in.payload[lane * wide + wide : lane * wide].signed()
+                old[:] = acc_in.payload[bits_of(lane, wide)].signed()
                 if first:
                     old[:] = 0
-                part[:] = parts.payload[lane * bits + bits : lane * bits].signed()
+                part[:] = parts.payload[bits_of(lane, bits)].signed()
                 part[:] = old + part
-                total.next[lane * wide + wide : lane * wide] = part[wide:]
+                total.next[bits_of(lane, wide)] = part[wide:]
 
     @always(clk.posedge)
     def count() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -16,6 +16,7 @@ from hdl.engine.window.convolution import RESULTS
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import DATA_AFTER, Steps, WeightSteps
 from hdl.fixed import Fixed
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, queue, width_adapter
 
@@ -48,10 +49,16 @@ class PoolShape:
 
 
 @block
-def pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Any:
+def pool(clk: Clock, rst: Bit, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Instances:
     """The first of the largest values of each window, and its tap; rates as `Walk.cycles` says.
 
-    Costs a comparison a lane and tap, and the ring."""
+    Costs a comparison a lane and tap, and the ring.
+
+    Ports:
+        x: in, stream of codes of ``shape.operand``, any number a beat.
+        y: out, stream of codes of ``shape.operand``, any number a beat.
+        index: out, stream of codes of ``shape.index``, any number a beat.
+    """
     walk, lanes, width, index_width = shape.walk, shape.lanes, shape.operand.width, shape.index.width
     steps = Steps(walk, shape.ring_rows, shape.kernel_taps)
     levels = tree_levels(walk.taps)
@@ -78,7 +85,7 @@ def pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: Pool
         ],
         delay_vector(clk, steps.weight, tap, cycles=TAP_AHEAD + 1 + levels),
         keep_largest(clk, late[0], late[1], late[2], tap, values, offsets, results.payload, done, fixed=shape.operand),
-        mark_valid(clk, done, results),
+        mark_valid(clk, done, results.valid),
         queue(clk, rst, results, taken, depth=RESULTS),
         result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS),
         fork(clk, rst, taken, parts),
@@ -90,8 +97,13 @@ def pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: Pool
 
 
 @block
-def bits_of(x: Stream, y: Stream, *, low: int) -> Any:
-    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost."""
+def bits_of(x: Stream, y: Stream, *, low: int) -> Instances:
+    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost.
+
+    Ports:
+        x: in, stream of at least ``low + y.width`` bits.
+        y: out, stream of any width, in the same cycle.
+    """
     high = low + y.width
 
     @always_comb
@@ -104,21 +116,41 @@ def bits_of(x: Stream, y: Stream, *, low: int) -> Any:
 
 
 @block
-def mark_valid(clk: Any, done: Any, results: Stream) -> Any:
-    """Results, whose payload is registered, are there in the cycle of ``done``."""
+def mark_valid(clk: Clock, done: Bit, results_valid: Bit) -> Instances:
+    """Results, whose payload is registered, are there in the cycle of ``done``.
+
+    Ports:
+        done: in, 1 bit.
+        results_valid: out, 1 bit, in the same cycle.
+    """
 
     @always_comb
     def connect() -> None:
-        results.valid.next = done
+        results_valid.next = done
 
     return connect
 
 
 @block
-def largest_tap(clk: Any, words: Any, inside: Any, values: Any, offsets: Any, *, fixed: Fixed) -> Any:
-    """The first of the largest of the parallel taps, lane by lane; one cycle and the levels of a tree.
+def largest_tap(
+    clk: Clock,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    values: Sequence[Bits],
+    offsets: Sequence[Bits],
+    *,
+    fixed: Fixed,
+) -> Instances:
+    """The first of the largest of the parallel taps, lane by lane.
 
-    Values are ``2**width + code - fixed.low``, and 0 outside the map: unsigned, which takes a gate less to compare."""
+    Values are ``2**width + code - fixed.low``, and 0 outside the map: unsigned, which takes a gate less to compare.
+
+    Ports:
+        words: in, a vector a tap: a code of ``fixed`` a lane.
+        inside: in, 1 bit a tap, with the words: whether it lies in the map.
+        values: out, ``fixed.width`` + 1 bits a lane, 1 cycle and the levels of a tree later.
+        offsets: out, a vector a lane, with ``values``: which of the taps.
+    """
     taps, lanes, width = len(words), len(values), fixed.width
     offset = 1 << width | unsigned_offset(fixed)
     codes = values if taps == 1 else [Signal(intbv(0)[width + 1 :]) for _ in range(taps * lanes)]
@@ -149,8 +181,23 @@ def unsigned_offset(fixed: Fixed) -> int:
 
 
 @block
-def largest_trees(clk: Any, codes: Any, places: Any, values: Any, offsets: Any, *, terms: int) -> Any:
-    """The largest of each ``terms`` (at least 2) neighbours and its place, the first of equals; a cycle a level."""
+def largest_trees(
+    clk: Clock,
+    codes: Sequence[Bits],
+    places: Sequence[Bits],
+    values: Sequence[Bits],
+    offsets: Sequence[Bits],
+    *,
+    terms: int,
+) -> Instances:
+    """The largest of each ``terms`` (at least 2) neighbours and its place, the first of equals; a cycle a level.
+
+    Ports:
+        codes: in, ``terms * len(values)`` unsigned vectors of one width.
+        places: in, as many vectors of one width, each with its code.
+        values: out, as wide as ``codes``, `tree_levels` cycles later.
+        offsets: out, as wide as ``places``, with ``values``.
+    """
     half, odd = terms // 2, terms % 2
     kept = half + odd
     results = len(values)
@@ -179,19 +226,28 @@ def largest_trees(clk: Any, codes: Any, places: Any, values: Any, offsets: Any, 
 
 @block
 def keep_largest(
-    clk: Any,
-    valid: Any,
-    first: Any,
-    last: Any,
-    tap: Any,
-    values: Any,
-    offsets: Any,
-    result: Any,
-    done: Any,
+    clk: Clock,
+    valid: Bit,
+    first: Bit,
+    last: Bit,
+    tap: Bits,
+    values: Sequence[Bits],
+    offsets: Sequence[Bits],
+    result: Bits,
+    done: Bit,
     *,
     fixed: Fixed,
-) -> Any:
-    """The largest over the operations of a result; with ``done``, codes below and taps above in ``result``."""
+) -> Instances:
+    """The largest over the operations of a result.
+
+    Ports:
+        valid: in, 1 bit: an operation.
+        first, last: in, 1 bit each, with ``valid``: it begins a result, ends one.
+        tap: in, unsigned, with ``valid``: the first of the parallel taps.
+        values, offsets: in, of `largest_tap`, with ``valid``.
+        result: out, a code of ``fixed`` a lane, and above them all a tap a lane, as wide as ``offsets``; 1 cycle later.
+        done: out, 1 bit, 1 cycle later: ``result`` is complete.
+    """
     lanes, index_width, width, offset = len(values), len(offsets[0]), fixed.width, unsigned_offset(fixed)
     best = [Signal(intbv(0)[width + 1 :]) for _ in range(lanes)]
     best_tap = [Signal(intbv(0)[index_width:]) for _ in range(lanes)]
@@ -221,10 +277,16 @@ def keep_largest(
 
 
 @block
-def pool_error(clk: Any, rst: Any, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Any:
+def pool_error(clk: Clock, rst: Bit, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Instances:
     """Every pixel gathers the errors of the windows whose index points at it; rates as `Walk.cycles` says.
 
-    Error and index lie side by side in the ring.  Costs a comparison a lane and tap, and an adder tree a lane."""
+    Error and index lie side by side in the ring.  Costs a comparison a lane and tap, and an adder tree a lane.
+
+    Ports:
+        e: in, stream of codes of ``shape.operand``, any number a beat.
+        index: in, stream of codes of ``shape.index``, as many a beat.
+        dx: out, stream of codes of ``shape.result``, any number a beat.
+    """
     walk, lanes, width, index_width = shape.walk, shape.lanes, shape.operand.width, shape.index.width
     steps = Steps(walk, shape.ring_rows, shape.kernel_taps)
     error_words, index_words = Stream(lanes * width), Stream(lanes * index_width)
@@ -248,8 +310,24 @@ def pool_error(clk: Any, rst: Any, e: Stream, index: Stream, dx: Stream, *, shap
 
 
 @block
-def chosen_errors(clk: Any, words: Any, inside: Any, tap: Any, sums: Any, *, width: int, index_width: int) -> Any:
-    """Sums of the errors whose index is the tap by which they are seen; one cycle and the levels of the tree."""
+def chosen_errors(
+    clk: Clock,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    tap: Bits,
+    sums: Sequence[Bits],
+    *,
+    width: int,
+    index_width: int,
+) -> Instances:
+    """Sums of the errors whose index is the tap by which they are seen.
+
+    Ports:
+        words: in, a vector a tap: an error of ``width`` bits a lane, above them an index of ``index_width`` a lane.
+        inside: in, 1 bit a tap, with the words: whether it lies in the map.
+        tap: in, unsigned, with the words: the first of the parallel taps.
+        sums: out, a signed signal a lane, 1 cycle and the levels of the tree later.
+    """
     taps, lanes = len(words), len(sums)
     start = lanes * width
     chosen = sums if taps == 1 else [signed_signal(width) for _ in range(taps * lanes)]

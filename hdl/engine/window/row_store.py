@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 
 # cycles from `read` to the words
@@ -15,32 +16,33 @@ READ_LATENCY = 2
 
 @block
 def row_store(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
-    row_written: Any,
-    freed: Any,
-    read: Any,
-    addresses: Any,
-    words: Any,
+    row_written: Bit,
+    freed: Bits,
+    read: Bit,
+    addresses: Sequence[Bits],
+    words: Sequence[Bits],
     *,
     rows: int,
     row_words: int,
-) -> Any:
+) -> Instances:
     """A ring of ``rows`` rows of ``row_words`` words; frames follow one another without a gap.
 
     Word ``i`` of the endless input lies at address ``i % (rows * row_words)`` until its row is freed.  The store takes
     a word a cycle and stalls ``x`` before a row for which there is no room.  Costs one memory of ``rows * row_words``
     words a read port (each port reads a copy), and counters.
 
-    Args:
-        x: words in raster order (a width adapter in front makes them of the layer's beats).
-        row_written: out, high for one cycle once a whole row can be read.
-        freed: in, the number of oldest rows that are no longer needed; it may change together with the last read of
-            such a row.  0 in most cycles.
-        read: in, read enable of all ports.
-        addresses: list of ``address_width(rows * row_words)``-bit signals, one a port.
-        words: out, list of signals as wide as ``x``; `READ_LATENCY` cycles after ``read``.
+    Ports:
+        x: in, stream of words of any width in raster order (a width adapter in front makes them of the layer's beats);
+            ready from registers.
+        row_written: out, 1 bit, from a register: high for one cycle once a whole row can be read.
+        freed: in, unsigned, of any width: the number of oldest rows that are no longer needed; it may change together
+            with the last read of such a row.  0 in most cycles.
+        read: in, 1 bit: read enable of all ports.
+        addresses: in, `address_width` ``(rows * row_words)`` bits a port, with ``read``.
+        words: out, a vector a port, as wide as ``x``, `READ_LATENCY` cycles after ``read``.
     """
     depth = rows * row_words
     width = x.width

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.arithmetic.tables import look_up, registered_look_up, signal_for
 from hdl.engine.window.walk import FRAME, LEVELS, Axis, Walk
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 
 # cycles from `issue` to the read at the row store, and from there to the words (`row_store.READ_LATENCY`)
 READ_AFTER = 3
@@ -43,7 +44,7 @@ class Steps:
         self.inside = [Signal(bool(0)) for _ in range(walk.taps)]
 
     @property
-    def reads(self) -> tuple[Any, Any, Any]:
+    def reads(self) -> tuple[Bits, Bit, Sequence[Bits]]:
         """What `row_store` is told: rows that are free, the enable and the addresses of a read."""
         return self.freed, self.read, self.addresses
 
@@ -71,24 +72,29 @@ class WeightSteps:
 
 @block
 def walker(
-    clk: Any,
-    rst: Any,
-    row_written: Any,
-    claim: Any,
-    claimable: Any,
-    may: Any,
+    clk: Clock,
+    rst: Bit,
+    row_written: Bit,
+    claim: Bit,
+    claimable: Bit,
+    may: Bit,
     steps: Steps,
     *,
     walk: Walk,
     ring_rows: int,
     weights: WeightSteps | None,
-) -> Any:
+) -> Instances:
     """One operation a cycle in the order of ``walk``, as soon as the rows it needs are written.
 
+    Ports:
+        row_written: in, 1 bit: a cycle for each stored row that can be read from now on.
+        claim: out, 1 bit, combinational in ``claimable``: a pass over the map starts; passes start in order, each once.
+        claimable: in, 1 bit: the weights of the next pass are there.
+        may: in, 1 bit, from registers: the consumer takes an operation in this cycle.
+        steps: out, when as said there.
+
     Args:
-        row_written: in, of the row store.
-        claim, claimable: out and in, of the weight buffer: passes over the map start in order, each once.
-        may: in, from registers: the consumer takes an operation in this cycle.
+        ring_rows: rows of the ring to which ``steps`` has addresses.
         weights: how the weight word moves; None when nothing reads weights.
     """
     token, taken = Signal(bool(0)), Signal(bool(0))
@@ -113,9 +119,16 @@ def walker(
 
 @block
 def row_grants(
-    clk: Any, rst: Any, row_written: Any, claim: Any, claimable: Any, token: Any, taken: Any, *, walk: Walk
-) -> Any:
-    """Looks ahead over strips: ``token`` says that the strip at work has all its inputs; ``taken`` ends it."""
+    clk: Clock, rst: Bit, row_written: Bit, claim: Bit, claimable: Bit, token: Bit, taken: Bit, *, walk: Walk
+) -> Instances:
+    """Looks ahead over strips: ``token`` says that the strip at work has all its inputs; ``taken`` ends it.
+
+    Ports:
+        row_written, claimable: in, 1 bit each, of `walker`.
+        claim: out, 1 bit, combinational in ``claimable``.
+        token: out, 1 bit, from registers.
+        taken: in, 1 bit, only while ``token``.
+    """
     needs = walk.strip_needs
     after = [*needs[1:], walk.rows.stored + needs[0]]
     growth = tuple(later - now for now, later in zip(needs, after, strict=True))
@@ -201,49 +214,55 @@ def _phase_tables(walk: Walk) -> dict[str, tuple[int, ...]]:
 
 @block
 def loop_nest(
-    clk: Any,
-    rst: Any,
-    token: Any,
-    may: Any,
-    taken: Any,
+    clk: Clock,
+    rst: Bit,
+    token: Bit,
+    may: Bit,
+    taken: Bit,
     steps: Steps,
-    move: Any,
-    issued: Any,
-    frees: Any,
-    strip: Any,
-    live: Any,
-    first: Any,
-    last: Any,
-    pass_last: Any,
+    move: Bits,
+    issued: Bit,
+    frees: Bit,
+    strip: Bits,
+    live: Bit,
+    first: Bit,
+    last: Bit,
+    pass_last: Bit,
     *,
     walk: Walk,
-) -> Any:
-    """The counters; everything but ``taken`` and the ``issue`` signals is registered."""
+) -> Instances:
+    """The counters; everything but ``taken`` and the ``issue`` signals is registered.
+
+    Ports:
+        token, may: in, 1 bit each, from registers: the strip at work has its inputs; the consumer takes an operation.
+        taken: out, 1 bit, combinational in both: the last operation of a strip.
+        steps: out, the signals of ``issue`` alone.
+        move: out, as `signal_for` ``LEVELS * walk.phases - 1``, 1 cycle after an operation, as all below: how the loops
+            move behind it, a row of `Walk.deltas`.
+        issued, frees, live: out, 1 bit each: there is an operation; it ends its strip; its pixel has taps.
+        strip: out, `address_width` of ``walk.strip_needs``: which strip of its frame.
+        first, last, pass_last: out, 1 bit each: it begins a result; ends one; ends a pass over the map.
+    """
     tables = _phase_tables(walk)
     limits = {name: signal_for(tables[name]) for name in tables}
     start_phase = walk.rows.phase(0) * walk.columns.phases + walk.columns.phase(0)
     phase = signal_for([walk.phases - 1], start_phase)
     lookups = [look_up(phase, limits[name], table=tables[name]) for name in tables]
-    end_tap_column, end_tap_row, end_reduce = limits["tap_column"], limits["tap_row"], limits["reduce"]
-    has_taps, column_phase, row_phase = limits["live"], limits["next_column"], limits["next_row"]
+    end_tap_column, end_tap_row, end_reduce, has_taps, column_phase, row_phase = limits.values()
     tap_column, tap_row, reduce = (signal_for(tables[name]) for name in ("tap_column", "tap_row", "reduce"))
-    repeat = signal_for([walk.repeat - 1])
-    column = signal_for([walk.columns.outputs - 1])
-    row = signal_for([walk.rows.outputs - 1])
+    repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
+    repeat, column, row = (signal_for([count - 1]) for count in (repeats, columns, rows))
     at_strip = Signal(intbv(0)[len(strip) :])
     level = Signal(intbv(0, min=0, max=LEVELS))
     issue, fresh = Signal(bool(0)), Signal(bool(0))
-    on_result = walk.result_level
-    whole = 0 if walk.sums_repeats else 1
-    on_repeat, on_column, on_row = walk.repeat_level, walk.column_level, walk.row_level
+    phases, whole = walk.phases, 0 if walk.sums_repeats else 1
+    on_result, on_repeat, on_column, on_row = walk.result_level, walk.repeat_level, walk.column_level, walk.row_level
     # whether a counter is at its last value, told in time: nothing is compared before a move is known
-    repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
     repeat_ends, column_ends, row_ends = (Signal(bool(count == 1)) for count in (repeats, columns, rows))
     one_repeat, one_column, one_row = repeats == 1, columns == 1, rows == 1
     before_repeat, before_column, before_row = (max(0, count - 2) for count in (repeats, columns, rows))
     ends = {on_repeat: repeat_ends, on_column: column_ends, on_row: row_ends}
     inner_ends, middle_ends, outer_ends = (ends[level] for level in (3, 4, 5))
-    phases = walk.phases
 
     @always_comb
     def rank() -> None:
@@ -348,21 +367,28 @@ def loop_nest(
 
 @block
 def second_stage(
-    clk: Any,
-    issued: Any,
-    frees: Any,
-    live: Any,
-    first: Any,
-    last: Any,
-    pass_last: Any,
-    strip: Any,
-    delayed: Any,
-    freed: Any,
+    clk: Clock,
+    issued: Bit,
+    frees: Bit,
+    live: Bit,
+    first: Bit,
+    last: Bit,
+    pass_last: Bit,
+    strip: Bits,
+    delayed: Sequence[Bit],
+    freed: Bits,
     steps: Steps,
     *,
     walk: Walk,
-) -> Any:
-    """Flags beside the moves that were just looked up; ``delayed`` is (valid, first, last, live, frees)."""
+) -> Instances:
+    """Flags beside the moves that were just looked up.
+
+    Ports:
+        issued, frees, live, first, last, pass_last, strip: in, of `loop_nest`.
+        delayed: out, 1 bit each of valid, first, last, live, frees, 1 cycle later.
+        freed: out, as wide as ``steps.freed``, 1 cycle later: the rows that end with the operation's strip.
+        steps: out, ``weight_read`` and ``weight_pass_last`` alone.
+    """
     frees_after = walk.strip_frees
     table = tuple(now - then for then, now in zip([0, *frees_after[:-1]], frees_after, strict=True))
     rom = registered_look_up(clk, strip, freed, table=table)
@@ -381,8 +407,13 @@ def second_stage(
 
 
 @block
-def flag_pipeline(clk: Any, delayed: Any, freed: Any, steps: Steps) -> Any:
-    """Third stage: the read at the row store; fourth and fifth: its latency."""
+def flag_pipeline(clk: Clock, delayed: Sequence[Bit], freed: Bits, steps: Steps) -> Instances:
+    """Third stage: the read at the row store; fourth and fifth: its latency.
+
+    Ports:
+        delayed, freed: in, of `second_stage`.
+        steps: out, ``read`` and ``freed`` 1 cycle later, ``valid``, ``first`` and ``last`` 3 cycles later.
+    """
     valid = [Signal(bool(0)) for _ in range(2)]
     first = [Signal(bool(0)) for _ in range(2)]
     last = [Signal(bool(0)) for _ in range(2)]
@@ -411,8 +442,13 @@ def flag_pipeline(clk: Any, delayed: Any, freed: Any, steps: Steps) -> Any:
 
 
 @block
-def ring_addresses(clk: Any, rst: Any, move: Any, steps: Steps, *, walk: Walk, ring_rows: int) -> Any:
-    """The address of each parallel tap, modulo the ring."""
+def ring_addresses(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, walk: Walk, ring_rows: int) -> Instances:
+    """The address of each parallel tap, modulo the ring.
+
+    Ports:
+        move: in, of `loop_nest`.
+        steps: in and out; takes ``weight_read``, drives ``addresses``.
+    """
     total = ring_rows * walk.row_words
     forward = tuple(delta % total for delta in walk.deltas(walk.address))
     # two's complement, a bit wider than an address
@@ -431,8 +467,17 @@ def ring_addresses(clk: Any, rst: Any, move: Any, steps: Steps, *, walk: Walk, r
 
 
 @block
-def ring_address(clk: Any, rst: Any, advance: Any, ahead: Any, behind: Any, out: Any, *, start: int, total: int) -> Any:
-    """``at`` moves by ``ahead`` modulo ``total``; ``behind`` is ``ahead - total`` in a bit more than an address has."""
+def ring_address(
+    clk: Clock, rst: Bit, advance: Bit, ahead: Bits, behind: Bits, out: Bits, *, start: int, total: int
+) -> Instances:
+    """``at`` moves by ``ahead`` modulo ``total``; ``behind`` is ``ahead - total`` in a bit more than an address has.
+
+    Ports:
+        advance: in, 1 bit: an operation reads here and moves on.
+        ahead: in, at most as wide as ``out``, with ``advance``.
+        behind: in, at most 1 bit wider than ``out``, with ``advance``.
+        out: out, `address_width` ``(total)`` bits, 1 cycle after ``advance``: the operation's address.
+    """
     width = len(out)
     at = Signal(intbv(start)[width:])
 
@@ -456,8 +501,13 @@ def ring_address(clk: Any, rst: Any, advance: Any, ahead: Any, behind: Any, out:
 
 
 @block
-def weight_words(clk: Any, rst: Any, move: Any, steps: Steps, *, table: tuple[int, ...], start: int) -> Any:
-    """The weight word of each operation."""
+def weight_words(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, table: tuple[int, ...], start: int) -> Instances:
+    """The weight word of each
+
+    Ports:
+        move: in, of `loop_nest`.
+        steps: in and out; takes ``weight_read``, drives ``weight``.
+    """
     delta = signal_for(table)
     rom = registered_look_up(clk, move, delta, table=table)
 
@@ -472,8 +522,14 @@ def weight_words(clk: Any, rst: Any, move: Any, steps: Steps, *, table: tuple[in
 
 
 @block
-def map_bounds(clk: Any, rst: Any, move: Any, delayed: Any, steps: Steps, *, walk: Walk) -> Any:
-    """Which parallel taps lie inside the map, beside the words of the row store."""
+def map_bounds(clk: Clock, rst: Bit, move: Bits, delayed: Sequence[Bit], steps: Steps, *, walk: Walk) -> Instances:
+    """Which parallel taps lie inside the map, beside the words of the row store.
+
+    Ports:
+        move: in, of `loop_nest`.
+        delayed: in, of `second_stage`.
+        steps: out, ``inside`` alone.
+    """
     row_inside = [Signal(bool(0)) for _ in range(walk.rows.parallel)]
     column_inside = [Signal(bool(0)) for _ in range(walk.columns.parallel)]
     inside = [Signal(bool(0)) for _ in range(walk.taps)]
@@ -501,8 +557,16 @@ def map_bounds(clk: Any, rst: Any, move: Any, delayed: Any, steps: Steps, *, wal
 
 
 @block
-def axis_bounds(clk: Any, rst: Any, move: Any, advance: Any, inside: Any, *, axis: Axis, table: tuple[int, ...]) -> Any:
-    """Tracks the stored position along one axis; registered verdicts on all its parallel taps."""
+def axis_bounds(
+    clk: Clock, rst: Bit, move: Bits, advance: Bit, inside: Sequence[Bit], *, axis: Axis, table: tuple[int, ...]
+) -> Instances:
+    """Tracks the stored position along one axis; registered verdicts on all its parallel taps.
+
+    Ports:
+        move: in, of `loop_nest`.
+        advance: in, 1 bit, 1 cycle after ``move``: an operation judges here and moves on.
+        inside: out, 1 bit each of ``axis.parallel`` taps, 1 cycle after ``advance``.
+    """
     start = axis.position(0, 0)
     most = max(axis.count(phase) for phase in range(axis.phases))
     ends = [axis.position(output, step) for output in (0, axis.outputs - 1) for step in (0, max(most, 1) - 1)]
