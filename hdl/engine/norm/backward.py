@@ -7,13 +7,13 @@ for all its results.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.lanes import always_on
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
+from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, Beat, LineWrite
 from hdl.engine.norm.control import control_process
 from hdl.engine.norm.error_path import error_path
 from hdl.engine.norm.frames import batch_counter, beat_counter, frame_gate
@@ -22,14 +22,15 @@ from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
 from hdl.engine.norm.table import line_table
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
 
 @block
 def norm_backward(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     e: Stream,
     gamma: Stream,
     normal: Stream,
@@ -40,10 +41,22 @@ def norm_backward(
     *,
     shape: BackwardShape,
     images: Mapping[str, Sequence[int]] | None = None,
-) -> Any:
+) -> Instances:
     """Rates as `OnlineNormBackward.cycles_per_frame` says; latency `DX_AT` cycles and a queue.
 
-    Costs five multipliers a lane and memories of a few words a channel."""
+    Costs five multipliers a lane and memories of a few words a channel.
+
+    Ports:
+        e: in, stream of codes of ``shape.numbers.e``.
+        gamma: in, stream of codes of ``shape.gamma``, a code a channel and batch.
+        normal: in, stream of codes of ``shape.numbers.normal``, one of ``e`` each.
+        inverse: in, stream of codes of ``shape.inverse``, a code a channel and frame.
+        dx: out, stream of codes of ``shape.numbers.dx``, one of ``e`` each, from a queue that takes them `DX_AT` cycles
+            later.
+        g_gamma: out, stream of codes of ``shape.g_gamma``, a code a channel and batch, from a queue that takes them
+            `GRADIENT_SUMS_AT` + `ROUNDING_LATENCY` cycles after the batch's last pixel.
+        g_beta: out, stream of codes of ``shape.g_beta``, likewise.
+    """
     contents = images or {}
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     es, normals, inverses = (Stream(lanes * fixed.width) for fixed in (numbers.e, numbers.normal, shape.inverse))
@@ -67,65 +80,36 @@ def norm_backward(
     write = Signal(bool(0))
     write_group = Signal(intbv(0)[address_width(groups) :])
 
+    beat = BatchBeat(fire, group, first_pixel, last_pixel, first_frame, last_frame)
+    room, written = BackwardRoom(may_dx, may_gamma, may_beta), LineWrite(write, write_group, write_line, done)
+
     counter = beat_counter(clk, rst, fire, group, first_pixel, last_pixel, pixels=numbers.pixels, groups=groups)
     frame_counter = batch_counter(
         clk, rst, fire, group, last_pixel, first_frame, last_frame, groups=groups, batch=shape.recipe.batch
     )
     begin = accept_errors(
-        clk,
-        rst,
-        es,
-        normals,
-        inverses,
-        gamma,
-        done,
-        (may_dx, may_gamma, may_beta),
-        fire,
-        group,
-        first_pixel,
-        last_pixel,
-        last_frame,
-        scale,
-        shape,
-        contents.get("weights"),
+        clk, rst, es, normals, inverses, gamma, beat, room, done, scale, shape=shape, contents=contents.get("weights")
     )
-    sigmas = kept_inverses(clk, fire, first_pixel, group, inverses.payload, sigma, groups=groups)
+    sigmas = kept_inverses(clk, beat, inverses.payload, sigma, groups=groups)
     table = line_table(
-        clk, rst, fire, group, last_pixel, line, write, write_group, write_line, shape, contents.get("table")
-    )
-    correlation = Signal(intbv(0)[lanes * (numbers.shaped.width + numbers.normal.width) :])
-    path = error_path(clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape)
-    mark = delay_line(clk, fire, results.valid, cycles=DX_AT)
-    hold = queue(clk, rst, results, dxs, depth=RESULTS)
-    places = result_places(clk, rst, fire, dxs, may_dx, places=RESULTS)
-    control = control_process(
         clk,
         rst,
-        fire,
-        first_pixel,
-        last_pixel,
-        correlation,
-        results.payload,
+        beat,
+        line,
         write,
         write_group,
         write_line,
-        done,
-        shape,
-        contents,
+        groups=groups,
+        banks=shape.banks,
+        contents=contents.get("table"),
     )
-    gradients = parameter_gradients(
-        clk,
-        rst,
-        fire,
-        (first_pixel, last_pixel, first_frame, last_frame),
-        es.payload,
-        normals.payload,
-        g_gamma,
-        g_beta,
-        may_gamma,
-        may_beta,
-        shape,
-    )
+    correlation = Signal(intbv(0)[lanes * (numbers.shaped.width + numbers.normal.width) :])
+    path = error_path(clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape=shape)
+    mark = delay_line(clk, fire, results.valid, cycles=DX_AT)
+    hold = queue(clk, rst, results, dxs, depth=RESULTS)
+    places = result_places(clk, rst, fire, dxs, may_dx, places=RESULTS)
+    control = control_process(clk, rst, beat, correlation, results.payload, written, shape=shape, contents=contents)
+    gradients = parameter_gradients(clk, rst, beat, es.payload, normals.payload, g_gamma, g_beta, room, shape=shape)
     return (
         adapters,
         counter,
@@ -144,8 +128,8 @@ def norm_backward(
 
 @block
 def norm_gradients(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     e: Stream,
     gamma: Stream,
     normal: Stream,
@@ -155,8 +139,13 @@ def norm_gradients(
     *,
     shape: BackwardShape,
     images: Mapping[str, Sequence[int]] | None = None,
-) -> Any:
-    """`norm_backward` whose dx nobody wants."""
+) -> Instances:
+    """`norm_backward` whose dx nobody wants.
+
+    Ports:
+        e, gamma, normal, inverse: in, streams as those of `norm_backward`.
+        g_gamma, g_beta: out, streams as those of `norm_backward`.
+    """
     dx = Stream(shape.lanes // shape.beat_cycles * shape.numbers.dx.width)
     engine = norm_backward(clk, rst, e, gamma, normal, inverse, dx, g_gamma, g_beta, shape=shape, images=images)
     drain = always_on(clk, dx.ready)
@@ -165,33 +154,35 @@ def norm_gradients(
 
 @block
 def accept_errors(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     e: Stream,
     normal: Stream,
     inverse: Stream,
     gamma: Stream,
-    done: Any,
-    may: tuple[Any, Any, Any],
-    fire: Any,
-    group: Any,
-    first_pixel: Any,
-    last_pixel: Any,
-    last_frame: Any,
-    scale: Any,
+    beat: BatchBeat,
+    room: BackwardRoom,
+    done: Bit,
+    scale: Bits,
+    *,
     shape: BackwardShape,
     contents: Sequence[int] | None,
-) -> Any:
+) -> Instances:
     """Accepts beats of e and normal together, in a frame's first pixel with inverse; reads ``scale`` for them.
 
-    Args:
-        may: room for dx, for gradients of gamma, of beta.
+    Ports:
+        e, normal, inverse: in, streams of ``lanes`` codes; ready of each combinational in the others' valid.
+        gamma: in, stream of codes of ``shape.gamma``.
+        beat: in and out; drives ``fire``, takes the others but ``first_frame``.
+        room: in, all of it.
+        done: in, 1 bit: the control after the next frame (in order) is in the table at this edge.
+        scale: out, ``lanes`` codes of ``shape.gamma``, `READ_LATENCY` cycles after a beat is accepted.
     """
     groups, last_group = shape.groups, shape.groups - 1
     permit, claim, claimable, start, finish, frame_last, open_, there = (Signal(bool(0)) for _ in range(8))
     gammas = Stream(shape.lanes * shape.gamma.width)
     place = Signal(intbv(0)[address_width(groups) :])
-    may_dx, may_gamma, may_beta = may
+    may_dx, may_gamma, may_beta = room.dx, room.g_gamma, room.g_beta
     adapt = width_adapter(clk, rst, gamma, gammas, element_bits=shape.gamma.width)
     versions = weight_buffer(
         clk,
@@ -199,7 +190,7 @@ def accept_errors(
         gammas,
         claim,
         claimable,
-        fire,
+        beat.fire,
         place,
         frame_last,
         scale,
@@ -216,7 +207,7 @@ def accept_errors(
         claim,
         permit,
         finish,
-        credits=shape.recipe.norm_lag + 1,
+        credits=shape.banks,
         spacing=shape.cycles,
         beats=shape.beats,
     )
@@ -225,48 +216,54 @@ def accept_errors(
     def decide() -> None:
         open_.next = (
             may_dx
-            and ((may_gamma and may_beta) or not last_pixel or not last_frame)
-            and (permit or not first_pixel or group != 0)
+            and ((may_gamma and may_beta) or not beat.last_pixel or not beat.last_frame)
+            and (permit or not beat.first_pixel or beat.group != 0)
         )
-        there.next = e.valid and normal.valid and (inverse.valid or not first_pixel)
+        there.next = e.valid and normal.valid and (inverse.valid or not beat.first_pixel)
 
     @always_comb
     def handshake() -> None:
-        fire.next = open_ and there
-        start.next = open_ and there and first_pixel and group == 0
-        finish.next = open_ and there and last_pixel and group == last_group
-        frame_last.next = last_pixel and group == last_group
-        place.next = group
+        beat.fire.next = open_ and there
+        start.next = open_ and there and beat.first_pixel and beat.group == 0
+        finish.next = open_ and there and beat.last_pixel and beat.group == last_group
+        frame_last.next = beat.last_pixel and beat.group == last_group
+        place.next = beat.group
 
     @always_comb
     def ready() -> None:
-        e.ready.next = open_ and normal.valid and (inverse.valid or not first_pixel)
-        normal.ready.next = open_ and e.valid and (inverse.valid or not first_pixel)
-        inverse.ready.next = open_ and e.valid and normal.valid and first_pixel
+        e.ready.next = open_ and normal.valid and (inverse.valid or not beat.first_pixel)
+        normal.ready.next = open_ and e.valid and (inverse.valid or not beat.first_pixel)
+        inverse.ready.next = open_ and e.valid and normal.valid and beat.first_pixel
 
     return adapt, versions, gate, decide, handshake, ready
 
 
 @block
-def kept_inverses(clk: Any, fire: Any, first_pixel: Any, group: Any, given: Any, sigma: Any, *, groups: int) -> Any:
-    """The inverses of the frame: ``given`` with its first pixel, kept for the others; ``sigma`` two cycles later."""
+def kept_inverses(clk: Clock, beat: Beat, given: Bits, sigma: Bits, *, groups: int) -> Instances:
+    """The inverses of the frame: ``given`` with its first pixel, kept for the others.
+
+    Ports:
+        beat: in; takes ``fire``, ``group``, ``first_pixel``.
+        given: in, of any width, as a beat of a frame's first pixel is accepted.
+        sigma: out, as wide as ``given``, 2 cycles after any beat is accepted.
+    """
     write, was_first, is_first = (Signal(bool(0)) for _ in range(3))
     kept, once, twice = (Signal(intbv(0)[len(given) :]) for _ in range(3))
     place = Signal(intbv(0)[address_width(groups) :])
     store = simple_dual_port(
-        clk, write, place, given, fire, place, kept, depth=groups, width=len(given), output_register=True
+        clk, write, place, given, beat.fire, place, kept, depth=groups, width=len(given), output_register=True
     )
 
     @always_comb
     def decide() -> None:
-        write.next = fire and first_pixel
-        place.next = group
+        write.next = beat.fire and beat.first_pixel
+        place.next = beat.group
 
     @always(clk.posedge)
     def bypass() -> None:
         once.next = given
         twice.next = once
-        was_first.next = first_pixel
+        was_first.next = beat.first_pixel
         is_first.next = was_first
 
     @always_comb

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
@@ -18,30 +17,36 @@ from hdl.engine.arithmetic.lanes import (
 )
 from hdl.engine.arithmetic.requantise import requantise_lanes
 from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.norm.bundles import Beat, LineWrite, StateSteps
 from hdl.engine.norm.numbers import Mean
 from hdl.engine.norm.shapes import CONTROL_SUMS_AT, DX_AT, SHAPED_AT, STATE_AT, TABLE_AT, BackwardShape
 from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_lanes
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 
 
 @block
 def control_process(
-    clk: Any,
-    rst: Any,
-    fire: Any,
-    first_pixel: Any,
-    last_pixel: Any,
-    correlation: Any,
-    dx: Any,
-    write: Any,
-    write_group: Any,
-    write_line: Any,
-    done: Any,
+    clk: Clock,
+    rst: Bit,
+    beat: Beat,
+    correlation: Bits,
+    dx: Bits,
+    written: LineWrite,
+    *,
     shape: BackwardShape,
     contents: Mapping[str, Sequence[int]],
-) -> Any:
-    """Sums s n and dx over each frame, advances v and u, and writes their controls into the table."""
+) -> Instances:
+    """Sums s n and dx over each frame, advances v and u, and writes their controls into the table.
+
+    Ports:
+        beat: in, all of it but ``group``.
+        correlation: in, as of `error_path`, `SHAPED_AT` + 2 cycles after a beat is accepted.
+        dx: in, ``lanes`` codes of ``shape.numbers.dx``, `DX_AT` cycles after it.
+        written: out, `TABLE_AT` cycles after a group's last beat: ``lanes`` codes of ``shape.numbers.control_v`` and
+            above them ``lanes`` of ``shape.numbers.control_u``.
+    """
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     growth = (numbers.pixels - 1).bit_length()
     v_width, u_width = numbers.shaped.width + numbers.normal.width, numbers.dx.width
@@ -59,47 +64,44 @@ def control_process(
     sums = [
         split_word(clk, correlation, v_values, width=v_width, signed=True, base=0, cycles=values_at - correlation_at),
         split_word(clk, dx, u_values, width=u_width, signed=True, base=0, cycles=values_at - DX_AT),
-        delay_vector(clk, fire, early, cycles=values_at - 2),
-        delay_vector(clk, first_pixel, first, cycles=values_at - 2),
-        delay_vector(clk, last_pixel, last, cycles=values_at - 2),
+        delay_vector(clk, beat.fire, early, cycles=values_at - 2),
+        delay_vector(clk, beat.first_pixel, first, cycles=values_at - 2),
+        delay_vector(clk, beat.last_pixel, last, cycles=values_at - 2),
         channel_sums(clk, rst, early, first, last, v_values, v_sums, complete, groups=groups),
         channel_sums(clk, rst, early, first, last, u_values, u_sums, same, groups=groups),
     ]
     timing = [
         delay_vector(clk, complete, write_state, cycles=STATE_AT - CONTROL_SUMS_AT),
         delay_vector(clk, place, write_place, cycles=STATE_AT - CONTROL_SUMS_AT),
-        delay_vector(clk, write_state, write, cycles=TABLE_AT - STATE_AT),
-        delay_vector(clk, write_place, write_group, cycles=TABLE_AT - STATE_AT),
+        delay_vector(clk, write_state, written.enable, cycles=TABLE_AT - STATE_AT),
+        delay_vector(clk, write_place, written.group, cycles=TABLE_AT - STATE_AT),
     ]
+    steps = StateSteps(complete, place, write_state, write_place)
     v_path = control_state(
         clk,
         v_sums,
-        complete,
-        place,
-        write_state,
-        write_place,
+        steps,
         controls_v,
-        numbers.mean_v,
-        numbers.gain_v,
-        (numbers.state_v, numbers.control_v),
-        groups,
-        contents.get("v"),
-        "v",
+        mean=numbers.mean_v,
+        gain=numbers.gain_v,
+        state=numbers.state_v,
+        control=numbers.control_v,
+        groups=groups,
+        contents=contents.get("v"),
+        public="v",
     )
     u_path = control_state(
         clk,
         u_sums,
-        complete,
-        place,
-        write_state,
-        write_place,
+        steps,
         controls_u,
-        numbers.mean_u,
-        numbers.gain_u,
-        (numbers.state_u, numbers.control_u),
-        groups,
-        contents.get("u"),
-        "u",
+        mean=numbers.mean_u,
+        gain=numbers.gain_u,
+        state=numbers.state_u,
+        control=numbers.control_u,
+        groups=groups,
+        contents=contents.get("u"),
+        public="u",
     )
 
     @always(clk.posedge)
@@ -114,36 +116,38 @@ def control_process(
 
     @always_comb
     def out() -> None:
-        write_line.next = concat(controls_u, controls_v)
-        done.next = write and write_group == last_group
+        written.line.next = concat(controls_u, controls_v)
+        written.done.next = written.enable and written.group == last_group
 
     return sums, timing, v_path, u_path, count, out
 
 
 @block
 def control_state(
-    clk: Any,
-    sums: Any,
-    read: Any,
-    place: Any,
-    write: Any,
-    write_place: Any,
-    controls: Any,
+    clk: Clock,
+    sums: Sequence[Bits],
+    steps: StateSteps,
+    controls: Bits,
+    *,
     mean: Mean,
     gain: Scalar,
-    formats: tuple[Fixed, Fixed],
+    state: Fixed,
+    control: Fixed,
     groups: int,
     contents: Sequence[int] | None,
     public: str,
-) -> Any:
+) -> Instances:
     """``state += mean of sums``, at `STATE_AT`; ``controls = gain * state``, at `TABLE_AT`; both saturated.
 
+    Ports:
+        sums: in, signed signals of one width, as ``steps`` read, `CONTROL_SUMS_AT` cycles after a group's last beat.
+        steps: in; they write `STATE_AT` cycles after it.
+        controls: out, a code of ``control`` a lane, `TABLE_AT` cycles after it.
+
     Args:
-        read: with ``sums``, for group ``place``.
-        write: when the new state stands, for group ``write_place``.
-        formats: of state and control.
+        state, control: formats.
+        public: name of the states' image.
     """
-    state, control = formats
     lanes = len(sums)
     old, new = (Signal(intbv(0)[lanes * state.width :]) for _ in range(2))
     olds, news = signed_lanes(lanes, state.width), signed_lanes(lanes, state.width)
@@ -153,11 +157,11 @@ def control_state(
     products = signed_lanes(lanes, gain.product_bits(state.width) + 1)
     store = simple_dual_port(
         clk,
-        write,
-        write_place,
+        steps.write,
+        steps.write_place,
         new,
-        read,
-        place,
+        steps.read,
+        steps.place,
         old,
         depth=groups,
         width=len(old),
@@ -165,7 +169,7 @@ def control_state(
         output_register=True,
         image=public,
     )
-    steps = [
+    arithmetic = [
         mean_lanes(clk, sums, means, mean=mean),
         # two cycles of the memory
         split_word(clk, old, olds, width=state.width, signed=True, base=0, cycles=MEAN_LATENCY - 2),
@@ -175,4 +179,4 @@ def control_state(
         multiply_constant(clk, news, products, factor=gain.mantissa, cycles=WIDE_PRODUCT_LATENCY),
         requantise_lanes(clk, products, controls, shift=gain.shift, target=control),
     ]
-    return store, steps
+    return store, arithmetic

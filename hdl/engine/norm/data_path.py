@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always_comb, block, concat, intbv
 
 from hdl.engine.arithmetic.lanes import (
@@ -19,36 +17,51 @@ from hdl.engine.arithmetic.lanes import (
 )
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
+from hdl.engine.norm.bundles import Beat, ForwardRoom
 from hdl.engine.norm.numbers import NORMAL
 from hdl.engine.norm.shapes import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape, sum_widths
 from hdl.engine.norm.sums import channel_sums
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue
 
 
 @block
 def data_path(
-    clk: Any,
-    x: Stream,
-    line: Any,
-    pair: Any,
-    fire: Any,
-    first_pixel: Any,
+    clk: Clock,
+    rst: Bit,
+    x: Bits,
+    line: Bits,
+    pair: Bits,
+    beat: Beat,
     y: Stream,
     normal: Stream,
     inverse: Stream,
-    rst: Any,
-    may: Any,
+    room: ForwardRoom,
+    *,
     shape: ForwardShape,
-) -> Any:
-    """n = (x - centre) * inverse, y = gamma n + beta, each into its queue."""
+) -> Instances:
+    """n = (x - centre) * inverse, y = gamma n + beta, each into its queue.
+
+    Ports:
+        x: in, ``lanes`` codes of ``shape.numbers.x``, as a beat is accepted.
+        line: in, ``lanes`` codes of ``shape.numbers.inverse`` and above them ``lanes`` of ``shape.numbers.centre``,
+            2 cycles later.
+        pair: in, ``lanes`` codes of ``shape.beta`` and above them ``lanes`` of ``shape.gamma``, 3 cycles later.
+        beat: in; takes ``fire``, ``first_pixel``.
+        y: out, stream of ``lanes`` codes of ``shape.y``, from a queue that takes them `Y_AT` cycles later.
+        normal: out, stream of ``lanes`` codes of `NORMAL`, from a queue that takes them `NORMAL_AT` cycles later.
+        inverse: out, stream of ``lanes`` codes of ``shape.numbers.inverse``, from a queue that takes those of a frame's
+            first pixel 2 cycles later.
+        room: out, all of it but ``sums``.
+    """
     numbers, lanes = shape.numbers, shape.lanes
     xs, twice = signed_lanes(lanes, numbers.x.width), signed_lanes(lanes, numbers.x.width + 1)
     centres, inverses = signed_lanes(lanes, numbers.centre.width), signed_lanes(lanes, numbers.inverse.width + 1)
     away = signed_lanes(lanes, numbers.x.width + 2)
     products = signed_lanes(lanes, numbers.x.width + 2 + numbers.inverse.width)
     ys, normals, inverse_words = Stream(y.width), Stream(normal.width), Stream(inverse.width)
-    split_x = split_word(clk, x.payload, xs, width=numbers.x.width, signed=True, base=0, cycles=X_AT - 1)
+    split_x = split_word(clk, x, xs, width=numbers.x.width, signed=True, base=0, cycles=X_AT - 1)
     double = round_lanes(clk, xs, twice, shift=-1)
     inverse_bits = lanes * numbers.inverse.width
     split_centre = split_lanes(clk, line, centres, width=numbers.centre.width, base=inverse_bits)
@@ -57,13 +70,13 @@ def data_path(
     multiply = multiply_lanes(clk, away, inverses, products)
     shift = numbers.centre.fraction_bits + numbers.inverse.fraction_bits - NORMAL.fraction_bits
     rounding = requantise_lanes(clk, products, normals.payload, shift=shift, target=NORMAL)
-    affine = scale_and_shift(clk, normals.payload, pair, ys.payload, shape)
+    affine = scale_and_shift(clk, normals.payload, pair, ys.payload, shape=shape)
     reserve_inverse = Signal(bool(0))
     # all inverses of a frame come with its first pixel and may leave as slowly as the frame
     inverse_depth = max(RESULTS, shape.groups)
     marks = [
-        delay_line(clk, fire, ys.valid, cycles=Y_AT),
-        delay_line(clk, fire, normals.valid, cycles=NORMAL_AT),
+        delay_line(clk, beat.fire, ys.valid, cycles=Y_AT),
+        delay_line(clk, beat.fire, normals.valid, cycles=NORMAL_AT),
         delay_line(clk, reserve_inverse, inverse_words.valid, cycles=2),
     ]
     queues = [
@@ -72,14 +85,14 @@ def data_path(
         queue(clk, rst, inverse_words, inverse, depth=inverse_depth),
     ]
     places = [
-        result_places(clk, rst, fire, y, may[0], places=RESULTS),
-        result_places(clk, rst, fire, normal, may[1], places=RESULTS),
-        result_places(clk, rst, reserve_inverse, inverse, may[2], places=inverse_depth),
+        result_places(clk, rst, beat.fire, y, room.y, places=RESULTS),
+        result_places(clk, rst, beat.fire, normal, room.normal, places=RESULTS),
+        result_places(clk, rst, reserve_inverse, inverse, room.inverse, places=inverse_depth),
     ]
 
     @always_comb
     def take_inverse() -> None:
-        reserve_inverse.next = fire and first_pixel
+        reserve_inverse.next = beat.fire and beat.first_pixel
         inverse_words.payload.next = line[inverse_bits:]
 
     return (
@@ -99,8 +112,14 @@ def data_path(
 
 
 @block
-def scale_and_shift(clk: Any, normal: Any, pair: Any, y: Any, shape: ForwardShape) -> Any:
-    """``y = gamma * normal + beta`` from `NORMAL_AT` to `Y_AT`."""
+def scale_and_shift(clk: Clock, normal: Bits, pair: Bits, y: Bits, *, shape: ForwardShape) -> Instances:
+    """``y = gamma * normal + beta`` from `NORMAL_AT` to `Y_AT`.
+
+    Ports:
+        normal: in, ``lanes`` codes of `NORMAL`, `NORMAL_AT` cycles after a beat is accepted.
+        pair: in, ``lanes`` codes of ``shape.beta`` and above them ``lanes`` of ``shape.gamma``, 3 cycles after it.
+        y: out, ``lanes`` codes of ``shape.y``, `Y_AT` cycles after it.
+    """
     lanes = shape.lanes
     scaled_bits = shape.gamma.fraction_bits + NORMAL.fraction_bits
     product_width = shape.gamma.width + NORMAL.width
@@ -121,10 +140,15 @@ def scale_and_shift(clk: Any, normal: Any, pair: Any, y: Any, shape: ForwardShap
 
 
 @block
-def data_sums(
-    clk: Any, rst: Any, x: Stream, fire: Any, first_pixel: Any, last_pixel: Any, made: Stream, shape: ForwardShape
-) -> Any:
-    """Sums of x (low bits) and of x squared of a frame, by group, at `SUMS_AT`."""
+def data_sums(clk: Clock, rst: Bit, x: Bits, beat: Beat, made: Stream, *, shape: ForwardShape) -> Instances:
+    """Sums of x (low bits) and of x squared of a frame, by group, at `SUMS_AT`.
+
+    Ports:
+        x: in, ``lanes`` codes of ``shape.numbers.x``, as a beat is accepted.
+        beat: in, all of it but ``group``.
+        made: out, stream of ``lanes`` sums of x and above them ``lanes`` of x squared, as wide as `sum_widths` says,
+            `SUMS_AT` cycles after a group's last beat; must be ready.
+    """
     width, lanes = shape.numbers.x.width, shape.lanes
     sum_bits, square_bits = sum_widths(shape)
     early, first, last, complete, same = (Signal(bool(0)) for _ in range(5))
@@ -132,13 +156,13 @@ def data_sums(
     squares = signed_lanes(lanes, 2 * width)
     sums, square_sums = signed_lanes(lanes, sum_bits), signed_lanes(lanes, square_bits)
     low, high = Signal(intbv(0)[lanes * sum_bits :]), Signal(intbv(0)[lanes * square_bits :])
-    split = split_word(clk, x.payload, xs, width=width, signed=True, base=0, cycles=2)
+    split = split_word(clk, x, xs, width=width, signed=True, base=0, cycles=2)
     hold = round_lanes(clk, xs, values, shift=0)
     multiply = multiply_lanes(clk, xs, xs, squares)
     waits = [
-        delay_vector(clk, fire, early, cycles=1),
-        delay_vector(clk, first_pixel, first, cycles=1),
-        delay_vector(clk, last_pixel, last, cycles=1),
+        delay_vector(clk, beat.fire, early, cycles=1),
+        delay_vector(clk, beat.first_pixel, first, cycles=1),
+        delay_vector(clk, beat.last_pixel, last, cycles=1),
     ]
     add = channel_sums(clk, rst, early, first, last, values, sums, complete, groups=shape.groups)
     add_squares = channel_sums(clk, rst, early, first, last, squares, square_sums, same, groups=shape.groups)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, block, intbv
 
 from hdl.engine.arithmetic.lanes import (
@@ -16,16 +14,34 @@ from hdl.engine.arithmetic.lanes import (
 )
 from hdl.engine.arithmetic.requantise import requantise_lanes
 from hdl.engine.norm.shapes import OPERANDS_AT, SHAPED_AT, BackwardShape
+from hdl.signals import Bits, Clock, Instances
 
 
 @block
 def error_path(
-    clk: Any, e: Any, normal: Any, scale: Any, sigma: Any, line: Any, correlation: Any, dx: Any, shape: BackwardShape
-) -> Any:
-    """s = gamma e - control_v n and dx = s inverse - control_u, at `DX_AT`; s n (``correlation``) two cycles before.
+    clk: Clock,
+    e: Bits,
+    normal: Bits,
+    scale: Bits,
+    sigma: Bits,
+    line: Bits,
+    correlation: Bits,
+    dx: Bits,
+    *,
+    shape: BackwardShape,
+) -> Instances:
+    """s = gamma e - control_v n and dx = s inverse - control_u; s n is their ``correlation``.
 
-    Args:
-        e, normal: with the acceptance.  sigma, line: two cycles later.  scale: three cycles later.
+    Ports:
+        e: in, ``lanes`` codes of ``shape.numbers.e``, as a beat is accepted.
+        normal: in, ``lanes`` codes of ``shape.numbers.normal``, with ``e``.
+        scale: in, ``lanes`` codes of ``shape.gamma``, 3 cycles later.
+        sigma: in, ``lanes`` codes of ``shape.inverse``, 2 cycles later.
+        line: in, ``lanes`` codes of ``shape.numbers.control_v`` and above them ``lanes`` of
+            ``shape.numbers.control_u``, 2 cycles later.
+        correlation: out, ``lanes`` signed codes as wide as ``shape.numbers.shaped`` and ``shape.numbers.normal``
+            together, `SHAPED_AT` + 2 cycles later.
+        dx: out, ``lanes`` codes of ``shape.numbers.dx``, `DX_AT` cycles later.
     """
     numbers, lanes = shape.numbers, shape.lanes
     shaped = Signal(intbv(0)[lanes * numbers.shaped.width :])
@@ -40,7 +56,7 @@ def error_path(
     width = max(product_width + align, numbers.control_u.width + align_control) + 1
     totals = signed_lanes(lanes, width)
     correlations = signed_lanes(lanes, numbers.shaped.width + numbers.normal.width)
-    first = shape_error(clk, e, normal, scale, line, shaped, shape)
+    first = shape_error(clk, e, normal, scale, line, shaped, shape=shape)
     operand_at = SHAPED_AT + 1
     control_base = lanes * numbers.control_v.width
     second = [
@@ -70,8 +86,15 @@ def error_path(
 
 
 @block
-def shape_error(clk: Any, e: Any, normal: Any, scale: Any, line: Any, shaped: Any, shape: BackwardShape) -> Any:
-    """s = gamma e - control_v n, rounded, at `SHAPED_AT`."""
+def shape_error(
+    clk: Clock, e: Bits, normal: Bits, scale: Bits, line: Bits, shaped: Bits, *, shape: BackwardShape
+) -> Instances:
+    """s = gamma e - control_v n, rounded.
+
+    Ports:
+        e, normal, scale, line: in, as of `error_path`.
+        shaped: out, ``lanes`` codes of ``shape.numbers.shaped``, `SHAPED_AT` cycles after ``e``.
+    """
     numbers, lanes = shape.numbers, shape.lanes
     es, normals = signed_lanes(lanes, numbers.e.width), signed_lanes(lanes, numbers.normal.width)
     gammas, control = signed_lanes(lanes, shape.gamma.width), signed_lanes(lanes, numbers.control_v.width)

@@ -8,11 +8,11 @@ the frame after next (lag 1).  The data path runs freely: a beat enters only whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from myhdl import Signal, always_comb, block, intbv
 
 from hdl.engine.arithmetic.places import result_places
+from hdl.engine.norm.bundles import Beat, ForwardRoom, LineWrite
 from hdl.engine.norm.data_path import data_path, data_sums
 from hdl.engine.norm.frames import beat_counter, frame_gate
 from hdl.engine.norm.numbers import NORMAL
@@ -21,14 +21,15 @@ from hdl.engine.norm.shapes import ForwardShape, sum_widths
 from hdl.engine.norm.table import line_table
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import join, queue, width_adapter
 
 
 @block
 def norm_forward(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     gamma: Stream,
     beta: Stream,
@@ -38,10 +39,21 @@ def norm_forward(
     *,
     shape: ForwardShape,
     images: Mapping[str, Sequence[int]] | None = None,
-) -> Any:
+) -> Instances:
     """Rates as `OnlineNorm.cycles_per_frame` says; latency `Y_AT` cycles and a queue.
 
-    Costs three multipliers a lane, two large serial dividers a lane, and memories of a few words a channel."""
+    Costs three multipliers a lane, two large serial dividers a lane, and memories of a few words a channel.
+
+    Ports:
+        x: in, stream of codes of ``shape.numbers.x``.
+        gamma: in, stream of codes of ``shape.gamma``, a code a channel and batch.
+        beta: in, stream of codes of ``shape.beta``, a code a channel and batch.
+        y: out, stream of codes of ``shape.y``, one of ``x`` each, from a queue that takes them `Y_AT` cycles later.
+        normal: out, stream of codes of `NORMAL`, one of ``x`` each, from a queue that takes them `NORMAL_AT` cycles
+            later.
+        inverse: out, stream of codes of ``shape.numbers.inverse``, a code a channel and frame, from a queue that takes
+            them 2 cycles after the frame's first pixel.
+    """
     contents = images or {}
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     xs, ys, normals, inverses = (Stream(lanes * fixed.width) for fixed in (numbers.x, shape.y, NORMAL, numbers.inverse))
@@ -60,18 +72,43 @@ def norm_forward(
     write_line = Signal(intbv(0)[len(line) :])
     sum_bits = sum_widths(shape)
     sums_made, sums = Stream(lanes * sum(sum_bits)), Stream(lanes * sum(sum_bits))
-    may = [Signal(bool(0)) for _ in range(4)]
+    beat, written = Beat(fire, group, first_pixel, last_pixel), LineWrite(write, write_group, write_line, done)
+    room = ForwardRoom(*(Signal(bool(0)) for _ in range(4)))
 
-    begin = frames(clk, rst, xs, gamma, beta, done, may, fire, group, first_pixel, last_pixel, pair, shape, contents)
-    table = line_table(
-        clk, rst, fire, group, last_pixel, line, write, write_group, write_line, shape, contents.get("table")
+    begin = frames(
+        clk,
+        rst,
+        xs,
+        gamma,
+        beta,
+        room,
+        done,
+        fire,
+        group,
+        first_pixel,
+        last_pixel,
+        pair,
+        shape=shape,
+        contents=contents.get("weights"),
     )
-    path = data_path(clk, xs, line, pair, fire, first_pixel, ys, normals, inverses, rst, may, shape)
-    add = data_sums(clk, rst, xs, fire, first_pixel, last_pixel, sums_made, shape)
+    table = line_table(
+        clk,
+        rst,
+        beat,
+        line,
+        write,
+        write_group,
+        write_line,
+        groups=groups,
+        banks=shape.banks,
+        contents=contents.get("table"),
+    )
+    path = data_path(clk, rst, xs.payload, line, pair, beat, ys, normals, inverses, room, shape=shape)
+    add = data_sums(clk, rst, xs.payload, beat, sums_made, shape=shape)
     hold = queue(clk, rst, sums_made, sums, depth=shape.sums_depth)
     reserve = Signal(bool(0))
-    places = result_places(clk, rst, reserve, sums, may[3], places=shape.sums_depth)
-    statistics = sequential_unit(clk, rst, sums, write, write_group, write_line, done, shape, contents)
+    places = result_places(clk, rst, reserve, sums, room.sums, places=shape.sums_depth)
+    statistics = sequential_unit(clk, rst, sums, written, shape=shape, contents=contents)
 
     @always_comb
     def reserve_sums() -> None:
@@ -82,25 +119,33 @@ def norm_forward(
 
 @block
 def frames(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     gamma: Stream,
     beta: Stream,
-    done: Any,
-    may: Any,
-    fire: Any,
-    group: Any,
-    first_pixel: Any,
-    last_pixel: Any,
-    pair: Any,
+    room: ForwardRoom,
+    done: Bit,
+    fire: Bit,
+    group: Bits,
+    first_pixel: Bit,
+    last_pixel: Bit,
+    pair: Bits,
+    *,
     shape: ForwardShape,
-    contents: Mapping[str, Sequence[int]],
-) -> Any:
-    """Accepts beats of ``x`` and reads scale and shift (``pair``, beta in the low bits) for them.
+    contents: Sequence[int] | None,
+) -> Instances:
+    """Accepts beats of ``x`` and reads scale and shift for them.
 
-    Args:
-        may: room for y, for the normalised map, for inverses, for sums.
+    Ports:
+        x: in, stream of ``lanes`` codes of ``shape.numbers.x``; ready from registers.
+        gamma, beta: in, streams of codes of ``shape.gamma``, of ``shape.beta``.
+        room: in, all of it.
+        done: in, 1 bit: the statistics after the next frame (in order) are in the table at this edge.
+        fire: out, 1 bit, combinational: a beat is accepted at this edge.
+        group, first_pixel, last_pixel: out, as of `beat_counter`.
+        pair: out, ``lanes`` codes of ``shape.beta`` and above them ``lanes`` of ``shape.gamma``, `READ_LATENCY` cycles
+            after a beat is accepted.
     """
     groups, last_group = shape.groups, shape.groups - 1
     permit, claim, claimable, start, finish, frame_last, ready = (Signal(bool(0)) for _ in range(7))
@@ -123,7 +168,7 @@ def frames(
         pair,
         words=groups,
         recipe=shape.recipe,
-        contents=contents.get("weights"),
+        contents=contents,
     )
     gate = frame_gate(
         clk,
@@ -134,12 +179,12 @@ def frames(
         claim,
         permit,
         finish,
-        credits=shape.recipe.norm_lag + 1,
+        credits=shape.banks,
         spacing=shape.cycles,
         beats=shape.beats,
     )
     counter = beat_counter(clk, rst, fire, group, first_pixel, last_pixel, pixels=shape.numbers.pixels, groups=groups)
-    may_y, may_normal, may_inverse, may_sums = may
+    may_y, may_normal, may_inverse, may_sums = room.y, room.normal, room.inverse, room.sums
 
     @always_comb
     def decide() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.signals import Bit, Bits, Clock, Instances
 
 # cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again
 SETTLING = 8
@@ -12,9 +12,15 @@ SETTLING = 8
 
 @block
 def beat_counter(
-    clk: Any, rst: Any, fire: Any, group: Any, first_pixel: Any, last_pixel: Any, *, pixels: int, groups: int
-) -> Any:
-    """Where in the frame the next beat stands: its ``group`` within the pixel; whether the pixel is first or last."""
+    clk: Clock, rst: Bit, fire: Bit, group: Bits, first_pixel: Bit, last_pixel: Bit, *, pixels: int, groups: int
+) -> Instances:
+    """Where in the frame the next beat stands: its ``group`` within the pixel; whether the pixel is first or last.
+
+    Ports:
+        fire: in, 1 bit: the beat is accepted at this edge.
+        group: out, a number below ``groups``, from a register.
+        first_pixel, last_pixel: out, 1 bit each, from registers.
+    """
     last_group = groups - 1
     final = pixels - 1
     before_final = max(pixels - 2, 0)
@@ -47,18 +53,23 @@ def beat_counter(
 
 @block
 def batch_counter(
-    clk: Any,
-    rst: Any,
-    fire: Any,
-    group: Any,
-    last_pixel: Any,
-    first_frame: Any,
-    last_frame: Any,
+    clk: Clock,
+    rst: Bit,
+    fire: Bit,
+    group: Bits,
+    last_pixel: Bit,
+    first_frame: Bit,
+    last_frame: Bit,
     *,
     groups: int,
     batch: int,
-) -> Any:
-    """Whether the next beat is of the first or of the last frame of a batch."""
+) -> Instances:
+    """Whether the next beat is of the first or of the last frame of a batch.
+
+    Ports:
+        fire, group, last_pixel: in, as of `beat_counter`.
+        first_frame, last_frame: out, 1 bit each, from registers.
+    """
     last_group, final = groups - 1, batch - 1
     before_final = max(batch - 2, 0)
     single = 1 if batch == 1 else 0
@@ -85,27 +96,30 @@ def batch_counter(
 
 @block
 def frame_gate(
-    clk: Any,
-    rst: Any,
-    claimable: Any,
-    done: Any,
-    start: Any,
-    claim: Any,
-    permit: Any,
-    finish: Any,
+    clk: Clock,
+    rst: Bit,
+    claimable: Bit,
+    done: Bit,
+    start: Bit,
+    claim: Bit,
+    permit: Bit,
+    finish: Bit,
     *,
     credits: int,
     spacing: int,
     beats: int,
-) -> Any:
+) -> Instances:
     """Lets a frame start when its weights are there and the statistics it uses are computed.
 
+    Ports:
+        claimable: in, 1 bit, of `hdl.engine.weights.buffer`.
+        done: in, 1 bit: the statistics after the next frame (in order) are in the table at this edge.
+        start: in, 1 bit, only while ``permit``: the first beat of a frame is accepted at this edge.
+        claim: out, 1 bit, for `hdl.engine.weights.buffer`, in the same cycle as ``claimable``.
+        permit: out, 1 bit, from a register: the next frame may start.
+        finish: in, 1 bit: the last beat of a frame is accepted at this edge.
+
     Args:
-        claimable, claim: of `hdl.engine.weights.buffer`.
-        done: in, the statistics after the next frame (in order) are in the table.
-        start: in, the first beat of a frame fires; only while ``permit``.
-        permit: out, the next frame may start; from a register.
-        finish: in, the last beat of a frame fires.
         credits: frames that may start before the first ``done``, norm_lag + 1.
         spacing: least cycles between the starts of frames, at least `shortest_frame`; the layer's cycles a frame, so
             that frames don't come in bursts of ``credits``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
@@ -17,11 +17,13 @@ from hdl.engine.arithmetic.lanes import (
 )
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
+from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, GradientSteps
 from hdl.engine.norm.shapes import GRADIENT_SUMS_AT, BackwardShape
 from hdl.engine.norm.sums import channel_sums
 from hdl.engine.random import ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import queue, width_adapter
 from hdl.tensor import Tile
@@ -29,25 +31,28 @@ from hdl.tensor import Tile
 
 @block
 def parameter_gradients(
-    clk: Any,
-    rst: Any,
-    fire: Any,
-    flags: tuple[Any, Any, Any, Any],
-    e: Any,
-    normal: Any,
+    clk: Clock,
+    rst: Bit,
+    beat: BatchBeat,
+    e: Bits,
+    normal: Bits,
     g_gamma: Stream,
     g_beta: Stream,
-    may_gamma: Any,
-    may_beta: Any,
+    room: BackwardRoom,
+    *,
     shape: BackwardShape,
-) -> Any:
+) -> Instances:
     """Sums e n and e over each batch, rounds them stochastically, sends them on.
 
-    Args:
-        flags: first pixel, last pixel, first frame of the batch, last frame.
+    Ports:
+        beat: in, all of it but ``group``.
+        e: in, ``lanes`` codes of ``shape.numbers.e``, as a beat is accepted.
+        normal: in, ``lanes`` codes of ``shape.numbers.normal``, with ``e``.
+        g_gamma, g_beta: out, streams of codes of ``shape.g_gamma``, of ``shape.g_beta``, from queues that take them
+            `GRADIENT_SUMS_AT` + `ROUNDING_LATENCY` cycles after a group's last beat of the batch.
+        room: out, all of it but ``dx``.
     """
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
-    first_pixel, last_pixel, first_frame, last_frame = flags
     growth = (numbers.pixels * shape.recipe.batch - 1).bit_length()
     product_width = numbers.e.width + numbers.normal.width
     values_at = GRADIENT_SUMS_AT - 1
@@ -66,7 +71,7 @@ def parameter_gradients(
         round_lanes(clk, es, later, shift=0),
     ]
     timing = [
-        delay_vector(clk, fire, early, cycles=values_at - 2),
+        delay_vector(clk, beat.fire, early, cycles=values_at - 2),
         delay_vector(clk, first, early_first, cycles=values_at - 2),
         delay_vector(clk, last, early_last, cycles=values_at - 2),
     ]
@@ -76,47 +81,42 @@ def parameter_gradients(
     ]
     indices = stream_indices(clk, rst, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
     gamma_bits = numbers.e.fraction_bits + numbers.normal.fraction_bits
+    steps = GradientSteps(beat.fire, last, index, step)
     out_gamma = gradient_out(
         clk,
         rst,
-        last,
-        fire,
+        steps,
         gamma_sums,
         complete,
-        index,
-        step,
         g_gamma,
-        may_gamma,
-        shape.key_gamma,
-        gamma_bits,
-        shape.g_gamma,
-        shape.gradient_depth,
+        room.g_gamma,
+        key=shape.key_gamma,
+        fraction_bits=gamma_bits,
+        target=shape.g_gamma,
+        depth=shape.gradient_depth,
     )
     out_beta = gradient_out(
         clk,
         rst,
-        last,
-        fire,
+        steps,
         beta_sums,
         same,
-        index,
-        step,
         g_beta,
-        may_beta,
-        shape.key_beta,
-        numbers.e.fraction_bits,
-        shape.g_beta,
-        shape.gradient_depth,
+        room.g_beta,
+        key=shape.key_beta,
+        fraction_bits=numbers.e.fraction_bits,
+        target=shape.g_beta,
+        depth=shape.gradient_depth,
     )
 
     @always_comb
     def outer() -> None:
-        first.next = first_pixel and first_frame
-        last.next = last_pixel and last_frame
+        first.next = beat.first_pixel and beat.first_frame
+        last.next = beat.last_pixel and beat.last_frame
 
     @always(clk.posedge)
     def count_batches() -> None:
-        draw.next = fire and last
+        draw.next = beat.fire and last
         if draw:
             if drawn == last_group:
                 drawn.next = 0
@@ -136,31 +136,38 @@ def parameter_gradients(
 
 @block
 def gradient_out(
-    clk: Any,
-    rst: Any,
-    last: Any,
-    fire: Any,
-    sums: Any,
-    complete: Any,
-    index: Any,
-    step: Any,
+    clk: Clock,
+    rst: Bit,
+    steps: GradientSteps,
+    sums: Sequence[Bits],
+    complete: Bit,
     g: Stream,
-    may: Any,
+    may: Bit,
+    *,
     key: int,
     fraction_bits: int,
     target: Fixed,
     depth: int,
-) -> Any:
-    """Rounds complete sums stochastically; they wait in a queue for ``g``.
+) -> Instances:
+    """Rounds complete sums stochastically; they wait in a queue of ``depth`` beats for ``g``.
 
-    The random words of ``index`` come `HASH_LATENCY` cycles later, together with the sums."""
+    Ports:
+        steps: in, all of it.
+        sums: in, signed signals of one width with ``fraction_bits``, `HASH_LATENCY` cycles after their ``steps.index``.
+        complete: in, 1 bit: ``sums`` are complete.
+        g: out, stream of codes of ``target``, from a queue that takes them `ROUNDING_LATENCY` cycles after ``sums``.
+        may: out, 1 bit, from registers: there is a place in the queue.
+
+    Args:
+        key: of the random bits.
+    """
     lanes = len(sums)
     words, total = Signal(intbv(0)[32 * lanes :]), Signal(intbv(0)[lanes * len(sums[0]) :])
     random = Signal(intbv(0)[16 * lanes :])
     enable, reserve = Signal(bool(1)), Signal(bool(0))
     made, results = Stream(lanes * target.width), Stream(lanes * target.width)
-    steps = [
-        hash32_pipeline(clk, enable, index, step, key, words),
+    parts = [
+        hash32_pipeline(clk, enable, steps.index, steps.step, key, words),
         join_lanes(sums, total),
         round_stochastically(
             clk,
@@ -181,8 +188,8 @@ def gradient_out(
 
     @always_comb
     def take() -> None:
-        reserve.next = fire and last
+        reserve.next = steps.fire and steps.last
         for lane in range(lanes):
             random.next[bits_of(lane, 16)] = words[lane * 32 + 32 : lane * 32 + 16]
 
-    return steps, take
+    return parts, take

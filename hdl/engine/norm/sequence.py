@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.arithmetic.lanes import join_lanes, signed_lanes
 from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
 from hdl.engine.arithmetic.serial import serial_reciprocal, serial_root, unsigned_lanes
+from hdl.engine.norm.bundles import LineWrite
 from hdl.engine.norm.numbers import ROOT_EXTRA, ForwardNumbers
 from hdl.engine.norm.shapes import ForwardShape
 from hdl.engine.norm.statistics import new_statistics
 from hdl.memory import address_width
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream
 
 
 @block
 def sequential_unit(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     sums: Stream,
-    write: Any,
-    write_group: Any,
-    write_line: Any,
-    done: Any,
+    written: LineWrite,
+    *,
     shape: ForwardShape,
     contents: Mapping[str, Sequence[int]],
-) -> Any:
+) -> Instances:
     """Advances the statistics of a group every `ForwardShape.cycles_a_group` cycles and writes its line of the table.
 
     Three parts in a row, each on a group of its own: statistics, root, reciprocal.  What a part works on is held, so
-    nothing in it need be aligned."""
+    nothing in it need be aligned.
+
+    Ports:
+        sums: in, stream as `data_sums` makes it, a beat a group; ready from registers.
+        written: out, ``shape.table_at`` cycles after the sums of a group: ``lanes`` codes of ``shape.numbers.inverse``
+            and above them ``lanes`` of ``shape.numbers.centre``.
+    """
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     start, settled, rooted = (Signal(bool(0)) for _ in range(3))
     load_root = Signal(bool(0))
@@ -40,12 +45,12 @@ def sequential_unit(
     word = Signal(intbv(0)[sums.width :])
     means, variances = signed_lanes(lanes, numbers.mean.width), unsigned_lanes(lanes, numbers.variance.width)
     control = sequence(clk, rst, sums, start, place, word, groups=groups, spacing=shape.cycles_a_group)
-    advance = new_statistics(clk, start, settled, place, word, means, variances, shape, contents)
+    advance = new_statistics(clk, start, settled, place, word, means, variances, shape=shape, contents=contents)
     pulses = [
         delay_line(clk, start, settled, cycles=shape.statistics_at),
         delay_line(clk, settled, load_root, cycles=1),
         delay_line(clk, settled, rooted, cycles=shape.root_at - shape.statistics_at),
-        delay_line(clk, rooted, write, cycles=shape.table_at - shape.root_at),
+        delay_line(clk, rooted, written.enable, cycles=shape.table_at - shape.root_at),
     ]
     radicands = unsigned_lanes(lanes, 2 * numbers.root_bits)
     roots, quotients = unsigned_lanes(lanes, numbers.root_bits), unsigned_lanes(lanes, numbers.inverse.width)
@@ -67,19 +72,28 @@ def sequential_unit(
         if settled:
             group_root.next = place
         if rooted:
-            write_group.next = group_root
+            written.group.next = group_root
 
     @always_comb
     def out() -> None:
-        write_line.next = concat(centres, inverses)
-        done.next = write and write_group == last_group
+        written.line.next = concat(centres, inverses)
+        written.done.next = written.enable and written.group == last_group
 
     return control, advance, pulses, prepare, root, divide, carry, centre, collect, carry_group, out
 
 
 @block
-def sequence(clk: Any, rst: Any, sums: Stream, start: Any, place: Any, word: Any, *, groups: int, spacing: int) -> Any:
-    """Takes a word of sums at most every ``spacing`` cycles, holds it and the number of its group."""
+def sequence(
+    clk: Clock, rst: Bit, sums: Stream, start: Bit, place: Bits, word: Bits, *, groups: int, spacing: int
+) -> Instances:
+    """Takes a word of sums at most every ``spacing`` cycles, holds it and the number of its group.
+
+    Ports:
+        sums: in, stream of any width, a beat a group; ready from registers.
+        start: out, 1 bit, in the same cycle: a word is taken at this edge.
+        place: out, `address_width` ``(groups)`` bits, 1 cycle later, until the next word.
+        word: out, as wide as ``sums``, 1 cycle later, until the next.
+    """
     rest, last_group = spacing - 1, groups - 1
     resting = Signal(intbv(0, min=0, max=rest + 1))
     next_place = Signal(intbv(0)[len(place) :])
@@ -109,8 +123,16 @@ def sequence(clk: Any, rst: Any, sums: Stream, start: Any, place: Any, word: Any
 
 
 @block
-def root_operands(clk: Any, take: Any, variances: Any, radicands: Any, *, numbers: ForwardNumbers) -> Any:
-    """``radicands = (variances + epsilon) * 2**ROOT_EXTRA`` when ``take``."""
+def root_operands(
+    clk: Clock, take: Bit, variances: Sequence[Bits], radicands: Sequence[Bits], *, numbers: ForwardNumbers
+) -> Instances:
+    """``radicands = (variances + epsilon) * 2**ROOT_EXTRA`` when ``take``.
+
+    Ports:
+        take: in, 1 bit: variances are taken at this edge.
+        variances: in, unsigned codes of ``numbers.variance``, with ``take``.
+        radicands: out, unsigned signals of `ROOT_EXTRA` bits more at least, 1 cycle later, until the next.
+    """
     count, bits = len(variances), len(radicands[0])
     epsilon = numbers.epsilon_code
 
@@ -129,8 +151,14 @@ def root_operands(clk: Any, take: Any, variances: Any, radicands: Any, *, number
 
 
 @block
-def hold_lanes(clk: Any, take: Any, a: Any, b: Any) -> Any:
-    """``b = a`` when ``take``."""
+def hold_lanes(clk: Clock, take: Bit, a: Sequence[Bits], b: Sequence[Bits]) -> Instances:
+    """``b = a`` when ``take``.
+
+    Ports:
+        take: in, 1 bit: ``a`` is taken at this edge.
+        a: in, signals of any width, with ``take``.
+        b: out, signals as wide, 1 cycle later, until the next.
+    """
     count = len(a)
 
     @always(clk.posedge)

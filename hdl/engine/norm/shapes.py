@@ -78,6 +78,11 @@ class ForwardShape:
         return max(self.statistics_at + 1, root + 1, reciprocal_latency(self.numbers.inverse.width) + 1)
 
     @property
+    def banks(self) -> int:
+        """Frames whose lines stand in the table."""
+        return self.recipe.norm_lag + 1
+
+    @property
     def beats(self) -> int:
         """Beats a frame."""
         return self.numbers.pixels * self.groups
@@ -85,7 +90,7 @@ class ForwardShape:
     @property
     def cycles(self) -> int:
         """Cycles a frame."""
-        loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
+        loop = math.ceil(self.loop_cycles / self.banks)
         return max(shortest_frame(self.beats), self.groups * self.cycles_a_group, loop)
 
     @property
@@ -127,6 +132,11 @@ class BackwardShape:
     key_beta: int
 
     @property
+    def banks(self) -> int:
+        """Frames whose lines stand in the table."""
+        return self.recipe.norm_lag + 1
+
+    @property
     def beats(self) -> int:
         """Beats a frame."""
         return self.numbers.pixels * self.groups
@@ -134,7 +144,7 @@ class BackwardShape:
     @property
     def cycles(self) -> int:
         """Cycles a frame."""
-        loop = math.ceil(self.loop_cycles / (self.recipe.norm_lag + 1))
+        loop = math.ceil(self.loop_cycles / self.banks)
         return max(shortest_frame(self.beats), loop)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from myhdl import Signal, always, block, intbv
 
@@ -24,21 +23,32 @@ from hdl.engine.norm.numbers import SQUARE_GUARD
 from hdl.engine.norm.shapes import SQUARES_AT, ForwardShape, sum_widths
 from hdl.engine.norm.sums import mean_lanes
 from hdl.memory import simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 
 
 @block
 def new_statistics(
-    clk: Any,
-    start: Any,
-    settled: Any,
-    place: Any,
-    word: Any,
-    new_means: Any,
-    new_variances: Any,
+    clk: Clock,
+    start: Bit,
+    settled: Bit,
+    place: Bits,
+    word: Bits,
+    new_means: Sequence[Bits],
+    new_variances: Sequence[Bits],
+    *,
     shape: ForwardShape,
     contents: Mapping[str, Sequence[int]],
-) -> Any:
-    """`ForwardNumbers.step` on a held word of sums; its memories are read after ``start``, written with ``settled``."""
+) -> Instances:
+    """`ForwardNumbers.step` on a held word of sums; its memories are read after ``start``, written with ``settled``.
+
+    Ports:
+        start: in, 1 bit: ``place`` and ``word`` come with the next cycle.
+        settled: in, 1 bit, ``shape.statistics_at`` cycles after ``start``: what is new is written at this edge.
+        place: in, `address_width` of ``shape.groups`` bits: the group, from ``start`` to ``settled``.
+        word: in, sums as `data_sums` makes them, from ``start`` to ``settled``.
+        new_means: out, signed codes of ``shape.numbers.mean``, with ``settled``.
+        new_variances: out, unsigned codes of ``shape.numbers.variance``, with ``settled``.
+    """
     numbers, lanes = shape.numbers, shape.lanes
     sum_bits, square_bits = sum_widths(shape)
     mean_bits, variance_bits = numbers.mean.width, numbers.variance.width
@@ -46,9 +56,27 @@ def new_statistics(
     old_mean, new_mean = (Signal(intbv(0)[lanes * mean_bits :]) for _ in range(2))
     old_variance, new_variance = (Signal(intbv(0)[lanes * variance_bits :]) for _ in range(2))
     memories = [
-        state_words(clk, read, settled, place, old_mean, new_mean, shape.groups, contents.get("mean"), "mean"),
         state_words(
-            clk, read, settled, place, old_variance, new_variance, shape.groups, contents.get("variance"), "variance"
+            clk,
+            read,
+            settled,
+            place,
+            old_mean,
+            new_mean,
+            depth=shape.groups,
+            contents=contents.get("mean"),
+            public="mean",
+        ),
+        state_words(
+            clk,
+            read,
+            settled,
+            place,
+            old_variance,
+            new_variance,
+            depth=shape.groups,
+            contents=contents.get("variance"),
+            public="variance",
         ),
     ]
     pulses = [delay_line(clk, start, read, cycles=1), delay_line(clk, start, squaring, cycles=SQUARES_AT)]
@@ -76,9 +104,26 @@ def new_statistics(
 
 @block
 def state_words(
-    clk: Any, read: Any, write: Any, place: Any, old: Any, new: Any, depth: int, contents: Any, public: str
-) -> Any:
-    """A memory of one word a group, read and written at the same place."""
+    clk: Clock,
+    read: Bit,
+    write: Bit,
+    place: Bits,
+    old: Bits,
+    new: Bits,
+    *,
+    depth: int,
+    contents: Sequence[int] | None,
+    public: str,
+) -> Instances:
+    """A memory of one word a group, read and written at the same place; its image is named ``public``.
+
+    Ports:
+        read: in, 1 bit: the word is read at this edge.
+        write: in, 1 bit: the word is written at this edge.
+        place: in, `address_width` ``(depth)`` bits, with ``read`` and with ``write``.
+        old: out, of any width, 2 cycles after ``read``.
+        new: in, as wide as ``old``, with ``write``.
+    """
     return simple_dual_port(
         clk,
         write,
@@ -97,17 +142,27 @@ def state_words(
 
 @block
 def new_variances_of(
-    clk: Any,
-    squaring: Any,
-    now: Any,
-    away: Any,
-    square_means: Any,
-    variances: Any,
-    new_variances: Any,
+    clk: Clock,
+    squaring: Bit,
+    now: Sequence[Bits],
+    away: Sequence[Bits],
+    square_means: Sequence[Bits],
+    variances: Sequence[Bits],
+    new_variances: Sequence[Bits],
     *,
     shape: ForwardShape,
-) -> Any:
-    """The variance's part of `ForwardNumbers.step`."""
+) -> Instances:
+    """The variance's part of `ForwardNumbers.step`.
+
+    Ports:
+        squaring: in, 1 bit, `SQUARES_AT` cycles after a group's start.
+        now, away: in, the frame's means and their distances from the running ones, signed, 1 and 2 bits wider than
+            ``shape.numbers.mean``; 1 cycle before ``squaring`` at the latest, held.
+        square_means: in, means of x squared, signed, 2 bits wider than ``shape.numbers.variance``; held.
+        variances: in, the running ones, signed, 1 bit wider than ``shape.numbers.variance``; held.
+        new_variances: out, unsigned codes of ``shape.numbers.variance``, ``shape.statistics_at`` cycles after the
+            group's start.
+    """
     numbers, lanes, size = shape.numbers, shape.lanes, shape.square_bits
     short_now, short_away = signed_lanes(lanes, size + 1), signed_lanes(lanes, size + 1)
     now_squares, away_squares = unsigned_lanes(lanes, 2 * size), unsigned_lanes(lanes, 2 * size)
@@ -135,8 +190,13 @@ def new_variances_of(
 
 
 @block
-def clamp_negative(clk: Any, a: Any, b: Any) -> Any:
-    """``b = max(a, 0)``, one cycle."""
+def clamp_negative(clk: Clock, a: Sequence[Bits], b: Sequence[Bits]) -> Instances:
+    """``b = max(a, 0)``, one cycle.
+
+    Ports:
+        a: in, signed signals of any width.
+        b: out, signed signals as wide, 1 cycle later.
+    """
     count = len(a)
 
     @always(clk.posedge)
@@ -151,8 +211,13 @@ def clamp_negative(clk: Any, a: Any, b: Any) -> Any:
 
 
 @block
-def limit_lanes(clk: Any, a: Any, b: Any, *, ceiling: int) -> Any:
-    """``b = min(a, ceiling)`` for numbers that aren't negative once they have settled; ``b`` is unsigned; one cycle."""
+def limit_lanes(clk: Clock, a: Sequence[Bits], b: Sequence[Bits], *, ceiling: int) -> Instances:
+    """``b = min(a, ceiling)`` for numbers that aren't negative once they have settled; one cycle.
+
+    Ports:
+        a: in, signed signals of any width.
+        b: out, unsigned signals wide enough for ``ceiling``, 1 cycle later.
+    """
     count, wide, bits = len(a), len(a[0]), len(b[0])
 
     @always(clk.posedge)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from myhdl import Signal, always, block, intbv
 
@@ -17,6 +17,7 @@ from hdl.engine.arithmetic.lanes import (
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.norm.numbers import RECIPROCAL_BITS, Mean
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import bits_of
 
 # cycles of `mean_lanes`
@@ -27,17 +28,27 @@ RING_GROUPS = 4
 
 @block
 def channel_sums(
-    clk: Any, rst: Any, early: Any, first: Any, last: Any, values: Any, totals: Any, complete: Any, *, groups: int
-) -> Any:
+    clk: Clock,
+    rst: Bit,
+    early: Bit,
+    first: Bit,
+    last: Bit,
+    values: Sequence[Bits],
+    totals: Sequence[Bits],
+    complete: Bit,
+    *,
+    groups: int,
+) -> Instances:
     """Sums of ``values`` by channel, from the first to the last beat of each group.
 
     Costs registers for `RING_GROUPS` groups or fewer, else a memory of ``groups`` words.
 
-    Args:
-        early: in, two cycles before ``values`` of the next group (in order) are there.
-        first, last: in, with ``early``: the sum starts with these values; is complete with them.
-        values, totals: lists of signed lanes.
-        complete: out, ``totals`` are complete sums; three cycles after ``early``.
+    Ports:
+        early: in, 1 bit, 2 cycles before ``values`` of the next group (in order) are there.
+        first, last: in, 1 bit each, with ``early``: the sum starts with these values; is complete with them.
+        values: in, signed signals of one width, 2 cycles after ``early``.
+        totals: out, signed signals wide enough for every sum, 3 cycles after ``early``.
+        complete: out, 1 bit, 3 cycles after ``early``: ``totals`` are complete sums.
     """
     valid, fresh, final = (Signal(bool(0)) for _ in range(3))
     waits = [
@@ -58,8 +69,17 @@ def channel_sums(
 
 
 @block
-def ring_sums(clk: Any, valid: Any, fresh: Any, values: Any, totals: Any, *, groups: int) -> Any:
-    """`channel_sums` in a ring of registers."""
+def ring_sums(
+    clk: Clock, valid: Bit, fresh: Bit, values: Sequence[Bits], totals: Sequence[Bits], *, groups: int
+) -> Instances:
+    """`channel_sums` in a ring of registers.
+
+    Ports:
+        valid: in, 1 bit: values of the next group (in order) are there.
+        fresh: in, 1 bit, with ``valid``: sums start with them.
+        values: in, signed signals of one width, with ``valid``.
+        totals: out, signed signals wide enough for every sum, 1 cycle later, until the next values.
+    """
     lanes, bits = len(values), len(totals[0])
     others = (groups - 1) * lanes
     ring = signed_lanes(max(1, others), bits)
@@ -101,9 +121,23 @@ def ring_sums(clk: Any, valid: Any, fresh: Any, values: Any, totals: Any, *, gro
 
 @block
 def memory_sums(
-    clk: Any, rst: Any, early: Any, valid: Any, fresh: Any, values: Any, totals: Any, *, groups: int
-) -> Any:
-    """`channel_sums` in a memory."""
+    clk: Clock,
+    rst: Bit,
+    early: Bit,
+    valid: Bit,
+    fresh: Bit,
+    values: Sequence[Bits],
+    totals: Sequence[Bits],
+    *,
+    groups: int,
+) -> Instances:
+    """`channel_sums` in a memory.
+
+    Ports:
+        early: in, 1 bit, 2 cycles before ``valid``.
+        valid, fresh, values: in, as of `ring_sums`.
+        totals: out, as of `ring_sums`.
+    """
     lanes, bits = len(values), len(totals[0])
     word, total = (Signal(intbv(0)[lanes * bits :]) for _ in range(2))
     write = Signal(bool(0))
@@ -141,8 +175,13 @@ def memory_sums(
 
 
 @block
-def mean_lanes(clk: Any, sums: Any, means: Any, *, mean: Mean) -> Any:
-    """`Mean.of` on each lane, `MEAN_LATENCY` cycles."""
+def mean_lanes(clk: Clock, sums: Sequence[Bits], means: Sequence[Bits], *, mean: Mean) -> Instances:
+    """`Mean.of` on each lane, `MEAN_LATENCY` cycles.
+
+    Ports:
+        sums: in, signed signals of one width.
+        means: out, signed signals wide enough for every mean, `MEAN_LATENCY` cycles later.
+    """
     lanes, bits = len(sums), max(len(sums[0]) - mean.pre, 2) + 1
     shifted = signed_lanes(lanes, bits)
     first = round_lanes(clk, sums, shifted, shift=mean.pre)

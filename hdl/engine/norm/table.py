@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.engine.norm.bundles import Beat
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 
 
 @block
 def line_table(
-    clk: Any,
-    rst: Any,
-    fire: Any,
-    group: Any,
-    last_pixel: Any,
-    line: Any,
-    write: Any,
-    write_group: Any,
-    write_line: Any,
-    shape: Any,
+    clk: Clock,
+    rst: Bit,
+    beat: Beat,
+    line: Bits,
+    write: Bit,
+    write_group: Bits,
+    write_line: Bits,
+    *,
+    groups: int,
+    banks: int,
     contents: Sequence[int] | None,
-) -> Any:
-    """What the data path needs of the statistics, for ``norm_lag + 1`` frames: ``line`` two cycles after ``fire``."""
-    groups, banks = shape.groups, shape.recipe.norm_lag + 1
+) -> Instances:
+    """What the data path needs of the statistics, a line a group, for each of ``banks`` frames.
+
+    Ports:
+        beat: in, all of it but ``first_pixel``.
+        line: out, of any width, 2 cycles after a beat is accepted.
+        write: in, 1 bit: a line is written at this edge; groups in order, frames in order.
+        write_group: in, `address_width` ``(groups)`` bits, with ``write``: whose it is.
+        write_line: in, as wide as ``line``, with ``write``.
+    """
     depth, last_group = groups * banks, groups - 1
     last_base = depth - groups
     base, write_base = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
@@ -35,7 +43,7 @@ def line_table(
         write,
         write_at,
         write_line,
-        fire,
+        beat.fire,
         read_at,
         line,
         depth=depth,
@@ -47,12 +55,12 @@ def line_table(
 
     @always_comb
     def address() -> None:
-        read_at.next = base + group
+        read_at.next = base + beat.group
         write_at.next = write_base + write_group
 
     @always(clk.posedge)
     def turn() -> None:
-        if fire and last_pixel and group == last_group:
+        if beat.fire and beat.last_pixel and beat.group == last_group:
             if base == last_base:
                 base.next = 0
             else:
