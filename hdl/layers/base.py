@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hdl.fixed import Fixed, IntArray
 from hdl.layers.meaning import Meaning
 from hdl.layers.storage import Storage
 from hdl.layers.timing import Timing
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 
 # of sampled codes, those at the edges
@@ -46,8 +47,8 @@ class Layer(Meaning, Timing, Storage):
 
     @abstractmethod
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """The elaborated MyHDL block between ``streams`` (one a port); ``images`` fill memories in simulation."""
 
     @classmethod

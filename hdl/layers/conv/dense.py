@@ -36,6 +36,7 @@ from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, We
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import Home, Ring
 from hdl.layers.windowed import InputMap
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -191,8 +192,8 @@ class Conv(ForwardEngine, _ConvEngine):
         self.learn(tape, ConvGradient, ConvError)
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("x", "w", "y"))
@@ -214,8 +215,8 @@ class ConvError(ErrorEngine, _ConvEngine):
         return correlate_error(self.window, e, w, bound)
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("e", "w", "dx"))
@@ -269,8 +270,8 @@ class ConvGradient(GradientEngine, _ConvEngine):
         return correlate_gradient(self.window, x, e, terms << (self.x_fixed.width + self.e_fixed.width - 1))
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.gradient`, and of sums that live outside `hdl.engine.window.gradient_passes`."""
         del images
         x, e, g = (streams[name] for name in ("x", "e", "g"))
@@ -284,30 +285,48 @@ class ConvGradient(GradientEngine, _ConvEngine):
 
 @block
 def conv_forward(
-    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None
-) -> Any:
-    """The forward circuit."""
+    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+) -> Instances:
+    """The forward circuit.
+
+    Ports:
+        x: in, stream of codes of ``shape.mac.operand``, any number a beat.
+        w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights.
+        y: out, stream of codes of ``shape.result``, any number a beat.
+    """
     return convolution(clk, rst, x, w, y, shape=shape, contents=contents)
 
 
 @block
 def conv_error(
-    clk: Any, rst: Any, e: Stream, w: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
-) -> Any:
-    """The error circuit."""
+    clk: Clock, rst: Bit, e: Stream, w: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+) -> Instances:
+    """The error circuit.
+
+    Ports:
+        e: in, stream of codes of ``shape.mac.operand``, any number a beat.
+        w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights.
+        dx: out, stream of codes of ``shape.result``, any number a beat.
+    """
     return convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
 
 
 @block
-def conv_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
-    """The gradient circuit."""
+def conv_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+    """The gradient circuit.
+
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        e: in, stream of codes of ``shape.e``, any number a beat.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
+    """
     return gradient(clk, rst, x, e, g, shape=shape)
 
 
 @block
 def conv_gradient_passes(
-    clk: Any,
-    rst: Any,
+    clk: Clock,
+    rst: Bit,
     x: Stream,
     e: Stream,
     acc_in: Stream,
@@ -316,8 +335,16 @@ def conv_gradient_passes(
     *,
     shape: GradientShape,
     error_frames: int,
-) -> Any:
-    """The gradient circuit whose sums live outside."""
+) -> Instances:
+    """The gradient circuit whose sums live outside.
+
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        e: in, stream of codes of ``shape.e``, any number a beat.
+        acc_in: in, stream of ``shape.lanes`` sums of ``shape.sum_bits`` bits, in the stream order of the weights.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in that order.
+        acc_out: out, stream as wide as ``acc_in``, in that order.
+    """
     return gradient_passes(clk, rst, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
 
 

@@ -27,6 +27,7 @@ from hdl.layers.conv.examples import depthwise_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
 from hdl.layers.meaning import Tape
 from hdl.parts.part import Part, block_share
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.tensor import Tile
 
@@ -97,8 +98,8 @@ class DepthwiseConv(ForwardEngine, _DepthwiseEngine):
         self.learn(tape, DepthwiseConvGradient, DepthwiseConvError)
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("x", "w", "y"))
@@ -114,8 +115,8 @@ class DepthwiseConvError(ErrorEngine, _DepthwiseEngine):
         return self.window.scatter(e[:, :, :, None] * self._by_tap(w))
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("e", "w", "dx"))
@@ -131,8 +132,8 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
         return np.einsum("fhwtc,fhwc->ct", self.window.patches(x), e).reshape(self.weight_shape)
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         del images
         return depthwise_gradient(clk, rst, streams["x"], streams["e"], streams["g"], shape=self.shape)
@@ -140,21 +141,39 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
 
 @block
 def depthwise_forward(
-    clk: Any, rst: Any, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
-) -> Any:
-    """The forward circuit."""
+    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+) -> Instances:
+    """The forward circuit.
+
+    Ports:
+        x: in, stream of codes of ``shape.operand``, any number a beat.
+        w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights.
+        y: out, stream of codes of ``shape.result``, any number a beat.
+    """
     return channel_convolution(clk, rst, x, w, y, shape=shape, contents=contents)
 
 
 @block
 def depthwise_error(
-    clk: Any, rst: Any, e: Stream, w: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
-) -> Any:
-    """The error circuit."""
+    clk: Clock, rst: Bit, e: Stream, w: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+) -> Instances:
+    """The error circuit.
+
+    Ports:
+        e: in, stream of codes of ``shape.operand``, any number a beat.
+        w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights.
+        dx: out, stream of codes of ``shape.result``, any number a beat.
+    """
     return channel_convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
 
 
 @block
-def depthwise_gradient(clk: Any, rst: Any, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Any:
-    """The gradient circuit."""
+def depthwise_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+    """The gradient circuit.
+
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        e: in, stream of codes of ``shape.e``, any number a beat.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
+    """
     return channel_gradient(clk, rst, x, e, g, shape=shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from myhdl import Signal, always, always_comb, block, instances, intbv
@@ -23,6 +23,7 @@ from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -146,11 +147,11 @@ class GlobalAveragePool(_Averaging):
             tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         del images
-        return global_average_pool(clk, rst, streams["x"], streams["y"], self)
+        return global_average_pool(clk, rst, streams["x"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -212,11 +213,11 @@ class GlobalAveragePoolError(_Averaging):
         return {"dx": np.broadcast_to(share, (len(share), *self.shape)).copy()}
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         del images
-        return global_average_pool_error(clk, rst, streams["e"], streams["dx"], self)
+        return global_average_pool_error(clk, rst, streams["e"], streams["dx"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -230,8 +231,13 @@ class GlobalAveragePoolError(_Averaging):
 
 
 @block
-def global_average_pool(clk: Any, rst: Any, x: Stream, y: Stream, cfg: GlobalAveragePool) -> Any:
-    """Sums in a memory with one word a beat of a pixel; the finished sums are scaled and rounded as a stream."""
+def global_average_pool(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: GlobalAveragePool) -> Instances:
+    """Sums in a memory with one word a beat of a pixel; the finished sums are scaled and rounded as a stream.
+
+    Ports:
+        x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
+        y: out, stream of ``cfg.vector_lanes`` codes of ``cfg.y_fixed``.
+    """
     lanes, width, sum_bits = cfg.lanes, cfg.x_fixed.width, cfg.sum_bits
     factor, shift = cfg.reciprocal
     scaled_bits = sum_bits + factor.bit_length()
@@ -247,12 +253,17 @@ def global_average_pool(clk: Any, rst: Any, x: Stream, y: Stream, cfg: GlobalAve
 
 @block
 def sum_pixels(
-    clk: Any, rst: Any, x: Stream, sums: Stream, *, lanes: int, width: int, sum_bits: int, groups: int, pixels: int
-) -> Any:
+    clk: Clock, rst: Bit, x: Stream, sums: Stream, *, lanes: int, width: int, sum_bits: int, groups: int, pixels: int
+) -> Instances:
     """Adds up ``pixels`` pixels of ``groups`` beats; with the last pixel, the sums leave beat by beat.
 
     Three stages: read the old sum, register it, add and write back; nothing but the adder stands in the last one.  With
-    fewer beats a pixel than that takes, the sums are a ring of registers.  Latency: `SUM_LATENCY`."""
+    fewer beats a pixel than that takes, the sums are a ring of registers.
+
+    Ports:
+        x: in, stream of ``lanes`` signed codes of ``width`` bits; its ready is combinational in that of ``sums``.
+        sums: out, stream of ``lanes`` signed sums of ``sum_bits`` bits, `SUM_LATENCY` cycles later, from registers.
+    """
     word_bits = lanes * sum_bits
     # one bit more than any sum: between frames, an operand may meet the finished sum for nothing
     bound = 1 << sum_bits
@@ -333,9 +344,30 @@ def sum_pixels(
 
 @block
 def memory_of_sums(
-    clk: Any, fire: Any, group: Any, first: Any, go: Any, old: Any, store: Any, place: Any, total: Any, *, groups: int
-) -> Any:
-    """The sums of `sum_pixels` in a memory; ``old`` is 0 for those of a ``first`` pixel."""
+    clk: Clock,
+    fire: Bit,
+    group: Bits,
+    first: Bit,
+    go: Bit,
+    old: Bits,
+    store: Bit,
+    place: Bits,
+    total: Bits,
+    *,
+    groups: int,
+) -> Instances:
+    """The sums of `sum_pixels` in a memory.
+
+    Ports:
+        fire: in, 1 bit: the sum of a beat is read at this edge.
+        group: in, `address_width` ``(groups)`` bits, with ``fire``: which beat of its pixel.
+        first: in, 1 bit, the cycle after ``fire``: the beat is of a first pixel.
+        go: in, 1 bit: the pipeline moves.
+        old: out, as wide as ``total``, 2 moves after ``fire``: the sum so far; 0 for a first pixel.
+        store: in, 1 bit, with ``old``: the sum is written at this edge.
+        place: in, as wide as ``group``, with ``store``.
+        total: in, of any width, with ``store``: the sum with the beat.
+    """
     width = len(total)
     word = Signal(intbv(0)[width:])
     memory = simple_dual_port(clk, store, place, total, fire, group, word, depth=groups, width=width)
@@ -353,9 +385,25 @@ def memory_of_sums(
 
 @block
 def ring_of_sums(
-    clk: Any, fire: Any, group: Any, first: Any, go: Any, old: Any, store: Any, place: Any, total: Any, *, groups: int
-) -> Any:
-    """`memory_of_sums` in ``groups`` registers: the oldest is that of the beat at work."""
+    clk: Clock,
+    fire: Bit,
+    group: Bits,
+    first: Bit,
+    go: Bit,
+    old: Bits,
+    store: Bit,
+    place: Bits,
+    total: Bits,
+    *,
+    groups: int,
+) -> Instances:
+    """`memory_of_sums` in ``groups`` registers: the oldest is that of the beat at work.
+
+    Ports:
+        fire, group, place: in, of `memory_of_sums`; not used.
+        first, go, store, total: in, of `memory_of_sums`.
+        old: out, of `memory_of_sums`.
+    """
     del fire, group, place
     width, final = len(total), groups - 1
     ring = [Signal(intbv(0)[width:]) for _ in range(groups)]
@@ -380,8 +428,13 @@ def ring_of_sums(
 
 
 @block
-def global_average_pool_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: GlobalAveragePoolError) -> Any:
-    """The vector is scaled and rounded as it comes, leaves as the first pixel, and is replayed for the others."""
+def global_average_pool_error(clk: Clock, rst: Bit, e: Stream, dx: Stream, *, cfg: GlobalAveragePoolError) -> Instances:
+    """The vector is scaled and rounded as it comes, leaves as the first pixel, and is replayed for the others.
+
+    Ports:
+        e: in, stream of ``cfg.vector_lanes`` codes of ``cfg.e_fixed``.
+        dx: out, stream of ``cfg.lanes`` codes of ``cfg.dx_fixed``.
+    """
     lanes, width, out_width = cfg.vector_lanes, cfg.e_fixed.width, cfg.dx_fixed.width
     factor, shift = cfg.reciprocal
     scaled_bits = width + factor.bit_length()
@@ -400,10 +453,15 @@ def global_average_pool_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: Gl
 
 
 @block
-def repeat_pixel(clk: Any, rst: Any, x: Stream, y: Stream, *, groups: int, pixels: int) -> Any:
+def repeat_pixel(clk: Clock, rst: Bit, x: Stream, y: Stream, *, groups: int, pixels: int) -> Instances:
     """Each vector of ``groups`` beats leaves ``pixels`` times.
 
-    The first time it passes through and is written to a memory, from which the other times are read."""
+    The first time it passes through and is written to a memory, from which the other times are read.
+
+    Ports:
+        x: in, stream of any width; its ready is high at most while a first pixel passes.
+        y: out, stream as wide as ``x``, 1 cycle later and that of an `output_register`; valid from a register.
+    """
     width = x.width
     last_group, last_pixel = groups - 1, pixels - 1
     group = Signal(intbv(0)[address_width(groups) :])

@@ -29,6 +29,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import divisors, lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.windowed import Windowed
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -200,8 +201,8 @@ class MaxPool(_Pool):
             tape.give_error("x", tape.add("error", MaxPoolError(**shared), inputs)["dx"])
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.pool`."""
         del images
         shape = self._pool_shape("x", self.x_fixed, self.x_fixed)
@@ -276,8 +277,8 @@ class MaxPoolError(_Pool):
         return np.asarray((rng.random((count, *inside.shape[1:])) * inside).argmax(axis=3), np.int64)
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.window.pool`."""
         del images
         shape = self._pool_shape("e", self.e_fixed, self.dx_fixed)
@@ -295,14 +296,26 @@ class MaxPoolError(_Pool):
 
 
 @block
-def max_pool(clk: Any, rst: Any, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Any:
-    """The forward circuit."""
+def max_pool(clk: Clock, rst: Bit, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Instances:
+    """The forward circuit.
+
+    Ports:
+        x: in, stream of codes of ``shape.operand``, any number a beat.
+        y: out, stream of codes of ``shape.operand``, any number a beat.
+        index: out, stream of codes of ``shape.index``, as many a beat.
+    """
     return pool(clk, rst, x, y, index, shape=shape)
 
 
 @block
-def max_pool_error(clk: Any, rst: Any, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Any:
-    """The error circuit."""
+def max_pool_error(clk: Clock, rst: Bit, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Instances:
+    """The error circuit.
+
+    Ports:
+        e: in, stream of codes of ``shape.operand``, any number a beat.
+        index: in, stream of codes of ``shape.index``, as many a beat.
+        dx: out, stream of codes of ``shape.result``, any number a beat.
+    """
     return pool_error(clk, rst, e, index, dx, shape=shape)
 
 

@@ -23,6 +23,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.memory import address_width
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import join, m2s_pipe, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -202,11 +203,11 @@ class Concat(_SideBySide):
                 tape.give_error(sink, made[sink])
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """A beat a cycle."""
         del images
-        return concat(clk, rst, streams["a"], streams["b"], streams["y"], self)
+        return concat(clk, rst, streams["a"], streams["b"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -286,11 +287,11 @@ class Split(_SideBySide):
             tape.give_error("x", made["y"])
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """A beat a cycle."""
         del images
-        return split(clk, rst, streams["x"], streams.get("a"), streams.get("b"), self)
+        return split(clk, rst, streams["x"], streams.get("a"), streams.get("b"), cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -316,8 +317,13 @@ class Split(_SideBySide):
 
 
 @block
-def concat(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, cfg: Concat) -> Any:
-    """Parts rounded, gathered into beats of y and taken in turn; whole pixels where a beat holds channels of both."""
+def concat(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, cfg: Concat) -> Instances:
+    """Parts rounded, gathered into beats of y and taken in turn; whole pixels where a beat holds channels of both.
+
+    Ports:
+        a, b: in, streams of ``cfg.a_lanes`` codes of ``cfg.a_fixed``, of ``cfg.b_lanes`` codes of ``cfg.b_fixed``.
+        y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``.
+    """
     bits = cfg.y_fixed.width
     beats = cfg.beats
     insides = []
@@ -348,8 +354,13 @@ def concat(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, cfg: Concat) -> 
 
 
 @block
-def split(clk: Any, rst: Any, x: Stream, a: Stream | None, b: Stream | None, cfg: Split) -> Any:
-    """Beats of x dealt out in turn, and spread over the lanes of the parts; what nobody wants is dropped."""
+def split(clk: Clock, rst: Bit, x: Stream, a: Stream | None, b: Stream | None, *, cfg: Split) -> Instances:
+    """Beats of x dealt out in turn, and spread over the lanes of the parts; what nobody wants is dropped.
+
+    Ports:
+        x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
+        a, b: out, streams of ``cfg.a_lanes``, of ``cfg.b_lanes`` codes of ``cfg.x_fixed``; None where not kept.
+    """
     bits = cfg.x_fixed.width
     beats = cfg.beats
     insides = []
@@ -373,8 +384,13 @@ def split(clk: Any, rst: Any, x: Stream, a: Stream | None, b: Stream | None, cfg
 
 
 @block
-def turns(clk: Any, rst: Any, fire: Any, first: Any, *, a: int, b: int) -> Any:
-    """``first`` during ``a`` fires, then not during ``b``, and again."""
+def turns(clk: Clock, rst: Bit, fire: Bit, first: Bit, *, a: int, b: int) -> Instances:
+    """``first`` during ``a`` fires, then not during ``b``, and again.
+
+    Ports:
+        fire: in, 1 bit.
+        first: out, 1 bit, from registers.
+    """
     last, switch = a + b - 1, a
     count = Signal(intbv(0)[address_width(a + b) :])
 
@@ -396,8 +412,13 @@ def turns(clk: Any, rst: Any, fire: Any, first: Any, *, a: int, b: int) -> Any:
 
 
 @block
-def take_in_turn(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, a_beats: int, b_beats: int) -> Any:
-    """``a_beats`` of a, then ``b_beats`` of b, and again.  Costs a counter; no latency."""
+def take_in_turn(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, a_beats: int, b_beats: int) -> Instances:
+    """``a_beats`` of a, then ``b_beats`` of b, and again.  Costs a counter; no latency.
+
+    Ports:
+        a, b: in, streams of one width; the one whose turn it is has the ready of ``y``.
+        y: out, stream as wide as ``a``, in the same cycle.
+    """
     first, fire, valid = Signal(bool(1)), Signal(bool(0)), Signal(bool(0))
     order = turns(clk, rst, fire, first, a=a_beats, b=b_beats)
 
@@ -421,8 +442,13 @@ def take_in_turn(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, a_beats: i
 
 
 @block
-def give_in_turn(clk: Any, rst: Any, x: Stream, a: Stream, b: Stream, a_beats: int, b_beats: int) -> Any:
-    """``a_beats`` to a, then ``b_beats`` to b, and again.  Costs a counter; no latency."""
+def give_in_turn(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream, a_beats: int, b_beats: int) -> Instances:
+    """``a_beats`` to a, then ``b_beats`` to b, and again.  Costs a counter; no latency.
+
+    Ports:
+        x: in, stream of any width; its ready is that of the one whose turn it is.
+        a, b: out, streams as wide as ``x``, in the same cycle.
+    """
     first, fire, ready = Signal(bool(1)), Signal(bool(0)), Signal(bool(0))
     order = turns(clk, rst, fire, first, a=a_beats, b=b_beats)
 
@@ -446,8 +472,13 @@ def give_in_turn(clk: Any, rst: Any, x: Stream, a: Stream, b: Stream, a_beats: i
 
 
 @block
-def cut_in_two(clk: Any, rst: Any, x: Stream, a: Stream, b: Stream) -> Any:
-    """The low bits to a and the high bits to b, to each as soon as it is ready.  Costs two flip-flops; no latency."""
+def cut_in_two(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream) -> Instances:
+    """The low bits to a and the high bits to b, to each as soon as it is ready.  Costs two flip-flops; no latency.
+
+    Ports:
+        x: in, stream as wide as both together; ready with the last of both.
+        a, b: out, streams of any widths, in the same cycle.
+    """
     done_a, done_b, ready = Signal(bool(0)), Signal(bool(0)), Signal(bool(0))
     low, high = a.width, x.width
 

@@ -8,12 +8,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for, weight_lanes
 from hdl.layers.meaning import State
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import fork
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -91,8 +92,8 @@ class Fork(Layer):
         return {port.name: inputs["x"] for port in self.sources}
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.streams.fork`."""
         del images
         return fork(clk, rst, streams["x"], [streams[port.name] for port in self.sources])

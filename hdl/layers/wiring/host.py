@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -41,8 +42,8 @@ class _Host(Layer):
         raise TypeError(f"{type(self).__name__} has no arithmetic")
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """None: the device top connects the stream to its own port."""
         raise TypeError(f"{type(self).__name__} is a port of the device top, not a circuit")
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
 from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -325,8 +326,8 @@ class Update(Layer):
         )
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """See `hdl.engine.weights.update`."""
         g, w, shape = streams["g"], streams["w"], self.circuit_shape
         if self.state is Home.ON_CHIP:
