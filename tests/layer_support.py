@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from myhdl import Signal
+from myhdl import Signal, always, block
 
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
-from hdl.elaboration.ports import port_signals
+from hdl.elaboration.ports import port_signals, subblocks
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
@@ -302,3 +302,15 @@ class DirectTape:
 def forward(layer: Layer, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     parameters = {name: inputs[name] for name in layer.parameter_shapes()}
     return layer.reference(layer.start_reference(parameters), inputs)
+
+
+@block
+def watch_memories(clk: Any, circuit: Any, held: dict[str, list[int]]) -> Any:
+    """Keeps in ``held`` what memories with an image hold; MyHDL clears signals when a simulation ends."""
+    memories = {sub.kwargs["image"]: sub.symdict["mem"] for sub in subblocks(circuit) if sub.kwargs.get("image")}
+
+    @always(clk.posedge)
+    def watch() -> None:
+        held.update((name, [int(word) for word in words]) for name, words in memories.items())
+
+    return watch

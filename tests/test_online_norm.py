@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal, always, block
+from myhdl import Signal
 
-from hdl.elaboration.ports import subblocks
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
@@ -17,6 +16,7 @@ from hdl.layers.norm.online_norm import OnlineNorm, OnlineNormBackward
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
+from tests.layer_support import watch_memories
 
 FORWARD = OnlineNorm.examples()
 BACKWARD = OnlineNormBackward.examples()
@@ -409,18 +409,6 @@ def run_circuit(
         backend, design, beats, counts, seed=seed, stall_probability=stall, max_cycles=200_000, drain_cycles=400
     )
     return run, expected, held
-
-
-@block
-def watch_memories(clk: Any, circuit: Any, held: dict[str, list[int]]) -> Any:
-    """Keeps in ``held`` what memories with an image hold; MyHDL clears signals when a simulation ends."""
-    memories = {sub.kwargs["image"]: sub.symdict["mem"] for sub in subblocks(circuit) if sub.kwargs.get("image")}
-
-    @always(clk.posedge)
-    def watch() -> None:
-        held.update((name, [int(word) for word in words]) for name, words in memories.items())
-
-    return watch
 
 
 # the conformance suite runs every example with fewer batches and stalls in all simulators

@@ -13,7 +13,6 @@ from hdl.convert.tools import check_yosys
 from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat
 from hdl.dram.store import DramFifo, dram_store
-from hdl.elaboration.ports import subblocks
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.update import PIPELINE, RESULTS, update_outside
 from hdl.errors import FoldingError, ShapeError
@@ -26,7 +25,7 @@ from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_stream
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
 from hdl.tensor import Tile
-from tests.layer_support import Case, assert_equal_bits, design_of, elaborate, make_case, simulate
+from tests.layer_support import Case, assert_equal_bits, design_of, elaborate, make_case, simulate, watch_memories
 
 # with state on chip, and with state from outside
 EXAMPLES = [layer for layer in Update.examples() if not layer.rings]
@@ -198,18 +197,6 @@ def run_circuit(
     beats = to_beats(layer, "g", gradients)
     run = run_streams(backend, design, {"g": beats}, {"w": len(beats)}, seed=12, stall_probability=stall)
     return run, to_beats(layer, "w", expected), layer.images(state)
-
-
-@block
-def watch_memories(clk: Any, circuit: Any, held: dict[str, list[int]]) -> Any:
-    """Keeps in ``held`` what memories with an image hold; MyHDL clears signals when a simulation ends."""
-    memories = {sub.kwargs["image"]: sub.symdict["mem"] for sub in subblocks(circuit) if sub.kwargs.get("image")}
-
-    @always(clk.posedge)
-    def watch() -> None:
-        held.update((name, [int(word) for word in words]) for name, words in memories.items())
-
-    return watch
 
 
 # the conformance suite runs every example with fewer batches in all simulators

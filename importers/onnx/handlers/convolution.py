@@ -34,9 +34,7 @@ def conv(node: OnnxNode, state: Lowering) -> None:
             width=width,
             channels=channels,
             filters=filters,
-            kernel=window.kernel,
-            stride=window.stride,
-            padding=window.padding,
+            **window.fields,
             recipe=state.recipe,
         )
     elif groups == channels == filters and weight.shape[1] == 1:
@@ -44,9 +42,7 @@ def conv(node: OnnxNode, state: Lowering) -> None:
             height=height,
             width=width,
             channels=channels,
-            kernel=window.kernel,
-            stride=window.stride,
-            padding=window.padding,
+            **window.fields,
             recipe=state.recipe,
         )
     else:

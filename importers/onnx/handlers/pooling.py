@@ -28,9 +28,7 @@ def max_pool(node: OnnxNode, state: Lowering) -> None:
         height=height,
         width=width,
         channels=channels,
-        kernel=window.kernel,
-        stride=window.stride,
-        padding=window.padding,
+        **window.fields,
     )
     state.give(node, state.emit(node, layer, {"x": x}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from importers.onnx.problems import Unsupported
 
@@ -22,6 +22,11 @@ class WindowSpec:
     stride: tuple[int, int]
     # top, left, bottom, right
     padding: tuple[int, int, int, int]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As arguments of a layer."""
+        return vars(self)
 
 
 def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int, ...] | None) -> WindowSpec:
