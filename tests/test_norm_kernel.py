@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hdl.fixed import Fixed, IntArray
-from hdl.layers.norm.online_norm import OnlineNorm, OnlineNormBackward
+from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.recipe import Recipe
 
 RECIPES = [

@@ -12,7 +12,8 @@ from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.beats import to_beats
-from hdl.layers.norm.online_norm import OnlineNorm, OnlineNormBackward
+from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream

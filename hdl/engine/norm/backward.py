@@ -1,4 +1,4 @@
-"""The circuit of `hdl.layers.norm.online_norm.OnlineNormBackward`.
+"""The circuit of `hdl.layers.norm.online_norm_backward.OnlineNormBackward`.
 
 One pipeline from errors to dx, gradients and the control process; it runs freely: a beat enters only when there is room
 for all its results.

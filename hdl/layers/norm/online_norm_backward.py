@@ -1,0 +1,277 @@
+"""The way back through `hdl.layers.norm.online_norm`, where the equations stand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hdl.engine.norm.backward import norm_backward, norm_gradients
+from hdl.engine.norm.numbers import NORMAL, BackwardNumbers
+from hdl.engine.norm.shapes import DX_AT, GRADIENT_SUMS_AT, RESULTS, BackwardShape
+from hdl.engine.random import ROUNDING_LATENCY
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.layers.base import Layer
+from hdl.layers.beats import pack
+from hdl.layers.meaning import State
+from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
+from hdl.layers.storage import Memory
+from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
+from hdl.signals import Bit, Clock, Instances
+from hdl.stream import Stream
+from hdl.streams import queue_latency
+from hdl.tensor import Kind, Port, Tensor
+
+# cycles from rounded sums of gradients to the port
+QUEUE_LATENCY = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineNormBackward(NormLayer):
+    """The backward engine: sinks ``e``, ``gamma``, ``normal``, ``inverse``; sources ``dx``, ``g_gamma``, ``g_beta``.
+
+    Gradients are exact sums over the batch, rounded stochastically with the batch number as step.
+    """
+
+    # whether anything upstream learns; without, there is no source ``dx``
+    needs_dx: bool = True
+    e_fixed: Fixed = ERROR
+    gamma_fixed: Fixed = WEIGHT
+    normal_fixed: Fixed = NORMAL
+    inverse_fixed: Fixed = INVERSE
+    dx_fixed: Fixed = ERROR
+    g_gamma_fixed: Fixed = DATA
+    g_beta_fixed: Fixed = DATA
+
+    @cached_property
+    def numbers(self) -> BackwardNumbers:
+        """Arithmetic of the control process."""
+        decay = self.recipe.norm_backward_decay
+        return BackwardNumbers(self.e_fixed, self.dx_fixed, self.normal_fixed, self.pixels, decay)
+
+    # ---- shape rule
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e, gamma, normal, inverse."""
+        return (
+            Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
+            Port("gamma", Tensor((self.channels,), self.gamma_fixed, Kind.WEIGHT), self.w_lanes),
+            Port("normal", Tensor(self.shape, self.normal_fixed, Kind.STASH), self.lanes),
+            Port("inverse", Tensor(self.pair_shape, self.inverse_fixed, Kind.STASH), self.inverse_lanes),
+        )
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx if anybody needs it, g_gamma, g_beta."""
+        gradients = (
+            Port("g_gamma", Tensor((self.channels,), self.g_gamma_fixed, Kind.GRADIENT), self.w_lanes),
+            Port("g_beta", Tensor((self.channels,), self.g_beta_fixed, Kind.GRADIENT), self.w_lanes),
+        )
+        if not self.needs_dx:
+            return gradients
+        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes), *gradients)
+
+    # ---- cycles and folding
+
+    @property
+    def macs(self) -> int:
+        """e gamma, e n, v n, s n, s times inverse."""
+        return 5 * self.pixels * self.channels
+
+    @property
+    def multipliers(self) -> int:
+        """As `macs`, a lane; only that of gamma's gradient where nothing upstream learns."""
+        return (5 if self.needs_dx else 1) * self.core
+
+    @property
+    def engine(self) -> BackwardShape:
+        """What the circuit is built from."""
+        return BackwardShape(
+            numbers=self.numbers,
+            recipe=self.recipe,
+            groups=self.groups,
+            lanes=self.core,
+            beat_cycles=self.core // self.lanes,
+            gamma=self.gamma_fixed,
+            inverse=self.inverse_fixed,
+            g_gamma=self.g_gamma_fixed,
+            g_beta=self.g_beta_fixed,
+            key_gamma=self.key("gamma"),
+            key_beta=self.key("beta"),
+        )
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """From e to dx, queue and adapters included."""
+        return DX_AT + queue_latency(RESULTS) + 2 + 2 * self.core // self.lanes
+
+    def latency_cycles(self, source: str) -> int:
+        """Through the data path, the queue, and the width adapters; the first sums of a batch are complete when its
+        last pixel begins."""
+        if source == "dx":
+            return DX_AT + queue_latency(RESULTS) + self.adapter_cycles
+        return GRADIENT_SUMS_AT + ROUNDING_LATENCY + QUEUE_LATENCY - self.groups
+
+    def required(self, source: str, elements: int) -> dict[str, int]:
+        """A word of the inside after another; ``inverse`` is needed with the first pixel."""
+        elements = self.pixels * self.channels if source != "dx" else -(-elements // self.core) * self.core
+        return {"e": elements, "normal": elements, "inverse": min(elements, self.channels)}
+
+    # ---- meaning
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """The control process starts at rest."""
+        v, u = np.zeros(self.channels, np.int64), np.zeros(self.channels, np.int64)
+        tables = deque([self.numbers.table(v, u)] * (self.recipe.norm_lag + 1))
+        initial = self.gamma_fixed.encode(parameters["gamma"])
+        return {"v": v, "u": u, "tables": tables, "batch": 0, "initial": initial}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """`definition`, compiled."""
+        from hdl.layers.norm import kernel as norm_kernel
+
+        frames = len(inputs["e"])
+        flat = (frames, self.pixels, self.channels)
+        e, normal = (np.ascontiguousarray(inputs[name]).reshape(flat) for name in ("e", "normal"))
+        dx = np.empty_like(e)
+        constants = norm_kernel.backward_constants(self.numbers, self.gamma_fixed, self.inverse_fixed)
+        (gamma,) = self._versions(state, (inputs["gamma"],))
+        control_v, control_u = self._unrolled(state, frames)
+        state["v"], state["u"] = state["v"].copy(), state["u"].copy()
+        norm_kernel.backward_batch(
+            e,
+            normal,
+            np.ascontiguousarray(inputs["inverse"]).reshape(frames, self.channels),
+            gamma,
+            self.recipe.staleness,
+            control_v,
+            control_u,
+            state["v"],
+            state["u"],
+            constants,
+            dx,
+        )
+        state["tables"] = deque(zip(control_v[frames:], control_u[frames:], strict=True))
+        state["batch"] += 1
+        gradients = self._gradients(state["batch"] - 1, (e * normal).sum((0, 1)), e.sum((0, 1)))
+        return self._needed({"dx": dx.reshape(frames, *self.shape)} | gradients)
+
+    def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """What `golden` computes: every product exact; s rounded once, dx rounded once."""
+        e, normal, inverse, numbers = inputs["e"], inputs["normal"], inputs["inverse"], self.numbers
+        dx = np.empty_like(e)
+        for t, (gamma,) in self._split(state, len(e), (inputs["gamma"],)):
+            control_v, control_u = state["tables"].popleft()
+            shaped = self._shaped(e[t], gamma, normal[t], control_v)
+            dx[t] = self._controlled(shaped, inverse[t], control_u)
+            sums = (shaped * normal[t]).sum((0, 1)), dx[t].sum((0, 1))
+            state["v"], state["u"] = numbers.step(state["v"], state["u"], *sums)
+            state["tables"].append(numbers.table(state["v"], state["u"]))
+        state["batch"] += 1
+        gradients = self._gradients(state["batch"] - 1, (e * normal).sum((0, 1, 2)), e.sum((0, 1, 2)))
+        return self._needed({"dx": dx} | gradients)
+
+    def _needed(self, made: dict[str, Any]) -> dict[str, Any]:
+        """What has a source."""
+        return {port.name: made[port.name] for port in self.sources}
+
+    def _shaped(self, e: IntArray, gamma: IntArray, normal: IntArray, control: IntArray) -> IntArray:
+        """s = gamma e - control n."""
+        scaled_bits = self.gamma_fixed.fraction_bits + self.e_fixed.fraction_bits
+        control_bits = self.numbers.control_v.fraction_bits + self.normal_fixed.fraction_bits
+        bits = max(scaled_bits, control_bits)
+        total = (gamma * e << (bits - scaled_bits)) - (control * normal << (bits - control_bits))
+        return requantise(total, bits, self.numbers.shaped)
+
+    def _controlled(self, shaped: IntArray, inverse: IntArray, control: IntArray) -> IntArray:
+        """dx = s inverse - control."""
+        product_bits = self.numbers.shaped.fraction_bits + self.inverse_fixed.fraction_bits
+        control_bits = self.numbers.control_u.fraction_bits
+        bits = max(product_bits, control_bits)
+        total = (shaped * inverse << (bits - product_bits)) - (control << (bits - control_bits))
+        return requantise(total, bits, self.dx_fixed)
+
+    def _gradients(self, batch: int, gamma: IntArray, beta: IntArray) -> dict[str, IntArray]:
+        index = np.arange(self.channels, dtype=np.int64)
+        bits = {
+            "gamma": self.e_fixed.fraction_bits + self.normal_fixed.fraction_bits,
+            "beta": self.e_fixed.fraction_bits,
+        }
+        made = {}
+        for name, total in (("gamma", gamma), ("beta", beta)):
+            random = high_half(hash32(index, batch, self.key(name)))
+            target: Fixed = getattr(self, f"g_{name}_fixed")
+            made[f"g_{name}"] = requantise_stochastically(total, bits[name], target, random)
+        return made
+
+    def key(self, parameter: str) -> int:
+        """Key of the random bits of a parameter's gradient."""
+        return tensor_key(self.recipe.seed, self.tensor_id ^ stable_id(parameter))
+
+    @property
+    def closeness(self) -> dict[str, float]:
+        """The error: what its state is rounded by, times the inverse deviation, up to 4.  Gradients: stochastic."""
+        return {port.name: 1.0 if port.tensor.kind.per_batch else 2.0 for port in self.sources}
+
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """As `start`."""
+        del parameters
+        rest = (np.zeros(self.channels), np.zeros(self.channels))
+        return {"history": deque([rest] * (self.recipe.norm_lag + 1))}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The published equations."""
+        e, normal, inverse, history = inputs["e"], inputs["normal"], inputs["inverse"], state["history"]
+        leak = 1 - self.recipe.norm_backward_decay
+        dx = np.empty_like(e)
+        for t, (gamma,) in self._split(state, len(e), (inputs["gamma"],)):
+            used_v, used_u = history.popleft()
+            shaped = gamma * e[t] - leak * used_v * normal[t]
+            dx[t] = shaped * inverse[t] - leak * used_u
+            v, u = history[-1] if history else (used_v, used_u)
+            history.append((v + (shaped * normal[t]).mean((0, 1)), u + dx[t].mean((0, 1))))
+        return self._needed({"dx": dx, "g_gamma": (e * normal).sum((0, 1, 2)), "g_beta": e.sum((0, 1, 2))})
+
+    # ---- hardware
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Scale, two versions; v and u; their controls, for each frame of lag."""
+        numbers = self.numbers
+        table = numbers.control_v.width + numbers.control_u.width
+        return (
+            Memory("weights", 2 * self.groups, self.core * self.gamma_fixed.width),
+            Memory("v", self.groups, self.core * numbers.state_v.width, is_state=True),
+            Memory("u", self.groups, self.core * numbers.state_u.width, is_state=True),
+            Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
+        )
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """The control process now; weights and table as at the start."""
+        numbers, lanes = self.numbers, self.core
+        return {
+            "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * self.groups,
+            "v": pack(state["v"], numbers.state_v.width, lanes),
+            "u": pack(state["u"], numbers.state_u.width, lanes),
+            "table": [0] * (self.recipe.norm_lag + 1) * self.groups,
+        }
+
+    def circuit(
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """See `hdl.engine.norm.backward`."""
+        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
+        make = norm_backward if self.needs_dx else norm_gradients
+        return make(clk, rst, *ports, shape=self.engine, images=images)
+
+    # ---- tests
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """As of the forward engine, and one at the foot of a network."""
+        examples = [{name: value for name, value in fields.items() if name != "x_fixed"} for fields in example_fields()]
+        return (*(cls(**fields) for fields in examples), cls(**examples[0], needs_dx=False))
