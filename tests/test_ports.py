@@ -74,13 +74,7 @@ def faults(source: str) -> list[str]:
     return found
 
 
-# rooms whose circuits do not tell their ports yet
-SILENT = ("layers/pointwise",)
-FILES = sorted(
-    path
-    for path in ROOT.rglob("*.py")
-    if "@block" in path.read_text() and not str(path.relative_to(ROOT)).startswith(SILENT)
-)
+FILES = sorted(path for path in ROOT.rglob("*.py") if "@block" in path.read_text())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from myhdl import block
 
@@ -16,6 +15,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
@@ -74,11 +74,11 @@ class Add(ElementWise):
                 tape.give_error(sink, tape.error("y"))
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         del images
-        return add(clk, rst, streams["a"], streams["b"], streams["y"], self)
+        return add(clk, rst, streams["a"], streams["b"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -92,7 +92,12 @@ class Add(ElementWise):
 
 
 @block
-def add(clk: Any, rst: Any, a: Stream, b: Stream, y: Stream, cfg: Add) -> Any:
-    """The sum of two streams."""
+def add(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, cfg: Add) -> Instances:
+    """The sum of two streams.
+
+    Ports:
+        a, b: in, streams of ``cfg.lanes`` codes of ``cfg.a_fixed``, of ``cfg.b_fixed``; taken together.
+        y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, `sum_cycles` later, from registers.
+    """
     formats = {"a_fixed": cfg.a_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
     return sum_stream(clk, rst, a, b, y, lanes=cfg.lanes, **formats)

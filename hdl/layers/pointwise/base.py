@@ -250,11 +250,11 @@ class Pointwise(_Lanes):
             tape.give_error("x", made["dx"])
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """The lane block, a register, and what rounds."""
         del images
-        return pointwise(clk, rst, streams["x"], streams["y"], streams["mask"], self)
+        return pointwise(clk, rst, streams["x"], streams["y"], streams["mask"], layer=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,16 +320,22 @@ class PointwiseError(_Lanes):
         return {"dx": self.values(inputs["e"], inputs["mask"])}
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """The lane block, a register, and what rounds."""
         del images
-        return pointwise_error(clk, rst, streams["e"], streams["mask"], streams["dx"], self)
+        return pointwise_error(clk, rst, streams["e"], streams["mask"], streams["dx"], layer=self)
 
 
 @block
-def pointwise(clk: Clock, rst: Bit, x: Stream, y: Stream, mask: Stream, layer: Pointwise) -> Instances:
-    """One beat a cycle; one register before the fork into y and mask."""
+def pointwise(clk: Clock, rst: Bit, x: Stream, y: Stream, mask: Stream, *, layer: Pointwise) -> Instances:
+    """One beat a cycle; one register before the fork into y and mask.
+
+    Ports:
+        x: in, stream of ``layer.lanes`` codes of ``layer.x_fixed``.
+        y: out, stream of as many of ``layer.y_fixed``, ``layer.pipeline_cycles`` later.
+        mask: out, stream of as many of ``layer.mask_fixed``, ``layer.mask_cycles`` later.
+    """
     values = layer.lanes * layer.exact.width
     pair = values + mask.width
     computed, held = Stream(pair), Stream(pair)
@@ -358,8 +364,14 @@ def pointwise(clk: Clock, rst: Bit, x: Stream, y: Stream, mask: Stream, layer: P
 
 
 @block
-def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, layer: PointwiseError) -> Instances:
-    """One beat a cycle; one register."""
+def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *, layer: PointwiseError) -> Instances:
+    """One beat a cycle; one register.
+
+    Ports:
+        e: in, stream of ``layer.lanes`` codes of ``layer.e_fixed``.
+        mask: in, stream of as many of ``layer.mask_fixed``, taken together with ``e``.
+        dx: out, stream of as many of ``layer.dx_fixed``, ``layer.pipeline_cycles`` later.
+    """
     joint = Stream(e.width + mask.width)
     computed = Stream(layer.lanes * layer.exact.width)
     joined = join(clk, rst, [e, mask], joint)

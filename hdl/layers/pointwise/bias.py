@@ -24,6 +24,7 @@ from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
 from hdl.layers.storage import Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -112,11 +113,11 @@ class Bias(ElementWise):
         return {"weights": pack(state["initial"].reshape(-1), self.b_fixed.width, self.lanes) + [0] * self.groups}
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         contents = images["weights"] if images else None
-        return bias(clk, rst, streams["x"], streams["b"], streams["y"], self, contents)
+        return bias(clk, rst, streams["x"], streams["b"], streams["y"], cfg=self, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -185,11 +186,11 @@ class BiasGradient(ElementWise):
         return {"g": inputs["e"].sum(axis=(0, 1, 2))}
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         del images
-        return bias_gradient(clk, rst, streams["e"], streams["g"], self)
+        return bias_gradient(clk, rst, streams["e"], streams["g"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -202,8 +203,16 @@ class BiasGradient(ElementWise):
 
 
 @block
-def bias(clk: Any, rst: Any, x: Stream, b: Stream, y: Stream, cfg: Bias, contents: Sequence[int] | None = None) -> Any:
-    """The vector as a stream beside x, and their sum."""
+def bias(
+    clk: Clock, rst: Bit, x: Stream, b: Stream, y: Stream, *, cfg: Bias, contents: Sequence[int] | None = None
+) -> Instances:
+    """The vector as a stream beside x, and their sum.
+
+    Ports:
+        x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
+        b: in, stream of one code of ``cfg.b_fixed``, a vector a batch.
+        y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, `sum_cycles` later, from registers.
+    """
     words = Stream(cfg.lanes * cfg.b_fixed.width)
     weights = weight_stream(
         clk, rst, b, words, element_bits=cfg.b_fixed.width, words=cfg.groups, repeats=cfg.height * cfg.width,
@@ -215,8 +224,13 @@ def bias(clk: Any, rst: Any, x: Stream, b: Stream, y: Stream, cfg: Bias, content
 
 
 @block
-def bias_gradient(clk: Any, rst: Any, e: Stream, g: Stream, cfg: BiasGradient) -> Any:
-    """Sums over the pixels of a whole batch, an element at a time through the stochastic rounding."""
+def bias_gradient(clk: Clock, rst: Bit, e: Stream, g: Stream, *, cfg: BiasGradient) -> Instances:
+    """Sums over the pixels of a whole batch, an element at a time through the stochastic rounding.
+
+    Ports:
+        e: in, stream of ``cfg.lanes`` codes of ``cfg.e_fixed``.
+        g: out, stream of one code of ``cfg.g_fixed``, a vector a batch; valid and payload from registers.
+    """
     lanes, width, sum_bits = cfg.lanes, cfg.e_fixed.width, cfg.sum_bits
     sums, elements = Stream(lanes * sum_bits), Stream(sum_bits)
     collect = sum_pixels(

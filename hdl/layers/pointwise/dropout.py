@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from myhdl import Signal, always, always_comb, block, intbv, modbv
@@ -26,6 +25,7 @@ from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
+from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor
@@ -150,11 +150,11 @@ class Dropout(_Masking):
             tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         del images
-        return dropout(clk, rst, streams["x"], streams["y"], self)
+        return dropout(clk, rst, streams["x"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -197,11 +197,11 @@ class DropoutError(_Masking):
         return {"dx": self._scaled_values(state, inputs["e"])}
 
     def circuit(
-        self, clk: Any, rst: Any, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Any:
+        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
         """One beat a cycle."""
         del images
-        return dropout_error(clk, rst, streams["e"], streams["dx"], self)
+        return dropout_error(clk, rst, streams["e"], streams["dx"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -213,20 +213,35 @@ class DropoutError(_Masking):
 
 
 @block
-def dropout(clk: Any, rst: Any, x: Stream, y: Stream, cfg: Dropout) -> Any:
-    """The forward circuit."""
+def dropout(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: Dropout) -> Instances:
+    """The forward circuit.
+
+    Ports:
+        x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
+        y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, ``cfg.pipeline_cycles`` later, from registers.
+    """
     return masking(clk, rst, x, y, cfg=cfg, source=cfg.x_fixed, target=cfg.y_fixed)
 
 
 @block
-def dropout_error(clk: Any, rst: Any, e: Stream, dx: Stream, cfg: DropoutError) -> Any:
-    """The error circuit."""
+def dropout_error(clk: Clock, rst: Bit, e: Stream, dx: Stream, *, cfg: DropoutError) -> Instances:
+    """The error circuit.
+
+    Ports:
+        e: in, stream of ``cfg.lanes`` codes of ``cfg.e_fixed``.
+        dx: out, stream of ``cfg.lanes`` codes of ``cfg.dx_fixed``, ``cfg.pipeline_cycles`` later, from registers.
+    """
     return masking(clk, rst, e, dx, cfg=cfg, source=cfg.e_fixed, target=cfg.dx_fixed)
 
 
 @block
-def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Any:
-    """Mask, factor, rounding, a register a lane each, and the hash for the mask."""
+def masking(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Instances:
+    """Mask, factor, rounding, a register a lane each, and the hash for the mask.
+
+    Ports:
+        x: in, stream of ``cfg.lanes`` codes of ``source``.
+        y: out, stream of ``cfg.lanes`` codes of ``target``, ``cfg.pipeline_cycles`` later, from registers.
+    """
     lanes, width = cfg.lanes, source.width
     factor, shift = cfg.factor
     mask, both = Stream(lanes), Stream(lanes * (width + 1))
@@ -261,8 +276,14 @@ def masking(clk: Any, rst: Any, x: Stream, y: Stream, *, cfg: _Masking, source: 
 
 
 @block
-def mask_stream(clk: Any, rst: Any, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int) -> Any:
-    """`_Masking.keep`, ``lanes`` elements a beat, frame after frame, made ahead of its use."""
+def mask_stream(
+    clk: Clock, rst: Bit, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int
+) -> Instances:
+    """`_Masking.keep`, ``lanes`` elements a beat, frame after frame, made ahead of its use.
+
+    Ports:
+        mask: out, stream of ``lanes`` bits: 1 where an element is kept; valid from a register.
+    """
     last = elements - lanes
     # carries into bit 16 from the threshold on
     offset = (1 << ROUNDING_BITS) - threshold
