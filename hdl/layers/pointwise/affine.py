@@ -11,7 +11,7 @@ from hdl.engine.arithmetic.rounding import scale_cycles, scale_stream
 from hdl.errors import Problem
 from hdl.fixed import Fixed, IntArray
 from hdl.signals import Bit, Clock, Instances
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 from hdl.streams import fork, join, m2s_pipe
 
 # significant bits of a slope, and fraction bits that an offset has at least
@@ -156,10 +156,10 @@ def offset_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, gro
     def add() -> None:
         code = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
-            code[:] = x.payload[lane * width + width : lane * width].signed()
+            code[:] = x.payload[bits_of(lane, width)].signed()
             code[:] = code << grow
             code[:] = code + offset
-            computed.payload.next[lane * y_width + y_width : lane * y_width] = code[y_width:]
+            computed.payload.next[bits_of(lane, y_width)] = code[y_width:]
 
     @always_comb
     def handshake() -> None:

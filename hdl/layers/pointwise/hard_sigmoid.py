@@ -13,7 +13,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.pointwise.affine import Affine
 from hdl.layers.pointwise.base import LaneBlock, Mask, Pointwise
 from hdl.layers.pointwise.slope_error import SlopeError
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class HardSigmoid(Pointwise):
             y = intbv(0)[exact:]
             clipped = intbv(0)[one + 1 :]
             for lane in range(lanes):
-                y[:] = taken.payload[lane * exact + exact : lane * exact]
+                y[:] = taken.payload[bits_of(lane, exact)]
                 clipped[:] = 0
                 computed.payload.next[lanes * exact + lane] = False
                 if not y[exact - 1] and y[exact:one] != 0:
@@ -55,6 +55,6 @@ class HardSigmoid(Pointwise):
                 elif not y[exact - 1] and y != 0:
                     clipped[:] = y[one:]
                     computed.payload.next[lanes * exact + lane] = True
-                computed.payload.next[lane * exact + exact : lane * exact] = clipped
+                computed.payload.next[bits_of(lane, exact)] = clipped
 
         return clip

@@ -14,7 +14,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.pointwise.affine import Affine
 from hdl.layers.pointwise.base import LaneBlock, Mask, Pointwise
 from hdl.layers.pointwise.slope_error import SlopeError
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ class LeakyRelu(Pointwise):
         def choose() -> None:
             value = intbv(0, min=-bound, max=bound)
             for lane in range(lanes):
-                value[:] = taken.payload[codes + lane * width + width : codes + lane * width].signed()
+                value[:] = taken.payload[bits_of(lane, width, codes)].signed()
                 computed.payload.next[masks + lane] = value > 0
                 if value > 0:
                     value[:] = value << shift
                 else:
-                    value[:] = taken.payload[lane * word + word : lane * word].signed()
-                computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
+                    value[:] = taken.payload[bits_of(lane, word)].signed()
+                computed.payload.next[bits_of(lane, exact)] = value[exact:]
 
         return choose

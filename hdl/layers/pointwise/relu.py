@@ -12,7 +12,7 @@ from myhdl import intbv
 
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.pointwise.base import LaneBlock, Mask, Pointwise, PointwiseError
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +57,12 @@ class Relu(Pointwise):
             def clamp() -> None:
                 value = intbv(0, min=low, max=high)
                 for lane in range(lanes):
-                    value[:] = taken.payload[lane * width + width : lane * width].signed()
+                    value[:] = taken.payload[bits_of(lane, width)].signed()
                     if value <= 0:
-                        computed.payload.next[lane * width + width : lane * width] = 0
+                        computed.payload.next[bits_of(lane, width)] = 0
                         computed.payload.next[values + lane] = False
                     else:
-                        computed.payload.next[lane * width + width : lane * width] = taken.payload[
-                            lane * width + width : lane * width
-                        ]
+                        computed.payload.next[bits_of(lane, width)] = taken.payload[bits_of(lane, width)]
                         computed.payload.next[values + lane] = True
 
         else:
@@ -72,17 +70,15 @@ class Relu(Pointwise):
             def clamp() -> None:
                 value = intbv(0, min=low, max=high)
                 for lane in range(lanes):
-                    value[:] = taken.payload[lane * width + width : lane * width].signed()
+                    value[:] = taken.payload[bits_of(lane, width)].signed()
                     if value <= 0:
-                        computed.payload.next[lane * width + width : lane * width] = 0
+                        computed.payload.next[bits_of(lane, width)] = 0
                         computed.payload.next[values + lane] = False
                     elif value >= top:
-                        computed.payload.next[lane * width + width : lane * width] = top
+                        computed.payload.next[bits_of(lane, width)] = top
                         computed.payload.next[values + lane] = False
                     else:
-                        computed.payload.next[lane * width + width : lane * width] = taken.payload[
-                            lane * width + width : lane * width
-                        ]
+                        computed.payload.next[bits_of(lane, width)] = taken.payload[bits_of(lane, width)]
                         computed.payload.next[values + lane] = True
 
         return clamp
@@ -110,10 +106,8 @@ class ReluError(PointwiseError):
         def select() -> None:
             for lane in range(lanes):
                 if both.payload[values + lane]:
-                    computed.payload.next[lane * width + width : lane * width] = both.payload[
-                        lane * width + width : lane * width
-                    ]
+                    computed.payload.next[bits_of(lane, width)] = both.payload[bits_of(lane, width)]
                 else:
-                    computed.payload.next[lane * width + width : lane * width] = 0
+                    computed.payload.next[bits_of(lane, width)] = 0
 
         return select

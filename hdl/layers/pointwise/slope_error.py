@@ -14,7 +14,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.pointwise.affine import Affine
 from hdl.layers.pointwise.base import LaneBlock, PointwiseError
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class SlopeError(PointwiseError):
                 for lane in range(lanes):
                     value[:] = 0
                     if both.payload[masks + lane] == where:
-                        value[:] = both.payload[lane * word + word : lane * word].signed()
-                    computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
+                        value[:] = both.payload[bits_of(lane, word)].signed()
+                    computed.payload.next[bits_of(lane, exact)] = value[exact:]
 
         else:
 
@@ -78,10 +78,10 @@ class SlopeError(PointwiseError):
                 value = intbv(0, min=-bound, max=bound)
                 for lane in range(lanes):
                     if both.payload[masks + lane] == where:
-                        value[:] = both.payload[lane * word + word : lane * word].signed()
+                        value[:] = both.payload[bits_of(lane, word)].signed()
                     else:
-                        value[:] = both.payload[codes + lane * width + width : codes + lane * width].signed()
+                        value[:] = both.payload[bits_of(lane, width, codes)].signed()
                         value[:] = value << shift
-                    computed.payload.next[lane * exact + exact : lane * exact] = value[exact:]
+                    computed.payload.next[bits_of(lane, exact)] = value[exact:]
 
         return choose
