@@ -6,7 +6,9 @@ device is the sum of its items' costs at every rate. The energy adds up what is 
 on every device, and the unequal hops around every cycle. Energy 0 is a placement up to the rounding of configurations
 (`placement.annealing.settle`). Failure proves nothing.
 
-The kernel is compiled by numba, takes a number of moves and a seed, and never looks at the clock.
+The kernel is compiled by numba, takes a number of moves and a seed, and never looks at the clock. It stands in one
+file: numba keeps compiled code as long as the file of its function is the same, and would not see a change of what a
+function takes in from another.
 """
 
 from __future__ import annotations
