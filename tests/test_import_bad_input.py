@@ -157,14 +157,14 @@ def case(name: str, wanted: str) -> Callable[[Spoil], Spoil]:
 
 @case(
     "unknown operators",
-    r"uses operators that are not supported: Gelu \(1, first at g_node\), Sigmoid \(2, first at a_node\), "
+    r"uses operators that are not supported: Gelu \(1, first at g_node\), Tanh \(2, first at a_node\), "
     r"com\.maker\.Magic \(1, first at q_node\); supported are Add, .*",
 )
 def _unknown() -> ModelProto:
     proto = model(
         [
-            node("Sigmoid", "x", "a"),
-            node("Sigmoid", "a", "b"),
+            node("Tanh", "x", "a"),
+            node("Tanh", "a", "b"),
             node("Gelu", "b", "g"),
             node("Magic", "g", "q", domain="com.maker"),
             node("Relu", "q", "m"),
@@ -493,7 +493,7 @@ def test_a_spoilt_model_is_refused_with_one_clear_message(name: str, spoil: Spoi
 
 def test_all_problems_of_a_file_come_in_one_error(tmp_path: Path) -> None:
     spoilt = np.full((3, 72), np.nan)
-    nodes = [node("Sigmoid", "x", "a"), node("Tanh", "a", "m"), *HEAD]
+    nodes = [node("Erf", "x", "a"), node("Tanh", "a", "m"), *HEAD]
     proto = model(nodes, {"w": spoilt}, ("N", 2, "H", 6), opset=8)
     lines = message(save(proto, tmp_path)).splitlines()
     assert lines[0] == ", 4 problems:"

@@ -18,6 +18,7 @@ from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.concat import Concat
 from importers.onnx import NormMode, import_model, import_with_notes
@@ -139,6 +140,17 @@ def test_hard_sigmoid_keeps_its_ramp(attributes: dict[str, float], opset: int, t
     layers = agrees(tmp_path, [node("HardSigmoid", "x", "m", **attributes)], opset=opset, classes=3)
     ramps = [(layer.alpha, layer.beta) for layer in layers if isinstance(layer, HardSigmoid)]
     assert ramps == [pytest.approx((attributes.get("alpha", 0.2), attributes.get("beta", 0.5)))]
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_sigmoid_is_a_layer_in_the_middle_and_behind_a_gemm(opset: int, tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("Sigmoid", "x", "m")], opset=opset, classes=3)
+    assert sum(isinstance(layer, Sigmoid) for layer in layers) == 1
+    nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w", "h", transB=1), node("Sigmoid", "h", "s")]
+    nodes.append(node("Gemm", "s v", "y", transB=1))
+    constants = {"w": weights(5, 72), "v": weights(3, 5)}
+    found = agrees(tmp_path, nodes, constants, opset=opset)
+    assert [layer.shape for layer in found if isinstance(layer, Sigmoid)] == [(1, 1, 5)]
 
 
 @pytest.mark.parametrize(

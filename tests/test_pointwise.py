@@ -30,6 +30,7 @@ from hdl.layers.pointwise.base import EXAMPLE_MAPS, LaneBlock, Mask, Pointwise, 
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu, ReluError
+from hdl.layers.pointwise.sigmoid import DERIVATIVE, Sigmoid, SigmoidError
 from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.simulate import Backend
 from hdl.stream import Stream
@@ -122,6 +123,98 @@ def test_hard_sigmoid_at_its_corners_and_both_ends() -> None:
     one, step = 1 << 14, 16
     assert flat(made["y"]) == [one // 2, one // 2 + step, one // 2 - step, 0, step, one, one - step, one, 0]
     assert flat(made["mask"]) == [1, 1, 1, 0, 1, 0, 1, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------- sigmoid
+
+
+def logistic(x: FloatArray) -> FloatArray:
+    """By another way than the layer's."""
+    return 0.5 + 0.5 * np.tanh(x / 2)
+
+
+def logistic_slope(x: FloatArray) -> FloatArray:
+    """The closed derivative."""
+    return 1 / (2 + np.exp(x) + np.exp(-x))
+
+
+def off(fixed: Fixed, codes: IntArray, wanted: FloatArray) -> float:
+    """Largest distance in steps."""
+    steps = np.ldexp(wanted, fixed.fraction_bits).clip(fixed.low, fixed.high)
+    return float(np.abs(codes - steps).max())
+
+
+@pytest.mark.parametrize("bits", range(4, 12))
+@pytest.mark.parametrize(
+    ("x_fixed", "y_fixed"),
+    [
+        (Fixed(16, 8), Fixed(16, 8)),
+        (Fixed(16, 12), Fixed(16, 14)),
+        (Fixed(12, 13), Fixed(16, 15)),
+        (Fixed(8, 2), Fixed(8, 6)),
+        (Fixed(16, -3), Fixed(16, 0)),
+    ],
+    ids=str,
+)
+def test_every_code_of_a_sigmoid_is_as_close_as_its_docstring_says(bits: int, x_fixed: Fixed, y_fixed: Fixed) -> None:
+    layer = Sigmoid(**ONE, table_bits=bits, x_fixed=x_fixed, y_fixed=y_fixed)
+    codes = np.arange(x_fixed.low, x_fixed.high + 1).reshape(-1, 1, 1, 1)
+    x = np.clip(x_fixed.decode(codes), -500, 500)
+    made = layer.golden({}, {"x": codes})
+    step = 2.0**-y_fixed.fraction_bits
+    assert off(y_fixed, made["y"], logistic(x)) * step <= 2.0 ** (1 - bits) + step / 2
+    assert off(DERIVATIVE, made["mask"], logistic_slope(x)) <= 0.5 + 2.0 ** (DERIVATIVE.fraction_bits - bits)
+    assert np.all(np.diff(made["y"].reshape(-1)) >= 0)
+
+
+def test_a_sigmoid_at_zero_and_both_ends() -> None:
+    layer = Sigmoid(**ONE)
+    made = layer.golden({}, {"x": np.array([0, 2047, 2048, 32767, -2048, -2049, -32768]).reshape(-1, 1, 1, 1)})
+    # an entry is four codes of x: 0 lies one and a half below the middle of its own
+    assert flat(made["y"]) == [128, 256, 256, 256, 0, 0, 0]
+    assert flat(made["mask"]) == [256, 0, 0, 0, 0, 0, 0]
+    assert layer.closeness["y"] == 1.0
+
+
+def test_a_sigmoid_of_coarse_steps_is_its_formula_to_half_a_step() -> None:
+    x_fixed, y_fixed = Fixed(16, 6), Fixed(16, 10)
+    codes = np.arange(-511, 512).reshape(-1, 1, 1, 1)
+    made = Sigmoid(**ONE, x_fixed=x_fixed, y_fixed=y_fixed).golden({}, {"x": codes})
+    assert off(y_fixed, made["y"], logistic(x_fixed.decode(codes))) <= 0.5 + 1e-9
+
+
+def test_the_error_of_a_sigmoid_is_e_times_the_closed_derivative() -> None:
+    x = np.array([-800.0, -7.0, -1.0, -0.5, 0.0, 1e-9, 1.0, 3.0, 100.0]).reshape(-1, 1, 1, 1)
+    tape = DirectTape(Sigmoid(**ONE), {"x": x}, np.random.default_rng(2))
+    Sigmoid(**ONE).backward(tape)
+    wanted = tape.errors["y"] * logistic_slope(x.clip(-500, 500))
+    np.testing.assert_allclose(tape.derivatives["x"], wanted, rtol=1e-12, atol=1e-40)
+
+
+def test_the_error_of_a_sigmoid_is_a_product_rounded_once() -> None:
+    layer = SigmoidError(**ONE, dx_fixed=Fixed(16, 13))
+    e = every_edge(layer.e_fixed)
+    mask = np.random.default_rng(3).integers(0, 257, e.shape)
+    pairs = zip(flat(e), flat(mask), strict=True)
+    wanted = [code(layer.dx_fixed, value(layer.e_fixed, at) * value(DERIVATIVE, by)) for at, by in pairs]
+    assert flat(layer.golden({}, {"e": e, "mask": mask})["dx"]) == wanted
+    assert (layer.multipliers, layer.macs) == (1, 1)
+    wide = SigmoidError(height=2, width=3, channels=4, lanes=2)
+    assert (wide.multipliers, wide.macs) == (2, 24)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"table_bits": 3}, r"^Sigmoid: table_bits is 3; it must lie between 4 and 11$"),
+        ({"table_bits": 12}, r"^Sigmoid: table_bits is 12; it must lie between 4 and 11$"),
+        ({"x_fixed": Fixed(16, -27)}, r"^Sigmoid: steps of s16\.-27 are too coarse; give x more fraction bits$"),
+    ],
+    ids=str,
+)
+def test_sigmoids_that_no_table_holds_are_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        Sigmoid(**ONE, **parameters)
 
 
 # --------------------------------------------------------------------------------------------- way back

@@ -38,7 +38,7 @@ from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
-from hdl.memory import simple_dual_port
+from hdl.memory import read_only, simple_dual_port
 from hdl.parts.catalogue import part
 from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
@@ -266,6 +266,17 @@ def test_a_memory_is_as_wide_as_what_is_read_from_it() -> None:
     assert found.memories == {(1000, 20): 1}
     assert fit(found, ARRIA).m20k == 1
     assert fit(found, ARRIA).registers == 0
+
+
+@block
+def looked_up(clk: Any, enable: Any, address: Any, y: Any, depth: int) -> Any:
+    return read_only(clk, enable, address, y, depth=depth, width=len(y))
+
+
+def test_a_memory_that_is_only_read_is_one() -> None:
+    found = count(build(looked_up, Signal(bool(0)), bits(10), bits(20), 1000))
+    assert found.memories == {(1000, 20): 1}
+    assert found.registers == 0
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from hdl.layers.pointwise.dropout import Dropout, DropoutError
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu, ReluError
+from hdl.layers.pointwise.sigmoid import Sigmoid, SigmoidError
 from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.layers.pool.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
 from hdl.layers.wiring.fork import Fork
@@ -34,8 +35,8 @@ from tests.layer_support import assert_equal_bits, design_of, make_case
 
 SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
-    Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Add, Bias, BiasGradient, Dropout, DropoutError,
-    GlobalAveragePool, GlobalAveragePoolError,
+    Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
+    DropoutError, GlobalAveragePool, GlobalAveragePoolError,
 ]  # fmt: skip
 
 

@@ -212,6 +212,7 @@ class _Counter(Visitor):
         # register -> range of all values written; missing once a part alone is written
         self.ranges: dict[int, Interval | None] = {}
         self.memory_writes: dict[int, Any] = {}
+        self.memory_reads: dict[int, Any] = {}
         # memory -> signals that take its words straight into a register
         self.outputs: dict[int, dict[int, Any]] = {}
         # products with the signal or memory that the next assignment writes, None if none follows
@@ -246,6 +247,7 @@ class _Counter(Visitor):
             self.memory_writes[id(event.target)] = event.target
         elif event.kind is Kind.MEMORY_READ:
             self._just_read = event.target
+            self.memory_reads[id(event.target)] = event.target
         elif event.kind is Kind.MULTIPLY and not event.repeated and not event.constant:
             self._pending.append(event)
 
@@ -268,7 +270,7 @@ class _Counter(Visitor):
         outputs: Counter[tuple[int, int]] = Counter()
         output_signals: set[int] = set()
         read: dict[Node, tuple[int, int]] = {}
-        for key, array in self.memory_writes.items():
+        for key, array in {**self.memory_writes, **self._read_only(live)}.items():
             members.update(id(signal) for signal in array)
             shape = (len(array), live.memory_bits(array).bit_count())
             if shape[1]:
@@ -314,6 +316,19 @@ class _Counter(Visitor):
             mapped.constants,
             {shape: bits for shape, bits in bare.items() if bits},
         )
+
+    def _read_only(self, live: Liveness) -> dict[int, Any]:
+        """Arrays that nothing writes, and whose words go straight into a register."""
+        driven: set[int] = set()
+        for _, target in live.drivers:
+            driven.add(id(target))
+            if isinstance(target, list):
+                driven.update(id(signal) for signal in target)
+        return {
+            key: array
+            for key, array in self.memory_reads.items()
+            if key in self.outputs and key not in driven and not any(id(signal) in driven for signal in array)
+        }
 
     def _register_bits(self, signal: Any, live: Liveness) -> int:
         """Written bits that matter; bits above the values ever written repeat the sign and cost nothing."""

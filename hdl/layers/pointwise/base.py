@@ -25,6 +25,8 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.affine import Affine, take_bits, with_sums
+from hdl.layers.pointwise.table import TABLE_CYCLES, Table, read_tables
+from hdl.layers.storage import Memory
 from hdl.signals import Bit, Clock, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe
@@ -189,12 +191,22 @@ class Pointwise(_Lanes):
         """Format of y."""
         return self.x_fixed
 
+    @property
+    def table(self) -> Table | None:
+        """What y and mask are read from, at the addresses that the lane block then makes instead of them."""
+        return None
+
+    @property
+    def mask_cycles(self) -> int:
+        """Reads take the place of a register."""
+        return super().mask_cycles + (TABLE_CYCLES - 1 if self.table else 0)
+
     @abstractmethod
     def codes(self, x: IntArray) -> tuple[IntArray, Mask]:
         """Codes of y in the format `exact`, before rounding, and of mask."""
 
     @abstractmethod
-    def values(self, x: FloatArray) -> tuple[FloatArray, Mask]:
+    def values(self, x: FloatArray) -> tuple[FloatArray, Mask | FloatArray]:
         """y and mask in float64, without any rounding."""
 
     @abstractmethod
@@ -207,7 +219,8 @@ class Pointwise(_Lanes):
 
         Args:
             taken: codes of x, lane 0 in the low bits; with `affine`, its sums in front, `Affine.word_bits` each.
-            computed: to be driven; codes of y in the format `exact`, then those of mask."""
+            computed: to be driven; codes of y in the format `exact`, then those of mask; with `table`, addresses of
+                `Table.address_bits` each."""
 
     @property
     def ends(self) -> tuple[Fixed, Fixed]:
@@ -249,12 +262,21 @@ class Pointwise(_Lanes):
             made = tape.add("error", self.error(), {"e": tape.error("y"), "mask": tape.value("mask")})
             tape.give_error("x", made["dx"])
 
+    def memories(self) -> tuple[Memory, ...]:
+        """The table, a lane."""
+        return self.table.memories(self.lanes, self.mask_fixed.width) if self.table else ()
+
+    def images(self, state: State) -> dict[str, list[int]]:
+        """The table, in each."""
+        del state
+        words = self.table.words(self.mask_fixed.width) if self.table else []
+        return {memory.name: words for memory in self.memories()}
+
     def circuit(
         self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
-        """The lane block, a register, and what rounds."""
-        del images
-        return pointwise(clk, rst, streams["x"], streams["y"], streams["mask"], layer=self)
+        """The lane block, a register or the table, and what rounds."""
+        return pointwise(clk, rst, streams["x"], streams["y"], streams["mask"], layer=self, images=images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +285,9 @@ class PointwiseError(_Lanes):
 
     A subclass states its parameters, a field ``e_fixed`` (and ``dx_fixed``, unless dx has the format of e), `codes`,
     `values`, `lane_block`, and `variants` for the tests."""
+
+    # of two values that vary, an element; what the lane block multiplies stands in a register in front of it
+    products: ClassVar[int] = 0
 
     @property
     @abstractmethod
@@ -290,6 +315,21 @@ class PointwiseError(_Lanes):
             both: codes of e, lane 0 in the low bits, then those of mask; with `affine`, its sums in
                 front, `Affine.word_bits` each.
             computed: to be driven; codes of dx in the format `exact`."""
+
+    @property
+    def multipliers(self) -> int:
+        """One a product and lane."""
+        return self.products * self.lanes
+
+    @property
+    def macs(self) -> int:
+        """Every product of a frame."""
+        return self.products * self.elements
+
+    @property
+    def mask_cycles(self) -> int:
+        """One more for what is multiplied."""
+        return super().mask_cycles + (1 if self.products else 0)
 
     @property
     def ends(self) -> tuple[Fixed, Fixed]:
@@ -328,20 +368,42 @@ class PointwiseError(_Lanes):
 
 
 @block
-def pointwise(clk: Clock, rst: Bit, x: Stream, y: Stream, mask: Stream, *, layer: Pointwise) -> Instances:
-    """One beat a cycle; one register before the fork into y and mask.
+def pointwise(
+    clk: Clock,
+    rst: Bit,
+    x: Stream,
+    y: Stream,
+    mask: Stream,
+    *,
+    layer: Pointwise,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """One beat a cycle; one register, or reads of a table, before the fork into y and mask.
 
     Ports:
         x: in, stream of ``layer.lanes`` codes of ``layer.x_fixed``.
         y: out, stream of as many of ``layer.y_fixed``, ``layer.pipeline_cycles`` later.
         mask: out, stream of as many of ``layer.mask_fixed``, ``layer.mask_cycles`` later.
     """
-    values = layer.lanes * layer.exact.width
+    values, table = layer.lanes * layer.exact.width, layer.table
     pair = values + mask.width
-    computed, held = Stream(pair), Stream(pair)
+    computed, held = Stream(layer.lanes * table.address_bits if table else pair), Stream(pair)
     parts = [Stream(pair) for _ in range(2)]
     taken, exact = layer.operands(x), layer.result(y)
-    register = m2s_pipe(clk, rst, computed, held)
+    if table:
+        register = read_tables(
+            clk,
+            rst,
+            computed,
+            held,
+            lanes=layer.lanes,
+            table=table,
+            y_width=layer.exact.width,
+            mask_bits=layer.mask_fixed.width,
+            images=images,
+        )
+    else:
+        register = m2s_pipe(clk, rst, computed, held)
     split = fork(clk, rst, held, parts)
     to_y = take_bits(parts[0], exact, values, 0)
     to_mask = take_bits(parts[1], mask, pair, values)
@@ -365,7 +427,7 @@ def pointwise(clk: Clock, rst: Bit, x: Stream, y: Stream, mask: Stream, *, layer
 
 @block
 def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *, layer: PointwiseError) -> Instances:
-    """One beat a cycle; one register.
+    """One beat a cycle; one register, and one in front of products.
 
     Ports:
         e: in, stream of ``layer.lanes`` codes of ``layer.e_fixed``.
@@ -373,9 +435,11 @@ def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *
         dx: out, stream of as many of ``layer.dx_fixed``, ``layer.pipeline_cycles`` later.
     """
     joint = Stream(e.width + mask.width)
+    factors = Stream(joint.width) if layer.products else joint
+    hold = m2s_pipe(clk, rst, joint, factors) if layer.products else ()
     computed = Stream(layer.lanes * layer.exact.width)
     joined = join(clk, rst, [e, mask], joint)
-    both, exact = layer.operands(joint), layer.result(dx)
+    both, exact = layer.operands(factors), layer.result(dx)
     register = m2s_pipe(clk, rst, computed, exact)
     process = layer.lane_block(both, computed)
     _check_names(process, both=both, computed=computed)
@@ -389,10 +453,10 @@ def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *
     sums: Instances = ()
     rounding: Instances = ()
     if layer.affine:
-        sums = with_sums(clk, rst, joint, both, lanes=layer.lanes, affine=layer.affine)
+        sums = with_sums(clk, rst, factors, both, lanes=layer.lanes, affine=layer.affine)
     if exact is not dx:
         rounding = round_stream(clk, rst, exact, dx, lanes=layer.lanes, shift=layer.cut, target=layer.dx_fixed)
-    return joined, sums, register, rounding, lanes, handshake
+    return joined, hold, sums, register, rounding, lanes, handshake
 
 
 def _check_names(process: LaneBlock, **streams: Stream) -> None:

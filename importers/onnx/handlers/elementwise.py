@@ -1,4 +1,4 @@
-"""Relu, Clip, LeakyRelu, HardSigmoid, Dropout."""
+"""Relu, Clip, LeakyRelu, HardSigmoid, Sigmoid, Dropout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pointwise.sigmoid import Sigmoid
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
@@ -63,6 +64,13 @@ def hard_sigmoid(node: OnnxNode, state: Lowering) -> None:
     if not abs(beta) <= LARGEST_OFFSET:
         raise Unsupported(f"beta is {beta}", f"it must lie between -{LARGEST_OFFSET} and {LARGEST_OFFSET}")
     _activate(node, state, HardSigmoid, alpha=_slope(alpha), beta=beta)
+
+
+@handles("Sigmoid")
+def sigmoid(node: OnnxNode, state: Lowering) -> None:
+    """1 / (1 + exp(-x))."""
+    Attributes(node).finish()
+    _activate(node, state, Sigmoid)
 
 
 def _slope(alpha: float) -> float:
