@@ -36,6 +36,8 @@ from unittest.mock import patch
 
 from myhdl._instance import _Instantiator
 
+from hdl.signals import ClockReset
+
 ROOT = Path(__file__).parent.parent
 # network -> cluster, cycles a frame of a fast level and of the slow one that is priced first
 NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -184,7 +186,7 @@ def imported(network: str) -> Path:
     return out
 
 
-def built(kind: str, what: Any) -> tuple[str, dict[str, int], Callable[[Any, Any, Any], Any]]:
+def built(kind: str, what: Any) -> tuple[str, dict[str, int], Callable[[ClockReset, Any], Any]]:
     """Name of the kind, payload widths and builder of a circuit."""
     from hdl.streams import queue, width_adapter
 
@@ -196,8 +198,8 @@ def built(kind: str, what: Any) -> tuple[str, dict[str, int], Callable[[Any, Any
         return type(what).__name__, dict(what.streams), what.build
     widths, number = what
     if kind == "queue":
-        return "queue", widths, lambda clk, rst, s: queue(clk, rst, s["x"], s["y"], depth=number)
-    return kind, widths, lambda clk, rst, s: width_adapter(clk, rst, s["x"], s["y"], element_bits=number)
+        return "queue", widths, lambda domain, s: queue(domain, s["x"], s["y"], depth=number)
+    return kind, widths, lambda domain, s: width_adapter(domain, s["x"], s["y"], element_bits=number)
 
 
 # -------------------------------------------------------------------------------------------- measuring

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hdl.signals import ClockReset
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from myhdl import Signal
 
 from hdl.cache import cache_folder
 from hdl.convert.verilog import convert
@@ -107,8 +108,8 @@ LAYERS: Mapping[str, Layer] = {
     "error of a hard sigmoid, 4 lanes": SlopeError(**_MAP, slope=0.2, where=1, dx_fixed=Fixed(16, 14)),
 }
 
-# builds a block from (clk, rst, streams by name)
-Build = Callable[[Any, Any, Mapping[str, Stream]], Any]
+# builds a block from (clock and reset, streams by name)
+Build = Callable[[ClockReset, Mapping[str, Stream]], Any]
 
 
 # the Verilog module of a circuit that belongs to no design
@@ -119,7 +120,7 @@ def circuit_text(widths: Mapping[str, int], build: Build) -> str:
     """Verilog of a block between streams of these payload widths."""
     streams = {name: Stream(width) for name, width in widths.items()}
     with unsimulated(), forgotten_signals():
-        return convert(build(Signal(bool(0)), Signal(bool(0)), streams), MODULE).text
+        return convert(build(ClockReset(), streams), MODULE).text
 
 
 def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
@@ -127,9 +128,9 @@ def time_circuit(widths: Mapping[str, int], build: Build) -> ModuleTiming:
     return time_module(circuit_text(widths, build), MODULE, NET_PS, cache_folder() / "timing")
 
 
-def deep_fifo(clk: Any, rst: Any, streams: Mapping[str, Stream]) -> Any:
+def deep_fifo(domain: ClockReset, streams: Mapping[str, Stream]) -> Any:
     """25 blocks one above the other."""
-    return queue(clk, rst, streams["x"], streams["y"], depth=FIFO_WORDS)
+    return queue(domain, streams["x"], streams["y"], depth=FIFO_WORDS)
 
 
 def layer_circuit(layer: Layer) -> tuple[Mapping[str, int], Build]:

@@ -1,14 +1,16 @@
 """What circuits are given: a clock, bits, vectors.  MyHDL's signals are all of these; it has no types of its own.
 
 How wide a vector is, what it holds and when stands in the docstring of the block that takes it, under "Ports": a line
-for each port with its direction as the block sees it, its width in terms of the parameters, and its timing.  Every
-block has ``clk``, whose rising edges it works on, and where it can be reset ``rst``: 1 bit, synchronous, high.  These
-two are not said again.  A stream is in if its beats come in; where it is only watched, the block gives no ready.
+for each port with its direction as the block sees it, its width in terms of the parameters, and its timing.  A
+``domain`` is a `ClockReset`; a block that nothing resets has ``clk`` alone, and works on its rising edges.  These are
+not said again.  A stream is in if its beats come in; where it is only watched, the block gives no ready.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeAlias
+
+from myhdl import Signal
 
 # what `myhdl.block` makes of instances, generators and lists of them
 Instances: TypeAlias = Any
@@ -82,3 +84,14 @@ class Bits(Protocol):
 
 # one wire
 Bit: TypeAlias = Bits
+
+
+class ClockReset:
+    """The clock of a circuit and its reset: rising edges of ``clk`` count; ``rst`` is 1 bit, synchronous, high.
+
+    As a port, whatever its name, it becomes ``clk`` and ``rst``.  Signals that are not given are its own.
+    """
+
+    def __init__(self, clk: Clock | None = None, rst: Bit | None = None) -> None:
+        self.clk: Clock = Signal(bool(0)) if clk is None else clk
+        self.rst: Bit = Signal(bool(0)) if rst is None else rst

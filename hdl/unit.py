@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from myhdl import Signal, intbv
 
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream
 
 
@@ -33,7 +33,7 @@ class Unit(ABC):
         return {}
 
     @abstractmethod
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """The elaborated block between ``streams``; its other ports are signals of its own."""
 
     def signals(self, ports: Mapping[str, int]) -> list[Bits]:

@@ -22,13 +22,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from myhdl import Signal
-
 from hdl.convert.tools import run_tool
 from hdl.convert.verilog import convert
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch
 from hdl.link.ingress import Ingress
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 from hdl.streams import Policy, fork, join, pipe, queue, queue_latency, width_adapter
 from hdl.unit import Unit
@@ -143,10 +142,6 @@ SENDER = Egress(format=FORMAT, element_bits=8, lanes=1, elements=3, credits=3)
 RECEIVER = Ingress(format=FORMAT, element_bits=8, lanes=1, elements=3, depth=4)
 
 
-def _bit() -> Any:
-    return Signal(bool(0))
-
-
 def _one_to_one(
     name: str, build: Callable[..., Any], capacity: int, latency: int, *, ready_cut: bool, valid_cut: bool
 ) -> Circuit:
@@ -156,7 +151,7 @@ def _one_to_one(
     return Circuit(
         name,
         "one_to_one",
-        lambda: build(_bit(), _bit(), Stream(WIDTH), Stream(WIDTH)),
+        lambda: build(ClockReset(), Stream(WIDTH), Stream(WIDTH)),
         (Proof("beats", beats), Proof("settles", settles)),
     )
 
@@ -180,7 +175,7 @@ def _adapter(a: int, b: int, frame: int) -> Circuit:
     return Circuit(
         name,
         "one_to_one",
-        lambda: width_adapter(_bit(), _bit(), Stream(x), Stream(y), element_bits=WIDTH, flush_every=frame),
+        lambda: width_adapter(ClockReset(), Stream(x), Stream(y), element_bits=WIDTH, flush_every=frame),
         (
             Proof("elements", {"BITS": WIDTH, "A": a, "B": b, "FRAME": frame}),
             Proof("settles", {"X_WIDTH": x, "Y_WIDTH": y, "VALID_CUT": 1}),
@@ -190,7 +185,7 @@ def _adapter(a: int, b: int, frame: int) -> Circuit:
 
 def _unit(name: str, unit: Unit, proofs: tuple[Proof, ...]) -> Circuit:
     def build() -> Any:
-        return unit.build(_bit(), _bit(), {name: Stream(width) for name, width in unit.streams.items()})
+        return unit.build(ClockReset(), {name: Stream(width) for name, width in unit.streams.items()})
 
     return Circuit(name, "credit", build, proofs)
 
@@ -205,13 +200,13 @@ CIRCUITS = (
     Circuit(
         "fork_of_3",
         "fork",
-        lambda: fork(_bit(), _bit(), Stream(WIDTH), [Stream(WIDTH) for _ in range(3)]),
+        lambda: fork(ClockReset(), Stream(WIDTH), [Stream(WIDTH) for _ in range(3)]),
         (Proof("branches", {"WIDTH": WIDTH}), Proof("settles", {"WIDTH": WIDTH})),
     ),
     Circuit(
         "join_of_3",
         "join",
-        lambda: join(_bit(), _bit(), [Stream(1), Stream(2), Stream(3)], Stream(6)),
+        lambda: join(ClockReset(), [Stream(1), Stream(2), Stream(3)], Stream(6)),
         (Proof("together"), Proof("settles")),
     ),
     _adapter(1, 3, 4),

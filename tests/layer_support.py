@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from myhdl import Signal, always, block
+from myhdl import always, block
 
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
@@ -18,6 +18,7 @@ from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
 from hdl.layers.capabilities import Batched
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
 from hdl.simulate.drivers import Bench
 from hdl.simulate.myhdl_run import run_myhdl
@@ -150,7 +151,7 @@ def elaborate(layer: Layer, images: Mapping[str, Sequence[int]] | None = None) -
     """The circuit with fresh streams."""
     ports = (*layer.sinks, *layer.sources, *ring_ports(layer))
     streams = {port.name: Stream(port.payload_bits) for port in ports}
-    return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, images or None), streams
+    return layer.circuit(ClockReset(), streams, images or None), streams
 
 
 def design_of(case: Case, name: str = "dut", converted: Callable[[], VerilogModule] | None = None) -> CaseDesign:

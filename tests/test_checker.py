@@ -14,6 +14,7 @@ import pytest
 from myhdl import Signal, Simulation, StopSimulation, always, always_comb, block, delay, intbv
 
 from hdl.errors import ContractViolation, DeadlockError
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
@@ -43,7 +44,7 @@ class Fault(Enum):
 
 
 @block
-def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
+def faulty_pipe(domain: ClockReset, x: Any, y: Any, fault: int) -> Any:
     """A wire, but for its fault: the last six hit the victim and all beats after it."""
     count = Signal(intbv(0)[16:])
     hit, later = Signal(bool(0)), Signal(bool(0))
@@ -103,9 +104,9 @@ def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
         x.ready.next = ready
         y.valid.next = valid
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
-        if rst:
+        if domain.rst:
             count.next = 0
             second.next = False
             down.next = False
@@ -130,7 +131,7 @@ def faulty_pipe(clk: Any, rst: Any, x: Any, y: Any, fault: int) -> Any:
 
 def design(fault: Fault) -> Design:
     def build(_images: Mapping[str, Sequence[int]]) -> Any:
-        return faulty_pipe(Signal(bool(0)), Signal(bool(0)), Stream(WIDTH), Stream(WIDTH), fault.value)
+        return faulty_pipe(ClockReset(), Stream(WIDTH), Stream(WIDTH), fault.value)
 
     ports = (StreamPort("x", WIDTH, Direction.IN), StreamPort("y", WIDTH, Direction.OUT))
     return Design(f"pipe_{fault.name.lower()}", build, ports)
@@ -242,7 +243,7 @@ def test_a_monitor_watches_a_stream_in_a_myhdl_test(lawful: bool) -> None:
                 if ticks[0] > 9:
                     raise StopSimulation
 
-            return clock, drive, monitor(clk, rst, stream, "watched")
+            return clock, drive, monitor(ClockReset(clk, rst), stream, "watched")
 
         simulation = Simulation(bench())
         if lawful:

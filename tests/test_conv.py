@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal
 
 from hdl.costs.resources import count
 from hdl.engine.window.convolution import RESULTS
@@ -22,6 +21,7 @@ from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
 from hdl.memory import BLOCK_WORDS
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.tensor import Tile
@@ -117,7 +117,7 @@ def simulate(layer: Any, batches: int, seed: int, stall: float, backend: Backend
 
     def build(given: Any) -> Any:
         streams = {port.name: Stream(port.width) for port in ports}
-        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, given)
+        return layer.circuit(ClockReset(), streams, given)
 
     run = run_streams(
         backend,

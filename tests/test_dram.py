@@ -17,6 +17,7 @@ from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
 from hdl.dram.store import DramFifo, DramReplay, DramUnit, dram_store
 from hdl.errors import DeadlockError
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
@@ -32,16 +33,16 @@ SLOW: Memory = (25, 1, 3, 60)
 
 @block
 def in_dram(
-    clk: Any, rst: Any, base: Any, x: Stream, y: Stream, errors: Stream,
+    domain: ClockReset, base: Any, x: Stream, y: Stream, errors: Stream,
     unit: DramUnit, memory: Memory, contents: Sequence[int] | None,
 ) -> Any:  # fmt: skip
     """A store and its memory; ``errors`` is valid after an error."""
     port = Axi(unit.format)
     error = Signal(bool(0))
     latency, words, cycles, stall = memory
-    store = dram_store(clk, rst, base, x, y, port, error, unit=unit)
+    store = dram_store(domain, base, x, y, port, error, unit=unit)
     model = dram_model(
-        clk, rst, port, form=unit.format, depth=DEPTH,
+        domain, port, form=unit.format, depth=DEPTH,
         latency=latency, words=words, cycles=cycles, stall_256=stall, contents=contents,
     )  # fmt: skip
 
@@ -60,7 +61,7 @@ def design_of(unit: DramUnit, memory: Memory, base: int = 64, image: Sequence[in
     def factory(images: Mapping[str, Sequence[int]]) -> Any:
         start = Signal(intbv(0)[unit.format.address_bits :])
         streams = (Stream(unit.streams["x"]), Stream(unit.streams["y"]), Stream(1))
-        return in_dram(Signal(bool(0)), Signal(bool(0)), start, *streams, unit, memory, images.get("dram"))
+        return in_dram(ClockReset(), start, *streams, unit, memory, images.get("dram"))
 
     ports = (
         StreamPort("x", unit.streams["x"], Direction.IN),
@@ -198,7 +199,7 @@ def test_the_verilog_of_a_replay_behaves_alike(staleness: int, backend: Backend)
 
 @block
 def shared(
-    clk: Any, rst: Any, base0: Any, base1: Any, base2: Any, a: Stream, b: Stream, c: Stream,
+    domain: ClockReset, base0: Any, base1: Any, base2: Any, a: Stream, b: Stream, c: Stream,
     p: Stream, q: Stream, r: Stream, errors: Stream,
     units: tuple[DramUnit, ...], memory: Memory, contents: Sequence[int] | None,
 ) -> Any:  # fmt: skip
@@ -206,14 +207,14 @@ def shared(
     ports = [Axi(FORM) for _ in range(5)]
     flags = [Signal(bool(0)) for _ in range(3)]
     sides = ((base0, a, p), (base1, b, q), (base2, c, r))
-    stores = [dram_store(clk, rst, *sides[i], ports[i], flags[i], unit=units[i]) for i in range(3)]
+    stores = [dram_store(domain, *sides[i], ports[i], flags[i], unit=units[i]) for i in range(3)]
     merges = [
-        axi_merge(clk, rst, ports[0], ports[1], ports[3], form=FORM, cut=True),
-        axi_merge(clk, rst, ports[3], ports[2], ports[4], form=FORM, cut=False),
+        axi_merge(domain, ports[0], ports[1], ports[3], form=FORM, cut=True),
+        axi_merge(domain, ports[3], ports[2], ports[4], form=FORM, cut=False),
     ]
     latency, words, cycles, stall = memory
     model = dram_model(
-        clk, rst, ports[4], form=FORM, depth=DEPTH,
+        domain, ports[4], form=FORM, depth=DEPTH,
         latency=latency, words=words, cycles=cycles, stall_256=stall, contents=contents,
     )  # fmt: skip
     f0, f1, f2 = flags
@@ -234,8 +235,8 @@ def shared_design(image: list[int]) -> Design:
     def factory(images: Mapping[str, Sequence[int]]) -> Any:
         bases = [Signal(intbv(0)[FORM.address_bits :]) for _ in SHARED]
         streams = [Stream(unit.streams[port]) for port in "xy" for unit in SHARED]
-        clk, rst = Signal(bool(0)), Signal(bool(0))
-        return shared(clk, rst, *bases, *streams, Stream(1), SHARED, SLOW, images.get("dram"))
+        domain = ClockReset()
+        return shared(domain, *bases, *streams, Stream(1), SHARED, SLOW, images.get("dram"))
 
     ins = [StreamPort(n, u.streams["x"], Direction.IN) for n, u in zip("abc", SHARED, strict=True)]
     outs = [StreamPort(n, u.streams["y"], Direction.OUT) for n, u in zip("pqr", SHARED, strict=True)]
@@ -292,7 +293,7 @@ UNITS: list[Unit] = [
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)
 def test_the_ports_of_a_unit_are_those_it_declares_and_its_verilog_is_clean(unit: Unit, tmp_path: Path) -> None:
     streams = {name: Stream(width) for name, width in unit.streams.items()}
-    module = convert(unit.build(Signal(bool(0)), Signal(bool(0)), streams), "unit")
+    module = convert(unit.build(ClockReset(), streams), "unit")
     expected = {"clk": 1, "rst": 1, **unit.inputs, **unit.outputs}
     for name, width in unit.streams.items():
         expected |= {f"{name}_valid": 1, f"{name}_ready": 1, f"{name}_payload": width}

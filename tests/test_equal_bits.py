@@ -14,6 +14,7 @@ from hdl.analysis.expressions import Visitor
 from hdl.analysis.gates import ONE, ZERO
 from hdl.analysis.liveness import trace
 from hdl.memory import unsimulated
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 from tests.test_layer_conformance import LAYERS
 
@@ -94,7 +95,7 @@ def test_bits_of_layers_are_equal_by_words_as_by_bits(name: str) -> None:
     beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
     streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources, *beside)}
     with unsimulated():
-        circuit = layer.circuit(Signal(bool(0)), Signal(bool(0)), streams)
+        circuit = layer.circuit(ClockReset(), streams)
     by_words, by_bits, words = by_words_and_by_bits(circuit)
     assert by_words == by_bits
     assert any(len(group) > 1 for group in by_words)

@@ -19,6 +19,7 @@ from hdl.link.egress import Egress, link_egress
 from hdl.link.format import CREDIT_WORDS, LinkFormat, LinkUnit, Word, credit_batch, depth_for, merges_passed
 from hdl.link.ingress import Ingress, link_ingress
 from hdl.link.routing import Drain, Merge, Split, link_drain, link_split
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
 from hdl.stream import Stream
@@ -62,7 +63,7 @@ UNITS: list[LinkUnit] = [
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)
 def test_the_ports_of_a_unit_are_those_it_declares_and_its_verilog_is_clean(unit: LinkUnit, tmp_path: Path) -> None:
     streams = {name: Stream(width) for name, width in unit.streams.items()}
-    module = convert(unit.build(Signal(bool(0)), Signal(bool(0)), streams), "unit")
+    module = convert(unit.build(ClockReset(), streams), "unit")
     found = {port.name: port for port in module.ports}
     expected = {"clk": 1, "rst": 1, **unit.inputs, **unit.outputs}
     for name, width in unit.streams.items():
@@ -83,7 +84,7 @@ SHAPES = ((5, 2, 8), (16, 1, 5), (3, 4, 12))  # bits, lanes, elements of a tenso
 
 @block
 def network(
-    clk: Any, rst: Any, n0: Any, n1: Any, n2: Any, d0: Any, d1: Any,
+    domain: ClockReset, n0: Any, n1: Any, n2: Any, d0: Any, d1: Any,
     a: Stream, b: Stream, c: Stream, p: Stream, q: Stream, r: Stream, errors: Stream,
     depth: int, stolen: int, latency: int, words: int, cycles: int, stall_256: int, seed: int,
 ) -> Any:  # fmt: skip
@@ -104,27 +105,27 @@ def network(
         there, here = (devices[1], devices[0]) if i < 2 else (devices[0], devices[1])
         sender = Egress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, credits=depth + stolen)
         receiver = Ingress(format=FORM, element_bits=element_bits, lanes=lanes, elements=elements, depth=depth)
-        egress.append(link_egress(clk, rst, numbers[i], there, xs[i], credits[i], sends[i], unit=sender))
-        ingress.append(link_ingress(clk, rst, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver))
+        egress.append(link_egress(domain, numbers[i], there, xs[i], credits[i], sends[i], unit=sender))
+        ingress.append(link_ingress(domain, numbers[i], here, arrivals[i], ys[i], backs[i], flags[i], unit=receiver))
     split = Split(format=FORM)
     out0, out1, in0, in1, m0, m1, d0a, d0b, d0c, d1a, d1b, d1c = (word() for _ in range(12))
     wires = [
-        merge(clk, rst, sends[0], sends[1], m0),
-        merge(clk, rst, m0, backs[2], out0),
-        merge(clk, rst, backs[0], backs[1], m1),
-        merge(clk, rst, m1, sends[2], out1),
+        merge(domain, sends[0], sends[1], m0),
+        merge(domain, m0, backs[2], out0),
+        merge(domain, backs[0], backs[1], m1),
+        merge(domain, m1, sends[2], out1),
         link_switch(
-            clk, rst, [out0, out1], [in0, in1],
+            domain, [out0, out1], [in0, in1],
             form=FORM, latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed,
         ),
-        link_split(clk, rst, numbers[0], one, in0, credits[0], d0a, unit=split),
-        link_split(clk, rst, numbers[1], one, d0a, credits[1], d0b, unit=split),
-        link_split(clk, rst, numbers[2], zero, d0b, arrivals[2], d0c, unit=split),
-        link_drain(clk, rst, d0c, flags[3]),
-        link_split(clk, rst, numbers[0], zero, in1, arrivals[0], d1a, unit=split),
-        link_split(clk, rst, numbers[1], zero, d1a, arrivals[1], d1b, unit=split),
-        link_split(clk, rst, numbers[2], one, d1b, credits[2], d1c, unit=split),
-        link_drain(clk, rst, d1c, flags[4]),
+        link_split(domain, numbers[0], one, in0, credits[0], d0a, unit=split),
+        link_split(domain, numbers[1], one, d0a, credits[1], d0b, unit=split),
+        link_split(domain, numbers[2], zero, d0b, arrivals[2], d0c, unit=split),
+        link_drain(domain, d0c, flags[3]),
+        link_split(domain, numbers[0], zero, in1, arrivals[0], d1a, unit=split),
+        link_split(domain, numbers[1], zero, d1a, arrivals[1], d1b, unit=split),
+        link_split(domain, numbers[2], one, d1b, credits[2], d1c, unit=split),
+        link_drain(domain, d1c, flags[4]),
     ]  # fmt: skip
     f0, f1, f2, f3, f4 = flags
 
@@ -153,8 +154,8 @@ def network_design(
     def factory(_images: Any) -> Any:
         numbers = [Signal(intbv(0)[width:]) for width in (2, 2, 2, 1, 1)]
         streams = [Stream(width) for width in (*widths, *widths, 1)]
-        clk, rst = Signal(bool(0)), Signal(bool(0))
-        return network(clk, rst, *numbers, *streams, depth, stolen, latency, words, cycles, stall_256, seed)
+        domain = ClockReset()
+        return network(domain, *numbers, *streams, depth, stolen, latency, words, cycles, stall_256, seed)
 
     ins = [StreamPort(name, width, Direction.IN) for name, width in zip("abc", widths, strict=True)]
     outs = [StreamPort(name, width, Direction.OUT) for name, width in zip("pqr", widths, strict=True)]
@@ -250,7 +251,7 @@ def test_the_wire_keeps_its_latency_and_its_bandwidth(words_cycles: tuple[int, i
     words, cycles = words_cycles
 
     def factory(_images: Any) -> Any:
-        return link_wire(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(8), latency=11, words=words, cycles=cycles)
+        return link_wire(ClockReset(), Stream(8), Stream(8), latency=11, words=words, cycles=cycles)
 
     ports = (StreamPort("x", 8, Direction.IN), StreamPort("y", 8, Direction.OUT))
     run = run_streams(Backend.MYHDL, Design("wire", factory, ports), {"x": list(range(50))}, {"y": 50}, seed=1)
@@ -265,11 +266,11 @@ def test_the_wire_keeps_its_latency_and_its_bandwidth(words_cycles: tuple[int, i
 
 @block
 def receiving(
-    clk: Any, rst: Any, number: Any, device: Any, x: Stream, y: Stream, credits: Stream, errors: Stream, unit: Ingress
+    domain: ClockReset, number: Any, device: Any, x: Stream, y: Stream, credits: Stream, errors: Stream, unit: Ingress
 ) -> Any:
     """An ingress whose error flag is a stream."""
     error = Signal(bool(0))
-    inside = link_ingress(clk, rst, number, device, x, y, credits, error, unit=unit)
+    inside = link_ingress(domain, number, device, x, y, credits, error, unit=unit)
 
     @always_comb
     def watch() -> None:
@@ -283,7 +284,7 @@ def ingress_design(unit: Ingress) -> Design:
     def factory(_images: Any) -> Any:
         ports = [Signal(intbv(0)[width:]) for width in unit.inputs.values()]
         streams = [Stream(width) for width in (*unit.streams.values(), 1)]
-        return receiving(Signal(bool(0)), Signal(bool(0)), *ports, *streams, unit)
+        return receiving(ClockReset(), *ports, *streams, unit)
 
     bits = unit.streams
     ports = (
@@ -373,10 +374,10 @@ def test_an_ingress_reports_every_seeded_fault(fault: str) -> None:
 
 
 @block
-def draining(clk: Any, rst: Any, x: Stream, errors: Stream) -> Any:
+def draining(domain: ClockReset, x: Stream, errors: Stream) -> Any:
     """A drain whose error flag is a stream."""
     error = Signal(bool(0))
-    inside = link_drain(clk, rst, x, error)
+    inside = link_drain(domain, x, error)
 
     @always_comb
     def watch() -> None:
@@ -388,7 +389,7 @@ def draining(clk: Any, rst: Any, x: Stream, errors: Stream) -> Any:
 
 def test_a_word_that_nobody_takes_is_reported() -> None:
     ports = (StreamPort("x", 8, Direction.IN), StreamPort("errors", 1, Direction.OUT))
-    design = Design("draining", lambda _images: draining(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(1)), ports)
+    design = Design("draining", lambda _images: draining(ClockReset(), Stream(8), Stream(1)), ports)
     with pytest.raises(DeadlockError):
         run_streams(Backend.MYHDL, design, {"x": []}, {"errors": 1}, seed=1, max_cycles=20, drain_cycles=0)
     run = run_streams(Backend.MYHDL, design, {"x": [7]}, {"errors": 1}, seed=1, drain_cycles=0)

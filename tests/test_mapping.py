@@ -16,6 +16,7 @@ from hdl.costs.resources import Resources, count, fit
 from hdl.costs.synthesis import FABRIC, compare, synthesise
 from hdl.memory import simple_dual_port
 from hdl.parts.catalogue import part
+from hdl.signals import ClockReset
 
 
 def bits(width: int, signed: bool = False, start: int = 0) -> Any:
@@ -25,13 +26,13 @@ def bits(width: int, signed: bool = False, start: int = 0) -> Any:
 
 
 @block
-def counter(clk: Any, rst: Any, step: Any, last: Any, y: Any) -> Any:
+def counter(domain: ClockReset, step: Any, last: Any, y: Any) -> Any:
     """Clear and enable are the flip-flops' own; the clear below the enable is a gate a bit."""
     at = bits(12)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def go() -> None:
-        if rst:
+        if domain.rst:
             at.next = 0
         elif step:
             if last:
@@ -47,12 +48,12 @@ def counter(clk: Any, rst: Any, step: Any, last: Any, y: Any) -> Any:
 
 
 @block
-def cleared(clk: Any, rst: Any, a: Any, y: Any) -> Any:
+def cleared(domain: ClockReset, a: Any, y: Any) -> Any:
     """Nothing but flip-flops with a clear."""
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def go() -> None:
-        if rst:
+        if domain.rst:
             y.next = 0
         else:
             y.next = a
@@ -61,13 +62,13 @@ def cleared(clk: Any, rst: Any, a: Any, y: Any) -> Any:
 
 
 @block
-def kept(clk: Any, rst: Any, a: Any, b: Any, y: Any) -> Any:
+def kept(domain: ClockReset, a: Any, b: Any, y: Any) -> Any:
     """A register that keeps its value in one branch of three: an enable, and one multiplexer a bit."""
     held = bits(16)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def go() -> None:
-        if rst:
+        if domain.rst:
             held.next = a
         elif a[0] and b[0]:
             held.next = b
@@ -213,9 +214,9 @@ def flag() -> Any:
 
 
 CONSTRUCTS: dict[str, Callable[[], Any]] = {
-    "counter": lambda: counter(flag(), flag(), flag(), flag(), bits(12)),
-    "cleared": lambda: cleared(flag(), flag(), bits(16), bits(16)),
-    "kept": lambda: kept(flag(), flag(), bits(16), bits(16), bits(16)),
+    "counter": lambda: counter(ClockReset(), flag(), flag(), bits(12)),
+    "cleared": lambda: cleared(ClockReset(), bits(16), bits(16)),
+    "kept": lambda: kept(ClockReset(), bits(16), bits(16), bits(16)),
     "backwards": lambda: backwards(flag(), bits(10, True), bits(11, True)),
     "three": lambda: three(flag(), bits(16), bits(16), bits(16), bits(18)),
     "difference": lambda: difference(flag(), bits(16), bits(16), bits(17, True)),

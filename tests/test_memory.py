@@ -15,6 +15,7 @@ from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.wiring.update import Update
 from hdl.memory import address_width, checked_contents, memory_words, read_only, simple_dual_port, unsimulated
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
@@ -23,7 +24,7 @@ WIDTH = 12
 
 
 @block
-def memory_server(clk: Any, rst: Any, x: Any, y: Any, depth: int, contents: Any, extra: bool) -> Any:
+def memory_server(domain: ClockReset, x: Any, y: Any, depth: int, contents: Any, extra: bool) -> Any:
     """Each beat of ``x`` is (write enable, write address, read address, data); ``y`` is what was read."""
     bits = address_width(depth)
     write_enable, read_enable = Signal(bool(0)), Signal(bool(0))
@@ -33,7 +34,7 @@ def memory_server(clk: Any, rst: Any, x: Any, y: Any, depth: int, contents: Any,
     latency = 2 if extra else 1
 
     ram = simple_dual_port(
-        clk, write_enable, write_address, data, read_enable, read_address, word,
+        domain.clk, write_enable, write_address, data, read_enable, read_address, word,
         depth=depth, width=WIDTH, contents=contents, output_register=extra, image="words",
     )  # fmt: skip
 
@@ -58,9 +59,9 @@ def memory_server(clk: Any, rst: Any, x: Any, y: Any, depth: int, contents: Any,
         write_address.next = x.payload[WIDTH + 2 * bits : WIDTH + bits]
         x.ready.next = move
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
-        if rst:
+        if domain.rst:
             first.next = False
             second.next = False
         elif move:
@@ -89,7 +90,7 @@ def design(depth: int, words: Sequence[int], extra: bool = False) -> Design:
 
     def build(images: Mapping[str, Sequence[int]]) -> Any:
         contents = images.get("words")
-        return memory_server(Signal(bool(0)), Signal(bool(0)), Stream(width), Stream(WIDTH), depth, contents, extra)
+        return memory_server(ClockReset(), Stream(width), Stream(WIDTH), depth, contents, extra)
 
     ports = (StreamPort("x", width, Direction.IN), StreamPort("y", WIDTH, Direction.OUT))
     return Design(f"server_{depth}{'_extra' if extra else ''}", build, ports, {"words": words})
@@ -233,7 +234,7 @@ def test_without_read_enable_the_word_stays(kind: Any, extra: bool) -> None:
 def test_memories_of_one_word_convert_and_count_as_whole_ones(layer: Layer) -> None:
     def elaborated() -> Any:
         streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
-        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams)
+        return layer.circuit(ClockReset(), streams)
 
     whole = convert(elaborated(), "dut"), count(elaborated())
     with unsimulated():

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal
 
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
@@ -15,6 +14,7 @@ from hdl.layers.beats import to_beats
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from tests.layer_support import watch_memories
@@ -395,11 +395,11 @@ def run_circuit(
     held: dict[str, list[int]] = {}
 
     def factory(contents: Any) -> Any:
-        clk, rst = Signal(bool(0)), Signal(bool(0))
+        domain = ClockReset()
         streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
-        circuit = layer.circuit(clk, rst, streams, contents)
+        circuit = layer.circuit(domain, streams, contents)
         if backend is Backend.MYHDL:
-            circuit.subs = [*circuit.subs, watch_memories(clk, circuit, held)]
+            circuit.subs = [*circuit.subs, watch_memories(domain.clk, circuit, held)]
         return circuit
 
     ports = tuple(StreamPort(port.name, port.payload_bits, Direction.IN) for port in layer.sinks)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from myhdl import Signal, intbv
+from myhdl import intbv
 
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
@@ -32,6 +32,7 @@ from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.sigmoid import DERIVATIVE, Sigmoid, SigmoidError
 from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.signals import ClockReset
 from hdl.simulate import Backend
 from hdl.stream import Stream
 from importers.onnx.handlers import elementwise
@@ -305,7 +306,7 @@ def test_a_lane_block_that_names_its_streams_otherwise_is_told_so() -> None:
 
     streams = {"x": Stream(16), "y": Stream(16), "mask": Stream(1)}
     with pytest.raises(TypeError, match=r"Misnamed.* calls a stream '[xy]'; its streams are taken, computed$"):
-        Misnamed(**ONE).circuit(Signal(bool(0)), Signal(bool(0)), streams)
+        Misnamed(**ONE).circuit(ClockReset(), streams)
 
 
 TWO_BITS = Fixed(2, 0, signed=False)

@@ -24,7 +24,7 @@ from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
 from hdl.memory import unsimulated
-from hdl.signals import Bit, Instances
+from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe
 from hdl.unit import Unit
@@ -32,7 +32,7 @@ from tests.layer_support import elaborate
 
 ROOT = Path(hdl.__file__).parent
 # said once for all blocks, in hdl/signals.py
-COMMON = {"clk", "rst"}
+COMMON = {"clk", "rst", "domain"}
 # of parameters that are decided before there is a circuit
 NUMBERS = re.compile(
     r"^(int|bool|str|float|Fixed|.*\b(tuple|Sequence|Mapping|Callable)\b.*\b(int|str)\b.*)( \| None)?$"
@@ -85,7 +85,7 @@ def test_every_port_is_told(path: Path) -> None:
 def test_what_is_missing_is_found() -> None:
     text = '''
 @block
-def adder(clk: Clock, rst: Bit, a: Bits, b: Any, y: Bits, *, width: int, table: tuple[int, ...]) -> Any:
+def adder(domain: ClockReset, a: Bits, b: Any, y: Bits, *, width: int, table: tuple[int, ...]) -> Any:
     """Adds.
 
     Ports:
@@ -152,7 +152,7 @@ def units() -> tuple[Unit, ...]:
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: type(unit).__name__)
 def test_ports_of_units_go_the_way_that_is_told(unit: Unit) -> None:
     streams = {name: Stream(width) for name, width in unit.streams.items()}
-    assert wrong_ways(unit.build(Signal(bool(0)), Signal(bool(0)), streams)) == []
+    assert wrong_ways(unit.build(ClockReset(), streams)) == []
 
 
 @pytest.mark.parametrize("kind", load_layers())
@@ -163,7 +163,7 @@ def test_ports_in_layers_go_the_way_that_is_told(kind: str) -> None:
 
 
 @block
-def backwards(clk: Any, rst: Bit, x: Stream, y: Stream, flag: Bit) -> Instances:
+def backwards(domain: ClockReset, x: Stream, y: Stream, flag: Bit) -> Instances:
     """The wrong way round.
 
     Ports:
@@ -171,7 +171,7 @@ def backwards(clk: Any, rst: Bit, x: Stream, y: Stream, flag: Bit) -> Instances:
         y: in, stream of any width, watched.
         flag: in, 1 bit.
     """
-    stage = m2s_pipe(clk, rst, x, y)
+    stage = m2s_pipe(domain, x, y)
 
     @always_comb
     def drive() -> None:
@@ -181,7 +181,7 @@ def backwards(clk: Any, rst: Bit, x: Stream, y: Stream, flag: Bit) -> Instances:
 
 
 def test_ports_that_go_another_way_are_found() -> None:
-    circuit = backwards(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(8), Signal(bool(0)))
+    circuit = backwards(ClockReset(), Stream(8), Stream(8), Signal(bool(0)))
     assert sorted(wrong_ways(circuit)) == [
         "backwards: flag is said to be in, and is out",
         "backwards: x is said to be out, and is in",

@@ -21,6 +21,7 @@ from hdl.random_bits import (
     stochastic_round_shift,
     tensor_key,
 )
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.tensor import Tile
@@ -102,7 +103,7 @@ def test_stochastic_rounding_by_no_or_a_negative_shift_is_exact() -> None:
 
 
 @block
-def pipeline_control(clk: Any, rst: Any, x: Any, y: Any, enable: Any, latency: int) -> Any:
+def pipeline_control(domain: ClockReset, x: Any, y: Any, enable: Any, latency: int) -> Any:
     """Valid bits beside a pipeline with ``enable``."""
     valid = Signal(intbv(0)[latency + 1 :])
 
@@ -112,9 +113,9 @@ def pipeline_control(clk: Any, rst: Any, x: Any, y: Any, enable: Any, latency: i
         enable.next = y.ready or not valid[latency - 1]
         x.ready.next = y.ready or not valid[latency - 1]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def shift() -> None:
-        if rst:
+        if domain.rst:
             valid.next = 0
         elif enable:
             valid.next[latency:1] = valid[latency - 1 :]
@@ -124,14 +125,14 @@ def pipeline_control(clk: Any, rst: Any, x: Any, y: Any, enable: Any, latency: i
 
 
 @block
-def hash_stream(clk: Any, rst: Any, x: Any, y: Any, key: int) -> Any:
+def hash_stream(domain: ClockReset, x: Any, y: Any, key: int) -> Any:
     """`hash32_pipeline` between streams: payload is the step above the indices."""
     enable = Signal(bool(0))
     index = Signal(intbv(0)[len(x.payload) - 32 :])
     step = Signal(intbv(0)[32:])
     top, bottom = len(x.payload), len(x.payload) - 32
-    control = pipeline_control(clk, rst, x, y, enable, HASH_LATENCY)
-    pipeline = hash32_pipeline(clk, enable, index, step, key, y.payload)
+    control = pipeline_control(domain, x, y, enable, HASH_LATENCY)
+    pipeline = hash32_pipeline(domain.clk, enable, index, step, key, y.payload)
 
     @always_comb
     def split() -> None:
@@ -142,14 +143,16 @@ def hash_stream(clk: Any, rst: Any, x: Any, y: Any, key: int) -> Any:
 
 
 @block
-def rounding_stream(clk: Any, rst: Any, x: Any, y: Any, lanes: int, width: int, shift: int, target: Fixed) -> Any:
+def rounding_stream(domain: ClockReset, x: Any, y: Any, lanes: int, width: int, shift: int, target: Fixed) -> Any:
     """`round_stochastically` between streams: payload is the random bits above the codes."""
     enable = Signal(bool(0))
     codes = Signal(intbv(0)[lanes * width :])
     random = Signal(intbv(0)[lanes * 16 :])
     top, bottom = lanes * (width + 16), lanes * width
-    control = pipeline_control(clk, rst, x, y, enable, ROUNDING_LATENCY)
-    pipeline = round_stochastically(clk, enable, codes, random, y.payload, lanes=lanes, shift=shift, target=target)
+    control = pipeline_control(domain, x, y, enable, ROUNDING_LATENCY)
+    pipeline = round_stochastically(
+        domain.clk, enable, codes, random, y.payload, lanes=lanes, shift=shift, target=target
+    )
 
     @always_comb
     def split() -> None:
@@ -160,15 +163,15 @@ def rounding_stream(clk: Any, rst: Any, x: Any, y: Any, lanes: int, width: int, 
 
 
 @block
-def index_stream(clk: Any, rst: Any, y: Any, shape: tuple[int, ...], tile: Tile, lanes: int) -> Any:
+def index_stream(domain: ClockReset, y: Any, shape: tuple[int, ...], tile: Tile, lanes: int) -> Any:
     """`stream_indices` as a stream."""
     advance = Signal(bool(0))
     live = Signal(bool(0))
-    indices = stream_indices(clk, rst, advance, y.payload, shape=shape, tile=tile, lanes=lanes)
+    indices = stream_indices(domain, advance, y.payload, shape=shape, tile=tile, lanes=lanes)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def start() -> None:
-        live.next = not rst
+        live.next = not domain.rst
 
     @always_comb
     def drive() -> None:
@@ -182,8 +185,8 @@ def run_pair(backend: Backend, name: str, circuit: Any, x_width: int, y_width: i
     """Beats through a circuit with streams x and y under random stalls."""
 
     def factory(_images: Any) -> Any:
-        clk, rst = Signal(bool(0)), Signal(bool(0))
-        return circuit(clk, rst, Stream(x_width), Stream(y_width))
+        domain = ClockReset()
+        return circuit(domain, Stream(x_width), Stream(y_width))
 
     ports = (StreamPort("x", x_width, Direction.IN), StreamPort("y", y_width, Direction.OUT))
     run = run_streams(
@@ -263,7 +266,7 @@ def test_the_index_circuit_follows_the_tile_order_and_starts_anew(
     backend: Backend, shape: tuple[int, ...], tile: Tile, lanes: int
 ) -> None:
     def factory(_images: Any) -> Any:
-        return index_stream(Signal(bool(0)), Signal(bool(0)), Stream(32 * lanes), shape, tile, lanes)
+        return index_stream(ClockReset(), Stream(32 * lanes), shape, tile, lanes)
 
     elements = int(np.prod(shape))
     beats = elements // lanes
@@ -278,8 +281,7 @@ def test_the_index_circuit_follows_the_tile_order_and_starts_anew(
 def test_lanes_that_do_not_divide_a_tile_are_refused() -> None:
     with pytest.raises(FoldingError, match=r"4 lanes of weights or gradients do not divide a tile of 6 "):
         stream_indices(
-            Signal(bool(0)),
-            Signal(bool(0)),
+            ClockReset(),
             Signal(bool(0)),
             Signal(intbv(0)[128:]),
             shape=(4, 6, 3, 3),

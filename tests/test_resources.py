@@ -40,6 +40,7 @@ from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.memory import read_only, simple_dual_port
 from hdl.parts.catalogue import part
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
 from hdl.unit import Unit
@@ -296,25 +297,23 @@ def test_contents_of_several_circuits_add_up() -> None:
 # --------------------------------------------------------------------------------------------- synthesis
 
 
-def between(build_block: Callable[[Any, Any, Stream, Stream], Any], x: int, y: int) -> Callable[[], Any]:
-    return lambda: build_block(Signal(bool(0)), Signal(bool(0)), Stream(x), Stream(y))
+def between(build_block: Callable[[ClockReset, Stream, Stream], Any], x: int, y: int) -> Callable[[], Any]:
+    return lambda: build_block(ClockReset(), Stream(x), Stream(y))
 
 
 def unit_block(unit: Unit) -> Callable[[], Any]:
-    return lambda: unit.build(
-        Signal(bool(0)), Signal(bool(0)), {name: Stream(width) for name, width in unit.streams.items()}
-    )
+    return lambda: unit.build(ClockReset(), {name: Stream(width) for name, width in unit.streams.items()})
 
 
 LINK = LinkFormat(word_bits=64, streams=20, devices=4)
 CIRCUITS: dict[str, Callable[[], Any]] = {
-    "pipe": between(lambda c, r, x, y: pipe(c, r, x, y, policy=Policy.FULL), 32, 32),
-    "queue_in_registers": between(lambda c, r, x, y: queue(c, r, x, y, depth=4), 16, 16),
-    "queue_in_mlab": between(lambda c, r, x, y: queue(c, r, x, y, depth=20), 18, 18),
+    "pipe": between(lambda domain, x, y: pipe(domain, x, y, policy=Policy.FULL), 32, 32),
+    "queue_in_registers": between(lambda domain, x, y: queue(domain, x, y, depth=4), 16, 16),
+    "queue_in_mlab": between(lambda domain, x, y: queue(domain, x, y, depth=20), 18, 18),
     # two memory cells of Yosys one above the other
-    "queue_of_64_in_mlab": between(lambda c, r, x, y: queue(c, r, x, y, depth=64), 40, 40),
-    "queue_in_m20k": between(lambda c, r, x, y: queue(c, r, x, y, depth=600), 50, 50),
-    "gearbox": between(lambda c, r, x, y: width_adapter(c, r, x, y, element_bits=8), 24, 32),
+    "queue_of_64_in_mlab": between(lambda domain, x, y: queue(domain, x, y, depth=64), 40, 40),
+    "queue_in_m20k": between(lambda domain, x, y: queue(domain, x, y, depth=600), 50, 50),
+    "gearbox": between(lambda domain, x, y: width_adapter(domain, x, y, element_bits=8), 24, 32),
     "egress": unit_block(Egress(format=LINK, element_bits=16, lanes=8, elements=512, credits=32)),
     "ingress": unit_block(Ingress(format=LINK, element_bits=16, lanes=2, elements=512, depth=64)),
     "relu": lambda: elaborate(Relu(height=1, width=1, channels=8, lanes=2))[0],
@@ -416,9 +415,9 @@ def test_contents_are_kept_on_disk_and_found_again_without_elaboration(tmp_path:
     widths = {"x": 32, "y": 32}
     built = []
 
-    def make(clk: Any, rst: Any, streams: Any) -> Any:
+    def make(domain: ClockReset, streams: Any) -> Any:
         built.append(1)
-        return pipe(clk, rst, streams["x"], streams["y"])
+        return pipe(domain, streams["x"], streams["y"])
 
     first = Estimator(path).block("pipe", widths, make)
     assert Estimator(path).block("pipe", widths, make) == first
@@ -431,8 +430,8 @@ def test_two_hundred_configurations_a_second_come_from_the_cache(tmp_path: Path)
     path = tmp_path / "resources.sqlite"
     first = Estimator(path)
 
-    def make(clk: Any, rst: Any, streams: Any) -> Any:
-        return pipe(clk, rst, streams["x"], streams["y"])
+    def make(domain: ClockReset, streams: Any) -> Any:
+        return pipe(domain, streams["x"], streams["y"])
 
     for width in range(1, 41):
         first.block(f"pipe {width}", {"x": width, "y": width}, make)

@@ -18,6 +18,7 @@ from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
 from hdl.memory import unsimulated
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 from hdl.streams import Policy, bordering_adapter, fork, join, pipe, queue, width_adapter
 from hdl.unit import Unit
@@ -42,7 +43,7 @@ def bit() -> Any:
 
 
 def one_to_one(make: Callable[..., Any], x_bits: int = 6, y_bits: int = 6, **options: Any) -> Any:
-    return make(bit(), bit(), Stream(x_bits), Stream(y_bits), **options)
+    return make(ClockReset(), Stream(x_bits), Stream(y_bits), **options)
 
 
 # ------------------------------------------------------------------------------------------ all circuits
@@ -58,7 +59,7 @@ def test_no_stream_of_a_layer_follows_its_own_handshake(kind: str) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)
 def test_no_stream_of_a_unit_follows_its_own_handshake(unit: Unit) -> None:
     streams = {name: Stream(width) for name, width in unit.streams.items()}
-    assert broken_handshakes(unit.build(bit(), bit(), streams), type(unit).__name__) == []
+    assert broken_handshakes(unit.build(ClockReset(), streams), type(unit).__name__) == []
 
 
 def test_no_stream_of_a_primitive_follows_its_own_handshake() -> None:
@@ -67,8 +68,8 @@ def test_no_stream_of_a_primitive_follows_its_own_handshake() -> None:
         *(one_to_one(pipe, policy=policy) for policy in Policy),
         *(one_to_one(width_adapter, a, b, element_bits=1) for a in range(1, 7) for b in range(1, 7)),
         *(one_to_one(bordering_adapter, a, b, element_bits=1) for a in range(1, 5) for b in range(1, 5)),
-        *(fork(bit(), bit(), Stream(6), [Stream(6) for _ in range(n)]) for n in range(1, 5)),
-        *(join(bit(), bit(), [Stream(6) for _ in range(n)], Stream(6 * n)) for n in range(1, 5)),
+        *(fork(ClockReset(), Stream(6), [Stream(6) for _ in range(n)]) for n in range(1, 5)),
+        *(join(ClockReset(), [Stream(6) for _ in range(n)], Stream(6 * n)) for n in range(1, 5)),
     ]
     assert [finding for block in blocks for finding in broken_handshakes(block, "primitive")] == []
 
@@ -84,18 +85,18 @@ def test_a_stage_cuts_what_its_policy_says() -> None:
 
 
 def test_a_ready_of_a_join_follows_the_other_valids() -> None:
-    followed = followed_ports(join(bit(), bit(), [Stream(2) for _ in range(3)], Stream(6)), "join")
+    followed = followed_ports(join(ClockReset(), [Stream(2) for _ in range(3)], Stream(6)), "join")
     assert followed["xs1_ready"] == {"xs0_valid", "xs2_valid", "y_ready"}
     assert followed["y_valid"] == {"xs0_valid", "xs1_valid", "xs2_valid"}
 
 
 @block
-def diamond(clk: Any, rst: Any, x: Stream, y: Stream, depth: int) -> Any:
+def diamond(domain: ClockReset, x: Stream, y: Stream, depth: int) -> Any:
     """A fork joined again behind queues."""
     heads, tails = [Stream(x.width) for _ in range(2)], [Stream(x.width) for _ in range(2)]
-    top = fork(clk, rst, x, heads)
-    queues = [queue(clk, rst, heads[i], tails[i], depth=depth) for i in range(2)]
-    bottom = join(clk, rst, tails, y)
+    top = fork(domain, x, heads)
+    queues = [queue(domain, heads[i], tails[i], depth=depth) for i in range(2)]
+    bottom = join(domain, tails, y)
     return top, queues, bottom
 
 
@@ -150,7 +151,7 @@ def test_a_list_of_signals_is_followed_unless_it_is_written_at_the_clock_edge(cl
 
 
 @block
-def broken(clk: Any, rst: Any, x: Stream, y: Stream, fault: str) -> Any:
+def broken(domain: ClockReset, x: Stream, y: Stream, fault: str) -> Any:
     """A stage of one beat, with a fault."""
     valid, ready = Signal(bool(0)), Signal(bool(0))
     kept = Signal(intbv(0)[x.width :])
@@ -172,12 +173,12 @@ def broken(clk: Any, rst: Any, x: Stream, y: Stream, fault: str) -> Any:
         if in_payload and y.ready:
             y.payload.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if ready:
             valid.next = x.valid
             kept.next = x.payload
-        if rst:
+        if domain.rst:
             valid.next = False
 
     return accept, out, step

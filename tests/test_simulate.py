@@ -12,6 +12,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.convert.verilog import VerilogModule
 from hdl.errors import ContractViolation, ConversionError, DeadlockError, ToolError, ToolMissing
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, check_no_x, run_streams
 from hdl.simulate import verilator as verilator_module
 from hdl.simulate.verilator import build, pack, unpack
@@ -21,7 +22,7 @@ IN, OUT = Direction.IN, Direction.OUT
 
 
 @block
-def adder(clk: Any, rst: Any, a: Any, b: Any, y: Any, bias: Any, width: int, rate: int) -> Any:
+def adder(domain: ClockReset, a: Any, b: Any, y: Any, bias: Any, width: int, rate: int) -> Any:
     """``y = a + b + bias`` modulo ``2**width``, one result every ``rate`` cycles at most."""
     full, free, go = (Signal(bool(0)) for _ in range(3))
     total = Signal(intbv(0)[width + 2 :])
@@ -47,9 +48,9 @@ def adder(clk: Any, rst: Any, a: Any, b: Any, y: Any, bias: Any, width: int, rat
         y.valid.next = full
         y.payload.next = result[width:]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
-        if rst:
+        if domain.rst:
             full.next = False
             left.next = 0
         else:
@@ -68,7 +69,7 @@ def adder(clk: Any, rst: Any, a: Any, b: Any, y: Any, bias: Any, width: int, rat
 def adder_design(width: int, rate: int = 1, bias: int = 1, **changes: Any) -> Design:
     def build_block(_images: Mapping[str, Sequence[int]]) -> Any:
         streams = [Stream(width) for _ in range(3)]
-        return adder(Signal(bool(0)), Signal(bool(0)), *streams, Signal(intbv(0)[width:]), width, rate)
+        return adder(ClockReset(), *streams, Signal(intbv(0)[width:]), width, rate)
 
     ports = (StreamPort("a", width, IN), StreamPort("b", width, IN), StreamPort("y", width, OUT))
     values: dict[str, Any] = {"streams": ports, "constants": {"bias": bias}}
@@ -204,7 +205,7 @@ def test_a_design_must_describe_its_ports_truly() -> None:
 
 
 @block
-def forgetful(clk: Any, rst: Any, x: Any, y: Any, guarded: bool) -> Any:
+def forgetful(domain: ClockReset, x: Any, y: Any, guarded: bool) -> Any:
     """Adds the previous payload, valid or not: unless guarded, X gets in from idle cycles."""
     last = Signal(intbv(0)[8:])
     move = Signal(bool(0))
@@ -219,9 +220,9 @@ def forgetful(clk: Any, rst: Any, x: Any, y: Any, guarded: bool) -> Any:
     def mix() -> None:
         y.payload.next = x.payload ^ last
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def remember() -> None:
-        if rst:
+        if domain.rst:
             last.next = 0
         elif move or not guarded:
             last.next = x.payload
@@ -232,7 +233,7 @@ def forgetful(clk: Any, rst: Any, x: Any, y: Any, guarded: bool) -> Any:
 @pytest.mark.parametrize("guarded", [True, False])
 def test_an_x_that_reaches_a_valid_payload_is_found(guarded: bool) -> None:
     def build_block(_images: Mapping[str, Sequence[int]]) -> Any:
-        return forgetful(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(8), guarded)
+        return forgetful(ClockReset(), Stream(8), Stream(8), guarded)
 
     design = Design("forgetful", build_block, (StreamPort("x", 8, IN), StreamPort("y", 8, OUT)))
     beats = random_beats(8, 50, 1)

@@ -12,6 +12,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.errors import DeadlockError
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.streams import (
@@ -35,7 +36,7 @@ WIDTH = 9
 
 def one_to_one(name: str, build: Callable[..., Any], x_width: int = WIDTH, y_width: int = WIDTH) -> Design:
     def factory(_images: Any) -> Any:
-        return build(Signal(bool(0)), Signal(bool(0)), Stream(x_width), Stream(y_width))
+        return build(ClockReset(), Stream(x_width), Stream(y_width))
 
     ports = (StreamPort("x", x_width, Direction.IN), StreamPort("y", y_width, Direction.OUT))
     return Design(name, factory, ports)
@@ -65,7 +66,7 @@ def verilog_is_clean(design: Design, folder: Path) -> None:
 
 
 def pipe_design(policy: Policy) -> Design:
-    return one_to_one(f"pipe_{policy.value}", lambda c, r, x, y: pipe(c, r, x, y, policy=policy))
+    return one_to_one(f"pipe_{policy.value}", lambda domain, x, y: pipe(domain, x, y, policy=policy))
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.2, 0.5, 0.8])
@@ -94,7 +95,7 @@ def test_the_verilog_of_a_pipe_is_clean_and_behaves_alike(policy: Policy, tmp_pa
 
 def test_a_pipe_between_different_widths_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^wire: x has 8 payload bits, y has 9; they must be equal$"):
-        pipe(Signal(bool(0)), Signal(bool(0)), Stream(8), Stream(9), policy=Policy.NONE)
+        pipe(ClockReset(), Stream(8), Stream(9), policy=Policy.NONE)
 
 
 # ----------------------------------------------------------------------------------------------- queues
@@ -103,7 +104,7 @@ DEPTHS = [0, 1, 2, 3, 4, 5, 7, 8, 17]
 
 
 def queue_design(depth: int) -> Design:
-    return one_to_one(f"queue_{depth}", lambda c, r, x, y: queue(c, r, x, y, depth=depth))
+    return one_to_one(f"queue_{depth}", lambda domain, x, y: queue(domain, x, y, depth=depth))
 
 
 @pytest.mark.parametrize("stall", [0.0, 0.3, 0.7])
@@ -126,17 +127,17 @@ def test_a_queue_passes_one_beat_a_cycle_with_the_declared_latency(depth: int) -
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_a_queue_that_nobody_reads_takes_exactly_its_depth(depth: int) -> None:
     def factory(_images: Any) -> Any:
-        return counted(Signal(bool(0)), Signal(bool(0)), Stream(WIDTH), depth)
+        return counted(ClockReset(), Stream(WIDTH), depth)
 
     design = Design(f"stuck_{depth}", factory, (StreamPort("x", WIDTH, Direction.IN),))
     assert beats_taken(design, depth + 5) == depth
 
 
 @block
-def counted(clk: Any, rst: Any, x: Stream, depth: int) -> Any:
+def counted(domain: ClockReset, x: Stream, depth: int) -> Any:
     """A queue into nothing."""
     y = Stream(x.width)
-    return queue(clk, rst, x, y, depth=depth)
+    return queue(domain, x, y, depth=depth)
 
 
 def beats_taken(design: Design, offered: int) -> int:
@@ -193,7 +194,7 @@ def test_a_preloaded_queue_first_yields_its_contents(preload: int) -> None:
     contents = [100 + i for i in range(5)]
     design = one_to_one(
         f"preloaded_{preload}",
-        lambda c, r, x, y: memory_queue(c, r, x, y, depth=5, preload=preload, contents=contents),
+        lambda domain, x, y: memory_queue(domain, x, y, depth=5, preload=preload, contents=contents),
     )
     run = run_streams(Backend.MYHDL, design, {"x": list(range(9))}, {"y": 9 + preload}, seed=3, stall_probability=0.3)
     assert run.outputs["y"] == contents[:preload] + list(range(9))
@@ -204,7 +205,7 @@ def test_a_preloaded_queue_first_yields_its_contents(preload: int) -> None:
 
 def fork_design(outputs: int) -> Design:
     def factory(_images: Any) -> Any:
-        return fork(Signal(bool(0)), Signal(bool(0)), Stream(WIDTH), [Stream(WIDTH) for _ in range(outputs)])
+        return fork(ClockReset(), Stream(WIDTH), [Stream(WIDTH) for _ in range(outputs)])
 
     ports = [StreamPort(f"ys{i}", WIDTH, Direction.OUT) for i in range(outputs)]
     return Design(f"fork_{outputs}", factory, (StreamPort("x", WIDTH, Direction.IN), *ports))
@@ -240,7 +241,7 @@ def test_a_join_puts_one_beat_of_each_input_side_by_side(
     widths: tuple[int, ...], backend: Backend, tmp_path: Path
 ) -> None:
     def factory(_images: Any) -> Any:
-        return join(Signal(bool(0)), Signal(bool(0)), [Stream(w) for w in widths], Stream(sum(widths)))
+        return join(ClockReset(), [Stream(w) for w in widths], Stream(sum(widths)))
 
     ports = [StreamPort(f"xs{i}", width, Direction.IN) for i, width in enumerate(widths)]
     name = "join_" + "_".join(map(str, widths))
@@ -259,19 +260,19 @@ def test_a_join_puts_one_beat_of_each_input_side_by_side(
 
 
 @block
-def diamond(clk: Any, rst: Any, x: Stream, y: Stream, depths: tuple[int, ...]) -> Any:
+def diamond(domain: ClockReset, x: Stream, y: Stream, depths: tuple[int, ...]) -> Any:
     """Fork, queues of different depths, join."""
     heads = [Stream(x.width) for _ in depths]
     tails = [Stream(x.width) for _ in depths]
-    top = fork(clk, rst, x, heads)
-    queues = [queue(clk, rst, heads[i], tails[i], depth=depths[i]) for i in range(len(depths))]
-    bottom = join(clk, rst, tails, y)
+    top = fork(domain, x, heads)
+    queues = [queue(domain, heads[i], tails[i], depth=depths[i]) for i in range(len(depths))]
+    bottom = join(domain, tails, y)
     return top, queues, bottom
 
 
 @pytest.mark.parametrize("depths", [(1, 1), (0, 3), (1, 8), (5, 2, 0)])
 def test_a_fork_joined_again_neither_locks_nor_mixes_beats(depths: tuple[int, ...]) -> None:
-    design = one_to_one("diamond", lambda c, r, x, y: diamond(c, r, x, y, depths), WIDTH, WIDTH * len(depths))
+    design = one_to_one("diamond", lambda domain, x, y: diamond(domain, x, y, depths), WIDTH, WIDTH * len(depths))
     beats = beats_of(50, WIDTH, 1)
     run = run_streams(Backend.MYHDL, design, {"x": beats}, {"y": 50}, seed=2, stall_probability=0.3)
     assert run.outputs["y"] == [sum(beat << (WIDTH * i) for i in range(len(depths))) for beat in beats]
@@ -283,7 +284,7 @@ def test_a_fork_joined_again_neither_locks_nor_mixes_beats(depths: tuple[int, ..
 def adapter_design(a: int, b: int, bits: int, frame: int) -> Design:
     return one_to_one(
         f"adapter_{a}_{b}_{bits}_{frame}",
-        lambda c, r, x, y: width_adapter(c, r, x, y, element_bits=bits, flush_every=frame),
+        lambda domain, x, y: width_adapter(domain, x, y, element_bits=bits, flush_every=frame),
         a * bits,
         b * bits,
     )
@@ -292,7 +293,7 @@ def adapter_design(a: int, b: int, bits: int, frame: int) -> Design:
 def border_design(a: int, b: int, bits: int, _frame: int) -> Design:
     return one_to_one(
         f"border_{a}_{b}_{bits}",
-        lambda c, r, x, y: bordering_adapter(c, r, x, y, element_bits=bits),
+        lambda domain, x, y: bordering_adapter(domain, x, y, element_bits=bits),
         a * bits,
         b * bits,
     )
@@ -354,10 +355,10 @@ def test_the_last_word_of_a_frame_is_padded_and_padding_is_dropped(a: int, b: in
 
 
 @block
-def into_a_stuck_sink(clk: Any, rst: Any, x: Stream, y: Stream, bits: int, frame: int) -> Any:
+def into_a_stuck_sink(domain: ClockReset, x: Stream, y: Stream, bits: int, frame: int) -> Any:
     """A width adapter from 3 to 4 elements, whose output is let through only once every 16 cycles."""
     inner = Stream(y.width)
-    adapter = width_adapter(clk, rst, x, inner, element_bits=bits, flush_every=frame)
+    adapter = width_adapter(domain, x, inner, element_bits=bits, flush_every=frame)
     count = Signal(intbv(0)[4:])
     open_now = Signal(bool(0))
 
@@ -371,7 +372,7 @@ def into_a_stuck_sink(clk: Any, rst: Any, x: Stream, y: Stream, bits: int, frame
         y.valid.next = inner.valid and open_now
         inner.ready.next = y.ready and open_now
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if count == 15:
             if y.ready or not inner.valid:
@@ -387,7 +388,7 @@ def test_padding_never_overflows_a_gearbox_whose_output_is_stuck() -> None:
     rng = random.Random(1)
     frames = [[rng.getrandbits(bits) for _ in range(frame)] for _ in range(6)]
     inputs, outputs = beats_from(frames, 3, bits), beats_from(frames, 4, bits)
-    design = one_to_one("stuck", lambda c, r, x, y: into_a_stuck_sink(c, r, x, y, bits, frame), 9, 12)
+    design = one_to_one("stuck", lambda domain, x, y: into_a_stuck_sink(domain, x, y, bits, frame), 9, 12)
     run = run_streams(Backend.MYHDL, design, {"x": inputs}, {"y": len(outputs)}, seed=1)
     assert run.outputs["y"] == outputs
 
@@ -411,26 +412,26 @@ def test_width_adapters_have_named_kinds() -> None:
 
 
 def test_a_frame_that_neither_side_divides_is_refused() -> None:
-    clk, rst = Signal(bool(0)), Signal(bool(0))
+    domain = ClockReset()
     message = r"^width_adapter: a frame of 7 elements is a whole number of beats neither of 2 nor of 3 elements$"
     with pytest.raises(ValueError, match=message):
-        width_adapter(clk, rst, Stream(8), Stream(12), element_bits=4, flush_every=7)
+        width_adapter(domain, Stream(8), Stream(12), element_bits=4, flush_every=7)
 
 
 def test_a_width_without_whole_elements_is_refused() -> None:
-    clk, rst = Signal(bool(0)), Signal(bool(0))
+    domain = ClockReset()
     with pytest.raises(ValueError, match=r"^width_adapter: y has 9 bits, no whole elements of 4 bits$"):
-        width_adapter(clk, rst, Stream(8), Stream(9), element_bits=4)
+        width_adapter(domain, Stream(8), Stream(9), element_bits=4)
 
 
 # ------------------------------------------------------------------------------------------ seeded faults
 
 
 @block
-def forgetful(clk: Any, rst: Any, x: Stream, y: Stream) -> Any:
+def forgetful(domain: ClockReset, x: Stream, y: Stream) -> Any:
     """A queue chained to a fork of which one output is never read: it must lock."""
     dead = Stream(x.width)
-    return fork(clk, rst, x, [y, dead])
+    return fork(domain, x, [y, dead])
 
 
 def test_a_fork_with_a_dead_output_locks_and_is_reported() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from myhdl import Signal
 from typer.testing import CliRunner
 
 from benchmarks.timing import LAYERS, UNITS, layer_circuit, time_circuit
@@ -23,6 +22,7 @@ from hdl.costs.synthesis import mapping_script
 from hdl.costs.timing import ModuleTiming, ReadyPath, map_module, ready_paths, time_module, time_netlist
 from hdl.dram.axi import AxiMerge
 from hdl.errors import ToolError
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 from hdl.streams import bordering_adapter
 from hdl.unit import Unit
@@ -237,7 +237,7 @@ def test_layers_with_deep_memories_and_products_are_fast(name: str) -> None:
 @pytest.mark.parametrize(("a", "b"), [(16, 64), (64, 16), (48, 32)])
 def test_an_adapter_between_modules_cuts_ready(a: int, b: int) -> None:
     x, y = Stream(a), Stream(b)
-    module = convert(bordering_adapter(Signal(bool(0)), Signal(bool(0)), x, y, element_bits=16), "adapter")
+    module = convert(bordering_adapter(ClockReset(), x, y, element_bits=16), "adapter")
     timing = time_module(module.text, "adapter")
     assert (("y_ready", None), ("x_ready", None)) not in timing.delays.through
     assert timing.worst.ps <= 4000

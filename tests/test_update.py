@@ -21,6 +21,7 @@ from hdl.layers.beats import to_beats
 from hdl.layers.storage import Home
 from hdl.layers.wiring.update import MASTER_EXTRA, Update
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
@@ -184,11 +185,11 @@ def run_circuit(
     expected = np.stack([layer.golden(state, {"g": g})["w"] for g in gradients])
 
     def factory(contents: Any) -> Any:
-        clk, rst = Signal(bool(0)), Signal(bool(0))
+        domain = ClockReset()
         streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
-        circuit = layer.circuit(clk, rst, streams, contents)
+        circuit = layer.circuit(domain, streams, contents)
         if held is not None:
-            circuit.subs = [*circuit.subs, watch_memories(clk, circuit, held)]
+            circuit.subs = [*circuit.subs, watch_memories(domain.clk, circuit, held)]
         return circuit
 
     bits = layer.port("g").payload_bits, layer.port("w").payload_bits
@@ -281,7 +282,7 @@ def test_yosys_accepts_the_circuit_with_state_outside(layer: Update, tmp_path: P
 
 
 @block
-def opens_late(clk: Any, rst: Any, x: Stream, y: Stream, *, cycles: int) -> Any:
+def opens_late(domain: ClockReset, x: Stream, y: Stream, *, cycles: int) -> Any:
     """Nothing passes in the first ``cycles`` cycles, then everything."""
     left = Signal(intbv(cycles, min=0, max=cycles + 1))
 
@@ -291,11 +292,11 @@ def opens_late(clk: Any, rst: Any, x: Stream, y: Stream, *, cycles: int) -> Any:
         y.payload.next = x.payload
         x.ready.next = y.ready and left == 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if left != 0:
             left.next = left - 1
-        if rst:
+        if domain.rst:
             left.next = cycles
 
     return gate, count
@@ -303,14 +304,14 @@ def opens_late(clk: Any, rst: Any, x: Stream, y: Stream, *, cycles: int) -> Any:
 
 @block
 def update_opening_late(
-    clk: Any, rst: Any, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, layer: Update, late: str
+    domain: ClockReset, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, layer: Update, late: str
 ) -> Any:
     """The circuit with the source ``late`` closed for `CLOSED` cycles."""
     streams = {"g": g, "state_in": state_in, "w": w, "state_out": state_out}
     inner = Stream(streams[late].width)
-    gate = opens_late(clk, rst, inner, streams[late], cycles=CLOSED)
+    gate = opens_late(domain, inner, streams[late], cycles=CLOSED)
     streams |= {late: inner}
-    circuit = update_outside(clk, rst, **streams, shape=layer.circuit_shape)
+    circuit = update_outside(domain, **streams, shape=layer.circuit_shape)
     return gate, circuit
 
 
@@ -326,7 +327,7 @@ def test_a_blocked_output_stops_the_update_before_anything_is_lost(late: str) ->
     def factory(images: Any) -> Any:
         del images
         streams = {name: Stream(port.payload_bits) for name, port in ports.items()}
-        return update_opening_late(Signal(bool(0)), Signal(bool(0)), **streams, layer=layer, late=late)
+        return update_opening_late(ClockReset(), **streams, layer=layer, late=late)
 
     sides = {name: Direction.IN if name in case.inputs else Direction.OUT for name in ports}
     design = Design("late", factory, tuple(StreamPort(n, p.payload_bits, sides[n]) for n, p in ports.items()))
@@ -358,15 +359,15 @@ def ring_unit(layer: Update) -> DramFifo:
 
 @block
 def update_in_dram(
-    clk: Any, rst: Any, base: Any, g: Stream, w: Stream, errors: Stream, *, layer: Update, contents: Any
+    domain: ClockReset, base: Any, g: Stream, w: Stream, errors: Stream, *, layer: Update, contents: Any
 ) -> Any:
     """The circuit, its ring and a slow memory; ``errors`` is valid after an error."""
     unit = ring_unit(layer)
     back, out = Stream(unit.streams["y"]), Stream(unit.streams["x"])
     port, error = Axi(FORM), Signal(bool(0))
-    circuit = update_outside(clk, rst, g, back, w, out, shape=layer.circuit_shape)
-    ring = dram_store(clk, rst, base, out, back, port, error, unit=unit)
-    model = dram_model(clk, rst, port, form=FORM, depth=DEPTH, latency=25, cycles=2, stall_256=60, contents=contents)
+    circuit = update_outside(domain, g, back, w, out, shape=layer.circuit_shape)
+    ring = dram_store(domain, base, out, back, port, error, unit=unit)
+    model = dram_model(domain, port, form=FORM, depth=DEPTH, latency=25, cycles=2, stall_256=60, contents=contents)
 
     @always_comb
     def watch() -> None:
@@ -393,11 +394,11 @@ def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = N
     image[BASE : BASE + unit.region_words] = unit.image([case.inputs["state_in"][:beats]], layer.w_lanes)
 
     def factory(images: Any) -> Any:
-        clk, base = Signal(bool(0)), Signal(intbv(0)[FORM.address_bits :])
+        domain, base = ClockReset(), Signal(intbv(0)[FORM.address_bits :])
         streams = (Stream(layer.port("g").payload_bits), Stream(layer.port("w").payload_bits), Stream(1))
-        circuit = update_in_dram(clk, Signal(bool(0)), base, *streams, layer=layer, contents=images.get("dram"))
+        circuit = update_in_dram(domain, base, *streams, layer=layer, contents=images.get("dram"))
         if held is not None:
-            circuit.subs = [*circuit.subs, watch_memories(clk, circuit, held)]
+            circuit.subs = [*circuit.subs, watch_memories(domain.clk, circuit, held)]
         return circuit
 
     ports = (

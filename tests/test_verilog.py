@@ -14,6 +14,7 @@ from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog, run_too
 from hdl.convert.verilog import convert
 from hdl.errors import ConversionError, ToolError, ToolMissing
 from hdl.memory import simple_dual_port
+from hdl.signals import ClockReset
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
 from hdl.streams import m2s_pipe
@@ -44,27 +45,27 @@ def register_lane(clk: Any, x: Any, y: Any) -> Any:
 
 
 @block
-def splitter(clk: Any, rst: Any, x: Any, ys: Any, cfg: Any) -> Any:
+def splitter(domain: ClockReset, x: Any, ys: Any, cfg: Any) -> Any:
     """Copies every beat to all outputs, through a register each; drops what isn't taken at once."""
-    lanes = [register_lane(clk, x.payload, y.payload) for y in ys]
+    lanes = [register_lane(domain.clk, x.payload, y.payload) for y in ys]
     first_valid, second_valid = ys[0].valid, ys[1].valid
     marks = [Signal(intbv(value)[8:]) for value in (1, 2, 3)]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def valid() -> None:
         marks[0].next = 5
-        first_valid.next = x.valid and not rst and marks[1] == cfg.lanes
-        second_valid.next = x.valid and not rst and marks[0] == 5
+        first_valid.next = x.valid and not domain.rst and marks[1] == cfg.lanes
+        second_valid.next = x.valid and not domain.rst and marks[0] == 5
 
     @always_comb
     def ready() -> None:
-        x.ready.next = not rst
+        x.ready.next = not domain.rst
 
     return lanes, valid, ready
 
 
 def new_splitter() -> Any:
-    return splitter(Signal(bool(0)), Signal(bool(0)), Stream(8), [Stream(8), Stream(8)], Config())
+    return splitter(ClockReset(), Stream(8), [Stream(8), Stream(8)], Config())
 
 
 def test_a_block_converts_to_the_same_text_again_and_after_a_simulation() -> None:
@@ -97,7 +98,7 @@ def test_ports_come_from_streams_and_lists_of_streams() -> None:
 
 def test_the_docstring_heads_the_module_but_for_its_ports() -> None:
     x, y = Stream(8), Stream(8)
-    text = convert(m2s_pipe(Signal(bool(0)), Signal(bool(0)), x, y), "stage").text
+    text = convert(m2s_pipe(ClockReset(), x, y), "stage").text
     header = [line for line in text.splitlines() if line.startswith("//")]
     assert header == [
         "// Registers valid and payload; ready passes through one gate.",
@@ -203,6 +204,22 @@ def test_a_module_needs_a_name_that_verilog_takes() -> None:
     for name in ("module", "2fast", "a b"):
         with pytest.raises(ConversionError, match="is no name for a Verilog module"):
             convert(new_splitter(), name)
+
+
+def test_a_clock_and_its_reset_are_ports_of_these_names() -> None:
+    module = convert(m2s_pipe(ClockReset(), Stream(8), Stream(8)), "stage")
+    assert [port.name for port in module.ports[:3]] == ["clk", "rst", "x_valid"]
+
+
+@block
+def of_two_clocks(domain: ClockReset, other: ClockReset, x: Stream, y: Stream) -> Any:
+    middle = Stream(8)
+    return m2s_pipe(domain, x, middle), m2s_pipe(other, middle, y)
+
+
+def test_a_module_of_two_clocks_is_refused() -> None:
+    with pytest.raises(ConversionError, match="two ports are named clk"):
+        convert(of_two_clocks(ClockReset(), ClockReset(), Stream(8), Stream(8)), "crossing")
 
 
 @block

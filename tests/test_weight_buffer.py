@@ -20,6 +20,7 @@ from hdl.engine.arithmetic.requantise import delay_line
 from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
 from hdl.memory import address_width
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.streams import queue
@@ -35,8 +36,7 @@ NEVER = -1
 
 @block
 def buffer_bench(
-    clk: Any,
-    rst: Any,
+    domain: ClockReset,
     w: Stream,
     c: Stream,
     r: Stream,
@@ -62,12 +62,12 @@ def buffer_bench(
     owed = Signal(intbv(0, min=0, max=(VERSIONS + 2) * words + 1))
     earn, spend = Signal(bool(0)), Signal(bool(0))
     buffer = weight_buffer(
-        clk, rst, come, claim, claimable, advance, offset, last, found.payload,
+        domain, come, claim, claimable, advance, offset, last, found.payload,
         words=words, recipe=recipe, contents=contents, slots=slots,
     )  # fmt: skip
-    mark = delay_line(clk, advance, found.valid, cycles=READ_LATENCY)
-    places = result_places(clk, rst, advance, taken, may, places=WAITING)
-    hold = queue(clk, rst, found, taken, depth=WAITING)
+    mark = delay_line(domain.clk, advance, found.valid, cycles=READ_LATENCY)
+    places = result_places(domain, advance, taken, may, places=WAITING)
+    hold = queue(domain, found, taken, depth=WAITING)
 
     @always_comb
     def offers() -> None:
@@ -96,13 +96,13 @@ def buffer_bench(
         y.payload.next = taken.payload
         taken.ready.next = y.ready
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if claim and not (advance and last):
             ahead.next = ahead + 1
         elif advance and last and not claim:
             ahead.next = ahead - 1
-        if rst:
+        if domain.rst:
             ahead.next = 0
 
     @always_comb
@@ -110,7 +110,7 @@ def buffer_bench(
         earn.next = advance and last and frames == batch - 1
         spend.next = come.valid and come.ready
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def credit() -> None:
         if earn:
             frames.next = 0
@@ -122,7 +122,7 @@ def buffer_bench(
             owed.next = owed + words
         elif closed and spend:
             owed.next = owed - 1
-        if rst:
+        if domain.rst:
             frames.next = 0
             owed.next = 0
 
@@ -159,7 +159,7 @@ class Traffic:
         def build(images: Any) -> Any:
             streams = [Stream(WIDTH), Stream(1), Stream(offset_bits + 1), Stream(WIDTH)]
             return buffer_bench(
-                Signal(bool(0)), Signal(bool(0)), *streams, words=self.words, recipe=self.recipe, slots=self.slots,
+                ClockReset(), *streams, words=self.words, recipe=self.recipe, slots=self.slots,
                 closed=closed, contents=images.get("weights"),
             )  # fmt: skip
 

@@ -26,6 +26,7 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
 from hdl.link.format import LinkFormat
+from hdl.signals import ClockReset
 from hdl.simulate.models.dram import dram_model
 from hdl.simulate.models.host import stream_player, stream_recorder
 from hdl.simulate.models.link import link_switch
@@ -184,9 +185,9 @@ def _add_memory(
     options = asdict(model)
     latency = options.pop("latency_cycles")
 
-    def build(clk: object, rst: object, streams: Mapping[str, Stream]) -> object:
+    def build(domain: ClockReset, streams: Mapping[str, Stream]) -> object:
         port = Axi.of(streams, "m")
-        return dram_model(clk, rst, port, form=form, depth=memory.words, latency=latency, **options)
+        return dram_model(domain, port, form=form, depth=memory.words, latency=latency, **options)
 
     module = library.block(f"{BENCH}_memory", f"{form} {memory.words} {model}", form.ports("m"), build)
     byte_bits = (form.data_bits // 8).bit_length() - 1
@@ -229,8 +230,8 @@ def _add_player(assembly: Assembly, library: ModuleLibrary, host: HostRecord, op
         f"{BENCH}_player",
         f"{beats} {options.host_stall_256} {seed}",
         {"y": host.payload_bits},
-        lambda clk, rst, streams: stream_player(
-            clk, rst, streams["y"], depth=beats, probability_256=options.host_stall_256, seed=seed
+        lambda domain, streams: stream_player(
+            domain, streams["y"], depth=beats, probability_256=options.host_stall_256, seed=seed
         ),
     )
     parameters = {module.verilog.images["beats"].parameter: file_name}
@@ -248,8 +249,8 @@ def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostRecord, 
         f"{BENCH}_recorder",
         f"{beats} {options.host_stall_256} {seed}",
         {"x": host.payload_bits},
-        lambda clk, rst, streams: stream_recorder(
-            clk, rst, streams["x"], depth=beats, probability_256=options.host_stall_256, seed=seed
+        lambda domain, streams: stream_recorder(
+            domain, streams["x"], depth=beats, probability_256=options.host_stall_256, seed=seed
         ),
     )
     name = f"recorder_{verilog_name(host.node)}"
@@ -282,9 +283,9 @@ def _add_network(
         "seed": network.seed,
     }
 
-    def build(clk: object, rst: object, streams: Mapping[str, Stream]) -> object:
+    def build(domain: ClockReset, streams: Mapping[str, Stream]) -> object:
         xs, ys = [streams[f"x{number}"] for number in numbers], [streams[f"y{number}"] for number in numbers]
-        return link_switch(clk, rst, xs, ys, form=form, **options)
+        return link_switch(domain, xs, ys, form=form, **options)
 
     module = library.block(f"{BENCH}_switch", f"{form} {options}", widths, build)
     nets = {}

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from myhdl import Signal
 
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.modules import ModuleLibrary, StreamModule
@@ -33,6 +32,7 @@ from hdl.convert.verilog import VerilogModule
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
 from hdl.layers.capabilities import is_engine
+from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
@@ -242,7 +242,7 @@ def _initial(layer: Layer, port: Port, rng: np.random.Generator) -> Any:
 def _design(layer: Layer, module: StreamModule, images: Mapping[str, Sequence[int]]) -> _EngineDesign:
     def elaborate(contents: Mapping[str, Sequence[int]]) -> Any:
         streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources)}
-        return layer.circuit(Signal(bool(0)), Signal(bool(0)), streams, contents or None)
+        return layer.circuit(ClockReset(), streams, contents or None)
 
     ports = [
         *(StreamPort(module.prefixes[port.name], port.payload_bits, Direction.IN) for port in layer.sinks),

@@ -352,7 +352,7 @@ def queue_module(library: ModuleLibrary, payload_bits: int, depth: int) -> Strea
         "queue",
         f"{depth}",
         {"x": payload_bits, "y": payload_bits},
-        lambda clk, rst, streams: queue(clk, rst, streams["x"], streams["y"], depth=depth),
+        lambda domain, streams: queue(domain, streams["x"], streams["y"], depth=depth),
     )
 
 
@@ -362,5 +362,5 @@ def adapter_module(library: ModuleLibrary, lanes_in: int, lanes_out: int, elemen
         "width_adapter",
         f"{element_bits}",
         {"x": lanes_in * element_bits, "y": lanes_out * element_bits},
-        lambda clk, rst, streams: bordering_adapter(clk, rst, streams["x"], streams["y"], element_bits=element_bits),
+        lambda domain, streams: bordering_adapter(domain, streams["x"], streams["y"], element_bits=element_bits),
     )

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from myhdl import Signal
-
 from dagtrain.files import write_text
 from hdl.cache import code_hash
 from hdl.convert.images import Image
@@ -27,10 +25,11 @@ from hdl.elaboration.ports import port_signals
 from hdl.elaboration.processes import in_processes
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 
-# builds a block from (clk, rst, streams by name)
-Builder = Callable[[Any, Any, Mapping[str, Stream]], Any]
+# builds a block from (clock and reset, streams by name)
+Builder = Callable[[ClockReset, Mapping[str, Stream]], Any]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class ModuleLibrary:
 
     def layer(self, layer: Layer) -> StreamModule:
         """The module of a layer's circuit."""
-        return self.block(*_layer_block(layer), lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+        return self.block(*_layer_block(layer), lambda domain, streams: layer.circuit(domain, streams))
 
     def prepare(self, layers: Iterable[Layer]) -> None:
         """Convert the layers that aren't known yet in several processes, where that pays."""
@@ -137,14 +136,14 @@ def _layer_block(layer: Layer) -> tuple[str, str, dict[str, int]]:
 
 def _converted_layer(layer: Layer) -> StreamModule:
     block = _layer_block(layer)
-    return _converted(_module_name(*block), block[2], lambda clk, rst, streams: layer.circuit(clk, rst, streams))
+    return _converted(_module_name(*block), block[2], lambda domain, streams: layer.circuit(domain, streams))
 
 
 def _converted(name: str, widths: Mapping[str, int], build: Builder) -> StreamModule:
-    clk, rst = Signal(bool(0)), Signal(bool(0))
+    domain = ClockReset()
     streams = {stream: Stream(width) for stream, width in widths.items()}
     with unsimulated(), forgotten_signals():
-        block = build(clk, rst, streams)
+        block = build(domain, streams)
         by_signal = {id(signal): port for port, signal in port_signals(block, name).items()}
         prefixes = {stream: by_signal[id(signals.valid)].removesuffix("_valid") for stream, signals in streams.items()}
         return StreamModule(convert(block, name), prefixes)

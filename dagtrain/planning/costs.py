@@ -31,6 +31,7 @@ from hdl.errors import FoldingError
 from hdl.layers.base import Layer
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port, Tile
@@ -224,9 +225,9 @@ def queue_resources(payload_bits: int, depth: int, estimator: Contents) -> Resou
     return estimator.block(f"queue {depth}", {"x": payload_bits, "y": payload_bits}, build)
 
 
-def _queue_between(clk: Any, rst: Any, streams: Mapping[str, Stream], *, depth: int) -> Any:
-    return queue(clk, rst, streams["x"], streams["y"], depth=depth)
+def _queue_between(domain: ClockReset, streams: Mapping[str, Stream], *, depth: int) -> Any:
+    return queue(domain, streams["x"], streams["y"], depth=depth)
 
 
-def _adapter_between(clk: Any, rst: Any, streams: Mapping[str, Stream], *, element_bits: int) -> Any:
-    return bordering_adapter(clk, rst, streams["x"], streams["y"], element_bits=element_bits)
+def _adapter_between(domain: ClockReset, streams: Mapping[str, Stream], *, element_bits: int) -> Any:
+    return bordering_adapter(domain, streams["x"], streams["y"], element_bits=element_bits)

@@ -6,7 +6,7 @@ What MyHDL's own ``convert`` leaves open is decided here:
   afresh for each conversion, and no date or path is written: converting twice gives the same text.
   (MyHDL numbers instances over the life of the process.)
 * Ports are every signal among the arguments: signals, interfaces such as `hdl.stream.Stream`, and lists of
-  interfaces (``ys[1].valid`` becomes ``ys1_valid``).
+  interfaces (``ys[1].valid`` becomes ``ys1_valid``); a `ClockReset` becomes ``clk`` and ``rst``.
 * An unused port or an unread signal is fine; any other warning of MyHDL is an error.
 * A memory of few words carries the attribute ``ramstyle = "MLAB"`` (`hdl.memory.LOGIC_MEMORY_WORDS`).
 * A memory with a public name (``image=``) starts from the file in the parameter ``INIT_<name>``; nothing

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from myhdl import Signal
-
 from hdl.cache import cache_folder, code_hash
 from hdl.costs.resources import Resources, count
 from hdl.elaboration.patches import forgotten_signals
 from hdl.elaboration.processes import in_processes
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
+from hdl.signals import ClockReset
 from hdl.stream import Stream
 
 # seconds to wait for another process that writes
@@ -32,7 +31,7 @@ LOCK_TIMEOUT_S = 30.0
 # circuits that are worth starting processes for: most are small
 LEAST_TO_START = 48
 
-Builder: TypeAlias = Callable[[Any, Any, Mapping[str, Stream]], Any]
+Builder: TypeAlias = Callable[[ClockReset, Mapping[str, Stream]], Any]
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def elaborated_contents(widths: Mapping[str, int], build: Builder) -> Resources:
     """The contents of a block between streams of these payload widths, elaborated for the count alone."""
     streams = {name: Stream(width) for name, width in widths.items()}
     with _uncollected(), unsimulated(), forgotten_signals():
-        return count(build(Signal(bool(0)), Signal(bool(0)), streams))
+        return count(build(ClockReset(), streams))
 
 
 @contextmanager

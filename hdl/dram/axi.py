@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from myhdl import Signal, always_comb, block
 
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.fork_join import fork
@@ -103,13 +103,13 @@ class AxiMerge(Unit):
         """See the base class."""
         return {**self.format.ports("a"), **self.format.ports("b"), **self.format.ports("m")}
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
-        return axi_merge(clk, rst, *(Axi.of(streams, prefix) for prefix in "abm"), form=self.format, cut=self.cut)
+        return axi_merge(domain, *(Axi.of(streams, prefix) for prefix in "abm"), form=self.format, cut=self.cut)
 
 
 @block
-def axi_merge(clk: Clock, rst: Bit, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, cut: bool) -> Instances:
+def axi_merge(domain: ClockReset, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, cut: bool) -> Instances:
     """See `AxiMerge`.  Cost: four requests of flip-flops, three queues of one bit, and with ``cut`` four words of data.
     Latency: 1 cycle a request; with ``cut``, 1 for data and answers.
 
@@ -122,17 +122,17 @@ def axi_merge(clk: Clock, rst: Bit, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, 
     writes, reads = Stream(requests + 1), Stream(requests + 1)
     write_heads = [Stream(requests + 1) for _ in range(3)]
     read_heads = [Stream(requests + 1) for _ in range(2)]
-    write_merge = _tagged_merge(clk, rst, a.aw, b.aw, writes)
-    read_merge = _tagged_merge(clk, rst, a.ar, b.ar, reads)
-    write_fork = fork(clk, rst, writes, write_heads)
-    read_fork = fork(clk, rst, reads, read_heads)
+    write_merge = _tagged_merge(domain, a.aw, b.aw, writes)
+    read_merge = _tagged_merge(domain, a.ar, b.ar, reads)
+    write_fork = fork(domain, writes, write_heads)
+    read_fork = fork(domain, reads, read_heads)
     requests_out = [_untag(write_heads[0], m.aw), _untag(read_heads[0], m.ar)]
     tags = [_only_tag(head, turns[i]) for i, head in enumerate((write_heads[1], write_heads[2], read_heads[1]))]
-    queues = [queue(clk, rst, turns[i], turns[3 + i], depth=_OUTSTANDING[i]) for i in range(3)]
+    queues = [queue(domain, turns[i], turns[3 + i], depth=_OUTSTANDING[i]) for i in range(3)]
     inner = [Stream(form.widths[channel]) for channel in "wbr"]
     policy = Policy.FULL if cut else Policy.NONE
     ways = ((inner[0], m.w), (m.b, inner[1]), (m.r, inner[2]))
-    stages = [pipe(clk, rst, x, y, policy=policy) for x, y in ways]
+    stages = [pipe(domain, x, y, policy=policy) for x, y in ways]
     data = _select(turns[3], a.w, b.w, inner[0])
     answers = _route(turns[4], inner[1], a.b, b.b, last_bit=-1)
     read = _route(turns[5], inner[2], a.r, b.r, last_bit=form.widths["r"] - 1)
@@ -140,11 +140,11 @@ def axi_merge(clk: Clock, rst: Bit, a: Axi, b: Axi, m: Axi, *, form: AxiFormat, 
 
 
 @block
-def _tagged_merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Instances:
+def _tagged_merge(domain: ClockReset, a: Stream, b: Stream, y: Stream) -> Instances:
     """`merge` with the source, 0 or 1, as another bit on top."""
     zero, one = Stream(y.width), Stream(y.width)
     tags = [_tag(a, zero, bit=False), _tag(b, one, bit=True)]
-    both = merge(clk, rst, zero, one, y)
+    both = merge(domain, zero, one, y)
     return tags, both
 
 

@@ -7,14 +7,14 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.dram.region import Region
 from hdl.dram.rules import tensor_position
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 
 
 @block
 def burst_writer(
-    clk: Clock, rst: Bit, base: Bits, x: Stream, aw: Stream, w: Stream, b: Stream,
+    domain: ClockReset, base: Bits, x: Stream, aw: Stream, w: Stream, b: Stream,
     may_start: Bit, first: Bit, started: Bit, written: Bit, tensor_written: Bit, error: Bit, *, unit: Region,
 ) -> Instances:  # fmt: skip
     """Collects a burst, then sends it; answers are counted, nothing waits for them but the rule.
@@ -35,10 +35,10 @@ def burst_writer(
     last_length = unit.tensor_words - (unit.tensor_bursts - 1) * burst
     final_slot, first_slot = unit.ring_bursts - 1, unit.preload_bursts % unit.ring_bursts
     waiting = Stream(data_bits)
-    store = queue(clk, rst, x, waiting, depth=2 * burst)
+    store = queue(domain, x, waiting, depth=2 * burst)
     last, answered_first, answered_last = (Signal(bool(0)) for _ in range(3))
-    position = tensor_position(clk, rst, started, first, last, bursts=unit.tensor_bursts)
-    answers = tensor_position(clk, rst, written, answered_first, answered_last, bursts=unit.tensor_bursts)
+    position = tensor_position(domain, started, first, last, bursts=unit.tensor_bursts)
+    answers = tensor_position(domain, written, answered_first, answered_last, bursts=unit.tensor_bursts)
     slot = Signal(intbv(0)[address_width(unit.ring_bursts) :])
     # words of the coming burst, and one less
     length = Signal(intbv(0, min=0, max=burst + 1))
@@ -83,7 +83,7 @@ def burst_writer(
         error.next = b.valid and b.payload != 0
         tensor_written.next = b.valid and answered_last
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def collect() -> None:
         if started and came:
             collected.next = collected - shorter
@@ -91,10 +91,10 @@ def burst_writer(
             collected.next = collected - length
         elif came:
             collected.next = collected + 1
-        if rst:
+        if domain.rst:
             collected.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def send() -> None:
         if request and aw.ready:
             request.next = False
@@ -109,7 +109,7 @@ def burst_writer(
                 slot.next = 0
             else:
                 slot.next = slot + 1
-        if rst:
+        if domain.rst:
             request.next = False
             left.next = 0
             slot.next = first_slot
@@ -119,7 +119,7 @@ def burst_writer(
 
 @block
 def burst_reader(
-    clk: Clock, rst: Bit, base: Bits, slot: Bits, ar: Stream, r: Stream, y: Stream, popped: Bit,
+    domain: ClockReset, base: Bits, slot: Bits, ar: Stream, r: Stream, y: Stream, popped: Bit,
     may_start: Bit, first: Bit, last: Bit, started: Bit, done: Bit, tensor_done: Bit, error: Bit, *, unit: Region,
 ) -> Instances:  # fmt: skip
     """Asks for a burst when all of it has room in the queue behind.
@@ -142,8 +142,8 @@ def burst_reader(
     last_length = unit.tensor_words - (unit.tensor_bursts - 1) * burst
     room_at_start = unit.prefetch
     done_first, done_last = Signal(bool(0)), Signal(bool(0))
-    position = tensor_position(clk, rst, started, first, last, bursts=unit.tensor_bursts)
-    answers = tensor_position(clk, rst, done, done_first, done_last, bursts=unit.tensor_bursts)
+    position = tensor_position(domain, started, first, last, bursts=unit.tensor_bursts)
+    answers = tensor_position(domain, done, done_first, done_last, bursts=unit.tensor_bursts)
     room = Signal(intbv(0, min=0, max=unit.prefetch + 1))
     # words of the coming burst, and one less
     length = Signal(intbv(0, min=0, max=burst + 1))
@@ -183,7 +183,7 @@ def burst_reader(
         error.next = r.valid and r.payload[last_at:total_bits] != 0
         tensor_done.next = r.valid and y.ready and r.payload[last_at] and done_last
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def ask() -> None:
         if started and popped:
             room.next = room - shorter
@@ -197,7 +197,7 @@ def burst_reader(
             beats.next = shorter
         elif ar.ready:
             request.next = False
-        if rst:
+        if domain.rst:
             request.next = False
             room.next = room_at_start
 

@@ -6,12 +6,12 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.region import Replay
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 
 
 @block
 def ring_rule(
-    clk: Clock, rst: Bit, slot: Bits, may_write: Bit, write_started: Bit, written: Bit,
+    domain: ClockReset, slot: Bits, may_write: Bit, write_started: Bit, written: Bit,
     may_read: Bit, read_started: Bit, read_done: Bit, *, slots: int, preload: int,
 ) -> Instances:  # fmt: skip
     """A burst may be written where one was read, and read where one was written.
@@ -31,7 +31,7 @@ def ring_rule(
         may_write.next = room != 0
         may_read.next = filled != 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if read_done and not write_started:
             room.next = room + 1
@@ -46,7 +46,7 @@ def ring_rule(
                 slot.next = 0
             else:
                 slot.next = slot + 1
-        if rst:
+        if domain.rst:
             room.next = empty
             filled.next = preload
             slot.next = 0
@@ -56,7 +56,7 @@ def ring_rule(
 
 @block
 def replay_rule(
-    clk: Clock, rst: Bit, slot: Bits, may_write: Bit, write_first: Bit, write_started: Bit, tensor_written: Bit,
+    domain: ClockReset, slot: Bits, may_write: Bit, write_first: Bit, write_started: Bit, tensor_written: Bit,
     may_read: Bit, read_last: Bit, read_started: Bit, tensor_read: Bit, *, unit: Replay,
 ) -> Instances:  # fmt: skip
     """A version may be written when the one before the last is out of use, and read when it is written.
@@ -84,7 +84,7 @@ def replay_rule(
         retired.next = tensor_read and to_end == 0
         entered.next = read_started and fresh
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if retired and not (write_started and write_first):
             room.next = room + 1
@@ -94,11 +94,11 @@ def replay_rule(
             versions.next = versions + 1
         elif entered and not tensor_written:
             versions.next = versions - 1
-        if rst:
+        if domain.rst:
             room.next = 1
             versions.next = 1
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def frames() -> None:
         if read_started:
             fresh.next = False
@@ -123,7 +123,7 @@ def replay_rule(
                 to_end.next = later
             else:
                 to_end.next = to_end - 1
-        if rst:
+        if domain.rst:
             to_start.next = first
             to_end.next = first
             slot.next = 0
@@ -134,7 +134,7 @@ def replay_rule(
 
 
 @block
-def tensor_position(clk: Clock, rst: Bit, step: Bit, first: Bit, last: Bit, *, bursts: int) -> Instances:
+def tensor_position(domain: ClockReset, step: Bit, first: Bit, last: Bit, *, bursts: int) -> Instances:
     """Counts bursts of a tensor.
 
     Ports:
@@ -149,14 +149,14 @@ def tensor_position(clk: Clock, rst: Bit, step: Bit, first: Bit, last: Bit, *, b
         first.next = position == 0
         last.next = position == final
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if step:
             if position == final:
                 position.next = 0
             else:
                 position.next = position + 1
-        if rst:
+        if domain.rst:
             position.next = 0
 
     return out, count

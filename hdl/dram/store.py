@@ -27,7 +27,7 @@ from hdl.dram.bursts import burst_reader, burst_writer
 from hdl.dram.region import Region, Replay, Ring
 from hdl.dram.rules import replay_rule, ring_rule
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue
 from hdl.streams.width import elements_per_word, width_adapter
@@ -58,10 +58,10 @@ class DramUnit(Region, Unit):
         """See the base class."""
         return {"error": 1}
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         (base,), (error,) = self.signals(self.inputs), self.signals(self.outputs)
-        return dram_store(clk, rst, base, streams["x"], streams["y"], Axi.of(streams, "m"), error, unit=self)
+        return dram_store(domain, base, streams["x"], streams["y"], Axi.of(streams, "m"), error, unit=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,7 @@ class DramReplay(Replay, DramUnit):
 
 
 @block
-def dram_store(
-    clk: Clock, rst: Bit, base: Bits, x: Stream, y: Stream, m: Axi, error: Bit, *, unit: Region
-) -> Instances:
+def dram_store(domain: ClockReset, base: Bits, x: Stream, y: Stream, m: Axi, error: Bit, *, unit: Region) -> Instances:
     """See the module.  Cost: a queue of two bursts, one of ``prefetch`` words, two width adapters, counters.
 
     Latency from the last word of a burst in to its first word out: the memory's, and about 12 cycles.  One word a
@@ -93,9 +91,9 @@ def dram_store(
     bits = unit.element_bits
     word_bits = elements_per_word(bits, unit.format.data_bits) * bits
     packed, out, fetched = Stream(word_bits), Stream(word_bits), Stream(word_bits)
-    pack = width_adapter(clk, rst, x, packed, element_bits=bits, flush_every=unit.elements)
-    unpack = width_adapter(clk, rst, out, y, element_bits=bits, flush_every=unit.elements)
-    fifo = queue(clk, rst, fetched, out, depth=unit.prefetch)
+    pack = width_adapter(domain, x, packed, element_bits=bits, flush_every=unit.elements)
+    unpack = width_adapter(domain, out, y, element_bits=bits, flush_every=unit.elements)
+    fifo = queue(domain, fetched, out, depth=unit.prefetch)
     slot = Signal(intbv(0)[address_width(unit.ring_bursts) :])
     may_write, written, tensor_written, write_error = (Signal(bool(0)) for _ in range(4))
     write_first, write_started = Signal(bool(0)), Signal(bool(0))
@@ -103,21 +101,21 @@ def dram_store(
     read_first, read_last = Signal(bool(0)), Signal(bool(0))
     popped, bad = Signal(bool(0)), Signal(bool(0))
     writer = burst_writer(
-        clk, rst, base, packed, m.aw, m.w, m.b,
+        domain, base, packed, m.aw, m.w, m.b,
         may_write, write_first, write_started, written, tensor_written, write_error, unit=unit,
     )  # fmt: skip
     reader = burst_reader(
-        clk, rst, base, slot, m.ar, m.r, fetched, popped,
+        domain, base, slot, m.ar, m.r, fetched, popped,
         may_read, read_first, read_last, read_started, read_done, tensor_read, read_error, unit=unit,
     )  # fmt: skip
     if isinstance(unit, Replay):
         rule = replay_rule(
-            clk, rst, slot, may_write, write_first, write_started, tensor_written,
+            domain, slot, may_write, write_first, write_started, tensor_written,
             may_read, read_last, read_started, tensor_read, unit=unit,
         )  # fmt: skip
     else:
         rule = ring_rule(
-            clk, rst, slot, may_write, write_started, written, may_read, read_started, read_done,
+            domain, slot, may_write, write_started, written, may_read, read_started, read_done,
             slots=unit.ring_bursts, preload=unit.preload_bursts,
         )  # fmt: skip
 
@@ -126,10 +124,10 @@ def dram_store(
         popped.next = out.valid and out.ready
         error.next = bad
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def keep() -> None:
         bad.next = bad or write_error or read_error
-        if rst:
+        if domain.rst:
             bad.next = False
 
     return pack, unpack, fifo, writer, reader, rule, watch, keep

@@ -14,6 +14,7 @@ from myhdl._ShadowSignal import _ShadowSignal
 from myhdl._Signal import _Signal
 
 from hdl.errors import ConversionError
+from hdl.signals import ClockReset
 
 
 def subblocks(block: Any) -> Iterator[Any]:
@@ -56,6 +57,10 @@ def _expand(name: str, value: Any, found: dict[str, Any], seen: set[int]) -> Non
     if value is None or isinstance(value, plain) or callable(value) or id(value) in seen:
         return
     seen.add(id(value))
+    if isinstance(value, ClockReset):
+        _expand("clk", value.clk, found, seen)
+        _expand("rst", value.rst, found, seen)
+        return
     if isinstance(value, list | tuple):
         if any(isinstance(item, _Signal) for item in value):
             raise ConversionError(f"port {name} is a list of signals", "use one flat vector or a list of interfaces")

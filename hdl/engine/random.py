@@ -12,7 +12,7 @@ from hdl.engine.arithmetic.tables import GATE_BITS, signal_for
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, IntArray
 from hdl.random_bits import ROUNDING_BITS, ROUNDS, WORD, round_keys
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import bits_of
 from hdl.tensor import Tile
 
@@ -218,7 +218,7 @@ def index_plan(shape: tuple[int, ...], tile: Tile, lanes: int) -> IntArray:
 
 @block
 def stream_indices(
-    clk: Clock, rst: Bit, advance: Bit, index: Bits, *, shape: tuple[int, ...], tile: Tile, lanes: int
+    domain: ClockReset, advance: Bit, index: Bits, *, shape: tuple[int, ...], tile: Tile, lanes: int
 ) -> Instances:
     """The canonical element indices of successive beats of a parameter's stream, in the order `Tile.order`.
 
@@ -246,19 +246,19 @@ def stream_indices(
     phase = Signal(intbv(0)[max(1, (beats - 1).bit_length()) :])
     gather = gather_lanes(indices, index)
     if beats <= 1 << GATE_BITS:
-        count_base = tile_bases(clk, rst, advance, phase, base, beats, runs, steps)
+        count_base = tile_bases(domain, advance, phase, base, beats, runs, steps)
         return count_base, [add_offset(base, phase, offsets[lane], indices[lane]) for lane in range(lanes)], gather
     # tables of many gates: the counters run a beat ahead, and the beat's base and offsets stand in registers
-    ahead = tile_bases(clk, rst, advance, phase, base, beats, runs, steps, start_phase=1)
+    ahead = tile_bases(domain, advance, phase, base, beats, runs, steps, start_phase=1)
     held = Signal(intbv(0)[WORD:])
     chosen = [signal_for(offsets[lane], offsets[lane][0]) for lane in range(lanes)]
-    reads = [held_offset(clk, rst, advance, phase, chosen[lane], offsets[lane]) for lane in range(lanes)]
+    reads = [held_offset(domain, advance, phase, chosen[lane], offsets[lane]) for lane in range(lanes)]
     adders = [add_chosen(held, chosen[lane], indices[lane]) for lane in range(lanes)]
-    return ahead, hold_base(clk, rst, advance, base, held), reads, adders, gather
+    return ahead, hold_base(domain, advance, base, held), reads, adders, gather
 
 
 @block
-def hold_base(clk: Clock, rst: Bit, advance: Bit, base: Bits, held: Bits) -> Instances:
+def hold_base(domain: ClockReset, advance: Bit, base: Bits, held: Bits) -> Instances:
     """The base of the current beat, from a counter that is a beat ahead.
 
     Ports:
@@ -267,9 +267,9 @@ def hold_base(clk: Clock, rst: Bit, advance: Bit, base: Bits, held: Bits) -> Ins
         held: out, 32 bits, 1 cycle later.
     """
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def hold() -> None:
-        if rst:
+        if domain.rst:
             held.next = 0
         elif advance:
             held.next = base
@@ -278,7 +278,7 @@ def hold_base(clk: Clock, rst: Bit, advance: Bit, base: Bits, held: Bits) -> Ins
 
 
 @block
-def held_offset(clk: Clock, rst: Bit, advance: Bit, phase: Bits, chosen: Bits, offsets: tuple[int, ...]) -> Instances:
+def held_offset(domain: ClockReset, advance: Bit, phase: Bits, chosen: Bits, offsets: tuple[int, ...]) -> Instances:
     """The offset of the current beat, from a counter that is a beat ahead.
 
     Ports:
@@ -288,9 +288,9 @@ def held_offset(clk: Clock, rst: Bit, advance: Bit, phase: Bits, chosen: Bits, o
     """
     first = offsets[0]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def hold() -> None:
-        if rst:
+        if domain.rst:
             chosen.next = first
         elif advance:
             chosen.next = offsets[int(phase)]
@@ -317,8 +317,7 @@ def add_chosen(base: Bits, offset: Bits, index: Bits) -> Instances:
 
 @block
 def tile_bases(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     advance: Bit,
     phase: Bits,
     base: Bits,
@@ -345,9 +344,9 @@ def tile_bases(
     channel = Signal(intbv(0, min=0, max=max(2, channel_runs)))
     filter_group = Signal(intbv(0, min=0, max=max(2, filter_runs)))
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
-        if rst:
+        if domain.rst:
             phase.next = start_phase
             base.next = 0
             tap.next = 0

@@ -22,7 +22,7 @@ from hdl.fixed import Fixed, IntArray
 from hdl.layers.meaning import Meaning
 from hdl.layers.storage import Storage
 from hdl.layers.timing import Timing
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 
 # of sampled codes, those at the edges
@@ -47,7 +47,7 @@ class Layer(Meaning, Timing, Storage):
 
     @abstractmethod
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """The elaborated MyHDL block between ``streams`` (one a port); ``images`` fill memories in simulation."""
 

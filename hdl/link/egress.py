@@ -9,7 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.link.format import LinkUnit, adapter_cycles
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import Policy, pipe
 from hdl.streams.width import elements_per_word, width_adapter, wire_words
@@ -51,15 +51,15 @@ class Egress(LinkUnit):
         """From the last beat of a word to the word, if there is a credit."""
         return adapter_cycles(self.lanes, elements_per_word(self.element_bits, self.format.word_bits)) + 1
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, device = self.signals(self.inputs)
-        return link_egress(clk, rst, number, device, streams["x"], streams["credits"], streams["y"], unit=self)
+        return link_egress(domain, number, device, streams["x"], streams["credits"], streams["y"], unit=self)
 
 
 @block
 def link_egress(
-    clk: Clock, rst: Bit, number: Bits, device: Bits, x: Stream, credits: Stream, y: Stream, *, unit: Egress
+    domain: ClockReset, number: Bits, device: Bits, x: Stream, credits: Stream, y: Stream, *, unit: Egress
 ) -> Instances:
     """See `Egress`.  Cost: the width adapter, a stage of a word, one of a word or of a beat of ``x`` if that is less,
     counters.  Latency: that of the adapter + 1.  ``x.ready`` does not depend on ``y.ready`` in the same cycle.
@@ -77,9 +77,9 @@ def link_egress(
     word = Stream(form.payload_bits)
     # ready is cut where that takes the fewest registers
     early = x.width <= form.payload_bits
-    door = pipe(clk, rst, x, entered, policy=Policy.S2M if early else Policy.NONE)
-    adapter = width_adapter(clk, rst, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
-    stage = pipe(clk, rst, word, y, policy=Policy.M2S if early else Policy.FULL)
+    door = pipe(domain, x, entered, policy=Policy.S2M if early else Policy.NONE)
+    adapter = width_adapter(domain, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
+    stage = pipe(domain, word, y, policy=Policy.M2S if early else Policy.FULL)
     words = wire_words(unit.elements, unit.element_bits, form.word_bits)
     final, most = words - 1, unit.credits
     position = Signal(intbv(0)[address_width(words) :])
@@ -115,15 +115,15 @@ def link_egress(
         packed.ready.next = word.ready and may_send
         fire.next = packed.valid and word.ready and may_send
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def credit_in() -> None:
         came.next = credits.valid
         returned.next = credits.payload[counted:]
         gained.next = credits.payload[counted:] - 1
-        if rst:
+        if domain.rst:
             came.next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if fire:
             if last:
@@ -140,7 +140,7 @@ def link_egress(
             credit.next = credit - 1
         elif came:
             credit.next = credit + returned
-        if rst:
+        if domain.rst:
             position.next = 0
             order.next = 0
             credit.next = most

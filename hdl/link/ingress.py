@@ -9,7 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.link.format import LinkUnit, adapter_cycles, credit_batch
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue, queue_latency
 from hdl.streams.width import elements_per_word, width_adapter, wire_words
@@ -62,17 +62,16 @@ class Ingress(LinkUnit):
         per_word = elements_per_word(self.element_bits, self.format.word_bits)
         return queue_latency(self.depth) + adapter_cycles(per_word, self.lanes)
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, device = self.signals(self.inputs)
         (error,) = self.signals(self.outputs)
-        return link_ingress(clk, rst, number, device, streams["x"], streams["y"], streams["credits"], error, unit=self)
+        return link_ingress(domain, number, device, streams["x"], streams["y"], streams["credits"], error, unit=self)
 
 
 @block
 def link_ingress(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     number: Bits,
     device: Bits,
     x: Stream,
@@ -98,9 +97,9 @@ def link_ingress(
     per_word = elements_per_word(unit.element_bits, form.word_bits)
     used = per_word * unit.element_bits
     arriving, waiting = Stream(used), Stream(used)
-    fifo = queue(clk, rst, arriving, waiting, depth=unit.depth)
+    fifo = queue(domain, arriving, waiting, depth=unit.depth)
     taken = Stream(used)
-    adapter = width_adapter(clk, rst, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
+    adapter = width_adapter(domain, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
     words = wire_words(unit.elements, unit.element_bits, form.word_bits)
     final, batch, depth = words - 1, credit_batch(unit.depth), unit.depth
     others = batch - 1
@@ -150,7 +149,7 @@ def link_ingress(
         credits.payload.next[credit_at] = True
         credits.payload.next[total:device_at] = device
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def check() -> None:
         if fire:
             if wrong:
@@ -166,12 +165,12 @@ def link_ingress(
         # a sender with credit never finds the FIFO full
         if x.valid and not arriving.ready:
             bad.next = True
-        if rst:
+        if domain.rst:
             bad.next = False
             position.next = 0
             order.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if send and free:
             freed.next = freed - others
@@ -183,7 +182,7 @@ def link_ingress(
             offer.next = False
         elif not offer:
             offer.next = freed >= batch
-        if rst:
+        if domain.rst:
             freed.next = 0
             offer.next = False
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from myhdl import Signal, always, always_comb, block
 
 from hdl.link.format import LinkUnit
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.merge import merge
 from hdl.streams.pipes import Policy, m2s_pipe, pipe
@@ -23,9 +23,9 @@ class Merge(LinkUnit):
         """See the base class."""
         return dict.fromkeys(("a", "b", "y"), self.format.payload_bits)
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
-        return merge(clk, rst, streams["a"], streams["b"], streams["y"])
+        return merge(domain, streams["a"], streams["b"], streams["y"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class Split(LinkUnit):
         """See the base class."""
         return {"number": self.format.width("stream"), "credit": 1}
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         number, credit = self.signals(self.inputs)
-        return link_split(clk, rst, number, credit, streams["x"], streams["mine"], streams["rest"], unit=self)
+        return link_split(domain, number, credit, streams["x"], streams["mine"], streams["rest"], unit=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +65,15 @@ class Drain(LinkUnit):
         """See the base class."""
         return {"error": 1}
 
-    def build(self, clk: Clock, rst: Bit, streams: Mapping[str, Stream]) -> Instances:
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         (error,) = self.signals(self.outputs)
-        return link_drain(clk, rst, streams["x"], error)
+        return link_drain(domain, streams["x"], error)
 
 
 @block
 def link_split(
-    clk: Clock, rst: Bit, number: Bits, credit: Bit, x: Stream, mine: Stream, rest: Stream, *, unit: Split
+    domain: ClockReset, number: Bits, credit: Bit, x: Stream, mine: Stream, rest: Stream, *, unit: Split
 ) -> Instances:
     """See `Split`.  Cost: three words of flip-flops.  Latency: 1.  Both outputs come from registers, and ready of
     ``rest`` is cut.
@@ -86,8 +86,8 @@ def link_split(
     """
     form = unit.format
     taken, passed = Stream(form.payload_bits), Stream(form.payload_bits)
-    keep = m2s_pipe(clk, rst, taken, mine)
-    stage = pipe(clk, rst, passed, rest, policy=Policy.FULL)
+    keep = m2s_pipe(domain, taken, mine)
+    stage = pipe(domain, passed, rest, policy=Policy.FULL)
     hit = Signal(bool(0))
     stream_at, credit_at = form.fields["stream"][0], form.fields["credit"][0]
 
@@ -110,7 +110,7 @@ def link_split(
 
 
 @block
-def link_drain(clk: Clock, rst: Bit, x: Stream, error: Bit) -> Instances:
+def link_drain(domain: ClockReset, x: Stream, error: Bit) -> Instances:
     """See `Drain`.
 
     Ports:
@@ -124,10 +124,10 @@ def link_drain(clk: Clock, rst: Bit, x: Stream, error: Bit) -> Instances:
         x.ready.next = True
         error.next = bad
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         bad.next = x.valid or bad
-        if rst:
+        if domain.rst:
             bad.next = False
 
     return out, step

@@ -39,7 +39,7 @@ class StreamPort:
 class Design:
     """A circuit to simulate.
 
-    The circuit's clock and reset arguments must be named ``clk`` and ``rst``.
+    The circuit takes a `hdl.signals.ClockReset`, or a clock and a reset named ``clk`` and ``rst``.
     """
 
     # name of the Verilog module

@@ -1,5 +1,5 @@
-"""Primitives on `hdl.stream.Stream`.  In every one ``x`` flows in and ``y`` flows out, on one clock, ``rst`` is
-synchronous and high, and the docstring states cost and latency.  All keep the contract of `hdl.stream`.
+"""Primitives on `hdl.stream.Stream`.  In every one ``x`` flows in and ``y`` flows out, in one
+`hdl.signals.ClockReset`, and the docstring states cost and latency.  All keep the contract of `hdl.stream`.
 """
 
 from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency

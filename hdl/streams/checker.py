@@ -15,7 +15,7 @@ from typing import NamedTuple
 from myhdl import always, block
 
 from hdl.errors import ContractViolation
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 
 
@@ -62,7 +62,7 @@ class StreamChecker:
 
 
 @block
-def monitor(clk: Clock, rst: Bit, stream: Stream, name: str) -> Instances:
+def monitor(domain: ClockReset, stream: Stream, name: str) -> Instances:
     """A `StreamChecker` on ``stream`` in a MyHDL simulation; not convertible.
 
     Ports:
@@ -71,9 +71,9 @@ def monitor(clk: Clock, rst: Bit, stream: Stream, name: str) -> Instances:
     checker = StreamChecker(name)
     cycle = [0]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def watch() -> None:
-        checker.observe(cycle[0], bool(stream.valid), bool(stream.ready), int(stream.payload), bool(rst))
+        checker.observe(cycle[0], bool(stream.valid), bool(stream.ready), int(stream.payload), bool(domain.rst))
         cycle[0] += 1
 
     return watch

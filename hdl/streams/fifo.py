@@ -8,7 +8,7 @@ from enum import Enum
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe, same_width, wire
 
@@ -44,7 +44,7 @@ def queue_latency(depth: int) -> int:
 
 
 @block
-def queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Instances:
+def queue(domain: ClockReset, x: Stream, y: Stream, *, depth: int) -> Instances:
     """A FIFO that holds exactly ``depth`` beats and passes one a cycle.
 
     Cost: 0, nothing; 1, payload + 1 flip-flops; 2 to 4, depth × payload flip-flops and a few for control; more,
@@ -59,16 +59,16 @@ def queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Instance
     kinds = {QueueKind.BYPASS: wire, QueueKind.STAGE: m2s_pipe}
     kind = queue_kind(depth)
     if kind in kinds:
-        inside = kinds[kind](clk, rst, x, y)
+        inside = kinds[kind](domain, x, y)
     elif kind is QueueKind.REGISTERS:
-        inside = register_queue(clk, rst, x, y, depth=depth)
+        inside = register_queue(domain, x, y, depth=depth)
     else:
-        inside = memory_queue(clk, rst, x, y, depth=depth)
+        inside = memory_queue(domain, x, y, depth=depth)
     return inside
 
 
 @block
-def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Instances:
+def register_queue(domain: ClockReset, x: Stream, y: Stream, *, depth: int) -> Instances:
     """A shift register whose lowest slot is the output; see `queue`.
 
     Ports:
@@ -93,7 +93,7 @@ def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) ->
         y.valid.next = valid
         y.payload.next = slots[0]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def shift() -> None:
         if pop:
             for i in range(last):
@@ -102,7 +102,7 @@ def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) ->
             if push and ((not pop and count == i) or (pop and count == i + 1)):
                 slots[i].next = x.payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if push and not pop:
             count.next = count + 1
@@ -112,7 +112,7 @@ def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) ->
             count.next = count - 1
             valid.next = count != 1
             ready.next = True
-        if rst:
+        if domain.rst:
             count.next = 0
             valid.next = False
             ready.next = True
@@ -122,8 +122,7 @@ def register_queue(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) ->
 
 @block
 def memory_queue(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     y: Stream,
     *,
@@ -155,7 +154,17 @@ def memory_queue(
     first_write = preload % depth
     ready_first = preload < depth
     store = simple_dual_port(
-        clk, push, write_at, x.payload, fetch, read_at, word, depth=depth, width=width, contents=contents, image=image
+        domain.clk,
+        push,
+        write_at,
+        x.payload,
+        fetch,
+        read_at,
+        word,
+        depth=depth,
+        width=width,
+        contents=contents,
+        image=image,
     )
 
     @always_comb
@@ -174,7 +183,7 @@ def memory_queue(
         y.valid.next = valid
         y.payload.next = payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def prefetch() -> None:
         if move:
             payload.next = word
@@ -185,11 +194,11 @@ def memory_queue(
             fetched.next = True
         elif move:
             fetched.next = False
-        if rst:
+        if domain.rst:
             valid.next = False
             fetched.next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def addresses() -> None:
         if push:
             if write_at == last:
@@ -201,11 +210,11 @@ def memory_queue(
                 read_at.next = 0
             else:
                 read_at.next = read_at + 1
-        if rst:
+        if domain.rst:
             write_at.next = first_write
             read_at.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def counts() -> None:
         if push and not fetch:
             stored.next = stored + 1
@@ -219,7 +228,7 @@ def memory_queue(
             ready.next = True
         else:
             ready.next = count != depth
-        if rst:
+        if domain.rst:
             stored.next = preload
             count.next = preload
             ready.next = ready_first

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import same_width, wire
 
@@ -18,7 +18,7 @@ def _flat(signals: Sequence[Bits]) -> Bits:
 
 
 @block
-def fork(clk: Clock, rst: Bit, x: Stream, ys: Sequence[Stream]) -> Instances:
+def fork(domain: ClockReset, x: Stream, ys: Sequence[Stream]) -> Instances:
     """Gives each beat of ``x`` to every ``ys``, to each as soon as it is ready (eager).
 
     Cost: one flip-flop an output.  Latency: 0.  ``x.ready`` is combinational in every ``ys[i].ready``: put a
@@ -31,7 +31,7 @@ def fork(clk: Clock, rst: Bit, x: Stream, ys: Sequence[Stream]) -> Instances:
     if not ys:
         raise ValueError("a fork needs at least one output")
     if len(ys) == 1:
-        return wire(clk, rst, x, ys[0])
+        return wire(domain, x, ys[0])
     count = len(ys)
     ready = _flat([y.ready for y in ys])
     done = Signal(intbv(0)[count:])
@@ -47,14 +47,14 @@ def fork(clk: Clock, rst: Bit, x: Stream, ys: Sequence[Stream]) -> Instances:
     def out() -> None:
         x.ready.next = all_ready
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if x.valid:
             if all_ready:
                 done.next = 0
             else:
                 done.next = done | ready
-        if rst:
+        if domain.rst:
             done.next = 0
 
     return outputs, accept, out, step
@@ -73,7 +73,7 @@ def _fork_output(x: Stream, y: Stream, done: Bits, index: int) -> Instances:
 
 
 @block
-def join(clk: Clock, rst: Bit, xs: Sequence[Stream], y: Stream) -> Instances:
+def join(domain: ClockReset, xs: Sequence[Stream], y: Stream) -> Instances:
     """One beat of each ``xs`` makes one beat of ``y``: their payloads side by side, ``xs[0]`` in the low bits.
 
     Cost: no flip-flops.  Latency: 0.  Each ``ready`` is combinational in ``y.ready`` and the *other* valids.
@@ -88,7 +88,7 @@ def join(clk: Clock, rst: Bit, xs: Sequence[Stream], y: Stream) -> Instances:
     if y.width != total:
         raise ValueError(f"join: the inputs have {total} payload bits together, y has {y.width}; they must be equal")
     if len(xs) == 1:
-        return wire(clk, rst, xs[0], y)
+        return wire(domain, xs[0], y)
     valid = _flat([x.valid for x in xs])
     payload = _flat([x.payload for x in xs])
     every = (1 << len(xs)) - 1

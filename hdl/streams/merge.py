@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from myhdl import Signal, always, always_comb, block
 
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import Policy, pipe, same_width
 
 
 @block
-def merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Instances:
+def merge(domain: ClockReset, a: Stream, b: Stream, y: Stream) -> Instances:
     """Two streams into one; where both have beats they take turns.
 
     Cost: 2 payload + 3 flip-flops and two multiplexers a payload bit.  Latency: 1 cycle.  No ready depends on
@@ -24,7 +24,7 @@ def merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Instances:
     width = same_width("merge", a, y)
     same_width("merge", b, y)
     chosen = Stream(width)
-    stage = pipe(clk, rst, chosen, y, policy=Policy.FULL)
+    stage = pipe(domain, chosen, y, policy=Policy.FULL)
     turn, from_a, from_b = (Signal(bool(0)) for _ in range(3))
 
     @always_comb
@@ -42,14 +42,14 @@ def merge(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream) -> Instances:
         else:
             chosen.payload.next = b.payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if chosen.ready:
             if from_a and a.valid:
                 turn.next = True
             elif from_b and b.valid:
                 turn.next = False
-        if rst:
+        if domain.rst:
             turn.next = False
 
     return stage, choose, out, step

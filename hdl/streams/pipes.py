@@ -6,7 +6,7 @@ from enum import Enum
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 
 
@@ -33,7 +33,7 @@ def same_width(what: str, x: Stream, y: Stream) -> int:
 
 
 @block
-def wire(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
+def wire(domain: ClockReset, x: Stream, y: Stream) -> Instances:
     """Connects ``x`` to ``y``.  Cost: none.  Latency: 0.
 
     Ports:
@@ -52,7 +52,7 @@ def wire(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
 
 
 @block
-def m2s_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
+def m2s_pipe(domain: ClockReset, x: Stream, y: Stream) -> Instances:
     """Registers valid and payload; ready passes through one gate.
 
     Cost: payload + 1 flip-flops.  Latency: 1 cycle.  Holds 1 beat, one beat a cycle.
@@ -76,19 +76,19 @@ def m2s_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
         y.valid.next = valid
         y.payload.next = payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if take:
             valid.next = x.valid
             payload.next = x.payload
-        if rst:
+        if domain.rst:
             valid.next = False
 
     return connect, out, step
 
 
 @block
-def s2m_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
+def s2m_pipe(domain: ClockReset, x: Stream, y: Stream) -> Instances:
     """Registers ready (a skid buffer): a beat that comes while ``y`` stalls is kept aside.
 
     Cost: payload + 1 flip-flops and a 2:1 multiplexer a payload bit.  Latency: 0 cycles, 1 after a stall.
@@ -110,19 +110,19 @@ def s2m_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
         else:
             y.payload.next = x.payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if not full:
             skid.next = x.payload
         full.next = (x.valid or full) and not y.ready
-        if rst:
+        if domain.rst:
             full.next = False
 
     return out, step
 
 
 @block
-def half_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
+def half_pipe(domain: ClockReset, x: Stream, y: Stream) -> Instances:
     """Registers valid, payload and ready at half the rate: ready is low while the stage holds a beat.
 
     Cost: payload + 1 flip-flops.  Latency: 1 cycle.  One beat every two cycles.
@@ -141,7 +141,7 @@ def half_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
         y.valid.next = valid
         y.payload.next = payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if valid:
             if y.ready:
@@ -149,14 +149,14 @@ def half_pipe(clk: Clock, rst: Bit, x: Stream, y: Stream) -> Instances:
         else:
             valid.next = x.valid
             payload.next = x.payload
-        if rst:
+        if domain.rst:
             valid.next = False
 
     return out, step
 
 
 @block
-def pipe(clk: Clock, rst: Bit, x: Stream, y: Stream, *, policy: Policy = Policy.FULL) -> Instances:
+def pipe(domain: ClockReset, x: Stream, y: Stream, *, policy: Policy = Policy.FULL) -> Instances:
     """A stage of the named policy.
 
     FULL is `s2m_pipe` then `m2s_pipe`: all outputs come from registers.  Cost: 2 payload + 2 flip-flops and a
@@ -168,8 +168,8 @@ def pipe(clk: Clock, rst: Bit, x: Stream, y: Stream, *, policy: Policy = Policy.
     """
     if policy is Policy.FULL:
         middle = Stream(x.width)
-        first = s2m_pipe(clk, rst, x, middle)
-        second = m2s_pipe(clk, rst, middle, y)
+        first = s2m_pipe(domain, x, middle)
+        second = m2s_pipe(domain, middle, y)
         return first, second
     stages = {Policy.NONE: wire, Policy.M2S: m2s_pipe, Policy.S2M: s2m_pipe, Policy.HALF: half_pipe}
-    return stages[policy](clk, rst, x, y)
+    return stages[policy](domain, x, y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from myhdl import Signal, always, always_comb, block
 
 from hdl.memory import several_blocks
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe, wire
 
@@ -16,7 +16,7 @@ def output_register_latency(depth: int) -> int:
 
 
 @block
-def output_register(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -> Instances:
+def output_register(domain: ClockReset, x: Stream, y: Stream, *, depth: int) -> Instances:
     """What leaves a memory of ``depth`` words, through an `m2s_pipe` if it is chosen between blocks, else as it is.
 
     A read then ends at this register: the blocks' words, the row that was read, a multiplexer.  Cost and latency: those
@@ -27,11 +27,11 @@ def output_register(clk: Clock, rst: Bit, x: Stream, y: Stream, *, depth: int) -
         y: out, stream as wide as ``x``, `output_register_latency` cycles later.
     """
     stage = m2s_pipe if several_blocks(depth) else wire
-    return stage(clk, rst, x, y)
+    return stage(domain, x, y)
 
 
 @block
-def read_stream(clk: Clock, rst: Bit, wanted: Bit, fetch: Bit, word: Bits, y: Stream) -> Instances:
+def read_stream(domain: ClockReset, wanted: Bit, fetch: Bit, word: Bits, y: Stream) -> Instances:
     """Words of a memory, read one ahead; its output is the buffer.
 
     Cost: a flip-flop.  Latency: 1, one beat a cycle.  ``y`` goes through an `output_register`.
@@ -53,11 +53,11 @@ def read_stream(clk: Clock, rst: Bit, wanted: Bit, fetch: Bit, word: Bits, y: St
         y.valid.next = fetched
         y.payload.next = word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if y.ready or not fetched:
             fetched.next = wanted
-        if rst:
+        if domain.rst:
             fetched.next = False
 
     return decide, out, step

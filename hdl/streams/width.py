@@ -8,7 +8,7 @@ from enum import Enum
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.memory import address_width
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams.pipes import s2m_pipe, wire
 
@@ -48,7 +48,7 @@ def _elements(x: Stream, y: Stream, element_bits: int, frame: int) -> tuple[int,
 
 
 @block
-def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Instances:
+def width_adapter(domain: ClockReset, x: Stream, y: Stream, *, element_bits: int, flush_every: int = 0) -> Instances:
     """Elements of ``element_bits`` bits in order, a beat of ``x`` holding a, one of ``y`` holding b of them.
 
     With ``flush_every`` = E elements a frame, a frame is ⌈E/a⌉ beats of ``x`` and ⌈E/b⌉ of ``y``: the last beat of
@@ -68,18 +68,18 @@ def width_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: i
     kind = adapter_kind(a, b)
     frame = flush_every if flush_every % a or flush_every % b else 0
     if kind is AdapterKind.WIRE:
-        inside = wire(clk, rst, x, y)
+        inside = wire(domain, x, y)
     elif kind is AdapterKind.PACK:
-        inside = _pack(clk, rst, x, y, ratio=b // a, beats=frame // a)
+        inside = _pack(domain, x, y, ratio=b // a, beats=frame // a)
     elif kind is AdapterKind.UNPACK:
-        inside = _unpack(clk, rst, x, y, ratio=a // b, beats=-(-frame // a), last_beats=frame // b % (a // b))
+        inside = _unpack(domain, x, y, ratio=a // b, beats=-(-frame // a), last_beats=frame // b % (a // b))
     else:
-        inside = _gearbox(clk, rst, x, y, element_bits=element_bits, a=a, b=b, frame=frame)
+        inside = _gearbox(domain, x, y, element_bits=element_bits, a=a, b=b, frame=frame)
     return inside
 
 
 @block
-def bordering_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int) -> Instances:
+def bordering_adapter(domain: ClockReset, x: Stream, y: Stream, *, element_bits: int) -> Instances:
     """`width_adapter` between two modules: ``x.ready`` does not depend on ``y.ready`` in the same cycle.
 
     Cost and latency: as there, and an `s2m_pipe` on the side with the narrower beats.
@@ -91,18 +91,18 @@ def bordering_adapter(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bit
     kind = adapter_kind(*_elements(x, y, element_bits, 0))
     inner = Stream(min(x.width, y.width))
     if kind is AdapterKind.PACK:
-        stage = s2m_pipe(clk, rst, x, inner)
-        adapter = width_adapter(clk, rst, inner, y, element_bits=element_bits)
+        stage = s2m_pipe(domain, x, inner)
+        adapter = width_adapter(domain, inner, y, element_bits=element_bits)
         return stage, adapter
     if kind is AdapterKind.UNPACK:
-        adapter = width_adapter(clk, rst, x, inner, element_bits=element_bits)
-        stage = s2m_pipe(clk, rst, inner, y)
+        adapter = width_adapter(domain, x, inner, element_bits=element_bits)
+        stage = s2m_pipe(domain, inner, y)
         return stage, adapter
-    return width_adapter(clk, rst, x, y, element_bits=element_bits)
+    return width_adapter(domain, x, y, element_bits=element_bits)
 
 
 @block
-def _frame_end(clk: Clock, rst: Bit, fire: Bit, last: Bit, *, beats: int) -> Instances:
+def _frame_end(domain: ClockReset, fire: Bit, last: Bit, *, beats: int) -> Instances:
     """``last`` is high with every ``beats``-th ``fire``; never for 0."""
     if beats <= 1:
         each = beats == 1
@@ -119,28 +119,28 @@ def _frame_end(clk: Clock, rst: Bit, fire: Bit, last: Bit, *, beats: int) -> Ins
     def out() -> None:
         last.next = count == final
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if fire:
             if count == final:
                 count.next = 0
             else:
                 count.next = count + 1
-        if rst:
+        if domain.rst:
             count.next = 0
 
     return out, step
 
 
 @block
-def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int) -> Instances:
+def _pack(domain: ClockReset, x: Stream, y: Stream, *, ratio: int, beats: int) -> Instances:
     """``ratio`` beats side by side; ``beats`` a frame, 0 for no end."""
     width = x.width
     top = ratio - 1
     word = Signal(intbv(0)[y.width :])
     place = Signal(intbv(0)[address_width(ratio) :])
     valid, take, fire, last = (Signal(bool(0)) for _ in range(4))
-    frames = _frame_end(clk, rst, fire, last, beats=beats)
+    frames = _frame_end(domain, fire, last, beats=beats)
 
     @always_comb
     def accept() -> None:
@@ -156,7 +156,7 @@ def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int)
         y.valid.next = valid
         y.payload.next = word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def store() -> None:
         if fire:
             if place == 0:
@@ -165,7 +165,7 @@ def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int)
                 if place == i:
                     word.next[bits_of(i, width)] = x.payload
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if fire:
             if last or place == top:
@@ -176,7 +176,7 @@ def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int)
                 valid.next = False
         elif y.ready:
             valid.next = False
-        if rst:
+        if domain.rst:
             place.next = 0
             valid.next = False
 
@@ -184,14 +184,14 @@ def _pack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int)
 
 
 @block
-def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Instances:
+def _unpack(domain: ClockReset, x: Stream, y: Stream, *, ratio: int, beats: int, last_beats: int) -> Instances:
     """``ratio`` beats out of one; of every ``beats``-th (0: none) only the first ``last_beats``."""
     width = y.width
     wide = x.width
     word = Signal(intbv(0)[wide:])
     left = Signal(intbv(0, min=0, max=ratio + 1))
     take, fire, last = (Signal(bool(0)) for _ in range(3))
-    frames = _frame_end(clk, rst, fire, last, beats=beats)
+    frames = _frame_end(domain, fire, last, beats=beats)
 
     @always_comb
     def accept() -> None:
@@ -207,7 +207,7 @@ def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: in
         y.valid.next = left != 0
         y.payload.next = word[width:]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if fire:
             word.next = x.payload
@@ -218,14 +218,14 @@ def _unpack(clk: Clock, rst: Bit, x: Stream, y: Stream, *, ratio: int, beats: in
         elif y.ready and left != 0:
             word.next = word[wide:width]
             left.next = left - 1
-        if rst:
+        if domain.rst:
             left.next = 0
 
     return frames, accept, handshake, out, step
 
 
 @block
-def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Instances:
+def _gearbox(domain: ClockReset, x: Stream, y: Stream, *, element_bits: int, a: int, b: int, frame: int) -> Instances:
     """A shift register with a moving insertion point; all above the fill level is zero."""
     group = math.gcd(a, b, frame) if frame else math.gcd(a, b)
     # bits of a group, and everything below in groups
@@ -248,7 +248,7 @@ def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a
     kept = width_in - dropped * bits
     step_last = into + padding - dropped
     step_same, step_same_last = into - outof, step_last - outof
-    frames = _frame_end(clk, rst, fire, last, beats=-(-frame // a))
+    frames = _frame_end(domain, fire, last, beats=-(-frame // a))
 
     @always_comb
     def handshake() -> None:
@@ -294,7 +294,7 @@ def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a
         same.next = level + step_same
         same_last.next = level + step_same_last
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         word.next = inserted
         if fire and gone:
@@ -309,7 +309,7 @@ def _gearbox(clk: Clock, rst: Bit, x: Stream, y: Stream, *, element_bits: int, a
                 level.next = more
         elif gone:
             level.next = less
-        if rst:
+        if domain.rst:
             level.next = 0
             word.next = 0
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream
 
 
 @block
-def result_places(clk: Clock, rst: Bit, take: Bit, results: Stream, may: Bit, *, places: int) -> Instances:
+def result_places(domain: ClockReset, take: Bit, results: Stream, may: Bit, *, places: int) -> Instances:
     """Free places in a queue: ``take`` reserves one, a transfer on ``results`` frees it; ``may`` while any is free.
 
     Ports:
@@ -25,13 +25,13 @@ def result_places(clk: Clock, rst: Bit, take: Bit, results: Stream, may: Bit, *,
         give.next = results.valid and results.ready
         may.next = free != 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if take and not give:
             free.next = free - 1
         elif give and not take:
             free.next = free + 1
-        if rst:
+        if domain.rst:
             free.next = places
 
     return decide, count

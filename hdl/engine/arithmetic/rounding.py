@@ -9,7 +9,7 @@ from myhdl import always_comb, block, intbv
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.requantise import rounded_bits, saturate_codes
 from hdl.fixed import Fixed
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe, wire
 
@@ -27,7 +27,7 @@ def rounding_cycles(shift: int) -> int:
 
 
 @block
-def round_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, shift: int, target: Fixed) -> Instances:
+def round_stream(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, shift: int, target: Fixed) -> Instances:
     """``lanes`` signed codes a beat of x, each times ``2**-shift`` into a code of ``target``.
 
     Costs an adder, a comparison and two registers a lane; `rounding_cycles`, one beat a cycle.
@@ -45,9 +45,9 @@ def round_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, shif
     half_width = max(1, cut)
     computed, rounded, codes = Stream(lanes * kept), Stream(lanes * kept), Stream(lanes * y_width)
     first = m2s_pipe if cut else wire
-    hold = first(clk, rst, computed, rounded)
+    hold = first(domain, computed, rounded)
     saturate = saturate_codes(rounded.payload, codes.payload, lanes=lanes, target=target)
-    register = m2s_pipe(clk, rst, codes, y)
+    register = m2s_pipe(domain, codes, y)
 
     if cut == 0:
 
@@ -91,7 +91,7 @@ def sum_cycles(a: Fixed, b: Fixed, target: Fixed) -> int:
 
 @block
 def sum_stream(
-    clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
+    domain: ClockReset, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
 ) -> Instances:
     """``lanes`` codes a beat of each of a and b, added exactly, rounded once and saturated.
 
@@ -106,10 +106,10 @@ def sum_stream(
     a_shift, b_shift = total.fraction_bits - a_fixed.fraction_bits, total.fraction_bits - b_fixed.fraction_bits
     bound, b_start = 1 << (width - 1), a.width
     both, computed, sums = Stream(a.width + b.width), Stream(lanes * width), Stream(lanes * width)
-    joined = join(clk, rst, [a, b], both)
-    register = m2s_pipe(clk, rst, computed, sums)
+    joined = join(domain, [a, b], both)
+    register = m2s_pipe(domain, computed, sums)
     rounding = round_stream(
-        clk, rst, sums, y, lanes=lanes, shift=total.fraction_bits - target.fraction_bits, target=target
+        domain, sums, y, lanes=lanes, shift=total.fraction_bits - target.fraction_bits, target=target
     )
 
     @always_comb
@@ -138,7 +138,7 @@ def scale_cycles(width: int, factor: int) -> int:
 
 
 @block
-def scale_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, factor: int) -> Instances:
+def scale_stream(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, factor: int) -> Instances:
     """``lanes`` signed codes a beat, each times a positive constant, exactly; x must come from registers.
 
     Costs a product with a constant and a register a lane, two and an adder if a code is too wide for a multiplier;
@@ -150,10 +150,10 @@ def scale_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, fact
     """
     width, y_width = x.width // lanes, y.width // lanes
     if scale_cycles(width, factor) == 2:
-        return scale_wide_stream(clk, rst, x, y, lanes=lanes, factor=factor)
+        return scale_wide_stream(domain, x, y, lanes=lanes, factor=factor)
     computed = Stream(y.width)
     stage = wire if factor == 1 else m2s_pipe
-    register = stage(clk, rst, computed, y)
+    register = stage(domain, computed, y)
     bound = 1 << (y_width - 1)
 
     @always_comb
@@ -173,7 +173,7 @@ def scale_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, fact
 
 
 @block
-def scale_wide_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, factor: int) -> Instances:
+def scale_wide_stream(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, factor: int) -> Instances:
     """`scale_stream` of codes in two parts: both products in registers, then their sum.
 
     Ports:
@@ -184,7 +184,7 @@ def scale_wide_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int,
     cut = WIDEST_FACTOR - 1
     # low parts of all lanes, then high parts
     products, held, computed = Stream(2 * y.width), Stream(2 * y.width), Stream(y.width)
-    first, second = m2s_pipe(clk, rst, products, held), m2s_pipe(clk, rst, computed, y)
+    first, second = m2s_pipe(domain, products, held), m2s_pipe(domain, computed, y)
     bound, start = 1 << (y_width - 1), y.width
 
     @always_comb

@@ -18,7 +18,7 @@ from hdl.engine.loss.numbers import (
 )
 from hdl.fixed import Fixed
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, m2s_pipe, queue, width_adapter
 
@@ -34,8 +34,7 @@ WHOLE_BITS = (VALUE_BITS + 2).bit_length()
 
 @block
 def softmax_cross_entropy(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     label: Stream,
     error: Stream,
@@ -71,23 +70,22 @@ def softmax_cross_entropy(
     products = Stream(VALUE_BITS + numbers.quotient_shift + 3)
     parts = [Stream(quotients.width) for _ in range(2)]
     return (
-        largest(clk, rst, x, codes, best, classes=classes),
-        queue(clk, rst, codes, held_codes, depth=classes + SLACK),
-        queue(clk, rst, best, held_best, depth=2),
-        exponentials(clk, rst, held_codes, held_best, label, values, sums, numbers=numbers),
-        queue(clk, rst, values, held_values, depth=classes + numbers.quotient_shift + 2 * SLACK),
-        queue(clk, rst, sums, held_sums, depth=2),
-        divide(clk, rst, held_sums, quotients, numbers=numbers, label_bits=label_bits),
-        fork(clk, rst, quotients, parts),
+        largest(domain, x, codes, best, classes=classes),
+        queue(domain, codes, held_codes, depth=classes + SLACK),
+        queue(domain, best, held_best, depth=2),
+        exponentials(domain, held_codes, held_best, label, values, sums, numbers=numbers),
+        queue(domain, values, held_values, depth=classes + numbers.quotient_shift + 2 * SLACK),
+        queue(domain, sums, held_sums, depth=2),
+        divide(domain, held_sums, quotients, numbers=numbers, label_bits=label_bits),
+        fork(domain, quotients, parts),
         low_bits(parts[0], factors, low=0),
         low_bits(parts[1], records, low=factor_bits),
-        queue(clk, rst, factors, held_factors, depth=2),
-        m2s_pipe(clk, rst, records, held_records),
-        width_adapter(clk, rst, held_records, metrics, element_bits=METRICS.width),
-        subtract_label(clk, rst, held_values, held_factors, products, numbers=numbers),
+        queue(domain, factors, held_factors, depth=2),
+        m2s_pipe(domain, records, held_records),
+        width_adapter(domain, held_records, metrics, element_bits=METRICS.width),
+        subtract_label(domain, held_values, held_factors, products, numbers=numbers),
         round_stream(
-            clk,
-            rst,
+            domain,
             products,
             error,
             lanes=1,
@@ -117,7 +115,7 @@ def low_bits(x: Stream, y: Stream, *, low: int) -> Instances:
 
 
 @block
-def largest(clk: Clock, rst: Bit, x: Stream, codes: Stream, best: Stream, *, classes: int) -> Instances:
+def largest(domain: ClockReset, x: Stream, codes: Stream, best: Stream, *, classes: int) -> Instances:
     """Passes codes on; after each frame, the largest (low bits) and the place of the first such.
 
     Ports:
@@ -149,7 +147,7 @@ def largest(clk: Clock, rst: Bit, x: Stream, codes: Stream, best: Stream, *, cla
         best.payload.next[width:] = record[width:]
         best.payload.next[total:width] = at
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if best.ready:
             found.next = False
@@ -162,7 +160,7 @@ def largest(clk: Clock, rst: Bit, x: Stream, codes: Stream, best: Stream, *, cla
                 found.next = True
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             place.next = 0
             found.next = False
 
@@ -171,8 +169,7 @@ def largest(clk: Clock, rst: Bit, x: Stream, codes: Stream, best: Stream, *, cla
 
 @block
 def exponentials(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     best: Stream,
     label: Stream,
@@ -209,7 +206,7 @@ def exponentials(
     sum_bits, label_bits, payload_bits = numbers.sum_bits, label.width, sums.width
     end = EXPONENTIAL_LATENCY - 1
     reach = 1 << width
-    power = exponential(clk, go, distance, value, numbers=numbers)
+    power = exponential(domain.clk, go, distance, value, numbers=numbers)
 
     @always_comb
     def split() -> None:
@@ -236,7 +233,7 @@ def exponentials(
         sums.payload.next[sum_bits + bits] = right
         sums.payload.next[payload_bits : sum_bits + bits + 1] = kept_label
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def enter() -> None:
         difference = intbv(0, min=-reach, max=reach)
         if go:
@@ -257,21 +254,21 @@ def exponentials(
                 final[stage].next = final[stage - 1]
                 labelled[stage].next = labelled[stage - 1]
                 places[stage].next = places[stage - 1]
-        if rst:
+        if domain.rst:
             for stage in range(end + 1):
                 valid[stage].next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if fire:
             if ends:
                 place.next = 0
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             place.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def add() -> None:
         if sums.ready:
             complete.next = False
@@ -285,7 +282,7 @@ def exponentials(
             complete.next = final[end]
             right.next = places[end][label_bits]
             kept_label.next = places[end][label_bits:]
-        if rst:
+        if domain.rst:
             complete.next = False
 
     return power, split, handshake, out, enter, count, add
@@ -378,7 +375,7 @@ def enabled_look_up(clk: Clock, go: Bit, index: Bits, value: Bits, *, table: tup
 
 @block
 def divide(
-    clk: Clock, rst: Bit, sums: Stream, quotients: Stream, *, numbers: SoftmaxNumbers, label_bits: int
+    domain: ClockReset, sums: Stream, quotients: Stream, *, numbers: SoftmaxNumbers, label_bits: int
 ) -> Instances:
     """Reciprocal of the sum, a rank a cycle; meanwhile its logarithm and the loss.
 
@@ -400,7 +397,7 @@ def divide(
     rest = Signal(intbv(0)[sums.width - bits :])
     valid, free = Signal(bool(0)), Signal(bool(0))
     loss = Signal(intbv(0)[METRICS.width :])
-    logarithms = log_loss(clk, mantissa, power, rest, loss, numbers=numbers)
+    logarithms = log_loss(domain.clk, mantissa, power, rest, loss, numbers=numbers)
     rest_bits, sum_width = len(rest), sums.width
     distance_bits, metric_bits = numbers.distance_bits, METRICS.width
     loss_at = steps + label_bits
@@ -419,7 +416,7 @@ def divide(
         quotients.payload.next[right_at:loss_at] = loss
         quotients.payload.next[whole_bits:right_at] = rest[distance_bits]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         difference = modbv(0)[bits + 2 :]
         difference[:] = remainder - divisor
@@ -444,7 +441,7 @@ def divide(
             valid.next = left == 1
         elif quotients.ready:
             valid.next = False
-        if rst:
+        if domain.rst:
             left.next = 0
             valid.next = False
 
@@ -506,7 +503,7 @@ def log_loss(clk: Clock, mantissa: Bits, power: Bits, rest: Bits, loss: Bits, *,
 
 @block
 def subtract_label(
-    clk: Clock, rst: Bit, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers
+    domain: ClockReset, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers
 ) -> Instances:
     """Exponential times reciprocal, less one where the class is the label's; registers for the factors, the product
     (`product_cycles`) and the difference.
@@ -532,7 +529,7 @@ def subtract_label(
     one = 1 << (VALUE_BITS + numbers.quotient_shift)
     width, one_bits = y.width, VALUE_BITS + steps
     multiply = whole_product if steps <= WIDEST_FACTOR else product_of_halves
-    multiplier = multiply(clk, go, left, right, product)
+    multiplier = multiply(domain.clk, go, left, right, product)
 
     @always_comb
     def decide() -> None:
@@ -550,7 +547,7 @@ def subtract_label(
         y.valid.next = valid[end]
         y.payload.next = result
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         difference = intbv(0, min=-bound, max=bound)
         if go:
@@ -571,7 +568,7 @@ def subtract_label(
                 place.next = 0
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             for stage in range(end + 1):
                 valid[stage].next = False
             place.next = 0

@@ -22,15 +22,14 @@ from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
 from hdl.engine.norm.table import line_table
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
 
 @block
 def norm_backward(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     e: Stream,
     gamma: Stream,
     normal: Stream,
@@ -63,12 +62,12 @@ def norm_backward(
     early_inverses = Stream(inverses.width)
     results, dxs = Stream(lanes * numbers.dx.width), Stream(lanes * numbers.dx.width)
     adapters = [
-        width_adapter(clk, rst, e, es, element_bits=numbers.e.width),
-        width_adapter(clk, rst, normal, normals, element_bits=numbers.normal.width),
-        width_adapter(clk, rst, inverse, early_inverses, element_bits=shape.inverse.width),
+        width_adapter(domain, e, es, element_bits=numbers.e.width),
+        width_adapter(domain, normal, normals, element_bits=numbers.normal.width),
+        width_adapter(domain, inverse, early_inverses, element_bits=shape.inverse.width),
         # all inverses of a frame are needed with its first pixel and may arrive as slowly as a frame
-        queue(clk, rst, early_inverses, inverses, depth=max(2, groups)),
-        width_adapter(clk, rst, dxs, dx, element_bits=numbers.dx.width),
+        queue(domain, early_inverses, inverses, depth=max(2, groups)),
+        width_adapter(domain, dxs, dx, element_bits=numbers.dx.width),
     ]
     fire, first_pixel, last_pixel, first_frame, last_frame, done = (Signal(bool(0)) for _ in range(6))
     may_dx, may_gamma, may_beta = (Signal(bool(0)) for _ in range(3))
@@ -83,17 +82,16 @@ def norm_backward(
     beat = BatchBeat(fire, group, first_pixel, last_pixel, first_frame, last_frame)
     room, written = BackwardRoom(may_dx, may_gamma, may_beta), LineWrite(write, write_group, write_line, done)
 
-    counter = beat_counter(clk, rst, fire, group, first_pixel, last_pixel, pixels=numbers.pixels, groups=groups)
+    counter = beat_counter(domain, fire, group, first_pixel, last_pixel, pixels=numbers.pixels, groups=groups)
     frame_counter = batch_counter(
-        clk, rst, fire, group, last_pixel, first_frame, last_frame, groups=groups, batch=shape.recipe.batch
+        domain, fire, group, last_pixel, first_frame, last_frame, groups=groups, batch=shape.recipe.batch
     )
     begin = accept_errors(
-        clk, rst, es, normals, inverses, gamma, beat, room, done, scale, shape=shape, contents=contents.get("weights")
+        domain, es, normals, inverses, gamma, beat, room, done, scale, shape=shape, contents=contents.get("weights")
     )
-    sigmas = kept_inverses(clk, beat, inverses.payload, sigma, groups=groups)
+    sigmas = kept_inverses(domain.clk, beat, inverses.payload, sigma, groups=groups)
     table = line_table(
-        clk,
-        rst,
+        domain,
         beat,
         line,
         write,
@@ -104,12 +102,14 @@ def norm_backward(
         contents=contents.get("table"),
     )
     correlation = Signal(intbv(0)[lanes * (numbers.shaped.width + numbers.normal.width) :])
-    path = error_path(clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape=shape)
-    mark = delay_line(clk, fire, results.valid, cycles=DX_AT)
-    hold = queue(clk, rst, results, dxs, depth=RESULTS)
-    places = result_places(clk, rst, fire, dxs, may_dx, places=RESULTS)
-    control = control_process(clk, rst, beat, correlation, results.payload, written, shape=shape, contents=contents)
-    gradients = parameter_gradients(clk, rst, beat, es.payload, normals.payload, g_gamma, g_beta, room, shape=shape)
+    path = error_path(
+        domain.clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape=shape
+    )
+    mark = delay_line(domain.clk, fire, results.valid, cycles=DX_AT)
+    hold = queue(domain, results, dxs, depth=RESULTS)
+    places = result_places(domain, fire, dxs, may_dx, places=RESULTS)
+    control = control_process(domain, beat, correlation, results.payload, written, shape=shape, contents=contents)
+    gradients = parameter_gradients(domain, beat, es.payload, normals.payload, g_gamma, g_beta, room, shape=shape)
     return (
         adapters,
         counter,
@@ -128,8 +128,7 @@ def norm_backward(
 
 @block
 def norm_gradients(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     e: Stream,
     gamma: Stream,
     normal: Stream,
@@ -147,15 +146,14 @@ def norm_gradients(
         g_gamma, g_beta: out, streams as those of `norm_backward`.
     """
     dx = Stream(shape.lanes // shape.beat_cycles * shape.numbers.dx.width)
-    engine = norm_backward(clk, rst, e, gamma, normal, inverse, dx, g_gamma, g_beta, shape=shape, images=images)
-    drain = always_on(clk, dx.ready)
+    engine = norm_backward(domain, e, gamma, normal, inverse, dx, g_gamma, g_beta, shape=shape, images=images)
+    drain = always_on(domain.clk, dx.ready)
     return engine, drain
 
 
 @block
 def accept_errors(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     e: Stream,
     normal: Stream,
     inverse: Stream,
@@ -183,10 +181,9 @@ def accept_errors(
     gammas = Stream(shape.lanes * shape.gamma.width)
     place = Signal(intbv(0)[address_width(groups) :])
     may_dx, may_gamma, may_beta = room.dx, room.g_gamma, room.g_beta
-    adapt = width_adapter(clk, rst, gamma, gammas, element_bits=shape.gamma.width)
+    adapt = width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
     versions = weight_buffer(
-        clk,
-        rst,
+        domain,
         gammas,
         claim,
         claimable,
@@ -199,8 +196,7 @@ def accept_errors(
         contents=contents,
     )
     gate = frame_gate(
-        clk,
-        rst,
+        domain,
         claimable,
         done,
         start,

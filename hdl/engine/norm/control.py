@@ -23,13 +23,12 @@ from hdl.engine.norm.shapes import CONTROL_SUMS_AT, DX_AT, SHAPED_AT, STATE_AT, 
 from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_lanes
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bits, Clock, ClockReset, Instances
 
 
 @block
 def control_process(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     beat: Beat,
     correlation: Bits,
     dx: Bits,
@@ -62,23 +61,25 @@ def control_process(
     values_at = CONTROL_SUMS_AT - 1
     correlation_at = SHAPED_AT + 2
     sums = [
-        split_word(clk, correlation, v_values, width=v_width, signed=True, base=0, cycles=values_at - correlation_at),
-        split_word(clk, dx, u_values, width=u_width, signed=True, base=0, cycles=values_at - DX_AT),
-        delay_vector(clk, beat.fire, early, cycles=values_at - 2),
-        delay_vector(clk, beat.first_pixel, first, cycles=values_at - 2),
-        delay_vector(clk, beat.last_pixel, last, cycles=values_at - 2),
-        channel_sums(clk, rst, early, first, last, v_values, v_sums, complete, groups=groups),
-        channel_sums(clk, rst, early, first, last, u_values, u_sums, same, groups=groups),
+        split_word(
+            domain.clk, correlation, v_values, width=v_width, signed=True, base=0, cycles=values_at - correlation_at
+        ),
+        split_word(domain.clk, dx, u_values, width=u_width, signed=True, base=0, cycles=values_at - DX_AT),
+        delay_vector(domain.clk, beat.fire, early, cycles=values_at - 2),
+        delay_vector(domain.clk, beat.first_pixel, first, cycles=values_at - 2),
+        delay_vector(domain.clk, beat.last_pixel, last, cycles=values_at - 2),
+        channel_sums(domain, early, first, last, v_values, v_sums, complete, groups=groups),
+        channel_sums(domain, early, first, last, u_values, u_sums, same, groups=groups),
     ]
     timing = [
-        delay_vector(clk, complete, write_state, cycles=STATE_AT - CONTROL_SUMS_AT),
-        delay_vector(clk, place, write_place, cycles=STATE_AT - CONTROL_SUMS_AT),
-        delay_vector(clk, write_state, written.enable, cycles=TABLE_AT - STATE_AT),
-        delay_vector(clk, write_place, written.group, cycles=TABLE_AT - STATE_AT),
+        delay_vector(domain.clk, complete, write_state, cycles=STATE_AT - CONTROL_SUMS_AT),
+        delay_vector(domain.clk, place, write_place, cycles=STATE_AT - CONTROL_SUMS_AT),
+        delay_vector(domain.clk, write_state, written.enable, cycles=TABLE_AT - STATE_AT),
+        delay_vector(domain.clk, write_place, written.group, cycles=TABLE_AT - STATE_AT),
     ]
     steps = StateSteps(complete, place, write_state, write_place)
     v_path = control_state(
-        clk,
+        domain.clk,
         v_sums,
         steps,
         controls_v,
@@ -91,7 +92,7 @@ def control_process(
         public="v",
     )
     u_path = control_state(
-        clk,
+        domain.clk,
         u_sums,
         steps,
         controls_u,
@@ -104,14 +105,14 @@ def control_process(
         public="u",
     )
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if complete:
             if place == last_group:
                 place.next = 0
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             place.next = 0
 
     @always_comb

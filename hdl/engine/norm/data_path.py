@@ -21,15 +21,14 @@ from hdl.engine.norm.bundles import Beat, ForwardRoom
 from hdl.engine.norm.numbers import NORMAL
 from hdl.engine.norm.shapes import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape, sum_widths
 from hdl.engine.norm.sums import channel_sums
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue
 
 
 @block
 def data_path(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Bits,
     line: Bits,
     pair: Bits,
@@ -61,33 +60,33 @@ def data_path(
     away = signed_lanes(lanes, numbers.x.width + 2)
     products = signed_lanes(lanes, numbers.x.width + 2 + numbers.inverse.width)
     ys, normals, inverse_words = Stream(y.width), Stream(normal.width), Stream(inverse.width)
-    split_x = split_word(clk, x, xs, width=numbers.x.width, signed=True, base=0, cycles=X_AT - 1)
-    double = round_lanes(clk, xs, twice, shift=-1)
+    split_x = split_word(domain.clk, x, xs, width=numbers.x.width, signed=True, base=0, cycles=X_AT - 1)
+    double = round_lanes(domain.clk, xs, twice, shift=-1)
     inverse_bits = lanes * numbers.inverse.width
-    split_centre = split_lanes(clk, line, centres, width=numbers.centre.width, base=inverse_bits)
-    split_inverse = split_word(clk, line, inverses, width=numbers.inverse.width, signed=False, base=0, cycles=2)
-    centre = subtract_lanes(clk, twice, centres, away)
-    multiply = multiply_lanes(clk, away, inverses, products)
+    split_centre = split_lanes(domain.clk, line, centres, width=numbers.centre.width, base=inverse_bits)
+    split_inverse = split_word(domain.clk, line, inverses, width=numbers.inverse.width, signed=False, base=0, cycles=2)
+    centre = subtract_lanes(domain.clk, twice, centres, away)
+    multiply = multiply_lanes(domain.clk, away, inverses, products)
     shift = numbers.centre.fraction_bits + numbers.inverse.fraction_bits - NORMAL.fraction_bits
-    rounding = requantise_lanes(clk, products, normals.payload, shift=shift, target=NORMAL)
-    affine = scale_and_shift(clk, normals.payload, pair, ys.payload, shape=shape)
+    rounding = requantise_lanes(domain.clk, products, normals.payload, shift=shift, target=NORMAL)
+    affine = scale_and_shift(domain.clk, normals.payload, pair, ys.payload, shape=shape)
     reserve_inverse = Signal(bool(0))
     # all inverses of a frame come with its first pixel and may leave as slowly as the frame
     inverse_depth = max(RESULTS, shape.groups)
     marks = [
-        delay_line(clk, beat.fire, ys.valid, cycles=Y_AT),
-        delay_line(clk, beat.fire, normals.valid, cycles=NORMAL_AT),
-        delay_line(clk, reserve_inverse, inverse_words.valid, cycles=2),
+        delay_line(domain.clk, beat.fire, ys.valid, cycles=Y_AT),
+        delay_line(domain.clk, beat.fire, normals.valid, cycles=NORMAL_AT),
+        delay_line(domain.clk, reserve_inverse, inverse_words.valid, cycles=2),
     ]
     queues = [
-        queue(clk, rst, ys, y, depth=RESULTS),
-        queue(clk, rst, normals, normal, depth=RESULTS),
-        queue(clk, rst, inverse_words, inverse, depth=inverse_depth),
+        queue(domain, ys, y, depth=RESULTS),
+        queue(domain, normals, normal, depth=RESULTS),
+        queue(domain, inverse_words, inverse, depth=inverse_depth),
     ]
     places = [
-        result_places(clk, rst, beat.fire, y, room.y, places=RESULTS),
-        result_places(clk, rst, beat.fire, normal, room.normal, places=RESULTS),
-        result_places(clk, rst, reserve_inverse, inverse, room.inverse, places=inverse_depth),
+        result_places(domain, beat.fire, y, room.y, places=RESULTS),
+        result_places(domain, beat.fire, normal, room.normal, places=RESULTS),
+        result_places(domain, reserve_inverse, inverse, room.inverse, places=inverse_depth),
     ]
 
     @always_comb
@@ -140,7 +139,7 @@ def scale_and_shift(clk: Clock, normal: Bits, pair: Bits, y: Bits, *, shape: For
 
 
 @block
-def data_sums(clk: Clock, rst: Bit, x: Bits, beat: Beat, made: Stream, *, shape: ForwardShape) -> Instances:
+def data_sums(domain: ClockReset, x: Bits, beat: Beat, made: Stream, *, shape: ForwardShape) -> Instances:
     """Sums of x (low bits) and of x squared of a frame, by group, at `SUMS_AT`.
 
     Ports:
@@ -156,16 +155,16 @@ def data_sums(clk: Clock, rst: Bit, x: Bits, beat: Beat, made: Stream, *, shape:
     squares = signed_lanes(lanes, 2 * width)
     sums, square_sums = signed_lanes(lanes, sum_bits), signed_lanes(lanes, square_bits)
     low, high = Signal(intbv(0)[lanes * sum_bits :]), Signal(intbv(0)[lanes * square_bits :])
-    split = split_word(clk, x, xs, width=width, signed=True, base=0, cycles=2)
-    hold = round_lanes(clk, xs, values, shift=0)
-    multiply = multiply_lanes(clk, xs, xs, squares)
+    split = split_word(domain.clk, x, xs, width=width, signed=True, base=0, cycles=2)
+    hold = round_lanes(domain.clk, xs, values, shift=0)
+    multiply = multiply_lanes(domain.clk, xs, xs, squares)
     waits = [
-        delay_vector(clk, beat.fire, early, cycles=1),
-        delay_vector(clk, beat.first_pixel, first, cycles=1),
-        delay_vector(clk, beat.last_pixel, last, cycles=1),
+        delay_vector(domain.clk, beat.fire, early, cycles=1),
+        delay_vector(domain.clk, beat.first_pixel, first, cycles=1),
+        delay_vector(domain.clk, beat.last_pixel, last, cycles=1),
     ]
-    add = channel_sums(clk, rst, early, first, last, values, sums, complete, groups=shape.groups)
-    add_squares = channel_sums(clk, rst, early, first, last, squares, square_sums, same, groups=shape.groups)
+    add = channel_sums(domain, early, first, last, values, sums, complete, groups=shape.groups)
+    add_squares = channel_sums(domain, early, first, last, squares, square_sums, same, groups=shape.groups)
     join_low, join_high = join_lanes(sums, low), join_lanes(square_sums, high)
 
     @always_comb

@@ -21,15 +21,14 @@ from hdl.engine.norm.shapes import ForwardShape, sum_widths
 from hdl.engine.norm.table import line_table
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import join, queue, width_adapter
 
 
 @block
 def norm_forward(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     gamma: Stream,
     beta: Stream,
@@ -58,10 +57,10 @@ def norm_forward(
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     xs, ys, normals, inverses = (Stream(lanes * fixed.width) for fixed in (numbers.x, shape.y, NORMAL, numbers.inverse))
     adapters = [
-        width_adapter(clk, rst, x, xs, element_bits=numbers.x.width),
-        width_adapter(clk, rst, ys, y, element_bits=shape.y.width),
-        width_adapter(clk, rst, normals, normal, element_bits=NORMAL.width),
-        width_adapter(clk, rst, inverses, inverse, element_bits=numbers.inverse.width),
+        width_adapter(domain, x, xs, element_bits=numbers.x.width),
+        width_adapter(domain, ys, y, element_bits=shape.y.width),
+        width_adapter(domain, normals, normal, element_bits=NORMAL.width),
+        width_adapter(domain, inverses, inverse, element_bits=numbers.inverse.width),
     ]
     fire, first_pixel, last_pixel, done = (Signal(bool(0)) for _ in range(4))
     group = Signal(intbv(0, min=0, max=max(2, groups)))
@@ -76,8 +75,7 @@ def norm_forward(
     room = ForwardRoom(*(Signal(bool(0)) for _ in range(4)))
 
     begin = frames(
-        clk,
-        rst,
+        domain,
         xs,
         gamma,
         beta,
@@ -92,8 +90,7 @@ def norm_forward(
         contents=contents.get("weights"),
     )
     table = line_table(
-        clk,
-        rst,
+        domain,
         beat,
         line,
         write,
@@ -103,12 +100,12 @@ def norm_forward(
         banks=shape.banks,
         contents=contents.get("table"),
     )
-    path = data_path(clk, rst, xs.payload, line, pair, beat, ys, normals, inverses, room, shape=shape)
-    add = data_sums(clk, rst, xs.payload, beat, sums_made, shape=shape)
-    hold = queue(clk, rst, sums_made, sums, depth=shape.sums_depth)
+    path = data_path(domain, xs.payload, line, pair, beat, ys, normals, inverses, room, shape=shape)
+    add = data_sums(domain, xs.payload, beat, sums_made, shape=shape)
+    hold = queue(domain, sums_made, sums, depth=shape.sums_depth)
     reserve = Signal(bool(0))
-    places = result_places(clk, rst, reserve, sums, room.sums, places=shape.sums_depth)
-    statistics = sequential_unit(clk, rst, sums, written, shape=shape, contents=contents)
+    places = result_places(domain, reserve, sums, room.sums, places=shape.sums_depth)
+    statistics = sequential_unit(domain, sums, written, shape=shape, contents=contents)
 
     @always_comb
     def reserve_sums() -> None:
@@ -119,8 +116,7 @@ def norm_forward(
 
 @block
 def frames(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     gamma: Stream,
     beta: Stream,
@@ -153,12 +149,11 @@ def frames(
     betas = Stream(shape.lanes * shape.beta.width)
     pairs = Stream(gammas.width + betas.width)
     place = Signal(intbv(0)[address_width(groups) :])
-    adapt_gamma = width_adapter(clk, rst, gamma, gammas, element_bits=shape.gamma.width)
-    adapt_beta = width_adapter(clk, rst, beta, betas, element_bits=shape.beta.width)
-    meet = join(clk, rst, [betas, gammas], pairs)
+    adapt_gamma = width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
+    adapt_beta = width_adapter(domain, beta, betas, element_bits=shape.beta.width)
+    meet = join(domain, [betas, gammas], pairs)
     versions = weight_buffer(
-        clk,
-        rst,
+        domain,
         pairs,
         claim,
         claimable,
@@ -171,8 +166,7 @@ def frames(
         contents=contents,
     )
     gate = frame_gate(
-        clk,
-        rst,
+        domain,
         claimable,
         done,
         start,
@@ -183,7 +177,7 @@ def frames(
         spacing=shape.cycles,
         beats=shape.beats,
     )
-    counter = beat_counter(clk, rst, fire, group, first_pixel, last_pixel, pixels=shape.numbers.pixels, groups=groups)
+    counter = beat_counter(domain, fire, group, first_pixel, last_pixel, pixels=shape.numbers.pixels, groups=groups)
     may_y, may_normal, may_inverse, may_sums = room.y, room.normal, room.inverse, room.sums
 
     @always_comb

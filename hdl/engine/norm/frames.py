@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 
 # cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again
 SETTLING = 8
@@ -12,7 +12,7 @@ SETTLING = 8
 
 @block
 def beat_counter(
-    clk: Clock, rst: Bit, fire: Bit, group: Bits, first_pixel: Bit, last_pixel: Bit, *, pixels: int, groups: int
+    domain: ClockReset, fire: Bit, group: Bits, first_pixel: Bit, last_pixel: Bit, *, pixels: int, groups: int
 ) -> Instances:
     """Where in the frame the next beat stands: its ``group`` within the pixel; whether the pixel is first or last.
 
@@ -27,7 +27,7 @@ def beat_counter(
     single = 1 if pixels == 1 else 0
     pixel = Signal(intbv(0, min=0, max=max(2, pixels)))
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if fire:
             if group != last_group:
@@ -42,7 +42,7 @@ def beat_counter(
                     pixel.next = pixel + 1
                     first_pixel.next = False
                     last_pixel.next = pixel == before_final
-        if rst:
+        if domain.rst:
             group.next = 0
             pixel.next = 0
             first_pixel.next = True
@@ -53,8 +53,7 @@ def beat_counter(
 
 @block
 def batch_counter(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     fire: Bit,
     group: Bits,
     last_pixel: Bit,
@@ -75,7 +74,7 @@ def batch_counter(
     single = 1 if batch == 1 else 0
     frame = Signal(intbv(0, min=0, max=max(2, batch)))
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if fire and last_pixel and group == last_group:
             if frame == final:
@@ -86,7 +85,7 @@ def batch_counter(
                 frame.next = frame + 1
                 first_frame.next = False
                 last_frame.next = frame == before_final
-        if rst:
+        if domain.rst:
             frame.next = 0
             first_frame.next = True
             last_frame.next = single == 1
@@ -96,8 +95,7 @@ def batch_counter(
 
 @block
 def frame_gate(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     claimable: Bit,
     done: Bit,
     start: Bit,
@@ -138,7 +136,7 @@ def frame_gate(
     def decide() -> None:
         claim.next = claimable and free != 0 and resting == 0 and settling == 0 and not running and not permit
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if claim and not done:
             free.next = free - 1
@@ -157,7 +155,7 @@ def frame_gate(
             permit.next = True
         elif start:
             permit.next = False
-        if rst:
+        if domain.rst:
             free.next = credits
             resting.next = 0
             settling.next = 0

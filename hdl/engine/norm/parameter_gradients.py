@@ -23,7 +23,7 @@ from hdl.engine.norm.sums import channel_sums
 from hdl.engine.random import ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import queue, width_adapter
 from hdl.tensor import Tile
@@ -31,8 +31,7 @@ from hdl.tensor import Tile
 
 @block
 def parameter_gradients(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     beat: BatchBeat,
     e: Bits,
     normal: Bits,
@@ -65,26 +64,25 @@ def parameter_gradients(
     drawn = Signal(intbv(0)[address_width(groups) :])
     last_group = groups - 1
     operands = [
-        split_word(clk, e, es, width=numbers.e.width, signed=True, base=0, cycles=values_at - 1),
-        split_word(clk, normal, normals, width=numbers.normal.width, signed=True, base=0, cycles=values_at - 1),
-        multiply_lanes(clk, es, normals, products),
-        round_lanes(clk, es, later, shift=0),
+        split_word(domain.clk, e, es, width=numbers.e.width, signed=True, base=0, cycles=values_at - 1),
+        split_word(domain.clk, normal, normals, width=numbers.normal.width, signed=True, base=0, cycles=values_at - 1),
+        multiply_lanes(domain.clk, es, normals, products),
+        round_lanes(domain.clk, es, later, shift=0),
     ]
     timing = [
-        delay_vector(clk, beat.fire, early, cycles=values_at - 2),
-        delay_vector(clk, first, early_first, cycles=values_at - 2),
-        delay_vector(clk, last, early_last, cycles=values_at - 2),
+        delay_vector(domain.clk, beat.fire, early, cycles=values_at - 2),
+        delay_vector(domain.clk, first, early_first, cycles=values_at - 2),
+        delay_vector(domain.clk, last, early_last, cycles=values_at - 2),
     ]
     sums = [
-        channel_sums(clk, rst, early, early_first, early_last, products, gamma_sums, complete, groups=groups),
-        channel_sums(clk, rst, early, early_first, early_last, later, beta_sums, same, groups=groups),
+        channel_sums(domain, early, early_first, early_last, products, gamma_sums, complete, groups=groups),
+        channel_sums(domain, early, early_first, early_last, later, beta_sums, same, groups=groups),
     ]
-    indices = stream_indices(clk, rst, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
+    indices = stream_indices(domain, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
     gamma_bits = numbers.e.fraction_bits + numbers.normal.fraction_bits
     steps = GradientSteps(beat.fire, last, index, step)
     out_gamma = gradient_out(
-        clk,
-        rst,
+        domain,
         steps,
         gamma_sums,
         complete,
@@ -96,8 +94,7 @@ def parameter_gradients(
         depth=shape.gradient_depth,
     )
     out_beta = gradient_out(
-        clk,
-        rst,
+        domain,
         steps,
         beta_sums,
         same,
@@ -114,7 +111,7 @@ def parameter_gradients(
         first.next = beat.first_pixel and beat.first_frame
         last.next = beat.last_pixel and beat.last_frame
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count_batches() -> None:
         draw.next = beat.fire and last
         if draw:
@@ -126,7 +123,7 @@ def parameter_gradients(
                     step.next = step + 1
             else:
                 drawn.next = drawn + 1
-        if rst:
+        if domain.rst:
             draw.next = False
             drawn.next = 0
             step.next = 0
@@ -136,8 +133,7 @@ def parameter_gradients(
 
 @block
 def gradient_out(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     steps: GradientSteps,
     sums: Sequence[Bits],
     complete: Bit,
@@ -167,10 +163,10 @@ def gradient_out(
     enable, reserve = Signal(bool(1)), Signal(bool(0))
     made, results = Stream(lanes * target.width), Stream(lanes * target.width)
     parts = [
-        hash32_pipeline(clk, enable, steps.index, steps.step, key, words),
+        hash32_pipeline(domain.clk, enable, steps.index, steps.step, key, words),
         join_lanes(sums, total),
         round_stochastically(
-            clk,
+            domain.clk,
             enable,
             total,
             random,
@@ -179,11 +175,11 @@ def gradient_out(
             shift=fraction_bits - target.fraction_bits,
             target=target,
         ),
-        delay_line(clk, complete, made.valid, cycles=ROUNDING_LATENCY),
-        queue(clk, rst, made, results, depth=depth),
-        result_places(clk, rst, reserve, results, may, places=depth),
-        width_adapter(clk, rst, results, g, element_bits=target.width),
-        always_on(clk, enable),
+        delay_line(domain.clk, complete, made.valid, cycles=ROUNDING_LATENCY),
+        queue(domain, made, results, depth=depth),
+        result_places(domain, reserve, results, may, places=depth),
+        width_adapter(domain, results, g, element_bits=target.width),
+        always_on(domain.clk, enable),
     ]
 
     @always_comb

@@ -14,14 +14,13 @@ from hdl.engine.norm.numbers import ROOT_EXTRA, ForwardNumbers
 from hdl.engine.norm.shapes import ForwardShape
 from hdl.engine.norm.statistics import new_statistics
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
 
 
 @block
 def sequential_unit(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     sums: Stream,
     written: LineWrite,
     *,
@@ -44,13 +43,13 @@ def sequential_unit(
     place = Signal(intbv(0)[address_width(groups) :])
     word = Signal(intbv(0)[sums.width :])
     means, variances = signed_lanes(lanes, numbers.mean.width), unsigned_lanes(lanes, numbers.variance.width)
-    control = sequence(clk, rst, sums, start, place, word, groups=groups, spacing=shape.cycles_a_group)
-    advance = new_statistics(clk, start, settled, place, word, means, variances, shape=shape, contents=contents)
+    control = sequence(domain, sums, start, place, word, groups=groups, spacing=shape.cycles_a_group)
+    advance = new_statistics(domain.clk, start, settled, place, word, means, variances, shape=shape, contents=contents)
     pulses = [
-        delay_line(clk, start, settled, cycles=shape.statistics_at),
-        delay_line(clk, settled, load_root, cycles=1),
-        delay_line(clk, settled, rooted, cycles=shape.root_at - shape.statistics_at),
-        delay_line(clk, rooted, written.enable, cycles=shape.table_at - shape.root_at),
+        delay_line(domain.clk, start, settled, cycles=shape.statistics_at),
+        delay_line(domain.clk, settled, load_root, cycles=1),
+        delay_line(domain.clk, settled, rooted, cycles=shape.root_at - shape.statistics_at),
+        delay_line(domain.clk, rooted, written.enable, cycles=shape.table_at - shape.root_at),
     ]
     radicands = unsigned_lanes(lanes, 2 * numbers.root_bits)
     roots, quotients = unsigned_lanes(lanes, numbers.root_bits), unsigned_lanes(lanes, numbers.inverse.width)
@@ -58,16 +57,16 @@ def sequential_unit(
     group_root = Signal(intbv(0)[len(place) :])
     centres = Signal(intbv(0)[lanes * numbers.centre.width :])
     inverses = Signal(intbv(0)[lanes * numbers.inverse.width :])
-    prepare = root_operands(clk, settled, variances, radicands, numbers=numbers)
-    root = serial_root(clk, load_root, radicands, roots, bits=numbers.root_bits)
-    divide = serial_reciprocal(clk, rooted, roots, quotients, exponent=numbers.numerator_bits)
-    carry = [hold_lanes(clk, settled, means, mean_root), hold_lanes(clk, rooted, mean_root, mean_table)]
+    prepare = root_operands(domain.clk, settled, variances, radicands, numbers=numbers)
+    root = serial_root(domain.clk, load_root, radicands, roots, bits=numbers.root_bits)
+    divide = serial_reciprocal(domain.clk, rooted, roots, quotients, exponent=numbers.numerator_bits)
+    carry = [hold_lanes(domain.clk, settled, means, mean_root), hold_lanes(domain.clk, rooted, mean_root, mean_table)]
     shift = numbers.mean.fraction_bits - numbers.centre.fraction_bits
-    centre = requantise_lanes(clk, mean_table, centres, shift=shift, target=numbers.centre)
+    centre = requantise_lanes(domain.clk, mean_table, centres, shift=shift, target=numbers.centre)
     collect = join_lanes(quotients, inverses)
     last_group = groups - 1
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def carry_group() -> None:
         if settled:
             group_root.next = place
@@ -84,7 +83,7 @@ def sequential_unit(
 
 @block
 def sequence(
-    clk: Clock, rst: Bit, sums: Stream, start: Bit, place: Bits, word: Bits, *, groups: int, spacing: int
+    domain: ClockReset, sums: Stream, start: Bit, place: Bits, word: Bits, *, groups: int, spacing: int
 ) -> Instances:
     """Takes a word of sums at most every ``spacing`` cycles, holds it and the number of its group.
 
@@ -103,7 +102,7 @@ def sequence(
         sums.ready.next = resting == 0
         start.next = resting == 0 and sums.valid
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if start:
             resting.next = rest
@@ -115,7 +114,7 @@ def sequence(
                 next_place.next = next_place + 1
         elif resting != 0:
             resting.next = resting - 1
-        if rst:
+        if domain.rst:
             resting.next = 0
             next_place.next = 0
 

@@ -17,7 +17,7 @@ from hdl.engine.arithmetic.lanes import (
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.norm.numbers import RECIPROCAL_BITS, Mean
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import bits_of
 
 # cycles of `mean_lanes`
@@ -28,8 +28,7 @@ RING_GROUPS = 4
 
 @block
 def channel_sums(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     early: Bit,
     first: Bit,
     last: Bit,
@@ -52,16 +51,16 @@ def channel_sums(
     """
     valid, fresh, final = (Signal(bool(0)) for _ in range(3))
     waits = [
-        delay_vector(clk, early, valid, cycles=2),
-        delay_vector(clk, first, fresh, cycles=2),
-        delay_vector(clk, last, final, cycles=2),
+        delay_vector(domain.clk, early, valid, cycles=2),
+        delay_vector(domain.clk, first, fresh, cycles=2),
+        delay_vector(domain.clk, last, final, cycles=2),
     ]
     if groups <= RING_GROUPS:
-        sums = ring_sums(clk, valid, fresh, values, totals, groups=groups)
+        sums = ring_sums(domain.clk, valid, fresh, values, totals, groups=groups)
     else:
-        sums = memory_sums(clk, rst, early, valid, fresh, values, totals, groups=groups)
+        sums = memory_sums(domain, early, valid, fresh, values, totals, groups=groups)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def mark() -> None:
         complete.next = valid and final
 
@@ -121,8 +120,7 @@ def ring_sums(
 
 @block
 def memory_sums(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     early: Bit,
     valid: Bit,
     fresh: Bit,
@@ -144,22 +142,22 @@ def memory_sums(
     place, write_at = (Signal(intbv(0)[address_width(groups) :]) for _ in range(2))
     final = groups - 1
     store = simple_dual_port(
-        clk, write, write_at, total, early, place, word, depth=groups, width=lanes * bits, output_register=True
+        domain.clk, write, write_at, total, early, place, word, depth=groups, width=lanes * bits, output_register=True
     )
-    wait = delay_vector(clk, place, write_at, cycles=3)
+    wait = delay_vector(domain.clk, place, write_at, cycles=3)
     join = join_lanes(totals, total)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if early:
             if place == final:
                 place.next = 0
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             place.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def add() -> None:
         old = intbv(0, min=-(1 << (bits - 1)), max=1 << (bits - 1))
         write.next = valid

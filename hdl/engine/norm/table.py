@@ -8,13 +8,12 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.norm.bundles import Beat
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 
 
 @block
 def line_table(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     beat: Beat,
     line: Bits,
     write: Bit,
@@ -39,7 +38,7 @@ def line_table(
     base, write_base = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
     read_at, write_at = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
     store = simple_dual_port(
-        clk,
+        domain.clk,
         write,
         write_at,
         write_line,
@@ -58,7 +57,7 @@ def line_table(
         read_at.next = base + beat.group
         write_at.next = write_base + write_group
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def turn() -> None:
         if beat.fire and beat.last_pixel and beat.group == last_group:
             if base == last_base:
@@ -70,7 +69,7 @@ def line_table(
                 write_base.next = 0
             else:
                 write_base.next = write_base + groups
-        if rst:
+        if domain.rst:
             base.next = 0
             write_base.next = 0
 

@@ -8,7 +8,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 
 # cycles from `advance` to the word
@@ -17,8 +17,7 @@ READ_LATENCY = 3
 
 @block
 def weight_buffer(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     w: Stream,
     claim: Bit,
     claimable: Bit,
@@ -71,7 +70,7 @@ def weight_buffer(
     place = Signal(intbv(0)[address_width(words) :])
     read, room, fire, complete, switch, renew = (Signal(bool(0)) for _ in range(6))
     store = simple_dual_port(
-        clk,
+        domain.clk,
         fire,
         write_at,
         w.payload,
@@ -98,7 +97,7 @@ def weight_buffer(
         complete.next = w.valid and room and place == last_word
         w.ready.next = room
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def load() -> None:
         if fire:
             if place == last_word:
@@ -109,11 +108,11 @@ def weight_buffer(
                 write_at.next = 0
             else:
                 write_at.next = write_at + 1
-        if rst:
+        if domain.rst:
             place.next = 0
             write_at.next = first_write
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def versions() -> None:
         if complete and not renew:
             waiting.next = waiting + 1
@@ -123,11 +122,11 @@ def weight_buffer(
             ahead.next = ahead + 1
         elif switch and not complete:
             ahead.next = ahead - 1
-        if rst:
+        if domain.rst:
             waiting.next = 0
             ahead.next = first_ahead
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def frames() -> None:
         if renew:
             to_claim.next = batch - 1
@@ -141,12 +140,12 @@ def weight_buffer(
                 base.next = base + words
         elif advance and frame_last:
             to_read.next = to_read - 1
-        if rst:
+        if domain.rst:
             to_claim.next = first_claims
             to_read.next = first_reads
             base.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def address() -> None:
         read.next = advance
         read_at.next = base + offset

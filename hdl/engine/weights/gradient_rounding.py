@@ -10,7 +10,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.random_bits import WORD
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
@@ -33,7 +33,7 @@ class Rounding:
 
 
 @block
-def gradient_rounding(clk: Clock, rst: Bit, sums: Stream, g: Stream, *, rounding: Rounding) -> Instances:
+def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: Rounding) -> Instances:
     """Rounds the sums of a whole parameter, batch after batch, with the random bits of (element, batch, ``key``).
 
     One beat a cycle; latency 3 cycles.  Random bits are made ahead of the sums, so a batch starts without delay.
@@ -54,12 +54,12 @@ def gradient_rounding(clk: Clock, rst: Bit, sums: Stream, g: Stream, *, rounding
     known = filled[HASH_LATENCY - 1]
     advance, enable, fire, first, second = (Signal(bool(0)) for _ in range(5))
     rounded = Stream(g.width)
-    indices = stream_indices(clk, rst, advance, index, shape=rounding.shape, tile=tile, lanes=lanes)
-    hashing = hash32_pipeline(clk, advance, index, step, key, hashed)
+    indices = stream_indices(domain, advance, index, shape=rounding.shape, tile=tile, lanes=lanes)
+    hashing = hash32_pipeline(domain.clk, advance, index, step, key, hashed)
     rounds = round_stochastically(
-        clk, enable, sums.payload, random, rounded.payload, lanes=lanes, shift=shift, target=target
+        domain.clk, enable, sums.payload, random, rounded.payload, lanes=lanes, shift=shift, target=target
     )
-    hold = queue(clk, rst, rounded, g, depth=2)
+    hold = queue(domain, rounded, g, depth=2)
 
     @always_comb
     def take() -> None:
@@ -80,7 +80,7 @@ def gradient_rounding(clk: Clock, rst: Bit, sums: Stream, g: Stream, *, rounding
     def out() -> None:
         rounded.valid.next = second
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if advance:
             filled[0].next = True
@@ -91,18 +91,18 @@ def gradient_rounding(clk: Clock, rst: Bit, sums: Stream, g: Stream, *, rounding
                 step.next = step + 1
             else:
                 beat.next = beat + 1
-        if rst:
+        if domain.rst:
             for stage in range(HASH_LATENCY):
                 filled[stage].next = False
             beat.next = 0
             step.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def flags() -> None:
         if enable:
             first.next = fire
             second.next = first
-        if rst:
+        if domain.rst:
             first.next = False
             second.next = False
 

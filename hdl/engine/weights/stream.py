@@ -9,7 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
 from hdl.memory import address_width
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
@@ -19,8 +19,7 @@ AHEAD = READ_LATENCY + 5
 
 @block
 def weight_stream(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     w: Stream,
     y: Stream,
     *,
@@ -40,7 +39,7 @@ def weight_stream(
         y: out, stream of any number of elements, a word a beat; valid and payload from registers.
     """
     loaded, read = Stream(y.width), Stream(y.width)
-    adapt = width_adapter(clk, rst, w, loaded, element_bits=element_bits)
+    adapt = width_adapter(domain, w, loaded, element_bits=element_bits)
     last_word, last_repeat = words - 1, repeats - 1
     offset = Signal(intbv(0)[address_width(words) :])
     turn = Signal(intbv(0)[address_width(repeats) :])
@@ -49,19 +48,19 @@ def weight_stream(
     ahead = Signal(intbv(0, min=0, max=AHEAD + 1))
     claim, claimable, advance, frame_last, running, taken, done = (Signal(bool(0)) for _ in range(7))
     buffer = weight_buffer(
-        clk, rst, loaded, claim, claimable, advance, offset, frame_last, word,
+        domain, loaded, claim, claimable, advance, offset, frame_last, word,
         words=words, recipe=recipe, contents=contents,
     )  # fmt: skip
-    hold = queue(clk, rst, read, y, depth=AHEAD)
+    hold = queue(domain, read, y, depth=AHEAD)
     coming = [Signal(bool(0)) for _ in range(READ_LATENCY)]
     final = coming[READ_LATENCY - 1]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def arrival() -> None:
         coming[0].next = advance
         for stage in range(1, READ_LATENCY):
             coming[stage].next = coming[stage - 1]
-        if rst:
+        if domain.rst:
             for stage in range(READ_LATENCY):
                 coming[stage].next = False
 
@@ -81,7 +80,7 @@ def weight_stream(
         read.valid.next = final
         read.payload.next = word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if claim:
             running.next = True
@@ -100,7 +99,7 @@ def weight_stream(
             ahead.next = ahead + 1
         elif taken and not advance:
             ahead.next = ahead - 1
-        if rst:
+        if domain.rst:
             running.next = False
             offset.next = 0
             turn.next = 0

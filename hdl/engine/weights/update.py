@@ -27,7 +27,7 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
@@ -91,8 +91,7 @@ class OptimiserState:
 
 @block
 def update(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     g: Stream,
     w: Stream,
     *,
@@ -114,9 +113,9 @@ def update(
     place = Signal(intbv(0)[address_width(shape.beats) :])
     old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(2))
     old_momentum, new_momentum = (Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(2))
-    accept = gradient_gate(clk, rst, g, may, fire, place, beats=shape.beats)
+    accept = gradient_gate(domain, g, may, fire, place, beats=shape.beats)
     master_words = state_memory(
-        clk,
+        domain.clk,
         fire,
         place,
         old_master,
@@ -128,7 +127,7 @@ def update(
         public="master",
     )
     momentum_words = state_memory(
-        clk,
+        domain.clk,
         fire,
         place,
         old_momentum,
@@ -140,14 +139,14 @@ def update(
         public="momentum",
     )
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    step = update_step(clk, rst, fire, g.payload, state, w, shape=shape)
-    places = result_places(clk, rst, fire, w, may, places=RESULTS)
+    step = update_step(domain, fire, g.payload, state, w, shape=shape)
+    places = result_places(domain, fire, w, may, places=RESULTS)
     return accept, master_words, momentum_words, step, places
 
 
 @block
 def update_outside(
-    clk: Clock, rst: Bit, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
+    domain: ClockReset, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
 ) -> Instances:
     """As `update`, with state that comes with each gradient and leaves with each weight.
 
@@ -174,16 +173,16 @@ def update_outside(
         state_in.ready.next = g.valid and room_w and room_state
 
     parts = part_state(state_in.payload, masters, momenta, shape=shape)
-    read_master = delay_vector(clk, masters, old_master, cycles=MASTER_READ_AT)
-    read_momentum = delay_vector(clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    read_master = delay_vector(domain.clk, masters, old_master, cycles=MASTER_READ_AT)
+    read_momentum = delay_vector(domain.clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    step = update_step(clk, rst, fire, g.payload, state, w, shape=shape)
-    wait = delay_vector(clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
+    step = update_step(domain, fire, g.payload, state, w, shape=shape)
+    wait = delay_vector(domain.clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
     whole = join_state(new_master, late_momentum, made.payload, shape=shape)
-    mark = delay_line(clk, fire, made.valid, cycles=MASTER_AT)
-    hold = queue(clk, rst, made, state_out, depth=RESULTS)
-    places_w = result_places(clk, rst, fire, w, room_w, places=RESULTS)
-    places_state = result_places(clk, rst, fire, state_out, room_state, places=RESULTS)
+    mark = delay_line(domain.clk, fire, made.valid, cycles=MASTER_AT)
+    hold = queue(domain, made, state_out, depth=RESULTS)
+    places_w = result_places(domain, fire, w, room_w, places=RESULTS)
+    places_state = result_places(domain, fire, state_out, room_state, places=RESULTS)
     return take_together, parts, read_master, read_momentum, step, wait, whole, mark, hold, places_w, places_state
 
 
@@ -231,8 +230,7 @@ def join_state(masters: Bits, momenta: Bits, state: Bits, *, shape: UpdateShape)
 
 @block
 def update_step(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     fire: Bit,
     g: Bits,
     state: OptimiserState,
@@ -251,16 +249,16 @@ def update_step(
     """
     high, low = (Signal(intbv(0)[16 * shape.lanes :]) for _ in range(2))
     made = Stream(w.width)
-    draw = random_halves(clk, rst, fire, high, low, shape=shape)
-    momentum_path = next_momentum(clk, g, state, high, shape=shape)
-    master_path = next_master(clk, state, low, made.payload, shape=shape)
-    mark = delay_line(clk, fire, made.valid, cycles=VIEW_AT)
-    hold = queue(clk, rst, made, w, depth=RESULTS)
+    draw = random_halves(domain, fire, high, low, shape=shape)
+    momentum_path = next_momentum(domain.clk, g, state, high, shape=shape)
+    master_path = next_master(domain.clk, state, low, made.payload, shape=shape)
+    mark = delay_line(domain.clk, fire, made.valid, cycles=VIEW_AT)
+    hold = queue(domain, made, w, depth=RESULTS)
     return draw, momentum_path, master_path, mark, hold
 
 
 @block
-def gradient_gate(clk: Clock, rst: Bit, g: Stream, may: Bit, fire: Bit, place: Bits, *, beats: int) -> Instances:
+def gradient_gate(domain: ClockReset, g: Stream, may: Bit, fire: Bit, place: Bits, *, beats: int) -> Instances:
     """Accepts a beat of ``g`` while ``may``; after the last beat of a tensor rests until all its state is written.
 
     Ports:
@@ -278,7 +276,7 @@ def gradient_gate(clk: Clock, rst: Bit, g: Stream, may: Bit, fire: Bit, place: B
         g.ready.next = may and resting == 0
         fire.next = may and resting == 0 and g.valid
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if fire:
             if place == last:
@@ -288,7 +286,7 @@ def gradient_gate(clk: Clock, rst: Bit, g: Stream, may: Bit, fire: Bit, place: B
                 place.next = place + 1
         elif resting != 0:
             resting.next = resting - 1
-        if rst:
+        if domain.rst:
             place.next = 0
             resting.next = 0
 
@@ -296,7 +294,7 @@ def gradient_gate(clk: Clock, rst: Bit, g: Stream, may: Bit, fire: Bit, place: B
 
 
 @block
-def random_halves(clk: Clock, rst: Bit, fire: Bit, high: Bits, low: Bits, *, shape: UpdateShape) -> Instances:
+def random_halves(domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape: UpdateShape) -> Instances:
     """The random bits of each element: ``high`` with the momentum's sum, ``low`` with the master's.
 
     Ports:
@@ -310,12 +308,12 @@ def random_halves(clk: Clock, rst: Bit, fire: Bit, high: Bits, low: Bits, *, sha
     step = Signal(intbv(0)[32:])
     place = Signal(intbv(0)[address_width(shape.beats) :])
     enable = Signal(bool(1))
-    indices = stream_indices(clk, rst, fire, index, shape=shape.shape, tile=shape.tile, lanes=lanes)
-    pipeline = hash32_pipeline(clk, enable, index, step, shape.key, words)
-    wait = delay_vector(clk, words, late, cycles=MOMENTUM_SUM_AT - HASH_LATENCY)
-    wait_low = delay_vector(clk, low_now, low, cycles=MASTER_SUM_AT - MOMENTUM_SUM_AT)
+    indices = stream_indices(domain, fire, index, shape=shape.shape, tile=shape.tile, lanes=lanes)
+    pipeline = hash32_pipeline(domain.clk, enable, index, step, shape.key, words)
+    wait = delay_vector(domain.clk, words, late, cycles=MOMENTUM_SUM_AT - HASH_LATENCY)
+    wait_low = delay_vector(domain.clk, low_now, low, cycles=MASTER_SUM_AT - MOMENTUM_SUM_AT)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count_batches() -> None:
         if fire:
             if place == last:
@@ -326,7 +324,7 @@ def random_halves(clk: Clock, rst: Bit, fire: Bit, high: Bits, low: Bits, *, sha
                     step.next = step + 1
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             place.next = 0
             step.next = 0
 
@@ -336,7 +334,7 @@ def random_halves(clk: Clock, rst: Bit, fire: Bit, high: Bits, low: Bits, *, sha
             high.next[bits_of(lane, 16)] = late[lane * 32 + 32 : lane * 32 + 16]
             low_now.next[bits_of(lane, 16)] = late[lane * 32 + 16 : lane * 32]
 
-    keep = always_on(clk, enable)
+    keep = always_on(domain.clk, enable)
     return indices, pipeline, wait, wait_low, count_batches, halve, keep
 
 

@@ -33,7 +33,7 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, WeightSteps, walker
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
@@ -69,7 +69,7 @@ class ChannelShape:
 
 @block
 def channel_convolution(
-    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None = None
+    domain: ClockReset, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None = None
 ) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
@@ -90,22 +90,21 @@ def channel_convolution(
     claim, claimable, may = (Signal(bool(0)) for _ in range(3))
     sums = [signed_signal(shape.product_bits + tree_levels(shape.taps)) for _ in range(lanes)]
     return (
-        width_adapter(clk, rst, x, map_words, element_bits=shape.operand.width),
-        width_adapter(clk, rst, w, weight_words, element_bits=shape.weight.width),
-        map_reader(clk, rst, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
+        width_adapter(domain, x, map_words, element_bits=shape.operand.width),
+        width_adapter(domain, w, weight_words, element_bits=shape.weight.width),
+        map_reader(domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
                    weights=shape.weights),
-        weight_buffer(clk, rst, weight_words, claim, claimable, steps.weight_read, steps.weight,
+        weight_buffer(domain, weight_words, claim, claimable, steps.weight_read, steps.weight,
                       steps.weight_pass_last, weight, words=shape.words, recipe=shape.recipe, contents=contents),
-        channel_products(clk, weight, words, steps.inside, sums, operand=shape.operand, weight=shape.weight),
-        summed_results(clk, rst, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=walk.operations,
+        channel_products(domain.clk, weight, words, steps.inside, sums, operand=shape.operand, weight=shape.weight),
+        summed_results(domain, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=walk.operations,
                        shift=shape.shift, target=shape.result),
     )  # fmt: skip
 
 
 @block
 def map_reader(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     map_words: Stream,
     words: Sequence[Bits],
     claim: Bit,
@@ -130,10 +129,8 @@ def map_reader(
         ring_rows, weights: of `walker`.
     """
     row_written = Signal(bool(0))
-    rows = row_store(clk, rst, map_words, row_written, *steps.reads, words, rows=ring_rows, row_words=walk.row_words)
-    walking = walker(
-        clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=ring_rows, weights=weights
-    )
+    rows = row_store(domain, map_words, row_written, *steps.reads, words, rows=ring_rows, row_words=walk.row_words)
+    walking = walker(domain, row_written, claim, claimable, may, steps, walk=walk, ring_rows=ring_rows, weights=weights)
     return rows, walking
 
 
@@ -193,8 +190,7 @@ def channel_products(
 
 @block
 def summed_results(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     steps: Steps,
     may: Bit,
     sums: Sequence[Bits],
@@ -224,20 +220,20 @@ def summed_results(
     results, taken = (Stream(lanes * target.width) for _ in range(2))
     return (
         [
-            delay_line(clk, source, late[flag], cycles=latency)
+            delay_line(domain.clk, source, late[flag], cycles=latency)
             for flag, source in enumerate((steps.valid, steps.first, steps.last))
         ],
-        accumulator(clk, late[0], late[1], late[2], sums, totals, done),
-        requantise_lanes(clk, totals, results.payload, shift=shift, target=target),
-        delay_line(clk, done, results.valid, cycles=2),
-        queue(clk, rst, results, taken, depth=RESULTS),
-        result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS),
-        width_adapter(clk, rst, taken, y, element_bits=target.width),
+        accumulator(domain.clk, late[0], late[1], late[2], sums, totals, done),
+        requantise_lanes(domain.clk, totals, results.payload, shift=shift, target=target),
+        delay_line(domain.clk, done, results.valid, cycles=2),
+        queue(domain, results, taken, depth=RESULTS),
+        result_places(domain, steps.issue_last, taken, may, places=RESULTS),
+        width_adapter(domain, taken, y, element_bits=target.width),
     )
 
 
 @block
-def channel_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+def channel_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
     """As `hdl.engine.window.gradient.gradient`, but each error meets only its own channel.
 
     Ports:
@@ -255,18 +251,18 @@ def channel_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, s
     tiles, beats = Stream(tile.size * shape.sum_bits), Stream(shape.lanes * shape.sum_bits)
     store = memory_sums if shape.words >= MEMORY_TILES else register_sums
     return (
-        width_adapter(clk, rst, x, map_words, element_bits=shape.x.width),
-        width_adapter(clk, rst, e, error_words, element_bits=shape.e.width),
-        queue(clk, rst, error_words, errors, depth=ERRORS),
-        map_reader(clk, rst, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
+        width_adapter(domain, x, map_words, element_bits=shape.x.width),
+        width_adapter(domain, e, error_words, element_bits=shape.e.width),
+        queue(domain, error_words, errors, depth=ERRORS),
+        map_reader(domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
                    weights=None),
-        error_gate(clk, rst, error_words, errors, claimable, may, rest, steps),
-        batch_end(clk, rst, steps, rest, drained, batch=shape.batch),
-        lane_products(clk, words, steps.inside, errors.payload, products, shape=shape),
-        update_place(clk, rst, steps, update, drained, words=shape.words),
-        store(clk, rst, products, update, steps.valid, rest, drained, tiles, shape=shape),
-        width_adapter(clk, rst, tiles, beats, element_bits=shape.sum_bits),
-        gradient_rounding(clk, rst, beats, g, rounding=shape.rounding),
+        error_gate(domain, error_words, errors, claimable, may, rest, steps),
+        batch_end(domain, steps, rest, drained, batch=shape.batch),
+        lane_products(domain.clk, words, steps.inside, errors.payload, products, shape=shape),
+        update_place(domain, steps, update, drained, words=shape.words),
+        store(domain, products, update, steps.valid, rest, drained, tiles, shape=shape),
+        width_adapter(domain, tiles, beats, element_bits=shape.sum_bits),
+        gradient_rounding(domain, beats, g, rounding=shape.rounding),
     )  # fmt: skip
 
 

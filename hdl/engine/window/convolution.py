@@ -17,7 +17,7 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, WeightSteps, walker
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue, width_adapter
 
@@ -63,7 +63,7 @@ class EngineShape:
 
 @block
 def convolution(
-    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None = None
+    domain: ClockReset, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None = None
 ) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
@@ -82,17 +82,16 @@ def convolution(
     steps = Steps(walk, shape.ring_rows, shape.words)
     map_words = Stream(mac.summed * mac.operand.width)
     weight_words = Stream(mac.results * mac.terms * mac.weight.width)
-    adapt_x = width_adapter(clk, rst, x, map_words, element_bits=mac.operand.width)
-    adapt_w = width_adapter(clk, rst, w, weight_words, element_bits=mac.weight.width)
+    adapt_x = width_adapter(domain, x, map_words, element_bits=mac.operand.width)
+    adapt_w = width_adapter(domain, w, weight_words, element_bits=mac.weight.width)
     row_written, claim, claimable, may, done = (Signal(bool(0)) for _ in range(5))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     weight = Signal(intbv(0)[weight_words.width :])
     rows = row_store(
-        clk, rst, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
+        domain, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
     )
     versions = weight_buffer(
-        clk,
-        rst,
+        domain,
         weight_words,
         claim,
         claimable,
@@ -107,8 +106,7 @@ def convolution(
         slots=shape.slots,
     )
     walking = walker(
-        clk,
-        rst,
+        domain,
         row_written,
         claim,
         claimable,
@@ -119,16 +117,16 @@ def convolution(
         weights=shape.weights,
     )
     sums = [signed_signal(mac.sum_bits) for _ in range(mac.results)]
-    multiply = mac_array(clk, weight, words, steps.inside, sums, shape=mac)
+    multiply = mac_array(domain.clk, weight, words, steps.inside, sums, shape=mac)
     late = [Signal(bool(0)) for _ in range(3)]
     flags = [
-        delay_line(clk, source, late[flag], cycles=mac.latency)
+        delay_line(domain.clk, source, late[flag], cycles=mac.latency)
         for flag, source in enumerate((steps.valid, steps.first, steps.last))
     ]
     totals = [signed_signal(shape.total_bits) for _ in range(mac.results)]
-    accumulate = accumulator(clk, late[0], late[1], late[2], sums, totals, done)
+    accumulate = accumulator(domain.clk, late[0], late[1], late[2], sums, totals, done)
     leave = leave_by_frame if shape.streamed else leave_at_once
-    leaving = leave(clk, rst, steps, totals, done, may, y, shape=shape)
+    leaving = leave(domain, steps, totals, done, may, y, shape=shape)
     return (
         adapt_x,
         adapt_w,
@@ -144,7 +142,7 @@ def convolution(
 
 @block
 def leave_at_once(
-    clk: Clock, rst: Bit, steps: Steps, totals: Sequence[Bits], done: Bit, may: Bit, y: Stream, *, shape: EngineShape
+    domain: ClockReset, steps: Steps, totals: Sequence[Bits], done: Bit, may: Bit, y: Stream, *, shape: EngineShape
 ) -> Instances:
     """Rounds results and hands them out in the order in which they come.
 
@@ -156,17 +154,17 @@ def leave_at_once(
         y: out, stream of codes of ``shape.result``, any number a beat.
     """
     results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
-    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
-    mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
-    hold = queue(clk, rst, results, taken, depth=RESULTS)
-    places = result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS)
-    adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    rounding = requantise_lanes(domain.clk, totals, results.payload, shift=shape.shift, target=shape.result)
+    mark = delay_line(domain.clk, done, results.valid, cycles=REQUANTISE_LATENCY)
+    hold = queue(domain, results, taken, depth=RESULTS)
+    places = result_places(domain, steps.issue_last, taken, may, places=RESULTS)
+    adapt = width_adapter(domain, taken, y, element_bits=shape.result.width)
     return rounding, mark, hold, places, adapt
 
 
 @block
 def leave_by_frame(
-    clk: Clock, rst: Bit, steps: Steps, totals: Sequence[Bits], done: Bit, may: Bit, y: Stream, *, shape: EngineShape
+    domain: ClockReset, steps: Steps, totals: Sequence[Bits], done: Bit, may: Bit, y: Stream, *, shape: EngineShape
 ) -> Instances:
     """Sums results over passes, or puts those of all passes into raster order; rounds them and hands them out.
 
@@ -179,23 +177,22 @@ def leave_by_frame(
     """
     walk = shape.walk
     results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
-    adapt = width_adapter(clk, rst, taken, y, element_bits=shape.result.width)
+    adapt = width_adapter(domain, taken, y, element_bits=shape.result.width)
     if walk.sums_repeats:
         words = walk.pixels * walk.reduce
         sums = [signed_signal(shape.frame_bits) for _ in range(len(totals))]
         summed = Signal(bool(0))
-        adding = frame_sums(clk, rst, totals, done, sums, summed, words=words, passes=walk.repeat)
-        rounding = requantise_lanes(clk, sums, results.payload, shift=shape.shift, target=shape.result)
-        mark = delay_line(clk, summed, results.valid, cycles=REQUANTISE_LATENCY)
+        adding = frame_sums(domain, totals, done, sums, summed, words=words, passes=walk.repeat)
+        rounding = requantise_lanes(domain.clk, sums, results.payload, shift=shape.shift, target=shape.result)
+        mark = delay_line(domain.clk, summed, results.valid, cycles=REQUANTISE_LATENCY)
         # the last pass brings a frame's results faster than they leave
-        hold = queue(clk, rst, results, taken, depth=words + RESULTS)
-        places = result_places(clk, rst, steps.issue_final, taken, may, places=words + RESULTS)
+        hold = queue(domain, results, taken, depth=words + RESULTS)
+        places = result_places(domain, steps.issue_final, taken, may, places=words + RESULTS)
         return adding, rounding, mark, hold, places, adapt
-    rounding = requantise_lanes(clk, totals, results.payload, shift=shape.shift, target=shape.result)
-    mark = delay_line(clk, done, results.valid, cycles=REQUANTISE_LATENCY)
+    rounding = requantise_lanes(domain.clk, totals, results.payload, shift=shape.shift, target=shape.result)
+    mark = delay_line(domain.clk, done, results.valid, cycles=REQUANTISE_LATENCY)
     order = reorder_frame(
-        clk,
-        rst,
+        domain,
         results,
         taken,
         steps.issue_frame_last,

@@ -8,7 +8,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import signed_signal
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import output_register, queue, read_stream
 
@@ -26,7 +26,7 @@ def reorder_frames(write_cycles: int, read_cycles: int, latency: int, period: in
 
 @block
 def reorder_frame(
-    clk: Clock, rst: Bit, x: Stream, y: Stream, started: Bit, may: Bit, *, pixels: int, repeat: int, frames: int
+    domain: ClockReset, x: Stream, y: Stream, started: Bit, may: Bit, *, pixels: int, repeat: int, frames: int
 ) -> Instances:
     """Results come as (repeat group, pixel) and leave as (pixel, repeat group), a word a cycle.
 
@@ -50,10 +50,12 @@ def reorder_frame(
     last_pixel, last_group, last_word, last_address = pixels - 1, repeat - 1, words - 1, frames * words - 1
     last_base = (frames - 1) * words
     read_words, out = Stream(width), Stream(width)
-    store = simple_dual_port(clk, x.valid, write_at, x.payload, fetch, read_at, word, depth=frames * words, width=width)
-    reading = read_stream(clk, rst, may_read, fetch, word, read_words)
-    leave = output_register(clk, rst, read_words, out, depth=frames * words)
-    hold = queue(clk, rst, out, y, depth=2)
+    store = simple_dual_port(
+        domain.clk, x.valid, write_at, x.payload, fetch, read_at, word, depth=frames * words, width=width
+    )
+    reading = read_stream(domain, may_read, fetch, word, read_words)
+    leave = output_register(domain, read_words, out, depth=frames * words)
+    hold = queue(domain, out, y, depth=2)
 
     @always_comb
     def decide() -> None:
@@ -64,9 +66,9 @@ def reorder_frame(
     @always_comb
     def finish() -> None:
         emptied.next = fetch and place == last_word
-        x.ready.next = not rst
+        x.ready.next = not domain.rst
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def write() -> None:
         if x.valid:
             if pixel != last_pixel:
@@ -85,13 +87,13 @@ def reorder_frame(
                     else:
                         base.next = base + words
                         write_at.next = base + words
-        if rst:
+        if domain.rst:
             pixel.next = 0
             group.next = 0
             base.next = 0
             write_at.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def read() -> None:
         if fetch:
             if read_at == last_address:
@@ -102,11 +104,11 @@ def reorder_frame(
                 place.next = 0
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             read_at.next = 0
             place.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if complete and not emptied:
             full.next = full + 1
@@ -116,7 +118,7 @@ def reorder_frame(
             free.next = free - 1
         elif emptied and not started:
             free.next = free + 1
-        if rst:
+        if domain.rst:
             full.next = 0
             free.next = frames
 
@@ -125,8 +127,7 @@ def reorder_frame(
 
 @block
 def frame_sums(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     parts: Sequence[Bits],
     valid: Bit,
     totals: Sequence[Bits],
@@ -157,9 +158,9 @@ def frame_sums(
     fresh, final = ([Signal(bool(0)) for _ in range(2)] for _ in range(2))
     places = [Signal(intbv(0)[address_width(words) :]) for _ in range(3)]
     write, write_at = flags[2], places[2]
-    store = simple_dual_port(clk, write, write_at, summed, valid, at, read_word, depth=words, width=width)
+    store = simple_dual_port(domain.clk, write, write_at, summed, valid, at, read_word, depth=words, width=width)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if valid:
             if at != last_word:
@@ -170,31 +171,31 @@ def frame_sums(
                     number.next = number + 1
                 else:
                     number.next = 0
-        if rst:
+        if domain.rst:
             at.next = 0
             number.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def delay() -> None:
-        flags[0].next = valid and not rst
+        flags[0].next = valid and not domain.rst
         places[0].next = at
         fresh[0].next = number == 0
         final[0].next = number == last_pass
         for stage in range(2):
-            flags[stage + 1].next = flags[stage] and not rst
+            flags[stage + 1].next = flags[stage] and not domain.rst
             places[stage + 1].next = places[stage]
         fresh[1].next = fresh[0]
         final[1].next = final[0]
         before.next = read_word
         done.next = flags[1] and final[1]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def carry() -> None:
         for lane in range(lanes):
             late[lane].next = parts[lane]
             later[lane].next = late[lane]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def add() -> None:
         old = intbv(0, min=-bound, max=bound)
         total = intbv(0, min=-bound, max=bound)

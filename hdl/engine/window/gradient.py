@@ -14,7 +14,7 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps, walker
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import output_register, queue, read_stream, width_adapter
 from hdl.tensor import Tile
@@ -67,7 +67,7 @@ class Update:
 
 
 @block
-def gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+def gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
     """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
 
     One operation multiplies the errors of ``po`` filters with ``pi`` channels at ``pk`` taps.  An error word serves
@@ -81,34 +81,34 @@ def gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: Gr
     walk, tile = shape.walk, shape.tile
     steps = Steps(walk, shape.ring_rows)
     map_words, error_words, errors = Stream(tile.pi * shape.x.width), *(Stream(tile.po * shape.e.width) for _ in "ab")
-    adapt_x = width_adapter(clk, rst, x, map_words, element_bits=shape.x.width)
-    adapt_e = width_adapter(clk, rst, e, error_words, element_bits=shape.e.width)
-    hold_e = queue(clk, rst, error_words, errors, depth=ERRORS)
+    adapt_x = width_adapter(domain, x, map_words, element_bits=shape.x.width)
+    adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
+    hold_e = queue(domain, error_words, errors, depth=ERRORS)
     row_written, claim, claimable, may, rest, drained = (Signal(bool(0)) for _ in range(6))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     rows = row_store(
-        clk, rst, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
+        domain, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
     )
     walking = walker(
-        clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
+        domain, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
     )
-    gate = error_gate(clk, rst, error_words, errors, claimable, may, rest, steps)
-    batches = batch_end(clk, rst, steps, rest, drained, batch=shape.batch)
+    gate = error_gate(domain, error_words, errors, claimable, may, rest, steps)
+    batches = batch_end(domain, steps, rest, drained, batch=shape.batch)
     products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
-    multiply = outer_products(clk, words, steps.inside, errors.payload, products, shape=shape)
+    multiply = outer_products(domain.clk, words, steps.inside, errors.payload, products, shape=shape)
     update = Update(shape.words)
-    place = update_place(clk, rst, steps, update, drained, words=shape.words)
+    place = update_place(domain, steps, update, drained, words=shape.words)
     tiles, beats = Stream(tile.size * shape.sum_bits), Stream(shape.lanes * shape.sum_bits)
     store = memory_sums if shape.words >= MEMORY_TILES else register_sums
-    sums = store(clk, rst, products, update, steps.valid, rest, drained, tiles, shape=shape)
-    adapt_g = width_adapter(clk, rst, tiles, beats, element_bits=shape.sum_bits)
-    rounding = gradient_rounding(clk, rst, beats, g, rounding=shape.rounding)
+    sums = store(domain, products, update, steps.valid, rest, drained, tiles, shape=shape)
+    adapt_g = width_adapter(domain, tiles, beats, element_bits=shape.sum_bits)
+    rounding = gradient_rounding(domain, beats, g, rounding=shape.rounding)
     return adapt_x, adapt_e, hold_e, rows, walking, gate, batches, multiply, place, sums, adapt_g, rounding
 
 
 @block
 def error_gate(
-    clk: Clock, rst: Bit, pushed: Stream, errors: Stream, claimable: Bit, may: Bit, rest: Bit, steps: Steps
+    domain: ClockReset, pushed: Stream, errors: Stream, claimable: Bit, may: Bit, rest: Bit, steps: Steps
 ) -> Instances:
     """Counts error words that no operation has finished with, and drops one with the last operation that uses it.
 
@@ -127,23 +127,23 @@ def error_gate(
     def decide() -> None:
         push.next = pushed.valid and pushed.ready
         may.next = waiting != 0 and not rest
-        claimable.next = not rst
+        claimable.next = not domain.rst
         errors.ready.next = steps.valid and steps.last
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if push and not steps.issue_last:
             waiting.next = waiting + 1
         elif steps.issue_last and not push:
             waiting.next = waiting - 1
-        if rst:
+        if domain.rst:
             waiting.next = 0
 
     return decide, count
 
 
 @block
-def batch_end(clk: Clock, rst: Bit, steps: Steps, rest: Bit, drained: Bit, *, batch: int) -> Instances:
+def batch_end(domain: ClockReset, steps: Steps, rest: Bit, drained: Bit, *, batch: int) -> Instances:
     """``rest`` from the start of a batch's last operation until its sums have left.
 
     Ports:
@@ -154,7 +154,7 @@ def batch_end(clk: Clock, rst: Bit, steps: Steps, rest: Bit, drained: Bit, *, ba
     frame = Signal(intbv(0, min=0, max=batch + 1))
     last_frame = batch - 1
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if steps.issue_frame_last:
             if frame == last_frame:
@@ -164,7 +164,7 @@ def batch_end(clk: Clock, rst: Bit, steps: Steps, rest: Bit, drained: Bit, *, ba
                 frame.next = frame + 1
         if drained:
             rest.next = False
-        if rst:
+        if domain.rst:
             frame.next = 0
             rest.next = False
 
@@ -206,7 +206,7 @@ def outer_products(
 
 
 @block
-def update_place(clk: Clock, rst: Bit, steps: Steps, update: Update, drained: Bit, *, words: int) -> Instances:
+def update_place(domain: ClockReset, steps: Steps, update: Update, drained: Bit, *, words: int) -> Instances:
     """Counts tiles as operations arrive from the row store; the first pixel of a batch starts its sums afresh.
 
     Ports:
@@ -217,7 +217,7 @@ def update_place(clk: Clock, rst: Bit, steps: Steps, update: Update, drained: Bi
     final = words - 1
     fresh = Signal(bool(1))
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if steps.valid:
             if update.word == final:
@@ -227,7 +227,7 @@ def update_place(clk: Clock, rst: Bit, steps: Steps, update: Update, drained: Bi
                 update.word.next = update.word + 1
         if drained:
             fresh.next = True
-        if rst:
+        if domain.rst:
             update.word.next = 0
             fresh.next = True
 
@@ -241,7 +241,7 @@ def update_place(clk: Clock, rst: Bit, steps: Steps, update: Update, drained: Bi
 
 @block
 def drain_control(
-    clk: Clock, rst: Bit, rest: Bit, tile: Bits, tiles: Stream, fetch: Bit, at: Bits, drained: Bit, *, words: int
+    domain: ClockReset, rest: Bit, tile: Bits, tiles: Stream, fetch: Bit, at: Bits, drained: Bit, *, words: int
 ) -> Instances:
     """Fetches tiles in order once the last sum is written.
 
@@ -257,7 +257,7 @@ def drain_control(
     left = Signal(bool(0))
     may_read, moved = Signal(bool(0)), Signal(bool(0))
     final = words - 1
-    reading = read_stream(clk, rst, may_read, fetch, tile, tiles)
+    reading = read_stream(domain, may_read, fetch, tile, tiles)
 
     @always_comb
     def decide() -> None:
@@ -268,7 +268,7 @@ def drain_control(
     def finish() -> None:
         drained.next = moved and not left
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if not rest:
             wait.next = FLUSH
@@ -284,7 +284,7 @@ def drain_control(
         if drained:
             left.next = True
             wait.next = FLUSH
-        if rst:
+        if domain.rst:
             wait.next = FLUSH
             left.next = True
             at.next = 0
@@ -294,8 +294,7 @@ def drain_control(
 
 @block
 def memory_sums(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     products: Sequence[Bits],
     update: Update,
     valid: Bit,
@@ -326,9 +325,9 @@ def memory_sums(
     write, write_at = flags[2], places[2]
     read, fetch = Signal(bool(0)), Signal(bool(0))
     read_tiles = Stream(width)
-    store = simple_dual_port(clk, write, write_at, summed, read, read_at, read_word, depth=words, width=width)
-    drain = drain_control(clk, rst, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
-    leave = output_register(clk, rst, read_tiles, tiles, depth=words)
+    store = simple_dual_port(domain.clk, write, write_at, summed, read, read_at, read_word, depth=words, width=width)
+    drain = drain_control(domain, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
+    leave = output_register(domain, read_tiles, tiles, depth=words)
 
     @always_comb
     def choose() -> None:
@@ -338,18 +337,18 @@ def memory_sums(
         else:
             read_at.next = update.word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def delay() -> None:
-        flags[0].next = valid and not rst
+        flags[0].next = valid and not domain.rst
         places[0].next = update.word
         fresh[0].next = update.fresh
         for stage in range(2):
-            flags[stage + 1].next = flags[stage] and not rst
+            flags[stage + 1].next = flags[stage] and not domain.rst
             places[stage + 1].next = places[stage]
         fresh[1].next = fresh[0]
         before.next = read_word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def add() -> None:
         old = intbv(0, min=-bound, max=bound)
         total = intbv(0, min=-bound, max=bound)
@@ -365,8 +364,7 @@ def memory_sums(
 
 @block
 def register_sums(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     products: Sequence[Bits],
     update: Update,
     valid: Bit,
@@ -396,12 +394,12 @@ def register_sums(
     drain_at, at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
     fetch = Signal(bool(0))
     tile = Signal(intbv(0)[tiles.width :])
-    drain = drain_control(clk, rst, rest, tile, tiles, fetch, drain_at, drained, words=words)
+    drain = drain_control(domain, rest, tile, tiles, fetch, drain_at, drained, words=words)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def delay() -> None:
-        flags[0].next = valid and not rst
-        flags[1].next = flags[0] and not rst
+        flags[0].next = valid and not domain.rst
+        flags[1].next = flags[0] and not domain.rst
         fresh[0].next = update.fresh
         fresh[1].next = fresh[0]
         places[0].next = update.word
@@ -429,7 +427,7 @@ def register_sums(
             else:
                 total[lane].next = current[lane] + products[lane]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def keep() -> None:
         if flags[1]:
             for word in range(words):
@@ -437,7 +435,7 @@ def register_sums(
                     for lane in range(size):
                         sums[word * size + lane].next = total[lane]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def out() -> None:
         if fetch:
             for lane in range(size):

@@ -19,7 +19,7 @@ from hdl.engine.window.gradient import ERRORS, GradientShape, error_gate, outer_
 from hdl.engine.window.row_store import row_store
 from hdl.engine.window.walker import Steps, walker
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import output_register, queue, read_stream, width_adapter
 
@@ -34,8 +34,7 @@ def part_bits(shape: GradientShape) -> int:
 
 @block
 def gradient_passes(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     e: Stream,
     acc_in: Stream,
@@ -62,34 +61,32 @@ def gradient_passes(
     steps = Steps(walk, shape.ring_rows)
     map_words = Stream(tile.pi * shape.x.width)
     error_words, gated, ordered, errors = (Stream(tile.po * shape.e.width) for _ in range(4))
-    adapt_x = width_adapter(clk, rst, x, map_words, element_bits=shape.x.width)
-    adapt_e = width_adapter(clk, rst, e, error_words, element_bits=shape.e.width)
+    adapt_x = width_adapter(domain, x, map_words, element_bits=shape.x.width)
+    adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
     started, room, row_written, claim, claimable, may, blocked = (Signal(bool(0)) for _ in range(7))
     pixels = walk.pixels
-    intake = frame_intake(clk, rst, error_words, gated, room, started, words=pixels * walk.repeat)
-    order = reorder_frame(
-        clk, rst, gated, ordered, started, room, pixels=walk.repeat, repeat=pixels, frames=error_frames
-    )
-    hold_e = queue(clk, rst, ordered, errors, depth=ERRORS)
+    intake = frame_intake(domain, error_words, gated, room, started, words=pixels * walk.repeat)
+    order = reorder_frame(domain, gated, ordered, started, room, pixels=walk.repeat, repeat=pixels, frames=error_frames)
+    hold_e = queue(domain, ordered, errors, depth=ERRORS)
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     rows = row_store(
-        clk, rst, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
+        domain, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
     )
     walking = walker(
-        clk, rst, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
+        domain, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
     )
-    gate = error_gate(clk, rst, ordered, errors, claimable, may, blocked, steps)
+    gate = error_gate(domain, ordered, errors, claimable, may, blocked, steps)
     products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
-    multiply = outer_products(clk, words, steps.inside, errors.payload, products, shape=shape)
+    multiply = outer_products(domain.clk, words, steps.inside, errors.payload, products, shape=shape)
     tiles, parts = Stream(tile.size * bits), Stream(shape.lanes * bits)
     sums = pass_sums(
-        clk, rst, products, steps, blocked, tiles, words=walk.reduce * tap_groups(shape), pixels=pixels, bits=bits
+        domain, products, steps, blocked, tiles, words=walk.reduce * tap_groups(shape), pixels=pixels, bits=bits
     )
-    adapt_g = width_adapter(clk, rst, tiles, parts, element_bits=bits)
+    adapt_g = width_adapter(domain, tiles, parts, element_bits=bits)
     totals, kept = (Stream(shape.lanes * shape.sum_bits) for _ in range(2))
-    add = add_parts(clk, rst, parts, acc_in, totals, kept, shape=shape, bits=bits)
-    hold_out = queue(clk, rst, kept, acc_out, depth=2)
-    rounding = gradient_rounding(clk, rst, totals, g, rounding=shape.rounding)
+    add = add_parts(domain, parts, acc_in, totals, kept, shape=shape, bits=bits)
+    hold_out = queue(domain, kept, acc_out, depth=2)
+    rounding = gradient_rounding(domain, totals, g, rounding=shape.rounding)
     return (
         adapt_x,
         adapt_e,
@@ -114,7 +111,7 @@ def tap_groups(shape: GradientShape) -> int:
 
 
 @block
-def frame_intake(clk: Clock, rst: Bit, x: Stream, y: Stream, room: Bit, started: Bit, *, words: int) -> Instances:
+def frame_intake(domain: ClockReset, x: Stream, y: Stream, room: Bit, started: Bit, *, words: int) -> Instances:
     """Lets words through while there is ``room``; ``started`` with the last of each frame of ``words``.
 
     Ports:
@@ -138,14 +135,14 @@ def frame_intake(clk: Clock, rst: Bit, x: Stream, y: Stream, room: Bit, started:
         y.payload.next = x.payload
         started.next = fire and place == final
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if fire:
             if place == final:
                 place.next = 0
             else:
                 place.next = place + 1
-        if rst:
+        if domain.rst:
             place.next = 0
 
     return decide, pass_on, count
@@ -153,8 +150,7 @@ def frame_intake(clk: Clock, rst: Bit, x: Stream, y: Stream, room: Bit, started:
 
 @block
 def pass_sums(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     products: Sequence[Bits],
     steps: Steps,
     blocked: Bit,
@@ -189,12 +185,15 @@ def pass_sums(
         Signal(bool(0)) for _ in range(9)
     )
     free, full = Signal(intbv(2, min=0, max=3)), Signal(intbv(0, min=0, max=3))
-    write_at = places[2]
-    read_tiles = Stream(width)
-    reading = read_stream(clk, rst, may_read, fetch, drain_word, read_tiles)
-    leave = output_register(clk, rst, read_tiles, tiles, depth=words)
-    low = simple_dual_port(clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width)
-    high = simple_dual_port(clk, high_write, write_at, summed, high_read, high_at, high_word, depth=words, width=width)
+    write_at, read_tiles = places[2], Stream(width)
+    reading = read_stream(domain, may_read, fetch, drain_word, read_tiles)
+    leave = output_register(domain, read_tiles, tiles, depth=words)
+    low = simple_dual_port(
+        domain.clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width
+    )
+    high = simple_dual_port(
+        domain.clk, high_write, write_at, summed, high_read, high_at, high_word, depth=words, width=width
+    )
 
     @always_comb
     def decide() -> None:
@@ -223,7 +222,7 @@ def pass_sums(
         else:
             drain_word.next = low_word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if steps.valid:
             if word != final:
@@ -235,20 +234,20 @@ def pass_sums(
                 else:
                     pixel.next = 0
                     half.next = not half
-        if rst:
+        if domain.rst:
             word.next = 0
             pixel.next = 0
             half.next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def delay() -> None:
-        flags[0].next = steps.valid and not rst
+        flags[0].next = steps.valid and not domain.rst
         places[0].next = word
         halves[0].next = half
         ends[0].next = word == final and pixel == last_pixel
         fresh[0].next = pixel == 0
         for stage in range(2):
-            flags[stage + 1].next = flags[stage] and not rst
+            flags[stage + 1].next = flags[stage] and not domain.rst
             places[stage + 1].next = places[stage]
             halves[stage + 1].next = halves[stage]
             ends[stage + 1].next = ends[stage]
@@ -258,7 +257,7 @@ def pass_sums(
         else:
             before.next = low_word
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def add() -> None:
         old = intbv(0, min=-bound, max=bound)
         total = intbv(0, min=-bound, max=bound)
@@ -269,7 +268,7 @@ def pass_sums(
             total[:] = old + products[lane]
             summed.next[bits_of(lane, bits)] = total[bits:]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def drain() -> None:
         if fetch:
             if drain_at == final:
@@ -280,12 +279,12 @@ def pass_sums(
         if released:
             last_fetched.next = False
             drain_half.next = not drain_half
-        if rst:
+        if domain.rst:
             last_fetched.next = False
             drain_half.next = False
             drain_at.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def occupy() -> None:
         if complete and not released:
             full.next = full + 1
@@ -295,7 +294,7 @@ def pass_sums(
             free.next = free - 1
         elif released and not steps.issue_pass_last:
             free.next = free + 1
-        if rst:
+        if domain.rst:
             full.next = 0
             free.next = 2
 
@@ -304,8 +303,7 @@ def pass_sums(
 
 @block
 def add_parts(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     parts: Stream,
     acc_in: Stream,
     totals: Stream,
@@ -349,7 +347,7 @@ def add_parts(
         kept.valid.next = valid and not complete
         kept.payload.next = total
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def add() -> None:
         old = intbv(0, min=-bound, max=bound)
         part = intbv(0, min=-bound, max=bound)
@@ -362,7 +360,7 @@ def add_parts(
                 part[:] = old + part
                 total.next[bits_of(lane, wide)] = part[wide:]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if enable:
             valid.next = fire
@@ -376,7 +374,7 @@ def add_parts(
                     frame.next = 0
                 else:
                     frame.next = frame + 1
-        if rst:
+        if domain.rst:
             valid.next = False
             complete.next = False
             beat.next = 0

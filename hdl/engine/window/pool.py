@@ -16,7 +16,7 @@ from hdl.engine.window.convolution import RESULTS
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import DATA_AFTER, Steps, WeightSteps
 from hdl.fixed import Fixed
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, queue, width_adapter
 
@@ -49,7 +49,7 @@ class PoolShape:
 
 
 @block
-def pool(clk: Clock, rst: Bit, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Instances:
+def pool(domain: ClockReset, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Instances:
     """The first of the largest values of each window, and its tap; rates as `Walk.cycles` says.
 
     Costs a comparison a lane and tap, and the ring.
@@ -74,25 +74,27 @@ def pool(clk: Clock, rst: Bit, x: Stream, y: Stream, index: Stream, *, shape: Po
     parts = [Stream(taken.width) for _ in range(2)]
     y_words, index_words = Stream(lanes * width), Stream(lanes * index_width)
     return (
-        width_adapter(clk, rst, x, map_words, element_bits=width),
-        always_claimable(rst, claimable),
-        map_reader(clk, rst, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
+        width_adapter(domain, x, map_words, element_bits=width),
+        always_claimable(domain.rst, claimable),
+        map_reader(domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
                    weights=shape.tap_steps),
-        largest_tap(clk, words, steps.inside, values, offsets, fixed=shape.operand),
+        largest_tap(domain.clk, words, steps.inside, values, offsets, fixed=shape.operand),
         [
-            delay_line(clk, source, late[flag], cycles=1 + levels)
+            delay_line(domain.clk, source, late[flag], cycles=1 + levels)
             for flag, source in enumerate((steps.valid, steps.first, steps.last))
         ],
-        delay_vector(clk, steps.weight, tap, cycles=TAP_AHEAD + 1 + levels),
-        keep_largest(clk, late[0], late[1], late[2], tap, values, offsets, results.payload, done, fixed=shape.operand),
-        mark_valid(clk, done, results.valid),
-        queue(clk, rst, results, taken, depth=RESULTS),
-        result_places(clk, rst, steps.issue_last, taken, may, places=RESULTS),
-        fork(clk, rst, taken, parts),
+        delay_vector(domain.clk, steps.weight, tap, cycles=TAP_AHEAD + 1 + levels),
+        keep_largest(
+            domain.clk, late[0], late[1], late[2], tap, values, offsets, results.payload, done, fixed=shape.operand
+        ),
+        mark_valid(domain.clk, done, results.valid),
+        queue(domain, results, taken, depth=RESULTS),
+        result_places(domain, steps.issue_last, taken, may, places=RESULTS),
+        fork(domain, taken, parts),
         bits_of(parts[0], y_words, low=0),
         bits_of(parts[1], index_words, low=lanes * width),
-        width_adapter(clk, rst, y_words, y, element_bits=width),
-        width_adapter(clk, rst, index_words, index, element_bits=index_width),
+        width_adapter(domain, y_words, y, element_bits=width),
+        width_adapter(domain, index_words, index, element_bits=index_width),
     )  # fmt: skip
 
 
@@ -277,7 +279,7 @@ def keep_largest(
 
 
 @block
-def pool_error(clk: Clock, rst: Bit, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Instances:
+def pool_error(domain: ClockReset, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Instances:
     """Every pixel gathers the errors of the windows whose index points at it; rates as `Walk.cycles` says.
 
     Error and index lie side by side in the ring.  Costs a comparison a lane and tap, and an adder tree a lane.
@@ -296,15 +298,15 @@ def pool_error(clk: Clock, rst: Bit, e: Stream, index: Stream, dx: Stream, *, sh
     sums = [signed_signal(width + tree_levels(walk.taps)) for _ in range(lanes)]
     tap = Signal(intbv(0)[len(steps.weight) :])
     return (
-        width_adapter(clk, rst, e, error_words, element_bits=width),
-        width_adapter(clk, rst, index, index_words, element_bits=index_width),
-        join(clk, rst, [error_words, index_words], map_words),
-        always_claimable(rst, claimable),
-        map_reader(clk, rst, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
+        width_adapter(domain, e, error_words, element_bits=width),
+        width_adapter(domain, index, index_words, element_bits=index_width),
+        join(domain, [error_words, index_words], map_words),
+        always_claimable(domain.rst, claimable),
+        map_reader(domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
                    weights=shape.tap_steps),
-        delay_vector(clk, steps.weight, tap, cycles=TAP_AHEAD),
-        chosen_errors(clk, words, steps.inside, tap, sums, width=width, index_width=index_width),
-        summed_results(clk, rst, steps, may, sums, dx, latency=1 + tree_levels(walk.taps),
+        delay_vector(domain.clk, steps.weight, tap, cycles=TAP_AHEAD),
+        chosen_errors(domain.clk, words, steps.inside, tap, sums, width=width, index_width=index_width),
+        summed_results(domain, steps, may, sums, dx, latency=1 + tree_levels(walk.taps),
                        operations=walk.operations, shift=shape.shift, target=shape.result),
     )  # fmt: skip
 

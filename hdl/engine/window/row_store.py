@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 
 # cycles from `read` to the words
@@ -16,8 +16,7 @@ READ_LATENCY = 2
 
 @block
 def row_store(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     row_written: Bit,
     freed: Bits,
@@ -54,7 +53,16 @@ def row_store(
     ready, fire, opens = Signal(bool(0)), Signal(bool(0)), Signal(bool(0))
     copies = [
         simple_dual_port(
-            clk, fire, at, x.payload, read, addresses[port], words[port], depth=depth, width=width, output_register=True
+            domain.clk,
+            fire,
+            at,
+            x.payload,
+            read,
+            addresses[port],
+            words[port],
+            depth=depth,
+            width=width,
+            output_register=True,
         )
         for port in range(len(words))
     ]
@@ -69,7 +77,7 @@ def row_store(
         opens.next = x.valid and ready and column == 0
         x.ready.next = ready
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def write() -> None:
         row_written.next = False
         if fire:
@@ -82,18 +90,18 @@ def row_store(
                 row_written.next = True
             else:
                 column.next = column + 1
-        if rst:
+        if domain.rst:
             at.next = 0
             column.next = 0
             row_written.next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if opens:
             room.next = room + freed - 1
         else:
             room.next = room + freed
-        if rst:
+        if domain.rst:
             room.next = rows
 
     return copies, accept, handshake, write, count

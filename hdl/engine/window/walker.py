@@ -10,7 +10,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 from hdl.engine.arithmetic.tables import look_up, registered_look_up, signal_for
 from hdl.engine.window.walk import FRAME, LEVELS, Axis, Walk
 from hdl.memory import address_width
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 
 # cycles from `issue` to the read at the row store, and from there to the words (`row_store.READ_LATENCY`)
 READ_AFTER = 3
@@ -72,8 +72,7 @@ class WeightSteps:
 
 @block
 def walker(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     row_written: Bit,
     claim: Bit,
     claimable: Bit,
@@ -98,28 +97,30 @@ def walker(
         weights: how the weight word moves; None when nothing reads weights.
     """
     token, taken = Signal(bool(0)), Signal(bool(0))
-    grant = row_grants(clk, rst, row_written, claim, claimable, token, taken, walk=walk)
+    grant = row_grants(domain, row_written, claim, claimable, token, taken, walk=walk)
     move = signal_for([LEVELS * walk.phases - 1])
     issued, frees, live, first, last, pass_last = (Signal(bool(0)) for _ in range(6))
     strip = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
     nest = loop_nest(
-        clk, rst, token, may, taken, steps, move, issued, frees, strip, live, first, last, pass_last, walk=walk
+        domain, token, may, taken, steps, move, issued, frees, strip, live, first, last, pass_last, walk=walk
     )
     delayed = [Signal(bool(0)) for _ in range(5)]
     freed = signal_for([walk.rows.stored])
-    flags = second_stage(clk, issued, frees, live, first, last, pass_last, strip, delayed, freed, steps, walk=walk)
-    places = ring_addresses(clk, rst, move, steps, walk=walk, ring_rows=ring_rows)
-    inside = map_bounds(clk, rst, move, delayed, steps, walk=walk)
-    tail = flag_pipeline(clk, delayed, freed, steps)
+    flags = second_stage(
+        domain.clk, issued, frees, live, first, last, pass_last, strip, delayed, freed, steps, walk=walk
+    )
+    places = ring_addresses(domain, move, steps, walk=walk, ring_rows=ring_rows)
+    inside = map_bounds(domain, move, delayed, steps, walk=walk)
+    tail = flag_pipeline(domain.clk, delayed, freed, steps)
     if weights is None:
         return grant, nest, flags, places, inside, tail
-    words = weight_words(clk, rst, move, steps, table=weights.table(walk), start=weights.word(walk, *[0] * 7))
+    words = weight_words(domain, move, steps, table=weights.table(walk), start=weights.word(walk, *[0] * 7))
     return grant, nest, flags, places, inside, tail, words
 
 
 @block
 def row_grants(
-    clk: Clock, rst: Bit, row_written: Bit, claim: Bit, claimable: Bit, token: Bit, taken: Bit, *, walk: Walk
+    domain: ClockReset, row_written: Bit, claim: Bit, claimable: Bit, token: Bit, taken: Bit, *, walk: Walk
 ) -> Instances:
     """Looks ahead over strips: ``token`` says that the strip at work has all its inputs; ``taken`` ends it.
 
@@ -166,7 +167,7 @@ def row_grants(
     def start() -> None:
         claim.next = grant and opens != 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if grant and row_written:
             slack.next = slack - short_step
@@ -186,7 +187,7 @@ def row_grants(
             tokens.next = tokens + 1
         elif taken and not grant:
             tokens.next = tokens - 1
-        if rst:
+        if domain.rst:
             slack.next = -first_need
             step.next = first_step
             short_step.next = first_short_step
@@ -214,8 +215,7 @@ def _phase_tables(walk: Walk) -> dict[str, tuple[int, ...]]:
 
 @block
 def loop_nest(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     token: Bit,
     may: Bit,
     taken: Bit,
@@ -295,7 +295,7 @@ def loop_nest(
         steps.issue_frame_last.next = issue and level == FRAME
         steps.issue_pass_last.next = issue and level > on_row
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if issue:
             if level == 0:
@@ -338,7 +338,7 @@ def loop_nest(
                 at_strip.next = 0
             elif level > on_column:
                 at_strip.next = at_strip + 1
-        if rst:
+        if domain.rst:
             tap_column.next = 0
             tap_row.next = 0
             reduce.next = 0
@@ -351,9 +351,9 @@ def loop_nest(
             at_strip.next = 0
             phase.next = start_phase
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def register() -> None:
-        issued.next = issue and not rst
+        issued.next = issue and not domain.rst
         frees.next = level > on_column
         strip.next = at_strip
         live.next = has_taps != 0
@@ -442,7 +442,7 @@ def flag_pipeline(clk: Clock, delayed: Sequence[Bit], freed: Bits, steps: Steps)
 
 
 @block
-def ring_addresses(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, walk: Walk, ring_rows: int) -> Instances:
+def ring_addresses(domain: ClockReset, move: Bits, steps: Steps, *, walk: Walk, ring_rows: int) -> Instances:
     """The address of each parallel tap, modulo the ring.
 
     Ports:
@@ -454,13 +454,14 @@ def ring_addresses(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, walk: Walk
     # two's complement, a bit wider than an address
     back = tuple((delta - total) % (2 << address_width(total)) for delta in forward)
     ahead, behind = signal_for(forward), signal_for(back)
-    roms = (registered_look_up(clk, move, ahead, table=forward), registered_look_up(clk, move, behind, table=back))
+    roms = (
+        registered_look_up(domain.clk, move, ahead, table=forward),
+        registered_look_up(domain.clk, move, behind, table=back),
+    )
     first = walk.address(0, 0, 0, 0, 0, 0, 0)
     advance = steps.weight_read
     places = [
-        ring_address(
-            clk, rst, advance, ahead, behind, steps.addresses[tap], start=(first + offset) % total, total=total
-        )
+        ring_address(domain, advance, ahead, behind, steps.addresses[tap], start=(first + offset) % total, total=total)
         for tap, offset in enumerate(walk.tap_offsets())
     ]
     return roms, places
@@ -468,7 +469,7 @@ def ring_addresses(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, walk: Walk
 
 @block
 def ring_address(
-    clk: Clock, rst: Bit, advance: Bit, ahead: Bits, behind: Bits, out: Bits, *, start: int, total: int
+    domain: ClockReset, advance: Bit, ahead: Bits, behind: Bits, out: Bits, *, start: int, total: int
 ) -> Instances:
     """``at`` moves by ``ahead`` modulo ``total``; ``behind`` is ``ahead - total`` in a bit more than an address has.
 
@@ -481,7 +482,7 @@ def ring_address(
     width = len(out)
     at = Signal(intbv(start)[width:])
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         # both sums beside each other, and only then the choice
         onward = modbv(0)[width + 1 :]
@@ -494,14 +495,14 @@ def ring_address(
                 at.next = onward[width:]
             else:
                 at.next = wrapped[width:]
-        if rst:
+        if domain.rst:
             at.next = start
 
     return step
 
 
 @block
-def weight_words(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, table: tuple[int, ...], start: int) -> Instances:
+def weight_words(domain: ClockReset, move: Bits, steps: Steps, *, table: tuple[int, ...], start: int) -> Instances:
     """The weight word of each
 
     Ports:
@@ -509,20 +510,20 @@ def weight_words(clk: Clock, rst: Bit, move: Bits, steps: Steps, *, table: tuple
         steps: in and out; takes ``weight_read``, drives ``weight``.
     """
     delta = signal_for(table)
-    rom = registered_look_up(clk, move, delta, table=table)
+    rom = registered_look_up(domain.clk, move, delta, table=table)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if steps.weight_read:
             steps.weight.next = steps.weight + delta
-        if rst:
+        if domain.rst:
             steps.weight.next = start
 
     return rom, step
 
 
 @block
-def map_bounds(clk: Clock, rst: Bit, move: Bits, delayed: Sequence[Bit], steps: Steps, *, walk: Walk) -> Instances:
+def map_bounds(domain: ClockReset, move: Bits, delayed: Sequence[Bit], steps: Steps, *, walk: Walk) -> Instances:
     """Which parallel taps lie inside the map, beside the words of the row store.
 
     Ports:
@@ -536,19 +537,19 @@ def map_bounds(clk: Clock, rst: Bit, move: Bits, delayed: Sequence[Bit], steps: 
     live = Signal(bool(0))
     row_deltas = walk.deltas(lambda row, _c, _p, _r, tap, _w, _f: walk.rows.position(row, tap))
     column_deltas = walk.deltas(lambda _r, column, _p, _d, _h, tap, _f: walk.columns.position(column, tap))
-    rows = axis_bounds(clk, rst, move, delayed[0], row_inside, axis=walk.rows, table=row_deltas)
-    columns = axis_bounds(clk, rst, move, delayed[0], column_inside, axis=walk.columns, table=column_deltas)
+    rows = axis_bounds(domain, move, delayed[0], row_inside, axis=walk.rows, table=row_deltas)
+    columns = axis_bounds(domain, move, delayed[0], column_inside, axis=walk.columns, table=column_deltas)
     tall, wide = walk.rows.parallel, walk.columns.parallel
     result = steps.inside
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def combine() -> None:
         live.next = delayed[3]
         for row in range(tall):
             for column in range(wide):
                 inside[row * wide + column].next = row_inside[row] and column_inside[column] and live
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def out() -> None:
         for tap in range(tall * wide):
             result[tap].next = inside[tap]
@@ -558,7 +559,7 @@ def map_bounds(clk: Clock, rst: Bit, move: Bits, delayed: Sequence[Bit], steps: 
 
 @block
 def axis_bounds(
-    clk: Clock, rst: Bit, move: Bits, advance: Bit, inside: Sequence[Bit], *, axis: Axis, table: tuple[int, ...]
+    domain: ClockReset, move: Bits, advance: Bit, inside: Sequence[Bit], *, axis: Axis, table: tuple[int, ...]
 ) -> Instances:
     """Tracks the stored position along one axis; registered verdicts on all its parallel taps.
 
@@ -573,21 +574,21 @@ def axis_bounds(
     low, high = min(*ends, 0) - axis.kernel, max(*ends, axis.stored) + axis.kernel
     at = signal_for([low, high], start)
     delta = signal_for(table)
-    rom = registered_look_up(clk, move, delta, table=table)
+    rom = registered_look_up(domain.clk, move, delta, table=table)
     taps = axis.parallel
     direction, stored = axis.direction, axis.stored
 
     # a tap's position is never made: comparing the first one's with what the tap is away saves an adder
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def judge() -> None:
         for tap in range(taps):
             inside[tap].next = at >= 0 - tap * direction and at < stored - tap * direction
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if advance:
             at.next = at + delta
-        if rst:
+        if domain.rst:
             at.next = start
 
     return rom, judge, step

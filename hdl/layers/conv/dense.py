@@ -36,7 +36,7 @@ from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, We
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import Home, Ring
 from hdl.layers.windowed import InputMap
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -192,12 +192,12 @@ class Conv(ForwardEngine, _ConvEngine):
         self.learn(tape, ConvGradient, ConvError)
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("x", "w", "y"))
-        return conv_forward(clk, rst, *ports, shape=_engine_shape(self), contents=contents)
+        return conv_forward(domain, *ports, shape=_engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -215,12 +215,12 @@ class ConvError(ErrorEngine, _ConvEngine):
         return correlate_error(self.window, e, w, bound)
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("e", "w", "dx"))
-        return conv_error(clk, rst, *ports, shape=_engine_shape(self), contents=contents)
+        return conv_error(domain, *ports, shape=_engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -270,22 +270,22 @@ class ConvGradient(GradientEngine, _ConvEngine):
         return correlate_gradient(self.window, x, e, terms << (self.x_fixed.width + self.e_fixed.width - 1))
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.gradient`, and of sums that live outside `hdl.engine.window.gradient_passes`."""
         del images
         x, e, g = (streams[name] for name in ("x", "e", "g"))
         if not self.streamed:
-            return conv_gradient(clk, rst, x, e, g, shape=self.shape)
+            return conv_gradient(domain, x, e, g, shape=self.shape)
         errors = max(math.prod(self.output_shape) // self.tile.po, self.port("e").beats)
         frames = reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
         sums = streams["acc_in"], g, streams["acc_out"]
-        return conv_gradient_passes(clk, rst, x, e, *sums, shape=self.shape, error_frames=frames)
+        return conv_gradient_passes(domain, x, e, *sums, shape=self.shape, error_frames=frames)
 
 
 @block
 def conv_forward(
-    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+    domain: ClockReset, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None
 ) -> Instances:
     """The forward circuit.
 
@@ -294,12 +294,12 @@ def conv_forward(
         w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights.
         y: out, stream of codes of ``shape.result``, any number a beat.
     """
-    return convolution(clk, rst, x, w, y, shape=shape, contents=contents)
+    return convolution(domain, x, w, y, shape=shape, contents=contents)
 
 
 @block
 def conv_error(
-    clk: Clock, rst: Bit, e: Stream, w: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+    domain: ClockReset, e: Stream, w: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
 ) -> Instances:
     """The error circuit.
 
@@ -308,11 +308,11 @@ def conv_error(
         w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights.
         dx: out, stream of codes of ``shape.result``, any number a beat.
     """
-    return convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
+    return convolution(domain, e, w, dx, shape=shape, contents=contents)
 
 
 @block
-def conv_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+def conv_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
     """The gradient circuit.
 
     Ports:
@@ -320,13 +320,12 @@ def conv_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shap
         e: in, stream of codes of ``shape.e``, any number a beat.
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
     """
-    return gradient(clk, rst, x, e, g, shape=shape)
+    return gradient(domain, x, e, g, shape=shape)
 
 
 @block
 def conv_gradient_passes(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     e: Stream,
     acc_in: Stream,
@@ -345,7 +344,7 @@ def conv_gradient_passes(
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in that order.
         acc_out: out, stream as wide as ``acc_in``, in that order.
     """
-    return gradient_passes(clk, rst, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
+    return gradient_passes(domain, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
 
 
 Engine = TypeVar("Engine", bound=_ConvEngine)

@@ -27,7 +27,7 @@ from hdl.layers.conv.examples import depthwise_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
 from hdl.layers.meaning import Tape
 from hdl.parts.part import Part, block_share
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Tile
 
@@ -98,12 +98,12 @@ class DepthwiseConv(ForwardEngine, _DepthwiseEngine):
         self.learn(tape, DepthwiseConvGradient, DepthwiseConvError)
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("x", "w", "y"))
-        return depthwise_forward(clk, rst, *ports, shape=_channel_shape(self), contents=contents)
+        return depthwise_forward(domain, *ports, shape=_channel_shape(self), contents=contents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +115,12 @@ class DepthwiseConvError(ErrorEngine, _DepthwiseEngine):
         return self.window.scatter(e[:, :, :, None] * self._by_tap(w))
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         contents = (images or {}).get("weights")
         ports = (streams[name] for name in ("e", "w", "dx"))
-        return depthwise_error(clk, rst, *ports, shape=_channel_shape(self), contents=contents)
+        return depthwise_error(domain, *ports, shape=_channel_shape(self), contents=contents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +132,16 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
         return np.einsum("fhwtc,fhwc->ct", self.window.patches(x), e).reshape(self.weight_shape)
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         del images
-        return depthwise_gradient(clk, rst, streams["x"], streams["e"], streams["g"], shape=self.shape)
+        return depthwise_gradient(domain, streams["x"], streams["e"], streams["g"], shape=self.shape)
 
 
 @block
 def depthwise_forward(
-    clk: Clock, rst: Bit, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+    domain: ClockReset, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
 ) -> Instances:
     """The forward circuit.
 
@@ -150,12 +150,12 @@ def depthwise_forward(
         w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights.
         y: out, stream of codes of ``shape.result``, any number a beat.
     """
-    return channel_convolution(clk, rst, x, w, y, shape=shape, contents=contents)
+    return channel_convolution(domain, x, w, y, shape=shape, contents=contents)
 
 
 @block
 def depthwise_error(
-    clk: Clock, rst: Bit, e: Stream, w: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+    domain: ClockReset, e: Stream, w: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
 ) -> Instances:
     """The error circuit.
 
@@ -164,11 +164,11 @@ def depthwise_error(
         w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights.
         dx: out, stream of codes of ``shape.result``, any number a beat.
     """
-    return channel_convolution(clk, rst, e, w, dx, shape=shape, contents=contents)
+    return channel_convolution(domain, e, w, dx, shape=shape, contents=contents)
 
 
 @block
-def depthwise_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+def depthwise_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
     """The gradient circuit.
 
     Ports:
@@ -176,4 +176,4 @@ def depthwise_gradient(clk: Clock, rst: Bit, x: Stream, e: Stream, g: Stream, *,
         e: in, stream of codes of ``shape.e``, any number a beat.
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
     """
-    return channel_gradient(clk, rst, x, e, g, shape=shape)
+    return channel_gradient(domain, x, e, g, shape=shape)

@@ -24,7 +24,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.wiring.host import HostLabel, HostOutput
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -182,12 +182,12 @@ class SoftmaxCrossEntropy(Layer):
     # ---- hardware
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.loss.softmax`."""
         del images
         ports = (streams[name] for name in ("x", "label", "error", "metrics"))
-        return softmax_cross_entropy(clk, rst, *ports, numbers=self.numbers, target=self.e_fixed)
+        return softmax_cross_entropy(domain, *ports, numbers=self.numbers, target=self.e_fixed)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:

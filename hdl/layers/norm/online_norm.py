@@ -40,7 +40,7 @@ from hdl.layers.meaning import State, Tape
 from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.layers.norm.shared import DATA, SHARED_FIELDS, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
@@ -287,11 +287,11 @@ class OnlineNorm(NormLayer):
         }
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.norm.forward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
-        return norm_forward(clk, rst, *ports, shape=self.engine, images=images)
+        return norm_forward(domain, *ports, shape=self.engine, images=images)
 
     # ---- tests
 

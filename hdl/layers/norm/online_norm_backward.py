@@ -21,7 +21,7 @@ from hdl.layers.meaning import State
 from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
@@ -261,12 +261,12 @@ class OnlineNormBackward(NormLayer):
         }
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.norm.backward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
         make = norm_backward if self.needs_dx else norm_gradients
-        return make(clk, rst, *ports, shape=self.engine, images=images)
+        return make(domain, *ports, shape=self.engine, images=images)
 
     # ---- tests
 

@@ -15,7 +15,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
@@ -74,11 +74,11 @@ class Add(ElementWise):
                 tape.give_error(sink, tape.error("y"))
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return add(clk, rst, streams["a"], streams["b"], streams["y"], cfg=self)
+        return add(domain, streams["a"], streams["b"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -92,7 +92,7 @@ class Add(ElementWise):
 
 
 @block
-def add(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, cfg: Add) -> Instances:
+def add(domain: ClockReset, a: Stream, b: Stream, y: Stream, *, cfg: Add) -> Instances:
     """The sum of two streams.
 
     Ports:
@@ -100,4 +100,4 @@ def add(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, cfg: Add) -> I
         y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, `sum_cycles` later, from registers.
     """
     formats = {"a_fixed": cfg.a_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
-    return sum_stream(clk, rst, a, b, y, lanes=cfg.lanes, **formats)
+    return sum_stream(domain, a, b, y, lanes=cfg.lanes, **formats)

@@ -10,7 +10,7 @@ from myhdl import always_comb, block, intbv
 from hdl.engine.arithmetic.rounding import scale_cycles, scale_stream
 from hdl.errors import Problem
 from hdl.fixed import Fixed, IntArray
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import fork, join, m2s_pipe
 
@@ -113,7 +113,7 @@ class Affine:
 
 
 @block
-def with_sums(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, affine: Affine) -> Instances:
+def with_sums(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, affine: Affine) -> Instances:
     """The sums of a beat's codes, in front of the beat.
 
     Costs a product with a constant a lane, with an offset an adder, and registers for all.  One beat a cycle.
@@ -127,20 +127,20 @@ def with_sums(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, affine:
     products = Stream(lanes * affine.product_bits) if affine.offset is not None else sums
     parts = [Stream(x.width) for _ in range(2)]
     waiting = [parts[1], *(Stream(x.width) for _ in range(stages))]
-    register = m2s_pipe(clk, rst, x, held)
-    split = fork(clk, rst, held, parts)
+    register = m2s_pipe(domain, x, held)
+    split = fork(domain, held, parts)
     take = take_bits(parts[0], codes, lanes * width, 0)
-    scale = scale_stream(clk, rst, codes, products, lanes=lanes, factor=affine.factor)
+    scale = scale_stream(domain, codes, products, lanes=lanes, factor=affine.factor)
     add = ()
     if affine.offset is not None:
-        add = offset_stream(clk, rst, products, sums, lanes=lanes, grow=affine.grow, offset=affine.offset_code)
-    wait = [m2s_pipe(clk, rst, waiting[stage], waiting[stage + 1]) for stage in range(stages)]
-    joined = join(clk, rst, [sums, waiting[stages]], y)
+        add = offset_stream(domain, products, sums, lanes=lanes, grow=affine.grow, offset=affine.offset_code)
+    wait = [m2s_pipe(domain, waiting[stage], waiting[stage + 1]) for stage in range(stages)]
+    joined = join(domain, [sums, waiting[stages]], y)
     return register, split, take, scale, add, wait, joined
 
 
 @block
-def offset_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, grow: int, offset: int) -> Instances:
+def offset_stream(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, grow: int, offset: int) -> Instances:
     """Codes times ``2**grow``, plus a constant.  Costs an adder and a register a lane.  One beat a cycle.
 
     Ports:
@@ -150,7 +150,7 @@ def offset_stream(clk: Clock, rst: Bit, x: Stream, y: Stream, *, lanes: int, gro
     width, y_width = x.width // lanes, y.width // lanes
     bound = 1 << (y_width - 1)
     computed = Stream(y.width)
-    register = m2s_pipe(clk, rst, computed, y)
+    register = m2s_pipe(domain, computed, y)
 
     @always_comb
     def add() -> None:

@@ -27,7 +27,7 @@ from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.affine import Affine, take_bits, with_sums
 from hdl.layers.pointwise.table import TABLE_CYCLES, Table, read_tables
 from hdl.layers.storage import Memory
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -273,10 +273,10 @@ class Pointwise(_Lanes):
         return {memory.name: words for memory in self.memories()}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """The lane block, a register or the table, and what rounds."""
-        return pointwise(clk, rst, streams["x"], streams["y"], streams["mask"], layer=self, images=images)
+        return pointwise(domain, streams["x"], streams["y"], streams["mask"], layer=self, images=images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,17 +360,16 @@ class PointwiseError(_Lanes):
         return {"dx": self.values(inputs["e"], inputs["mask"])}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """The lane block, a register, and what rounds."""
         del images
-        return pointwise_error(clk, rst, streams["e"], streams["mask"], streams["dx"], layer=self)
+        return pointwise_error(domain, streams["e"], streams["mask"], streams["dx"], layer=self)
 
 
 @block
 def pointwise(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     y: Stream,
     mask: Stream,
@@ -392,8 +391,7 @@ def pointwise(
     taken, exact = layer.operands(x), layer.result(y)
     if table:
         register = read_tables(
-            clk,
-            rst,
+            domain,
             computed,
             held,
             lanes=layer.lanes,
@@ -403,8 +401,8 @@ def pointwise(
             images=images,
         )
     else:
-        register = m2s_pipe(clk, rst, computed, held)
-    split = fork(clk, rst, held, parts)
+        register = m2s_pipe(domain, computed, held)
+    split = fork(domain, held, parts)
     to_y = take_bits(parts[0], exact, values, 0)
     to_mask = take_bits(parts[1], mask, pair, values)
     process = layer.lane_block(taken, computed)
@@ -419,14 +417,14 @@ def pointwise(
     sums: Instances = ()
     rounding: Instances = ()
     if layer.affine:
-        sums = with_sums(clk, rst, x, taken, lanes=layer.lanes, affine=layer.affine)
+        sums = with_sums(domain, x, taken, lanes=layer.lanes, affine=layer.affine)
     if exact is not y:
-        rounding = round_stream(clk, rst, exact, y, lanes=layer.lanes, shift=layer.cut, target=layer.y_fixed)
+        rounding = round_stream(domain, exact, y, lanes=layer.lanes, shift=layer.cut, target=layer.y_fixed)
     return sums, register, split, to_y, to_mask, rounding, lanes, handshake
 
 
 @block
-def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *, layer: PointwiseError) -> Instances:
+def pointwise_error(domain: ClockReset, e: Stream, mask: Stream, dx: Stream, *, layer: PointwiseError) -> Instances:
     """One beat a cycle; one register, and one in front of products.
 
     Ports:
@@ -436,11 +434,11 @@ def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *
     """
     joint = Stream(e.width + mask.width)
     factors = Stream(joint.width) if layer.products else joint
-    hold = m2s_pipe(clk, rst, joint, factors) if layer.products else ()
+    hold = m2s_pipe(domain, joint, factors) if layer.products else ()
     computed = Stream(layer.lanes * layer.exact.width)
-    joined = join(clk, rst, [e, mask], joint)
+    joined = join(domain, [e, mask], joint)
     both, exact = layer.operands(factors), layer.result(dx)
-    register = m2s_pipe(clk, rst, computed, exact)
+    register = m2s_pipe(domain, computed, exact)
     process = layer.lane_block(both, computed)
     _check_names(process, both=both, computed=computed)
     lanes = always_comb(process)
@@ -453,9 +451,9 @@ def pointwise_error(clk: Clock, rst: Bit, e: Stream, mask: Stream, dx: Stream, *
     sums: Instances = ()
     rounding: Instances = ()
     if layer.affine:
-        sums = with_sums(clk, rst, factors, both, lanes=layer.lanes, affine=layer.affine)
+        sums = with_sums(domain, factors, both, lanes=layer.lanes, affine=layer.affine)
     if exact is not dx:
-        rounding = round_stream(clk, rst, exact, dx, lanes=layer.lanes, shift=layer.cut, target=layer.dx_fixed)
+        rounding = round_stream(domain, exact, dx, lanes=layer.lanes, shift=layer.cut, target=layer.dx_fixed)
     return joined, hold, sums, register, rounding, lanes, handshake
 
 

@@ -24,7 +24,7 @@ from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
 from hdl.layers.storage import Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -113,11 +113,11 @@ class Bias(ElementWise):
         return {"weights": pack(state["initial"].reshape(-1), self.b_fixed.width, self.lanes) + [0] * self.groups}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         contents = images["weights"] if images else None
-        return bias(clk, rst, streams["x"], streams["b"], streams["y"], cfg=self, contents=contents)
+        return bias(domain, streams["x"], streams["b"], streams["y"], cfg=self, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -186,11 +186,11 @@ class BiasGradient(ElementWise):
         return {"g": inputs["e"].sum(axis=(0, 1, 2))}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return bias_gradient(clk, rst, streams["e"], streams["g"], cfg=self)
+        return bias_gradient(domain, streams["e"], streams["g"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -204,7 +204,7 @@ class BiasGradient(ElementWise):
 
 @block
 def bias(
-    clk: Clock, rst: Bit, x: Stream, b: Stream, y: Stream, *, cfg: Bias, contents: Sequence[int] | None = None
+    domain: ClockReset, x: Stream, b: Stream, y: Stream, *, cfg: Bias, contents: Sequence[int] | None = None
 ) -> Instances:
     """The vector as a stream beside x, and their sum.
 
@@ -215,16 +215,16 @@ def bias(
     """
     words = Stream(cfg.lanes * cfg.b_fixed.width)
     weights = weight_stream(
-        clk, rst, b, words, element_bits=cfg.b_fixed.width, words=cfg.groups, repeats=cfg.height * cfg.width,
+        domain, b, words, element_bits=cfg.b_fixed.width, words=cfg.groups, repeats=cfg.height * cfg.width,
         recipe=cfg.recipe, contents=contents,
     )  # fmt: skip
     formats = {"a_fixed": cfg.x_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
-    add = sum_stream(clk, rst, x, words, y, lanes=cfg.lanes, **formats)
+    add = sum_stream(domain, x, words, y, lanes=cfg.lanes, **formats)
     return weights, add
 
 
 @block
-def bias_gradient(clk: Clock, rst: Bit, e: Stream, g: Stream, *, cfg: BiasGradient) -> Instances:
+def bias_gradient(domain: ClockReset, e: Stream, g: Stream, *, cfg: BiasGradient) -> Instances:
     """Sums over the pixels of a whole batch, an element at a time through the stochastic rounding.
 
     Ports:
@@ -234,11 +234,11 @@ def bias_gradient(clk: Clock, rst: Bit, e: Stream, g: Stream, *, cfg: BiasGradie
     lanes, width, sum_bits = cfg.lanes, cfg.e_fixed.width, cfg.sum_bits
     sums, elements = Stream(lanes * sum_bits), Stream(sum_bits)
     collect = sum_pixels(
-        clk, rst, e, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.channels // lanes, pixels=cfg.pixels
+        domain, e, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.channels // lanes, pixels=cfg.pixels
     )
-    adapt = width_adapter(clk, rst, sums, elements, element_bits=sum_bits)
+    adapt = width_adapter(domain, sums, elements, element_bits=sum_bits)
     key = tensor_key(cfg.recipe.seed, cfg.tensor_id)
     cut = cfg.e_fixed.fraction_bits - cfg.g_fixed.fraction_bits
     rounding = Rounding(shape=(cfg.channels,), tile=Tile(), lanes=1, shift=cut, target=cfg.g_fixed, key=key)
-    rounds = gradient_rounding(clk, rst, elements, g, rounding=rounding)
+    rounds = gradient_rounding(domain, elements, g, rounding=rounding)
     return instances()

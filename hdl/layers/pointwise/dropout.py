@@ -25,7 +25,7 @@ from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor
@@ -150,11 +150,11 @@ class Dropout(_Masking):
             tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return dropout(clk, rst, streams["x"], streams["y"], cfg=self)
+        return dropout(domain, streams["x"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -197,11 +197,11 @@ class DropoutError(_Masking):
         return {"dx": self._scaled_values(state, inputs["e"])}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return dropout_error(clk, rst, streams["e"], streams["dx"], cfg=self)
+        return dropout_error(domain, streams["e"], streams["dx"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -213,29 +213,29 @@ class DropoutError(_Masking):
 
 
 @block
-def dropout(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: Dropout) -> Instances:
+def dropout(domain: ClockReset, x: Stream, y: Stream, *, cfg: Dropout) -> Instances:
     """The forward circuit.
 
     Ports:
         x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
         y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, ``cfg.pipeline_cycles`` later, from registers.
     """
-    return masking(clk, rst, x, y, cfg=cfg, source=cfg.x_fixed, target=cfg.y_fixed)
+    return masking(domain, x, y, cfg=cfg, source=cfg.x_fixed, target=cfg.y_fixed)
 
 
 @block
-def dropout_error(clk: Clock, rst: Bit, e: Stream, dx: Stream, *, cfg: DropoutError) -> Instances:
+def dropout_error(domain: ClockReset, e: Stream, dx: Stream, *, cfg: DropoutError) -> Instances:
     """The error circuit.
 
     Ports:
         e: in, stream of ``cfg.lanes`` codes of ``cfg.e_fixed``.
         dx: out, stream of ``cfg.lanes`` codes of ``cfg.dx_fixed``, ``cfg.pipeline_cycles`` later, from registers.
     """
-    return masking(clk, rst, e, dx, cfg=cfg, source=cfg.e_fixed, target=cfg.dx_fixed)
+    return masking(domain, e, dx, cfg=cfg, source=cfg.e_fixed, target=cfg.dx_fixed)
 
 
 @block
-def masking(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Instances:
+def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Instances:
     """Mask, factor, rounding, a register a lane each, and the hash for the mask.
 
     Ports:
@@ -246,12 +246,12 @@ def masking(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: _Masking, source
     factor, shift = cfg.factor
     mask, both = Stream(lanes), Stream(lanes * (width + 1))
     selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
-    masks = mask_stream(clk, rst, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
-    joined = join(clk, rst, [x, mask], both)
-    register = m2s_pipe(clk, rst, selected, masked)
-    scale = scale_stream(clk, rst, masked, scaled, lanes=lanes, factor=factor)
+    masks = mask_stream(domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
+    joined = join(domain, [x, mask], both)
+    register = m2s_pipe(domain, selected, masked)
+    scale = scale_stream(domain, masked, scaled, lanes=lanes, factor=factor)
     cut = source.fraction_bits + shift - target.fraction_bits
-    rounding = round_stream(clk, rst, scaled, y, lanes=lanes, shift=cut, target=target)
+    rounding = round_stream(domain, scaled, y, lanes=lanes, shift=cut, target=target)
     start, ones = lanes * width, (1 << width) - 1
 
     # a gate in front of the register, not a clear, which the registers of a multiplier don't have
@@ -276,9 +276,7 @@ def masking(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: _Masking, source
 
 
 @block
-def mask_stream(
-    clk: Clock, rst: Bit, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int
-) -> Instances:
+def mask_stream(domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int) -> Instances:
     """`_Masking.keep`, ``lanes`` elements a beat, frame after frame, made ahead of its use.
 
     Ports:
@@ -293,7 +291,7 @@ def mask_stream(
     filled = [Signal(bool(0)) for _ in range(HASH_LATENCY)]
     known = filled[HASH_LATENCY - 1]
     advance = Signal(bool(0))
-    hashing = hash32_pipeline(clk, advance, index, frame, key, hashed)
+    hashing = hash32_pipeline(domain.clk, advance, index, frame, key, hashed)
 
     @always_comb
     def decide() -> None:
@@ -315,7 +313,7 @@ def mask_stream(
             bits[:] = bits + offset
             mask.payload.next[lane] = bits[16]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if advance:
             filled[0].next = True
@@ -326,7 +324,7 @@ def mask_stream(
                 frame.next = frame + 1
             else:
                 first.next = first + lanes
-        if rst:
+        if domain.rst:
             for stage in range(HASH_LATENCY):
                 filled[stage].next = False
             first.next = 0

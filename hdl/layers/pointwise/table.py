@@ -9,7 +9,7 @@ from myhdl import Signal, always_comb, block, intbv
 
 from hdl.layers.storage import Memory
 from hdl.memory import address_width, read_only
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe, read_stream
 
@@ -49,8 +49,7 @@ class Table:
 
 @block
 def read_tables(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     y: Stream,
     *,
@@ -76,10 +75,10 @@ def read_tables(
     fetch = Signal(bool(0))
     results = Signal(intbv(0)[y.width :])
     memories = table.memories(lanes, mask_bits)
-    register = m2s_pipe(clk, rst, x, at)
+    register = m2s_pipe(domain, x, at)
     stores = [
         read_only(
-            clk,
+            domain.clk,
             fetch,
             addresses[lane],
             words[lane],
@@ -90,7 +89,7 @@ def read_tables(
         )
         for lane, memory in enumerate(memories)
     ]
-    reads = read_stream(clk, rst, at.valid, fetch, results, y)
+    reads = read_stream(domain, at.valid, fetch, results, y)
 
     @always_comb
     def address() -> None:

@@ -23,7 +23,7 @@ from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -147,11 +147,11 @@ class GlobalAveragePool(_Averaging):
             tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return global_average_pool(clk, rst, streams["x"], streams["y"], cfg=self)
+        return global_average_pool(domain, streams["x"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -213,11 +213,11 @@ class GlobalAveragePoolError(_Averaging):
         return {"dx": np.broadcast_to(share, (len(share), *self.shape)).copy()}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return global_average_pool_error(clk, rst, streams["e"], streams["dx"], cfg=self)
+        return global_average_pool_error(domain, streams["e"], streams["dx"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -231,7 +231,7 @@ class GlobalAveragePoolError(_Averaging):
 
 
 @block
-def global_average_pool(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: GlobalAveragePool) -> Instances:
+def global_average_pool(domain: ClockReset, x: Stream, y: Stream, *, cfg: GlobalAveragePool) -> Instances:
     """Sums in a memory with one word a beat of a pixel; the finished sums are scaled and rounded as a stream.
 
     Ports:
@@ -242,18 +242,18 @@ def global_average_pool(clk: Clock, rst: Bit, x: Stream, y: Stream, *, cfg: Glob
     factor, shift = cfg.reciprocal
     scaled_bits = sum_bits + factor.bit_length()
     sums, scaled, rounded = Stream(lanes * sum_bits), Stream(lanes * scaled_bits), Stream(lanes * cfg.y_fixed.width)
-    collect = sum_pixels(clk, rst, x, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.groups,
+    collect = sum_pixels(domain, x, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.groups,
                          pixels=cfg.pixels)  # fmt: skip
-    scale = scale_stream(clk, rst, sums, scaled, lanes=lanes, factor=factor)
+    scale = scale_stream(domain, sums, scaled, lanes=lanes, factor=factor)
     cut = cfg.x_fixed.fraction_bits + shift - cfg.y_fixed.fraction_bits
-    rounding = round_stream(clk, rst, scaled, rounded, lanes=lanes, shift=cut, target=cfg.y_fixed)
-    adapt = width_adapter(clk, rst, rounded, y, element_bits=cfg.y_fixed.width)
+    rounding = round_stream(domain, scaled, rounded, lanes=lanes, shift=cut, target=cfg.y_fixed)
+    adapt = width_adapter(domain, rounded, y, element_bits=cfg.y_fixed.width)
     return instances()
 
 
 @block
 def sum_pixels(
-    clk: Clock, rst: Bit, x: Stream, sums: Stream, *, lanes: int, width: int, sum_bits: int, groups: int, pixels: int
+    domain: ClockReset, x: Stream, sums: Stream, *, lanes: int, width: int, sum_bits: int, groups: int, pixels: int
 ) -> Instances:
     """Adds up ``pixels`` pixels of ``groups`` beats; with the last pixel, the sums leave beat by beat.
 
@@ -278,7 +278,7 @@ def sum_pixels(
     old, total = Signal(intbv(0)[word_bits:]), Signal(intbv(0)[word_bits:])
     result = Signal(intbv(0)[word_bits:])
     keep = memory_of_sums if groups >= MEMORY_GROUPS else ring_of_sums
-    kept = keep(clk, fire, group, first, go, old, store, places[1], total, groups=groups)
+    kept = keep(domain.clk, fire, group, first, go, old, store, places[1], total, groups=groups)
 
     @always_comb
     def handshake() -> None:
@@ -292,7 +292,7 @@ def sum_pixels(
         store.next = valid[1] and go
         x.ready.next = go
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def count() -> None:
         if fire:
             if group == last_group:
@@ -303,11 +303,11 @@ def sum_pixels(
                     pixel.next = pixel + 1
             else:
                 group.next = group + 1
-        if rst:
+        if domain.rst:
             group.next = 0
             pixel.next = 0
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if go:
             valid[0].next = x.valid
@@ -319,7 +319,7 @@ def sum_pixels(
             operands[1].next = operands[0]
             places[1].next = places[0]
             last[1].next = last[0]
-        if rst:
+        if domain.rst:
             valid[0].next = False
             valid[1].next = False
 
@@ -331,12 +331,12 @@ def sum_pixels(
             lane_sum[:] = lane_sum + old[bits_of(lane, sum_bits)].signed()
             total.next[bits_of(lane, sum_bits)] = lane_sum[sum_bits:]
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def leave() -> None:
         if go:
             sums_valid.next = valid[1] and last[1]
             result.next = total
-        if rst:
+        if domain.rst:
             sums_valid.next = False
 
     return kept, handshake, accept, count, step, add, leave
@@ -428,7 +428,7 @@ def ring_of_sums(
 
 
 @block
-def global_average_pool_error(clk: Clock, rst: Bit, e: Stream, dx: Stream, *, cfg: GlobalAveragePoolError) -> Instances:
+def global_average_pool_error(domain: ClockReset, e: Stream, dx: Stream, *, cfg: GlobalAveragePoolError) -> Instances:
     """The vector is scaled and rounded as it comes, leaves as the first pixel, and is replayed for the others.
 
     Ports:
@@ -440,20 +440,20 @@ def global_average_pool_error(clk: Clock, rst: Bit, e: Stream, dx: Stream, *, cf
     scaled_bits = width + factor.bit_length()
     scaled, rounded, word = Stream(lanes * scaled_bits), Stream(lanes * out_width), Stream(cfg.lanes * out_width)
     taken = Stream(e.width)
-    take = m2s_pipe(clk, rst, e, taken)
-    scale = scale_stream(clk, rst, taken, scaled, lanes=lanes, factor=factor)
+    take = m2s_pipe(domain, e, taken)
+    scale = scale_stream(domain, taken, scaled, lanes=lanes, factor=factor)
     cut = cfg.e_fixed.fraction_bits + shift - cfg.dx_fixed.fraction_bits
-    rounding = round_stream(clk, rst, scaled, rounded, lanes=lanes, shift=cut, target=cfg.dx_fixed)
+    rounding = round_stream(domain, scaled, rounded, lanes=lanes, shift=cut, target=cfg.dx_fixed)
     early = Stream(cfg.lanes * out_width)
-    adapt = width_adapter(clk, rst, rounded, early, element_bits=out_width)
+    adapt = width_adapter(domain, rounded, early, element_bits=out_width)
     # the next frame's vector gathers while this one's is spread
-    gather = queue(clk, rst, early, word, depth=cfg.groups)
-    spread = repeat_pixel(clk, rst, word, dx, groups=cfg.groups, pixels=cfg.pixels)
+    gather = queue(domain, early, word, depth=cfg.groups)
+    spread = repeat_pixel(domain, word, dx, groups=cfg.groups, pixels=cfg.pixels)
     return instances()
 
 
 @block
-def repeat_pixel(clk: Clock, rst: Bit, x: Stream, y: Stream, *, groups: int, pixels: int) -> Instances:
+def repeat_pixel(domain: ClockReset, x: Stream, y: Stream, *, groups: int, pixels: int) -> Instances:
     """Each vector of ``groups`` beats leaves ``pixels`` times.
 
     The first time it passes through and is written to a memory, from which the other times are read.
@@ -469,8 +469,8 @@ def repeat_pixel(clk: Clock, rst: Bit, x: Stream, y: Stream, *, groups: int, pix
     fresh, stored = Signal(intbv(0)[width:]), Signal(intbv(0)[width:])
     go, issue, valid, from_input, write = (Signal(bool(0)) for _ in range(5))
     words = Stream(width)
-    leave = output_register(clk, rst, words, y, depth=groups)
-    memory = simple_dual_port(clk, write, group, x.payload, issue, group, stored, depth=groups, width=width)
+    leave = output_register(domain, words, y, depth=groups)
+    memory = simple_dual_port(domain.clk, write, group, x.payload, issue, group, stored, depth=groups, width=width)
 
     @always_comb
     def decide() -> None:
@@ -482,7 +482,7 @@ def repeat_pixel(clk: Clock, rst: Bit, x: Stream, y: Stream, *, groups: int, pix
         write.next = go and pixel == 0 and x.valid
         issue.next = go and (pixel != 0 or x.valid)
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if go:
             valid.next = issue
@@ -497,7 +497,7 @@ def repeat_pixel(clk: Clock, rst: Bit, x: Stream, y: Stream, *, groups: int, pix
                     pixel.next = pixel + 1
             else:
                 group.next = group + 1
-        if rst:
+        if domain.rst:
             valid.next = False
             group.next = 0
             pixel.next = 0

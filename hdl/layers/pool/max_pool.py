@@ -29,7 +29,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import divisors, lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.windowed import Windowed
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -201,12 +201,12 @@ class MaxPool(_Pool):
             tape.give_error("x", tape.add("error", MaxPoolError(**shared), inputs)["dx"])
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.pool`."""
         del images
         shape = self._pool_shape("x", self.x_fixed, self.x_fixed)
-        return max_pool(clk, rst, streams["x"], streams["y"], streams["index"], shape=shape)
+        return max_pool(domain, streams["x"], streams["y"], streams["index"], shape=shape)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -277,12 +277,12 @@ class MaxPoolError(_Pool):
         return np.asarray((rng.random((count, *inside.shape[1:])) * inside).argmax(axis=3), np.int64)
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.window.pool`."""
         del images
         shape = self._pool_shape("e", self.e_fixed, self.dx_fixed)
-        return max_pool_error(clk, rst, streams["e"], streams["index"], streams["dx"], shape=shape)
+        return max_pool_error(domain, streams["e"], streams["index"], streams["dx"], shape=shape)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -296,7 +296,7 @@ class MaxPoolError(_Pool):
 
 
 @block
-def max_pool(clk: Clock, rst: Bit, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Instances:
+def max_pool(domain: ClockReset, x: Stream, y: Stream, index: Stream, *, shape: PoolShape) -> Instances:
     """The forward circuit.
 
     Ports:
@@ -304,11 +304,11 @@ def max_pool(clk: Clock, rst: Bit, x: Stream, y: Stream, index: Stream, *, shape
         y: out, stream of codes of ``shape.operand``, any number a beat.
         index: out, stream of codes of ``shape.index``, as many a beat.
     """
-    return pool(clk, rst, x, y, index, shape=shape)
+    return pool(domain, x, y, index, shape=shape)
 
 
 @block
-def max_pool_error(clk: Clock, rst: Bit, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Instances:
+def max_pool_error(domain: ClockReset, e: Stream, index: Stream, dx: Stream, *, shape: PoolShape) -> Instances:
     """The error circuit.
 
     Ports:
@@ -316,7 +316,7 @@ def max_pool_error(clk: Clock, rst: Bit, e: Stream, index: Stream, dx: Stream, *
         index: in, stream of codes of ``shape.index``, as many a beat.
         dx: out, stream of codes of ``shape.result``, any number a beat.
     """
-    return pool_error(clk, rst, e, index, dx, shape=shape)
+    return pool_error(domain, e, index, dx, shape=shape)
 
 
 # fields of the window

@@ -23,7 +23,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.memory import address_width
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import join, m2s_pipe, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -203,11 +203,11 @@ class Concat(_SideBySide):
                 tape.give_error(sink, made[sink])
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """A beat a cycle."""
         del images
-        return concat(clk, rst, streams["a"], streams["b"], streams["y"], cfg=self)
+        return concat(domain, streams["a"], streams["b"], streams["y"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -287,11 +287,11 @@ class Split(_SideBySide):
             tape.give_error("x", made["y"])
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """A beat a cycle."""
         del images
-        return split(clk, rst, streams["x"], streams.get("a"), streams.get("b"), cfg=self)
+        return split(domain, streams["x"], streams.get("a"), streams.get("b"), cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -317,7 +317,7 @@ class Split(_SideBySide):
 
 
 @block
-def concat(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, cfg: Concat) -> Instances:
+def concat(domain: ClockReset, a: Stream, b: Stream, y: Stream, *, cfg: Concat) -> Instances:
     """Parts rounded, gathered into beats of y and taken in turn; whole pixels where a beat holds channels of both.
 
     Ports:
@@ -334,27 +334,27 @@ def concat(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, *, cfg: Concat
     ):
         rounded = Stream(lanes * bits)
         shift = fixed.fraction_bits - cfg.y_fixed.fraction_bits
-        insides.append(round_stream(clk, rst, part, rounded, lanes=lanes, shift=shift, target=cfg.y_fixed))
+        insides.append(round_stream(domain, part, rounded, lanes=lanes, shift=shift, target=cfg.y_fixed))
         words = Stream((cfg.lanes if beats else channels) * bits)
-        insides.append(width_adapter(clk, rst, rounded, words, element_bits=bits))
+        insides.append(width_adapter(domain, rounded, words, element_bits=bits))
         if beats:
             queued = Stream(words.width)
-            insides.append(queue(clk, rst, words, queued, depth=cfg.waiting_beats))
+            insides.append(queue(domain, words, queued, depth=cfg.waiting_beats))
             gathered.append(queued)
         else:
             gathered.append(words)
     whole = Stream(gathered[0].width if beats else cfg.channels * bits)
     if beats:
-        insides.append(take_in_turn(clk, rst, gathered[0], gathered[1], whole, beats[0], beats[1]))
-        insides.append(m2s_pipe(clk, rst, whole, y))
+        insides.append(take_in_turn(domain, gathered[0], gathered[1], whole, beats[0], beats[1]))
+        insides.append(m2s_pipe(domain, whole, y))
     else:
-        insides.append(join(clk, rst, gathered, whole))
-        insides.append(width_adapter(clk, rst, whole, y, element_bits=bits))
+        insides.append(join(domain, gathered, whole))
+        insides.append(width_adapter(domain, whole, y, element_bits=bits))
     return insides
 
 
 @block
-def split(clk: Clock, rst: Bit, x: Stream, a: Stream | None, b: Stream | None, *, cfg: Split) -> Instances:
+def split(domain: ClockReset, x: Stream, a: Stream | None, b: Stream | None, *, cfg: Split) -> Instances:
     """Beats of x dealt out in turn, and spread over the lanes of the parts; what nobody wants is dropped.
 
     Ports:
@@ -366,25 +366,25 @@ def split(clk: Clock, rst: Bit, x: Stream, a: Stream | None, b: Stream | None, *
     insides = []
     dealt = [Stream((cfg.lanes if beats else channels) * bits) for channels in (cfg.a_channels, cfg.b_channels)]
     if beats:
-        insides.append(give_in_turn(clk, rst, x, dealt[0], dealt[1], beats[0], beats[1]))
+        insides.append(give_in_turn(domain, x, dealt[0], dealt[1], beats[0], beats[1]))
     else:
         pixel = Stream(cfg.channels * bits)
-        insides.append(width_adapter(clk, rst, x, pixel, element_bits=bits))
-        insides.append(cut_in_two(clk, rst, pixel, dealt[0], dealt[1]))
+        insides.append(width_adapter(domain, x, pixel, element_bits=bits))
+        insides.append(cut_in_two(domain, pixel, dealt[0], dealt[1]))
     for words, part in zip(dealt, (a, b), strict=True):
         if part is None:
-            insides.append(always_on(clk, words.ready))
+            insides.append(always_on(domain.clk, words.ready))
         elif beats:
             queued = Stream(words.width)
-            insides.append(queue(clk, rst, words, queued, depth=cfg.waiting_beats))
-            insides.append(width_adapter(clk, rst, queued, part, element_bits=bits))
+            insides.append(queue(domain, words, queued, depth=cfg.waiting_beats))
+            insides.append(width_adapter(domain, queued, part, element_bits=bits))
         else:
-            insides.append(width_adapter(clk, rst, words, part, element_bits=bits))
+            insides.append(width_adapter(domain, words, part, element_bits=bits))
     return insides
 
 
 @block
-def turns(clk: Clock, rst: Bit, fire: Bit, first: Bit, *, a: int, b: int) -> Instances:
+def turns(domain: ClockReset, fire: Bit, first: Bit, *, a: int, b: int) -> Instances:
     """``first`` during ``a`` fires, then not during ``b``, and again.
 
     Ports:
@@ -398,21 +398,21 @@ def turns(clk: Clock, rst: Bit, fire: Bit, first: Bit, *, a: int, b: int) -> Ins
     def out() -> None:
         first.next = count < switch
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if fire:
             if count == last:
                 count.next = 0
             else:
                 count.next = count + 1
-        if rst:
+        if domain.rst:
             count.next = 0
 
     return out, step
 
 
 @block
-def take_in_turn(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, a_beats: int, b_beats: int) -> Instances:
+def take_in_turn(domain: ClockReset, a: Stream, b: Stream, y: Stream, a_beats: int, b_beats: int) -> Instances:
     """``a_beats`` of a, then ``b_beats`` of b, and again.  Costs a counter; no latency.
 
     Ports:
@@ -420,7 +420,7 @@ def take_in_turn(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, a_beats:
         y: out, stream as wide as ``a``, in the same cycle.
     """
     first, fire, valid = Signal(bool(1)), Signal(bool(0)), Signal(bool(0))
-    order = turns(clk, rst, fire, first, a=a_beats, b=b_beats)
+    order = turns(domain, fire, first, a=a_beats, b=b_beats)
 
     @always_comb
     def choose() -> None:
@@ -442,7 +442,7 @@ def take_in_turn(clk: Clock, rst: Bit, a: Stream, b: Stream, y: Stream, a_beats:
 
 
 @block
-def give_in_turn(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream, a_beats: int, b_beats: int) -> Instances:
+def give_in_turn(domain: ClockReset, x: Stream, a: Stream, b: Stream, a_beats: int, b_beats: int) -> Instances:
     """``a_beats`` to a, then ``b_beats`` to b, and again.  Costs a counter; no latency.
 
     Ports:
@@ -450,7 +450,7 @@ def give_in_turn(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream, a_beats:
         a, b: out, streams as wide as ``x``, in the same cycle.
     """
     first, fire, ready = Signal(bool(1)), Signal(bool(0)), Signal(bool(0))
-    order = turns(clk, rst, fire, first, a=a_beats, b=b_beats)
+    order = turns(domain, fire, first, a=a_beats, b=b_beats)
 
     @always_comb
     def choose() -> None:
@@ -472,7 +472,7 @@ def give_in_turn(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream, a_beats:
 
 
 @block
-def cut_in_two(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream) -> Instances:
+def cut_in_two(domain: ClockReset, x: Stream, a: Stream, b: Stream) -> Instances:
     """The low bits to a and the high bits to b, to each as soon as it is ready.  Costs two flip-flops; no latency.
 
     Ports:
@@ -497,7 +497,7 @@ def cut_in_two(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream) -> Instanc
         a.valid.next = x.valid and not done_a
         b.valid.next = x.valid and not done_b
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if x.valid:
             if ready:
@@ -506,7 +506,7 @@ def cut_in_two(clk: Clock, rst: Bit, x: Stream, a: Stream, b: Stream) -> Instanc
             else:
                 done_a.next = done_a or a.ready
                 done_b.next = done_b or b.ready
-        if rst:
+        if domain.rst:
             done_a.next = False
             done_b.next = False
 

@@ -14,7 +14,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for, weight_lanes
 from hdl.layers.meaning import State
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import fork
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -92,11 +92,11 @@ class Fork(Layer):
         return {port.name: inputs["x"] for port in self.sources}
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.streams.fork`."""
         del images
-        return fork(clk, rst, streams["x"], [streams[port.name] for port in self.sources])
+        return fork(domain, streams["x"], [streams[port.name] for port in self.sources])
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:

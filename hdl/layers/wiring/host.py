@@ -12,7 +12,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -42,7 +42,7 @@ class _Host(Layer):
         raise TypeError(f"{type(self).__name__} has no arithmetic")
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """None: the device top connects the stream to its own port."""
         raise TypeError(f"{type(self).__name__} is a port of the device top, not a circuit")

@@ -30,7 +30,7 @@ from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
 from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -326,13 +326,13 @@ class Update(Layer):
         )
 
     def circuit(
-        self, clk: Clock, rst: Bit, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """See `hdl.engine.weights.update`."""
         g, w, shape = streams["g"], streams["w"], self.circuit_shape
         if self.state is Home.ON_CHIP:
-            return update(clk, rst, g, w, shape=shape, images=images)
-        return update_outside(clk, rst, g, streams["state_in"], w, streams["state_out"], shape=shape)
+            return update(domain, g, w, shape=shape, images=images)
+        return update_outside(domain, g, streams["state_in"], w, streams["state_out"], shape=shape)
 
     # ---- tests
 

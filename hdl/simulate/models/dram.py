@@ -8,7 +8,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.axi import Axi, AxiFormat
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.simulate.models.host import stalls
 from hdl.simulate.models.link import link_wire
 from hdl.stream import Stream
@@ -20,8 +20,7 @@ _REQUESTS = 8
 
 @block
 def dram_model(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     m: Axi,
     *,
     form: AxiFormat,
@@ -44,15 +43,15 @@ def dram_model(
     data_bits, address_bits = form.data_bits, form.address_bits
     aw, ar, w = (Stream(form.widths[channel]) for channel in ("aw", "ar", "w"))
     queues = [
-        queue(clk, rst, m.aw, aw, depth=_REQUESTS),
-        queue(clk, rst, m.ar, ar, depth=_REQUESTS),
-        queue(clk, rst, m.w, w, depth=_REQUESTS),
+        queue(domain, m.aw, aw, depth=_REQUESTS),
+        queue(domain, m.ar, ar, depth=_REQUESTS),
+        queue(domain, m.w, w, depth=_REQUESTS),
     ]
     answer, data = Stream(form.widths["b"]), Stream(form.widths["r"])
-    answer_wire = link_wire(clk, rst, answer, m.b, latency=latency)
-    data_wire = link_wire(clk, rst, data, m.r, latency=latency)
+    answer_wire = link_wire(domain, answer, m.b, latency=latency)
+    data_wire = link_wire(domain, data, m.r, latency=latency)
     go, reading, writing, prefer_write, bad, have, have_last, have_bad = (Signal(bool(0)) for _ in range(8))
-    gate = stalls(clk, rst, go, probability_256=stall_256, seed=seed)
+    gate = stalls(domain, go, probability_256=stall_256, seed=seed)
     # the burst under way
     address, last_address = (Signal(intbv(0)[address_bits + 1 :]) for _ in range(2))
     limit = cycles + words
@@ -63,7 +62,17 @@ def dram_model(
     word, incoming = Signal(intbv(0)[data_bits:]), Signal(intbv(0)[data_bits:])
     last_at, request_bits, place_bits = form.widths["r"] - 1, aw.width, len(place)
     store = simple_dual_port(
-        clk, put, place, incoming, fetch, place, word, depth=depth, width=data_bits, contents=contents, image="dram"
+        domain.clk,
+        put,
+        place,
+        incoming,
+        fetch,
+        place,
+        word,
+        depth=depth,
+        width=data_bits,
+        contents=contents,
+        image="dram",
     )
 
     @always_comb
@@ -106,7 +115,7 @@ def dram_model(
         if bad:
             answer.payload.next = 2
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if take_write:
             address.next = write_first
@@ -135,20 +144,20 @@ def dram_model(
             have_bad.next = bad
         elif data.ready:
             have.next = False
-        if rst:
+        if domain.rst:
             reading.next = False
             writing.next = False
             answering.next = False
             have.next = False
             prefer_write.next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def spend() -> None:
         if pay:
             budget.next = budget + words - cycles
         elif budget < cycles:
             budget.next = budget + words
-        if rst:
+        if domain.rst:
             budget.next = cycles
 
     return queues, answer_wire, data_wire, gate, store, ends, pick, serve, out, step, spend

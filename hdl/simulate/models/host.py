@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from myhdl import Signal, always, always_comb, block, instances, intbv
 
 from hdl.memory import address_width, read_only, simple_dual_port
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream
 
 # a maximal-length 16-bit Galois register: x^16 + x^14 + x^13 + x^11 + 1
@@ -19,7 +19,7 @@ LFSR_TAPS = 0xB400
 
 
 @block
-def stalls(clk: Clock, rst: Bit, go: Bit, *, probability_256: int, seed: int) -> Instances:
+def stalls(domain: ClockReset, go: Bit, *, probability_256: int, seed: int) -> Instances:
     """Random pauses.
 
     Ports:
@@ -28,16 +28,16 @@ def stalls(clk: Clock, rst: Bit, go: Bit, *, probability_256: int, seed: int) ->
     start = seed & 0xFFFF or 1
     register = Signal(intbv(start)[16:])
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def shift() -> None:
-        if rst:
+        if domain.rst:
             register.next = start
         elif register[0]:
             register.next = (register >> 1) ^ LFSR_TAPS
         else:
             register.next = register >> 1
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def decide() -> None:
         go.next = register[8:] >= probability_256
 
@@ -46,8 +46,7 @@ def stalls(clk: Clock, rst: Bit, go: Bit, *, probability_256: int, seed: int) ->
 
 @block
 def stream_player(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     y: Stream,
     *,
     depth: int,
@@ -65,14 +64,14 @@ def stream_player(
     address = Signal(intbv(0)[address_width(depth) :])
     word = Signal(intbv(0)[width:])
     valid, read, exhausted, go = (Signal(bool(0)) for _ in range(4))
-    store = read_only(clk, read, address, word, depth=depth, width=width, contents=contents, image="beats")
-    gate = stalls(clk, rst, go, probability_256=probability_256, seed=seed)
+    store = read_only(domain.clk, read, address, word, depth=depth, width=width, contents=contents, image="beats")
+    gate = stalls(domain, go, probability_256=probability_256, seed=seed)
 
     @always_comb
     def fetch() -> None:
-        read.next = go and (not valid or y.ready) and not exhausted and not rst
+        read.next = go and (not valid or y.ready) and not exhausted and not domain.rst
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if read:
             valid.next = True
@@ -82,7 +81,7 @@ def stream_player(
                 address.next = address + 1
         elif valid and y.ready:
             valid.next = False
-        if rst:
+        if domain.rst:
             valid.next = False
             exhausted.next = False
             address.next = 0
@@ -96,7 +95,7 @@ def stream_player(
 
 
 @block
-def stream_recorder(clk: Clock, rst: Bit, x: Stream, *, depth: int, probability_256: int, seed: int) -> Instances:
+def stream_recorder(domain: ClockReset, x: Stream, *, depth: int, probability_256: int, seed: int) -> Instances:
     """Keeps ``depth`` beats in the image "beats"; should more come, each in the place of the one before.
 
     Ports:
@@ -107,9 +106,9 @@ def stream_recorder(clk: Clock, rst: Bit, x: Stream, *, depth: int, probability_
     unread = Signal(intbv(0)[width:])
     go, fire, never = (Signal(bool(0)) for _ in range(3))
     store = simple_dual_port(
-        clk, fire, address, x.payload, never, address, unread, depth=depth, width=width, image="beats"
+        domain.clk, fire, address, x.payload, never, address, unread, depth=depth, width=width, image="beats"
     )
-    gate = stalls(clk, rst, go, probability_256=probability_256, seed=seed)
+    gate = stalls(domain, go, probability_256=probability_256, seed=seed)
 
     @always_comb
     def accept() -> None:
@@ -117,11 +116,11 @@ def stream_recorder(clk: Clock, rst: Bit, x: Stream, *, depth: int, probability_
         x.ready.next = go
         never.next = False
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         if fire and address != depth - 1:
             address.next = address + 1
-        if rst:
+        if domain.rst:
             address.next = 0
 
     return store, gate, accept, step

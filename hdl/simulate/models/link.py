@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.link.format import LinkFormat
-from hdl.signals import Bit, Clock, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.simulate.models.host import stalls
 from hdl.stream import Stream
 from hdl.streams.fifo import memory_queue
@@ -22,8 +22,7 @@ _TIME_BITS = 32
 
 @block
 def link_wire(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     y: Stream,
     *,
@@ -48,9 +47,9 @@ def link_wire(
             f"not latency {latency}, {words} words in {cycles} cycles, stall_256 {stall_256}"
         )
     entering, head = Stream(width + _TIME_BITS), Stream(width + _TIME_BITS)
-    inside = memory_queue(clk, rst, entering, head, depth=latency + 4)
+    inside = memory_queue(domain, entering, head, depth=latency + 4)
     go, open_now, fire, due = (Signal(bool(0)) for _ in range(4))
-    gate = stalls(clk, rst, go, probability_256=stall_256, seed=seed)
+    gate = stalls(domain, go, probability_256=stall_256, seed=seed)
     now, age = (Signal(intbv(0)[_TIME_BITS:]) for _ in range(2))
     # words that may be sent, in units of 1 / cycles; at most one word is saved up
     limit = cycles + words
@@ -83,14 +82,14 @@ def link_wire(
         y.payload.next = head.payload[width:]
         head.ready.next = y.ready and due
 
-    @always(clk.posedge)
+    @always(domain.clk.posedge)
     def step() -> None:
         now.next = (now + 1) & mask
         if fire:
             budget.next = budget + words - cycles
         elif budget < cycles:
             budget.next = budget + words
-        if rst:
+        if domain.rst:
             now.next = 0
             budget.next = cycles
 
@@ -99,8 +98,7 @@ def link_wire(
 
 @block
 def split_by_device(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     x: Stream,
     mine: Stream,
     rest: Stream,
@@ -138,8 +136,7 @@ def split_by_device(
 
 @block
 def link_switch(
-    clk: Clock,
-    rst: Bit,
+    domain: ClockReset,
     xs: Sequence[Stream],
     ys: Sequence[Stream],
     *,
@@ -171,14 +168,14 @@ def link_switch(
         rest = Stream(bits)
         parts.append(
             link_wire(
-                clk, rst, xs[source], rest,
+                domain, xs[source], rest,
                 latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source,
             )
         )  # fmt: skip
         row = []
         for device in range(count - 1):
             mine, others = Stream(bits), Stream(bits)
-            parts.append(split_by_device(clk, rst, rest, mine, others, form=form, device=device))
+            parts.append(split_by_device(domain, rest, mine, others, form=form, device=device))
             row.append(mine)
             rest = others
         lanes.append([*row, rest])
@@ -186,11 +183,11 @@ def link_switch(
         joined = lanes[0][device]
         for source in range(1, count):
             both = Stream(bits)
-            parts.append(merge(clk, rst, joined, lanes[source][device], both))
+            parts.append(merge(domain, joined, lanes[source][device], both))
             joined = both
         parts.append(
             link_wire(
-                clk, rst, joined, ys[device],
+                domain, joined, ys[device],
                 words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * device + 1,
             )
         )  # fmt: skip
