@@ -377,12 +377,12 @@ def pointwise(
     layer: Pointwise,
     images: Mapping[str, Sequence[int]] | None = None,
 ) -> Instances:
-    """One beat a cycle; one register, or reads of a table, before the fork into y and mask.
+    """One beat a cycle; one register before the fork into y and mask.
 
     Ports:
         x: in, stream of ``layer.lanes`` codes of ``layer.x_fixed``.
         y: out, stream of as many of ``layer.y_fixed``, ``layer.pipeline_cycles`` later.
-        mask: out, stream of as many of ``layer.mask_fixed``, ``layer.mask_cycles`` later.
+        mask: out, stream of as many of ``layer.mask_fixed``, ``layer.mask_cycles`` later; a table's reads are in that.
     """
     values, table = layer.lanes * layer.exact.width, layer.table
     pair = values + mask.width
@@ -425,7 +425,7 @@ def pointwise(
 
 @block
 def pointwise_error(domain: ClockReset, e: Stream, mask: Stream, dx: Stream, *, layer: PointwiseError) -> Instances:
-    """One beat a cycle; one register, and one in front of products.
+    """One beat a cycle; one register.
 
     Ports:
         e: in, stream of ``layer.lanes`` codes of ``layer.e_fixed``.
