@@ -16,7 +16,8 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.training.data import DataError, Dataset, load_dataset, load_digits
 from hdl.layers.base import Layer
-from hdl.layers.registry import load_layers
+from hdl.layers.pointwise.relu import Relu
+from hdl.layers.registry import by_name, load_layers
 from hdl.recipe import Recipe
 from tests.layer_support import all_examples
 
@@ -185,3 +186,10 @@ def test_a_file_that_is_no_data_set_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data.npz").write_bytes(b"PK not a zip file")
     with pytest.raises(DataError, match=r"is not a readable \.npz file"):
         load_dataset(tmp_path / "data.npz")
+
+
+def test_two_layers_of_one_name_are_refused() -> None:
+    assert by_name([Relu, Relu]) == {"Relu": Relu}
+    other = type("Relu", (Relu,), {"__module__": "hdl.layers.pointwise.other"})
+    with pytest.raises(TypeError, match=r"named Relu: in hdl\.layers\.pointwise\.relu and in .*other"):
+        by_name([Relu, other])

@@ -49,9 +49,9 @@ def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
 
 def without_staleness(layer: Layer) -> Layer:
     """The layer, computing all frames of a batch with the newest weights."""
-    return (
-        _changed(layer, recipe=dataclasses.replace(layer.recipe, staleness=0)) if isinstance(layer, Batched) else layer
-    )
+    if not isinstance(layer, Batched):
+        return layer
+    return _changed(layer, recipe=dataclasses.replace(layer.recipe, staleness=0))
 
 
 def _changed(layer: Layer, **fields: Any) -> Layer:
