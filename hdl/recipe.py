@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from hdl.spelling import spelt
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -54,6 +56,8 @@ class Recipe:
                 problems.append(f"{name} must lie in (0, 1), not {getattr(self, name)}")
         if problems:
             raise ValueError("; ".join(problems))
+
+    __repr__ = spelt
 
     def version(self, frame: int) -> int:
         """The number of updates behind the weights with which ``frame`` is computed."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from hdl.layers.meaning import Meaning
 from hdl.layers.storage import Storage
 from hdl.layers.timing import Timing
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import spelt
 from hdl.stream import Stream
 
 # of sampled codes, those at the edges
@@ -34,6 +35,11 @@ class Layer(Meaning, Timing, Storage):
 
     # must stand on the device that carries the host interface (equation (5) of the poster)
     pinned_to_host: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """The text of a layer determines its circuit, and names its module: a dataclass keeps this ``__repr__``."""
+        super().__init_subclass__(**keywords)
+        cls.__repr__ = spelt  # type: ignore[method-assign]
 
     @classmethod
     def concrete(cls) -> tuple[type[Self], ...]:
