@@ -23,6 +23,7 @@ from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.schedule.batch_time import batch_time, edge_ways
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.axi import AxiFormat
+from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.recipe import Recipe
 from hdl.simulate.models.link import LEAST_LATENCY
 
@@ -52,6 +53,17 @@ def inception_net(staleness: int) -> Graph:
     y = builder.concat(builder.relu(builder.conv(x, 3, 3, padding=1)), builder.conv(x, 4, 1))
     y = builder.concat(y, x)
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+def squeezed_net(staleness: int) -> Graph:
+    """A streaming graph with squeeze-and-excitation: a map that waits a frame for what is made of all of it."""
+    builder = GraphBuilder("squeezed", Recipe(batch=BATCH, staleness=staleness), seed=7)
+    x = builder.relu(builder.norm(builder.conv(builder.input(6, 6, 2), 6, 3, padding=1)))
+    s = builder.relu(builder.gemm(builder.global_average_pool(x), 3))
+    x = builder.mul(x, builder.activation(Sigmoid, builder.gemm(s, 6)))
+    y = builder.conv(x, 4, 1)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(builder.mul(y, y)), 5)))
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 

@@ -24,6 +24,7 @@ from dagtrain.schedule.buffers import REGISTER_BEATS, burst_elements, deadlock_b
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.recipe import Recipe
 from tests.cosim_support import simulate_design
 
@@ -140,6 +141,23 @@ def test_a_beat_below_the_bound_deadlocks(edge: str, tmp_path: Path) -> None:
     )
     with pytest.raises(StuckError, match=reported):
         train(graph, tmp_path, {edge: bounds(graph)[edge] - 1})
+
+
+def test_a_map_that_waits_for_a_vector_made_of_it_needs_a_frame(tmp_path: Path) -> None:
+    build = GraphBuilder("squeezed", Recipe(batch=BATCH, staleness=BATCH), seed=5)
+    x = build.relu(build.conv(build.input(HEIGHT, WIDTH, 1), CHANNELS, 1))
+    y = build.mul(x, build.activation(Sigmoid, build.global_average_pool(x)))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(y), 3)))
+    graph, edge = insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, 0)])), "relu1.y.fork.y1"
+    folded = fold_graph(graph, CYCLES)
+    ((scale, sink),) = folded.consumers[edge]
+    assert (scale.name, sink.name, sink.lanes) == ("scale1", "x", 1)
+    # the first channel of the vector comes with that of the last pixel, which waits in front of the fork
+    bound = deadlock_beats(folded, edge)
+    assert bound == sink.beats - CHANNELS
+    assert fifo_beats(folded, schedule(folded, CYCLES))[edge] > bound
+    with pytest.raises(StuckError, match=rf"the pipeline has deadlocked(.*\n)*.*FIFO of {re.escape(edge)} "):
+        train(graph, tmp_path, {edge: bound - 1})
 
 
 def test_what_a_host_is_early_with_needs_no_fifo() -> None:

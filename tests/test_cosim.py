@@ -30,6 +30,7 @@ from tests.cosim_support import (
     residual_net,
     said_batch_cycles,
     simulate_design,
+    squeezed_net,
 )
 
 # between the ports of two devices
@@ -101,6 +102,14 @@ def test_branches_side_by_side_train_to_the_bits_of_the_emulator(kind: str, tmp_
     trained = train(inception_net(1), kind, tmp_path, seed=3)
     assert trained.mismatches == ()
     assert trained.compared_words > 100
+
+
+@pytest.mark.parametrize(("kind", "staleness"), [("one", 2), ("dealt out", 0)])
+def test_squeeze_and_excitation_trains_to_the_bits_of_the_emulator(kind: str, staleness: int, tmp_path: Path) -> None:
+    trained = train(squeezed_net(staleness), kind, tmp_path, seed=5)
+    assert trained.mismatches == ()
+    assert trained.compared_words > 100
+    assert len(trained.losses) == 4 * BATCH
 
 
 @pytest.mark.slow

@@ -357,6 +357,22 @@ def _clip() -> ModelProto:
     return model([node("Clip", "x low", "m"), *HEAD], {"w": W, "low": np.float32(-1)})
 
 
+@case(
+    "products of rows",
+    r"node m_node \(Mul\): multiplies tensors of shapes \[2, 2, 6, 6\] and \[2, 72\]; shapes must be equal, or one .*",
+)
+def _() -> ModelProto:
+    return model([node("Flatten", "x", "f"), node("Mul", "x f", "m"), *HEAD], {"w": W})
+
+
+@case(
+    "a product with a vector that was flattened", r"node m_node \(Mul\): multiplies tensors of shapes .* \[2, 2\]; .*"
+)
+def _() -> ModelProto:
+    nodes = [node("GlobalAveragePool", "x", "g"), node("Flatten", "g", "f"), node("Mul", "x f", "m"), *HEAD]
+    return model(nodes, {"w": W})
+
+
 @case("broadcast", r"node m_node \(Add\): adds tensors of shapes \[2, 2, 6, 6\] and \[2, 2, 1, 1\]; broadcasting .*")
 def _broadcast() -> ModelProto:
     return model([node("GlobalAveragePool", "x", "g"), node("Add", "x g", "m"), *HEAD], {"w": W})

@@ -17,6 +17,7 @@ from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
+from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pool.max_pool import MaxPool
@@ -277,6 +278,35 @@ def test_sums_of_one_two_and_three_maps(tmp_path: Path) -> None:
         node("Add", "three three", "m"),
     ]
     agrees(tmp_path, nodes, classes=3)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_products_of_maps_and_of_flat_tensors(opset: int, tmp_path: Path) -> None:
+    nodes = [
+        node("Relu", "x", "a"),
+        node("Mul", "a x", "b"),
+        node("Mul", "b b", "c"),
+        node("Flatten", "c", "flat"),
+        node("Gemm", "flat w", "h", transB=1),
+        node("Mul", "h h", "h2"),
+        node("Gemm", "h2 v", "y", transB=1),
+    ]
+    layers = agrees(tmp_path, nodes, {"w": weights(5, 72), "v": weights(3, 5)}, opset=opset)
+    assert [layer.shape for layer in layers if isinstance(layer, Mul)] == [(6, 6, 2), (6, 6, 2), (1, 1, 5)]
+
+
+@pytest.mark.parametrize("order", ["x s", "s x"])
+@pytest.mark.parametrize("image", [("N", 2, 6, 6), ("N", 2, 1, 6), ("N", 2, 1, 1)], ids=str)
+def test_squeeze_and_excitation_scales_each_channel(order: str, image: tuple[int | str, ...], tmp_path: Path) -> None:
+    nodes = [
+        node("GlobalAveragePool", "x", "mean"),
+        node("Conv", "mean w", "h"),
+        node("Sigmoid", "h", "s"),
+        node("Mul", order, "m"),
+    ]
+    layers = agrees(tmp_path, nodes, {"w": weights(2, 2, 1, 1)}, image, classes=3)
+    kind = Mul if image[2:] == (1, 1) else Scale
+    assert sum(isinstance(layer, kind) for layer in layers) == 1
 
 
 @pytest.mark.parametrize("axis", [1, -3])

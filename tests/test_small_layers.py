@@ -22,6 +22,7 @@ from hdl.layers.pointwise.bias import Bias, BiasGradient
 from hdl.layers.pointwise.dropout import Dropout, DropoutError
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
+from hdl.layers.pointwise.mul import Mul, Scale, ScaleSum
 from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.sigmoid import Sigmoid, SigmoidError
 from hdl.layers.pointwise.slope_error import SlopeError
@@ -36,7 +37,7 @@ from tests.layer_support import assert_equal_bits, design_of, make_case
 SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
-    DropoutError, GlobalAveragePool, GlobalAveragePoolError,
+    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum,
 ]  # fmt: skip
 
 
@@ -84,6 +85,50 @@ def test_add_saturates_on_both_sides() -> None:
     layer = Add(height=1, width=1, channels=2)
     ends = codes_of([layer.a_fixed.low, layer.a_fixed.high])
     assert flat(layer.golden({}, {"a": ends, "b": ends})["y"]) == [layer.y_fixed.low, layer.y_fixed.high]
+
+
+# ------------------------------------------------------------------------------------------------- mul
+
+
+def test_mul_is_exact_rounds_ties_up_once_and_saturates() -> None:
+    layer = Mul(height=1, width=1, channels=6, a_fixed=Fixed(16, 9), b_fixed=Fixed(16, 2), y_fixed=Fixed(16, 10))
+    a, b = codes_of([1, 1, 3, -3, -32768, -32768]), codes_of([1, -1, 1, 1, -32768, 32767])
+    # in steps of 2**-11, rounded to steps of 2**-10
+    assert flat(layer.golden({}, {"a": a, "b": b})["y"]) == [1, 0, 2, -1, 32767, -32768]
+
+
+def test_scale_multiplies_every_pixel_of_a_frame_by_its_vector() -> None:
+    layer = Scale(height=1, width=2, channels=2, x_fixed=Fixed(8, 0), s_fixed=Fixed(8, 0), y_fixed=Fixed(16, 0))
+    x = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]).reshape(2, 1, 2, 2)
+    s = np.array([[10, -10], [3, 0]]).reshape(2, 1, 1, 2)
+    assert flat(layer.golden({}, {"x": x, "s": s})["y"]) == [10, -20, 30, -40, 15, 0, 21, 0]
+
+
+def test_the_error_of_a_vector_is_an_exact_sum_of_products_rounded_once() -> None:
+    fixed = Fixed(16, 1)
+    layer = ScaleSum(height=1, width=3, channels=1, e_fixed=fixed, x_fixed=fixed, ds_fixed=Fixed(16, 0))
+    # quarters: 1 + 1 + 0 is a tie, which three products rounded by themselves would not reach
+    e, x = np.array([1, 1, 0]).reshape(1, 1, 3, 1), np.array([1, 1, 5]).reshape(1, 1, 3, 1)
+    assert flat(layer.golden({}, {"e": e, "x": x})["ds"]) == [1]
+    assert flat(layer.golden({}, {"e": e, "x": -x})["ds"]) == [0]
+    assert flat(layer.golden({}, {"e": 32767 * e, "x": 32767 * x})["ds"]) == [32767]
+
+
+@pytest.mark.parametrize("kind", [Mul, Scale, ScaleSum])
+def test_products_count_a_multiplier_a_lane_and_a_mac_an_element(kind: Any) -> None:
+    layer = kind(**SIZES, lanes=4)
+    assert (layer.multipliers, layer.macs) == (4, 360)
+
+
+def test_products_that_need_more_bits_than_numpy_has_are_refused() -> None:
+    wide = Fixed(32, 8)
+    for make in (
+        lambda: Mul(**SIZES, a_fixed=wide, b_fixed=wide),
+        lambda: Scale(**SIZES, x_fixed=wide, s_fixed=wide),
+        lambda: ScaleSum(**SIZES, e_fixed=Fixed(29, 8), x_fixed=Fixed(29, 8)),
+    ):
+        with pytest.raises(ShapeError, match=r"^\w+: products take 6[34] bits, more than 62; give the factors fewer"):
+            make()
 
 
 # ------------------------------------------------------------------------------------------------ fork

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.add import Add
+from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.bias import Bias
+from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
@@ -112,6 +115,12 @@ class GraphBuilder:
         height, width, channels = self.shapes[x]
         return self._add("relu", Relu(height=height, width=width, channels=channels, ceiling=ceiling), {"x": x})
 
+    def activation(self, kind: type[Pointwise], x: str, **parameters: Any) -> str:
+        """Any activation, with its parameters."""
+        height, width, channels = self.shapes[x]
+        layer = kind(height=height, width=width, channels=channels, **parameters)
+        return self._add(kind.__name__.lower(), layer, {"x": x})
+
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
         """The largest of each square window."""
         height, width, channels = self.shapes[x]
@@ -134,6 +143,13 @@ class GraphBuilder:
         """a + b."""
         height, width, channels = self.shapes[a]
         return self._add("add", Add(height=height, width=width, channels=channels), {"a": a, "b": b})
+
+    def mul(self, a: str, b: str) -> str:
+        """a * b; b may be a vector of (1, 1, channels), which multiplies every pixel."""
+        height, width, channels = self.shapes[a]
+        if self.shapes[a] != self.shapes[b] == (1, 1, channels):
+            return self._add("scale", Scale(height=height, width=width, channels=channels), {"x": a, "s": b})
+        return self._add("mul", Mul(height=height, width=width, channels=channels), {"a": a, "b": b})
 
     def concat(self, a: str, b: str) -> str:
         """The channels of a, then those of b."""

@@ -55,6 +55,11 @@ class ElementWise(Layer):
         return self.height, self.width, self.channels
 
     @property
+    def map(self) -> dict[str, Any]:
+        """height, width, channels, as fields of another layer."""
+        return {"height": self.height, "width": self.width, "channels": self.channels}
+
+    @property
     def elements(self) -> int:
         """Elements of a frame."""
         return self.height * self.width * self.channels
@@ -80,6 +85,41 @@ class ElementWise(Layer):
     def pipeline_cycles(self) -> int:
         """One register."""
         return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideVector(ElementWise):
+    """A layer with a map, and a vector of (1, 1, channels) whose lanes are the field ``vector_lanes`` of the subclass.
+    (Not registered: it is abstract.)"""
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the map."""
+        return self.height * self.width
+
+    @property
+    def groups(self) -> int:
+        """Beats a pixel."""
+        return self.channels // self.lanes
+
+    @property
+    def cycles_per_frame(self) -> int:
+        """A beat a cycle, of the map and of the vector."""
+        return max(port.beats for port in (*self.sinks, *self.sources))
+
+    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
+        """The fewest lanes that pass the map, and the fewest that pass the vector, in time."""
+        del tile
+        lanes = lanes_for(self.elements, self.channels, cycles)
+        vector_lanes = lanes_for(self.channels, self.channels, cycles)
+        folded = dataclasses.replace(self, lanes=lanes, vector_lanes=vector_lanes)  # type: ignore[call-arg]
+        if folded.cycles_per_frame > cycles:
+            raise FoldingError(
+                f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
+                f"a frame, more than {cycles}",
+                "allow more cycles",
+            )
+        return folded
 
 
 # of examples: several lanes, all of them, one pixel
@@ -124,11 +164,6 @@ class _Lanes(ElementWise):
     def exact(self) -> Fixed:
         """Format of the lane block's result, before it is rounded once into that of the codes that go."""
         return self.affine.exact if self.affine else self.ends[1]
-
-    @property
-    def map(self) -> dict[str, Any]:
-        """height, width, channels, as fields of another layer."""
-        return {"height": self.height, "width": self.width, "channels": self.channels}
 
     def rounded(self, codes: IntArray) -> IntArray:
         """Codes of `exact` as they go."""

@@ -7,26 +7,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from myhdl import Signal, always, always_comb, block, instances, intbv
 
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
-from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.base import BesideVector
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe, output_register, output_register_latency, queue, queue_latency, width_adapter
-from hdl.tensor import Kind, Port, Tensor, Tile
+from hdl.tensor import Kind, Port, Tensor
 
 RECIPROCAL_BITS = 16
 # cycles from a beat of the last pixel to its sum
@@ -36,13 +32,8 @@ MEMORY_GROUPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Averaging(ElementWise):
+class _Averaging(BesideVector):
     """What both directions share: the constant."""
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of the map."""
-        return self.height * self.width
 
     @property
     def reciprocal(self) -> tuple[int, int]:
@@ -57,30 +48,6 @@ class _Averaging(ElementWise):
     def closeness(self) -> dict[str, float]:
         """The constant is off by 2**-17 of itself, the greatest code by a quarter of a step, before it is rounded."""
         return {port.name: 0.75 for port in self.sources}
-
-    @property
-    def groups(self) -> int:
-        """Beats a pixel."""
-        return self.channels // self.lanes
-
-    @property
-    def cycles_per_frame(self) -> int:
-        """A beat a cycle, of the map and of the vector."""
-        return max(port.beats for port in (*self.sinks, *self.sources))
-
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """The fewest lanes that pass the map, and the fewest that pass the vector, in time."""
-        del tile
-        lanes = lanes_for(self.elements, self.channels, cycles)
-        vector_lanes = lanes_for(self.channels, self.channels, cycles)
-        folded = dataclasses.replace(self, lanes=lanes, vector_lanes=vector_lanes)  # type: ignore[call-arg]
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
-                f"a frame, more than {cycles}",
-                "allow more cycles",
-            )
-        return folded
 
     def _cycles(self, width: int, source: Fixed, target: Fixed) -> int:
         """Scaling of codes of ``width`` bits, rounding, and the width adapter."""
