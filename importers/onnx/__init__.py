@@ -12,9 +12,8 @@ from pathlib import Path
 from dagtrain.graph.ir import Graph
 from hdl.recipe import Recipe
 from importers.onnx.check import check_model
-from importers.onnx.handlers import HANDLERS
 from importers.onnx.load import external_files, load_proto
-from importers.onnx.lower import lower
+from importers.onnx.lower import lower, report_unknown
 from importers.onnx.norm import NormMode, place_norm
 from importers.onnx.normalise import normalise
 from importers.onnx.problems import Problems
@@ -48,8 +47,10 @@ def import_with_notes(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: R
     """As `import_model`, with the notes."""
     proto = load_proto(path)
     problems = Problems(str(path))
-    model = check_model(proto, path, {*HANDLERS, "Identity"}, problems)
-    problems.raise_if_any()
-    model = place_norm(normalise(model, problems), norm)
-    graph, notes = lower(model, recipe or Recipe(), problems)
+    checked = check_model(proto, path, problems)
+    model = normalise(checked.model, problems)
+    if not checked.sound:
+        report_unknown(model, problems)
+        problems.raise_if_any()
+    graph, notes = lower(place_norm(model, norm), recipe or Recipe(), problems)
     return Imported(graph, notes)

@@ -1,19 +1,25 @@
-"""What every file must fulfil: well-formed, one image in, one tensor out, operators that are known, sane weights."""
+"""What every file must fulfil: well-formed, one image in, class scores out, sane weights.
+
+What doesn't lead to the class scores is dropped and checked by nobody.  What is wrong stays in the model as a node
+`LOST`, so that all that doesn't depend on it is still looked at.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from importers.onnx.model import Array, OnnxModel, OnnxNode, sort_nodes
+from importers.onnx.model import LOST, Array, OnnxModel, OnnxNode, leading_to, sort_nodes
 from importers.onnx.names import module_of
-from importers.onnx.problems import Problems
+from importers.onnx.problems import Problems, some
+from importers.onnx.results import TRAINED, choose_result
 from importers.onnx.schema import schema_problems, type_name
 
 OLDEST_OPSET = 9
@@ -22,58 +28,76 @@ DYNAMIC_BATCH = 2
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # they read a tensor's type or shape, not its values
 ONLY_LOOK = {"Shape", "Size", "CastLike"}
-# each such node is a module by itself
-TRAINED = {"Conv", "Gemm", "MatMul", "BatchNormalization"}
+# what the sizes of an image mean, by how many there are
+AXES = {
+    4: ("batch", "channels", "height", "width"),
+    3: ("batch", "height", "width"),
+    2: ("batch", "features"),
+}
+SHAPES = "export with the shape (N, channels, height, width), or (N, features)"
+UNSIZED = (1, 1, 1, 1)
 
 
-def check_model(proto: ModelProto, path: Path, known: Collection[str], problems: Problems) -> OnnxModel:
-    """The model in plain Python, nodes sorted; what is wrong, and operators not ``known``, go to ``problems``."""
-    opset = _opset(proto, problems)
-    nodes = _nodes(proto, opset, problems)
-    constants = _constants(proto, problems)
-    image, shape = _image(proto, constants, problems)
-    outputs = _outputs(proto, nodes, problems)
-    _references(nodes, constants, image, outputs, problems)
-    ordered, cycle = sort_nodes(nodes)
+@dataclass(frozen=True)
+class Checked:
+    """A file in plain Python."""
+
+    # nodes sorted, those alone that lead to the class scores
+    model: OnnxModel
+    # whether sizes and operators mean what they say; if not, no layers can be made of it
+    sound: bool
+
+
+def check_model(proto: ModelProto, path: Path, problems: Problems) -> Checked:
+    """What is wrong goes to ``problems``."""
+    opset, known_opset = _opset(proto, problems)
+    protos = _named(proto)
+    given = {tensor.name for tensor in proto.graph.initializer}
+    nodes = tuple(OnnxNode.from_proto(item, name, module) for name, module, item in protos)
+    _made_once(nodes, problems)
+    result = choose_result([item.name for item in proto.graph.output], nodes, given, problems)
+    live = leading_to([result.tensor], nodes)
+    notes = [*result.notes, *_dropped(proto, result.tensor, nodes, live)]
+    read = {name for node in live for name in node.inputs if name} | {result.tensor}
+    constants, damaged = _constants(proto, read, problems)
+    image, shape = _image(proto, given, read, problems)
+    live = _well_formed(live, {name: item for name, _, item in protos}, opset, problems)
+    lost = _references(live, {*constants, *damaged, image}, result.tensor, problems)
+    live = (*(OnnxNode(f"lost {name}", LOST, (), (name,)) for name in (*damaged, *lost)), *live)
+    ordered, cycle = sort_nodes(live)
     if cycle:
         problems.add("", f"the graph has a cycle: {cycle}", "remove one of these edges; ONNX graphs are acyclic")
-    _operators(ordered, constants, known, problems)
     name = re.sub(r"\W+", "_", path.stem).strip("_") or "model"
-    return OnnxModel(name, str(path), opset, ordered, constants, image, shape, outputs)
+    model = OnnxModel(
+        name, str(path), opset, ordered, constants, image, shape or UNSIZED, result.tensor, notes=tuple(notes)
+    )
+    return Checked(model, sound=known_opset and not cycle and shape is not None and bool(result.tensor))
 
 
-def _opset(proto: ModelProto, problems: Problems) -> int:
-    """The version of ONNX's operators; the newest where the file's is not supported."""
+def _opset(proto: ModelProto, problems: Problems) -> tuple[int, bool]:
+    """(the version of ONNX's operators, the newest where the file's is not supported; whether it is)."""
     newest = onnx.defs.onnx_opset_version()
     versions = [item.version for item in proto.opset_import if item.domain in ("", "ai.onnx")]
     if not versions:
         problems.add("", "names no version of ONNX's operators", f"export with an opset in {OLDEST_OPSET}..{newest}")
-        return newest
+        return newest, False
     if not OLDEST_OPSET <= versions[0] <= newest:
         cure = f"export with an opset in {OLDEST_OPSET}..{newest}, or use onnx.version_converter"
         problems.add("", f"opset {versions[0]} is not supported", cure)
-        return newest
-    return int(versions[0])
+        return newest, False
+    return int(versions[0]), True
 
 
-def _nodes(proto: ModelProto, opset: int, problems: Problems) -> tuple[OnnxNode, ...]:
+def _named(proto: ModelProto) -> list[tuple[str, str, NodeProto]]:
+    """(unique name, module, node) of every node."""
     counts = Counter(node.name for node in proto.graph.node)
     uses = Counter(name for node in proto.graph.node if node.op_type not in ONLY_LOOK for name in node.input)
-    nodes = []
-    made: dict[str, str] = {}
+    named = []
     for index, item in enumerate(proto.graph.node):
         first = next((name for name in item.output if name), f"{item.op_type}_{index}")
         name = item.name if item.name and counts[item.name] == 1 else first
-        where = f"node {name} ({item.op_type})"
-        for what, cure in schema_problems(item, opset):
-            problems.add(where, what, cure)
-        node = OnnxNode.from_proto(item, name, _module(item, name, uses))
-        for name in node.outputs:
-            if name and name in made:
-                problems.add(str(node), f"makes tensor {name}, which {made[name]} makes too", "give it another name")
-            made[name] = node.name
-        nodes.append(node)
-    return tuple(nodes)
+        named.append((name, _module(item, name, uses), item))
+    return named
 
 
 def _module(item: NodeProto, name: str, uses: Counter[str]) -> str:
@@ -86,9 +110,43 @@ def _module(item: NodeProto, name: str, uses: Counter[str]) -> str:
     return scope if item.op_type in TRAINED and last == item.op_type else ""
 
 
-def _constants(proto: ModelProto, problems: Problems) -> dict[str, Array]:
+def _dropped(proto: ModelProto, result: str, nodes: Sequence[OnnxNode], live: Sequence[OnnxNode]) -> list[str]:
+    """A note if nodes lead to no result of the file.  (Those that lead to another result went with it.)"""
+    ends = leading_to([result, *(item.name for item in proto.graph.output)], nodes)
+    needed = {node.name for node in (*ends, *live)}
+    dead = [str(node) for node in nodes if node.name not in needed and node.op != "Constant"]
+    return [f"{len(dead)} nodes that do not lead to the output {result} were dropped: {some(dead)}"] if dead else []
+
+
+def _well_formed(
+    nodes: tuple[OnnxNode, ...], protos: Mapping[str, NodeProto], opset: int, problems: Problems
+) -> tuple[OnnxNode, ...]:
+    """The nodes, with `LOST` in place of those that ONNX's own definition of their operator does not allow."""
+    found = []
+    for node in nodes:
+        wrong = list(schema_problems(protos[node.name], opset))
+        for what, cure in wrong:
+            problems.add(str(node), what, cure)
+        found.append(replace(node, op=LOST, attributes={}) if wrong else node)
+    return tuple(found)
+
+
+def _made_once(nodes: Sequence[OnnxNode], problems: Problems) -> None:
+    made: dict[str, str] = {}
+    for node in nodes:
+        for name in node.outputs:
+            if name and name in made:
+                problems.add(str(node), f"makes tensor {name}, which {made[name]} makes too", "give it another name")
+            made[name] = node.name
+
+
+def _constants(proto: ModelProto, read: set[str], problems: Problems) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """(values of initialisers that somebody reads; names of those that can't be used)."""
     constants: dict[str, Array] = {}
+    damaged: list[str] = []
     for tensor in proto.graph.initializer:
+        if tensor.name not in read:
+            continue
         where = f"weights {tensor.name}"
         if tensor.name in constants:
             problems.add(where, "are given twice", "remove one of the initialisers")
@@ -101,6 +159,7 @@ def _constants(proto: ModelProto, problems: Problems) -> dict[str, Array]:
                 problems.add(where, f"are of type {type_name(tensor.data_type)}", cure)
             else:
                 problems.add(where, f"their data do not fit the shape {_shown(tensor.dims)}: {reason}", cure)
+            damaged.append(tensor.name)
             continue
         if tensor.data_type in FLOATS:
             value = value.astype(np.float32) if tensor.data_type != TensorProto.DOUBLE else value
@@ -108,7 +167,8 @@ def _constants(proto: ModelProto, problems: Problems) -> dict[str, Array]:
         constants[tensor.name] = value
     for sparse in proto.graph.sparse_initializer:
         problems.add(f"weights {sparse.values.name}", "are sparse", "store them as a dense initialiser")
-    return constants
+        damaged.append(sparse.values.name)
+    return constants, tuple(damaged)
 
 
 def _shown(dims: Sequence[int], most: int = 8) -> str:
@@ -124,95 +184,65 @@ def _finite(where: str, value: Array, problems: Problems) -> None:
         problems.add(where, what, "the training diverged: export from an earlier checkpoint")
 
 
-def _image(proto: ModelProto, constants: dict[str, Array], problems: Problems) -> tuple[str, tuple[int, int, int, int]]:
-    """Name and shape of the one input that is no initialiser."""
-    inputs = [item for item in proto.graph.input if item.name not in constants]
-    initialisers = {tensor.name for tensor in proto.graph.initializer}
-    inputs = [item for item in inputs if item.name not in initialisers]
+def _image(
+    proto: ModelProto, given: set[str], read: set[str], problems: Problems
+) -> tuple[str, tuple[int, ...] | None]:
+    """Name and shape of the one input that is read and no initialiser; no shape where it can't be known."""
+    inputs = [item for item in proto.graph.input if item.name not in given]
+    # labels that only the loss reads are gone with it
+    inputs = [item for item in inputs if item.name in read] or inputs
     if len(inputs) != 1:
         names = ", ".join(item.name for item in inputs) or "none"
         problems.add("", f"has {len(inputs)} inputs ({names})", "export a model with one input, the image")
     if not inputs:
-        return "", (1, 1, 1, 1)
-    return inputs[0].name, _image_shape(inputs[0], problems)
+        return "", None
+    shape = _image_shape(inputs[0], problems)
+    return inputs[0].name, shape if len(inputs) == 1 else None
 
 
-def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[int, int, int, int]:
+def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[int, ...] | None:
     where = f"input {item.name}"
-    given = (1, 1, 1, 1)
     if not item.type.HasField("tensor_type"):
         problems.add(where, "is no tensor", "export a model whose input is one image tensor")
-        return given
+        return None
     kind = item.type.tensor_type
     if kind.elem_type not in FLOATS:
         cure = "export with float images; conversion from bytes is the host's work"
         problems.add(where, f"has type {type_name(kind.elem_type)}", cure)
     if not kind.HasField("shape"):
-        problems.add(where, "has no shape", "export with the shape (N, channels, height, width)")
-        return given
+        problems.add(where, "has no shape", SHAPES)
+        return None
     sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
     shown = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
     text = "[" + ", ".join(map(str, shown)) + "]"
-    if len(sizes) != 4:
-        problems.add(where, f"has shape {text}", "export with the shape (N, channels, height, width)")
-        return given
-    names = ("batch", "channels", "height", "width")
-    dynamic = [names[axis] for axis in (1, 2, 3) if sizes[axis] is None]
+    names = AXES.get(len(sizes))
+    if names is None:
+        problems.add(where, f"has shape {text}", SHAPES)
+        return None
+    dynamic = [name for name, size in zip(names, sizes, strict=True) if size is None and name != "batch"]
     if dynamic:
         cure = "export with fixed " + ", ".join(dynamic) + "; only the batch may be dynamic"
         problems.add(where, f"has shape {text} with dynamic {', '.join(dynamic)}", cure)
     if any(size is not None and size < 1 for size in sizes):
         problems.add(where, f"has shape {text}", "all sizes must be positive")
-    batch, channels, height, width = (size or 1 for size in sizes)
-    return (DYNAMIC_BATCH if sizes[0] is None else batch, channels, height, width)
+        return None
+    batch, *rest = sizes
+    fixed = [size for size in rest if size is not None]
+    return None if dynamic else (DYNAMIC_BATCH if batch is None else batch, *fixed)
 
 
-def _outputs(proto: ModelProto, nodes: tuple[OnnxNode, ...], problems: Problems) -> tuple[str, ...]:
-    """Names of results; running statistics, which some exporters list as results, are none."""
-    statistics = {name for node in nodes if node.op == "BatchNormalization" for name in node.outputs[1:]}
-    outputs = tuple(item.name for item in proto.graph.output if item.name not in statistics)
-    if len(outputs) != 1:
-        cure = "export a model with one output, the class scores"
-        problems.add("", f"has {len(outputs)} outputs ({', '.join(outputs) or 'none'})", cure)
-    return outputs
-
-
-def _operators(
-    nodes: tuple[OnnxNode, ...], constants: dict[str, Array], known: Collection[str], problems: Problems
-) -> None:
-    """Operators on the way of the image that nobody can handle, all in one problem.
-
-    What works on constants and shapes alone will be folded, so it may be any operator of ONNX."""
-    fixed = set(constants)
-    unknown: dict[str, list[str]] = {}
-    for node in nodes:
-        inputs = node.inputs[:1] if node.op == "CastLike" else node.inputs
-        is_onnx = "." not in node.op
-        if is_onnx and (node.op in ("Shape", "Size") or all(name in fixed for name in inputs if name)):
-            fixed.update(node.outputs)
-        elif node.op not in known:
-            unknown.setdefault(node.op, []).append(node.name)
-    if unknown:
-        listed = ", ".join(f"{op} ({len(names)}, first at {names[0]})" for op, names in sorted(unknown.items()))
-        cure = "supported are " + ", ".join(sorted(known))
-        problems.add("", f"uses operators that are not supported: {listed}", cure)
-
-
-def _references(
-    nodes: tuple[OnnxNode, ...],
-    constants: dict[str, Array],
-    image: str,
-    outputs: tuple[str, ...],
-    problems: Problems,
-) -> None:
-    """Every tensor that is read is made by something."""
-    made = {image, *constants, *(name for node in nodes for name in node.outputs)}
-    damaged = {problem.where for problem in problems}
+def _references(nodes: tuple[OnnxNode, ...], known: set[str], result: str, problems: Problems) -> tuple[str, ...]:
+    """Every tensor that is read is made by something; returns those that are not."""
+    made = known | {name for node in nodes for name in node.outputs}
+    lost: dict[str, None] = {}
     for node in nodes:
         for name in node.inputs:
-            if name and name not in made and f"weights {name}" not in damaged:
+            if name and name not in made:
                 cure = "the file is damaged or was cut: export it again"
                 problems.add(str(node), f"reads tensor {name}, which nothing makes", cure)
-    for name in outputs:
-        if name not in made:
-            problems.add(f"output {name}", "is made by nothing", "the file is damaged or was cut: export it again")
+                lost[name] = None
+    if result and result not in made:
+        cure = "the file is damaged or was cut: export it again"
+        problems.add(f"output {result}", "is made by nothing", cure)
+        lost[result] = None
+    return tuple(lost)

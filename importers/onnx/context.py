@@ -78,6 +78,8 @@ class Lowering:
     names: Names = field(default_factory=Names)
     # ONNX tensor -> value; None where its node had a problem
     values: dict[str, Value | None] = field(default_factory=dict)
+    # tensors that follow from constants and shapes alone, though they could not be computed
+    fixed: set[str] = field(default_factory=set)
     # weight that can't be copied -> node that took it
     takers: dict[str, str] = field(default_factory=dict)
 
@@ -110,7 +112,7 @@ class Lowering:
         """The known value at an input."""
         name = node.inputs[index]
         if name not in self.model.constants:
-            if self.values.get(name, ...) is None:
+            if self.values.get(name) is None:
                 raise Lost
             raise Unsupported(f"input {index} ({name}) is computed by the network", "it must be a constant")
         return self.model.constants[name]

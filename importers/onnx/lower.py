@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.errors import DagtrainError
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
@@ -9,14 +11,15 @@ from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 from importers.onnx.context import Lost, Lowering, Value, is_vector
 from importers.onnx.handlers import HANDLERS
-from importers.onnx.model import OnnxModel, OnnxNode
+from importers.onnx.model import LOST, OnnxModel, OnnxNode
+from importers.onnx.normalise import RANDOM
 from importers.onnx.problems import Problems, Unsupported
 
 
 def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, tuple[str, ...]]:
     """(forward graph from the host's input to the loss; notes); `ImportProblem` with everything found."""
     state = Lowering(model, recipe, problems)
-    _, channels, height, width = model.image_shape
+    channels, height, width = model.image_map
     # both keep their names whatever the file calls its nodes
     image_name, loss_name = state.names.take("image"), state.names.take("loss")
     image = HostInput(height=height, width=width, channels=channels)
@@ -25,6 +28,7 @@ def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, 
     state.values[model.image] = Value(edges["y"], (height, width, channels), model.image_shape)
     for node in model.nodes:
         _lower_node(node, state)
+    report_unknown(model, problems)
     logits = _logits(state)
     problems.raise_if_any()
     assert logits is not None, "a result without a value has a problem"
@@ -35,14 +39,38 @@ def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, 
     return verify(graph.with_nodes(graph.nodes), Stage.FORWARD), (*model.notes, *state.notes)
 
 
+def report_unknown(model: OnnxModel, problems: Problems) -> None:
+    """Operators on the way of the image that nobody can handle, all in one problem.
+
+    What works on constants and shapes alone is folded, so it may be any operator of ONNX."""
+    fixed = set(model.constants)
+    unknown: dict[str, list[str]] = {}
+    for node in model.nodes:
+        if is_fixed(node, fixed):
+            fixed.update(node.outputs)
+        elif node.op not in HANDLERS and node.op != LOST:
+            unknown.setdefault(node.op, []).append(node.name)
+    if unknown:
+        listed = ", ".join(f"{op} ({len(names)}, first at {names[0]})" for op, names in sorted(unknown.items()))
+        cure = "supported are " + ", ".join(sorted(op for op in HANDLERS if "." not in op))
+        problems.add("", f"uses operators that are not supported: {listed}", cure)
+
+
+def is_fixed(node: OnnxNode, fixed: Collection[str]) -> bool:
+    """Whether a node works on constants and shapes alone, the former being ``fixed``."""
+    inputs = node.inputs[:1] if node.op == "CastLike" else node.inputs
+    return "." not in node.op and (node.op in ("Shape", "Size") or all(name in fixed for name in inputs if name))
+
+
 def _lower_node(node: OnnxNode, state: Lowering) -> None:
     for name in node.outputs:
         state.values[name] = None
     handler = HANDLERS.get(node.op)
     if handler is None:
-        if all(state.values.get(name, ...) is not None for name in node.inputs):
-            cure = "it must follow from constants and shapes; export the model with fixed shapes"
-            state.problems.add(str(node), "its value can't be computed ahead of the run", cure)
+        if is_fixed(node, {*state.fixed, *state.model.constants}):
+            state.fixed.update(node.outputs)
+            if all(state.values.get(name, ...) is not None for name in node.inputs):
+                state.problems.add(str(node), *_why_not_folded(node))
         return
     try:
         handler(node, state)
@@ -57,9 +85,16 @@ def _lower_node(node: OnnxNode, state: Lowering) -> None:
         state.problems.add(str(node), error.what, error.cure or "export a model within these limits")
 
 
+def _why_not_folded(node: OnnxNode) -> tuple[str, str]:
+    if node.op in RANDOM:
+        return "draws random numbers", "only dropout and stochastic depth may draw: export in evaluation mode"
+    cure = "it must follow from constants and shapes; export the model with fixed shapes"
+    return "its value can't be computed ahead of the run", cure
+
+
 def _logits(state: Lowering) -> Value | None:
     """The class scores: (batch, classes), perhaps with further dimensions of size 1."""
-    name = state.model.outputs[0]
+    name = state.model.output
     if name == state.model.image:
         state.problems.add(f"output {name}", "is not computed from the image", "export the whole model")
         return None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import networkx as nx
 import numpy.typing as npt
-from onnx import NodeProto, helper
+from onnx import GraphProto, NodeProto, helper
 
 Array = npt.NDArray[Any]
+
+# operator of a node whose results can't be known, because of a problem that is told already; what follows from it
+# reports nothing
+LOST = "dagtrain.Lost"
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,24 @@ class OnnxModel:
     constants: Mapping[str, Array]
     # name of the one input
     image: str
-    # (batch, channels, height, width)
-    image_shape: tuple[int, int, int, int]
-    # names of results; one in the end
-    outputs: tuple[str, ...]
+    # as the file sees the image: (batch, channels, height, width), (batch, height, width) or (batch, features)
+    image_shape: tuple[int, ...]
+    # name of the result
+    output: str
     # what was dropped or changed and the user may want to know
     notes: tuple[str, ...] = ()
+
+    @property
+    def image_map(self) -> tuple[int, int, int]:
+        """(channels, height, width) of the image: without channels it has one, features are channels of one pixel."""
+        match self.image_shape[1:]:
+            case (channels, height, width):
+                return channels, height, width
+            case (height, width):
+                return 1, height, width
+            case (features,):
+                return features, 1, 1
+        raise AssertionError(f"an image of shape {self.image_shape} was let in")
 
     @cached_property
     def producers(self) -> dict[str, OnnxNode]:
@@ -91,11 +107,56 @@ class OnnxModel:
     @cached_property
     def uses(self) -> Counter[str]:
         """How often each tensor is read, as a result included."""
-        return Counter([name for node in self.nodes for name in node.inputs if name] + list(self.outputs))
+        return Counter([name for node in self.nodes for name in node.inputs if name] + [self.output])
+
+    @cached_property
+    def _readers(self) -> dict[str, list[OnnxNode]]:
+        found: dict[str, list[OnnxNode]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found.setdefault(name, []).append(node)
+        return found
 
     def readers(self, tensor: str) -> tuple[OnnxNode, ...]:
         """Nodes that read a tensor."""
-        return tuple(node for node in self.nodes if tensor in node.inputs)
+        return tuple(self._readers.get(tensor, ()))
+
+    def noted(self, *notes: str) -> OnnxModel:
+        """With more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def live(self) -> OnnxModel:
+        """Without nodes that don't lead to the result, and without constants that nobody reads."""
+        nodes = leading_to([self.output], self.nodes)
+        read = {self.output, *(name for node in nodes for name in node.inputs)}
+        return replace(
+            self, nodes=nodes, constants={name: self.constants[name] for name in self.constants if name in read}
+        )
+
+
+def leading_to(results: Iterable[str], nodes: Iterable[OnnxNode]) -> tuple[OnnxNode, ...]:
+    """Those of the nodes that some result needs, in their order."""
+    given = tuple(nodes)
+    producers = {name: index for index, node in enumerate(given) for name in node.outputs if name}
+    needed: set[int] = set()
+    waiting = list(results)
+    while waiting:
+        index = producers.get(waiting.pop())
+        if index is not None and index not in needed:
+            needed.add(index)
+            waiting.extend(name for name in (*given[index].inputs, *captured(given[index])) if name)
+    return tuple(given[index] for index in sorted(needed))
+
+
+def captured(node: OnnxNode) -> tuple[str, ...]:
+    """Tensors that the graphs inside a node read from outside: the branches of an If."""
+    graphs = [value for value in node.attributes.values() if isinstance(value, GraphProto)]
+    return tuple(name for graph in graphs for name in _free(graph))
+
+
+def _free(graph: GraphProto) -> list[str]:
+    inside = {tensor.name for tensor in graph.initializer} | {name for node in graph.node for name in node.output}
+    return [name for node in graph.node for name in node.input if name and name not in inside]
 
 
 def sort_nodes(nodes: Iterable[OnnxNode]) -> tuple[tuple[OnnxNode, ...], str]:
@@ -105,7 +166,7 @@ def sort_nodes(nodes: Iterable[OnnxNode]) -> tuple[tuple[OnnxNode, ...], str]:
     graph.add_nodes_from(range(len(given)))
     producer = {name: index for index, node in enumerate(given) for name in node.outputs if name}
     for index, node in enumerate(given):
-        graph.add_edges_from((producer[name], index) for name in node.inputs if name in producer)
+        graph.add_edges_from((producer[name], index) for name in (*node.inputs, *captured(node)) if name in producer)
     try:
         return tuple(given[index] for index in nx.lexicographical_topological_sort(graph)), ""
     except nx.NetworkXUnfeasible:

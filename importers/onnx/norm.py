@@ -81,7 +81,7 @@ def _has_bias(node: OnnxNode) -> bool:
 def _before_result(model: OnnxModel) -> set[str]:
     """Convolutions between which and the result nothing else is trained: they make the class scores."""
     found: set[str] = set()
-    waiting = list(model.outputs)
+    waiting = [model.output]
     while waiting:
         node = model.producers.get(waiting.pop())
         if node is None or node.op in ("Gemm", "MatMul"):

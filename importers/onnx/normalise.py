@@ -1,14 +1,14 @@
 """Clean-up on ONNX's own level: the same function, written with fewer and plainer operators.
 
-Passes, in order: `drop_identities`, `fold_constants` (constants, shapes and the arithmetic on them),
-`drop_final_softmax`, `prune`.
+Passes, in order: `drop_identities`, `fold_constants` (constants, shapes and the arithmetic on them), `drop_identities`
+again, as branches of an If end in them, `drop_float_casts`, `drop_final_softmax`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from importers.onnx.model import Array, OnnxModel, OnnxNode
+from importers.onnx.model import LOST, Array, OnnxModel, OnnxNode
 from importers.onnx.problems import Problems
 
 log = logging.getLogger(__name__)
@@ -36,36 +36,72 @@ RANDOM = {
     "Dropout",
 }
 
+FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+# of floats they make something else: truth values, positions, sizes
+ASKING = {
+    "Shape", "Size", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf", "ArgMax", "ArgMin",
+    "NonZero", "Cast", "CastLike",
+}  # fmt: skip
+
 
 def normalise(model: OnnxModel, problems: Problems) -> OnnxModel:
-    """The model after all passes; disconnected parts go to ``problems``."""
+    """The model after all passes; a result that does not depend on the image goes to ``problems``."""
     for clean in PASSES:
         model = clean(model)
-    return prune(model, problems)
+    model = model.live()
+    reached = {model.image}
+    for node in model.nodes:
+        if node.op == LOST or reached.intersection(node.inputs):
+            reached.update(node.outputs)
+    if model.output not in reached:
+        cure = "the graph is cut in two: export the model again"
+        problems.add(f"output {model.output}", f"does not depend on the input {model.image}", cure)
+    return model
 
 
 def drop_identities(model: OnnxModel) -> OnnxModel:
     """Identity nodes vanish; their readers read what they read."""
+    return without(model, {node.name for node in model.nodes if node.op == "Identity" and len(node.inputs) == 1})
+
+
+def without(model: OnnxModel, names: Collection[str]) -> OnnxModel:
+    """The model without these nodes, whose readers read their first inputs instead."""
+    if not names:
+        return model
     renamed: dict[str, str] = {}
     kept = []
     for node in model.nodes:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
-        if node.op == "Identity" and len(inputs) == 1:
+        if node.name in names:
             renamed[node.outputs[0]] = inputs[0]
         else:
-            kept.append(replace(node, inputs=inputs))
-    outputs = tuple(renamed.get(name, name) for name in model.outputs)
-    return replace(model, nodes=tuple(kept), outputs=outputs)
+            kept.append(replace(node, inputs=inputs) if inputs != node.inputs else node)
+    return replace(model, nodes=tuple(kept), output=renamed.get(model.output, model.output))
+
+
+def drop_float_casts(model: OnnxModel) -> OnnxModel:
+    """Casts of floats to floats vanish: number formats are chosen later."""
+    floats = {model.image} | {name for name, value in model.constants.items() if value.dtype.kind == "f"}
+    gone = set()
+    for node in model.nodes:
+        to_float = node.op == "Cast" and node.attributes.get("to") in FLOATS
+        if to_float and node.inputs[0] in floats:
+            gone.add(node.name)
+        # of two inputs that are floats already, every other operator makes floats or asks something of them
+        if to_float or (node.op not in ASKING and floats.intersection(node.inputs)):
+            floats.update(node.outputs)
+    return without(model, gone)
 
 
 def fold_constants(model: OnnxModel) -> OnnxModel:
-    """Nodes whose inputs are all known become constants, and so do shapes of tensors whose shape follows.
+    """Nodes whose inputs are all known become constants, and so do shapes of tensors whose shape follows; of an If
+    whose condition is known one branch stays.
 
     The batch counts as known (`image_shape`).  Repeats until nothing changes, since a reshape by a folded shape lets
     further shapes follow."""
     while True:
         folded = _fold_once(model)
-        if len(folded.nodes) == len(model.nodes):
+        if folded.nodes == model.nodes:
             return folded
         model = folded
 
@@ -76,11 +112,30 @@ def _fold_once(model: OnnxModel) -> OnnxModel:
     kept = []
     for node in model.nodes:
         values = _evaluate(node, constants, shapes, model.opset)
-        if values is None:
-            kept.append(node)
-        else:
+        if values is not None:
             constants.update((name, value) for name, value in zip(node.outputs, values, strict=False) if name)
+        elif node.op == "If" and node.inputs[0] in constants and constants[node.inputs[0]].size == 1:
+            kept += _branch(node, bool(constants[node.inputs[0]].reshape(())), constants)
+        else:
+            kept.append(node)
     return replace(model, nodes=tuple(kept), constants=constants)
+
+
+def _branch(node: OnnxNode, chosen: bool, constants: dict[str, Array]) -> list[OnnxNode]:
+    """The nodes of the branch of an If that is taken; its constants go to ``constants``."""
+    graph = node.attributes["then_branch" if chosen else "else_branch"]
+    inside = {tensor.name for tensor in graph.initializer} | {name for item in graph.node for name in item.output}
+    # names inside a branch may stand in the other one, and in other graphs, too
+    local = {name: f"{node.name}/{name}" for name in inside}
+    constants.update((local[tensor.name], numpy_helper.to_array(tensor)) for tensor in graph.initializer)
+    nodes = []
+    for index, item in enumerate(graph.node):
+        bare = OnnxNode.from_proto(item, f"{node.name}/{item.name or index}")
+        inputs = tuple(local.get(name, name) for name in bare.inputs)
+        nodes.append(replace(bare, inputs=inputs, outputs=tuple(local.get(name, name) for name in bare.outputs)))
+    for name, result in zip(node.outputs, graph.output, strict=True):
+        nodes.append(OnnxNode(f"{node.name}/{name}", "Identity", (local.get(result.name, result.name),), (name,)))
+    return nodes
 
 
 def _evaluate(
@@ -143,10 +198,15 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
         if value.size > SMALL
     ]
     inputs.append(helper.make_tensor_value_info(model.image, TensorProto.FLOAT, model.image_shape))
-    outputs = [helper.make_empty_tensor_value_info(name) for name in model.outputs]
-    graph = helper.make_graph([node.to_proto() for node in model.nodes], "shapes", inputs, outputs, small)
+    outputs = [helper.make_empty_tensor_value_info(model.output)]
+    nodes = [node.to_proto() for node in model.nodes if "." not in node.op]
+    graph = helper.make_graph(nodes, "shapes", inputs, outputs, small)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", model.opset)])
-    inferred = shape_inference.infer_shapes(proto, data_prop=True).graph
+    try:
+        inferred = shape_inference.infer_shapes(proto, data_prop=True).graph
+    except (shape_inference.InferenceError, RuntimeError) as error:
+        log.debug("shapes of %s can't be inferred: %s", model.name, error)
+        inferred = graph
     found = {model.image: tuple(model.image_shape)} | {name: value.shape for name, value in model.constants.items()}
     for item in (*inferred.value_info, *inferred.output):
         kind = item.type.tensor_type
@@ -157,39 +217,17 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
 
 def drop_final_softmax(model: OnnxModel) -> OnnxModel:
     """A Softmax or LogSoftmax that makes the result vanishes: the loss holds it."""
-    last = model.producers.get(model.outputs[0])
+    last = model.producers.get(model.output)
     if last is None or last.op not in ("Softmax", "LogSoftmax") or last.attributes.get("axis", -1) not in (-1, 1):
         return model
     note = f"{last} at the end was dropped: the loss (softmax with cross-entropy) holds it"
-    nodes = tuple(node for node in model.nodes if node is not last)
-    return replace(model, nodes=nodes, outputs=(last.inputs[0],), notes=(*model.notes, note))
+    return without(model, {last.name}).noted(note)
 
 
-def prune(model: OnnxModel, problems: Problems) -> OnnxModel:
-    """Constants that nobody reads vanish; nodes that lead nowhere, or don't depend on the image, are problems."""
-    wanted: set[str] = set(model.outputs)
-    for node in reversed(model.nodes):
-        if wanted.intersection(node.outputs):
-            wanted.update(name for name in node.inputs if name)
-    reached = {model.image}
-    for node in model.nodes:
-        if reached.intersection(node.inputs):
-            reached.update(node.outputs)
-    lost = [node for node in model.nodes if not wanted.intersection(node.outputs)]
-    if lost:
-        names = _some([str(node) for node in lost])
-        cure = "remove them, e.g. with onnx.utils.extract_model, or export the model again"
-        problems.add("", f"{len(lost)} nodes do not lead to the output {model.outputs[0]}: {names}", cure)
-    if model.outputs[0] not in reached:
-        cure = "the graph is cut in two: export the model again"
-        problems.add(f"output {model.outputs[0]}", f"does not depend on the input {model.image}", cure)
-    constants = {name: value for name, value in model.constants.items() if name in wanted}
-    return replace(model, constants=constants)
-
-
-PASSES: tuple[Callable[[OnnxModel], OnnxModel], ...] = (drop_identities, fold_constants, drop_final_softmax)
-
-
-def _some(names: list[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+PASSES: tuple[Callable[[OnnxModel], OnnxModel], ...] = (
+    drop_identities,
+    fold_constants,
+    drop_identities,
+    drop_float_casts,
+    drop_final_softmax,
+)

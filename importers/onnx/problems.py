@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hdl.errors import ImportProblem, Problem
@@ -38,6 +38,12 @@ class Problems:
         raise ImportProblem.listing(
             f"{head}, {len(self.found)} problems" if several else head, self.found, lines=several
         )
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """Names in a row, the first few where there are many."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class Unsupported(Exception):
