@@ -67,6 +67,19 @@ def squeezed_net(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
+def shuffle_net(staleness: int) -> Graph:
+    """A streaming graph with a unit of ShuffleNetV2: half of the channels goes by, all are shuffled; then slices that
+    overlap and leave some channels to nobody."""
+    builder = GraphBuilder("shuffle", Recipe(batch=BATCH, staleness=staleness), seed=14)
+    a, b = builder.split(builder.relu(builder.conv(builder.input(6, 6, 2), 8, 3, padding=1)), 4)
+    b = builder.relu(builder.norm(builder.conv(b, 4, 1)))
+    b = builder.relu(builder.conv(builder.depthwise(b, 3, padding=1), 4, 1))
+    x = builder.channel_shuffle(builder.concat(a, b), 2)
+    x = builder.add(builder.channel_slice(x, 1, 5), builder.channel_slice(x, 2, 5))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
 def twelve_net(staleness: int) -> Graph:
     """A streaming graph of larger maps, 12 x 12, with a stride and a pool: most of its work is in its first layers."""
     builder = GraphBuilder("twelve", Recipe(batch=BATCH, staleness=staleness), seed=12)

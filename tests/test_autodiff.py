@@ -134,6 +134,16 @@ def inception_net(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.global_average_pool(x), 3))
 
 
+def shuffle_net(recipe: Recipe) -> Graph:
+    """A unit of ShuffleNetV2, then slices that overlap, of which some channels nobody reads."""
+    net = GraphBuilder("shuffle", recipe, seed=7)
+    a, b = net.split(net.conv(net.input(5, 4, 2), 8, kernel=3, padding=1), 4)
+    b = net.conv(net.depthwise(net.relu(net.conv(b, 4, kernel=1)), kernel=3, padding=1), 4, kernel=1)
+    x = net.channel_shuffle(net.concat(a, net.relu(b)), 2)
+    x = net.add(net.channel_slice(x, 1, 5), net.channel_slice(x, 2, 5))
+    return net.classify(net.gemm(net.global_average_pool(x), 3))
+
+
 def random_net(seed: int, recipe: Recipe) -> Graph:
     """A seeded chain of random layers with random shortcuts."""
     rng = np.random.default_rng(seed)
@@ -161,7 +171,7 @@ def random_net(seed: int, recipe: Recipe) -> Graph:
     return net.classify(net.gemm(x, 3))
 
 
-NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net]
+NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net, shuffle_net]
 
 
 def batch(graph: Graph, seed: int, frames: int) -> dict[str, FloatArray]:

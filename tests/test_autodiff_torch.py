@@ -51,6 +51,16 @@ def squeezed(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.mul(x, x), 5))
 
 
+def shuffled(recipe: Recipe) -> Graph:
+    """A unit of ShuffleNetV2, then slices that overlap, of which some channels nobody reads."""
+    net = GraphBuilder("shuffled", recipe, seed=25)
+    a, b = net.split(net.conv(net.input(6, 5, 2), 12, kernel=3, padding=1), 5)
+    b = net.conv(net.depthwise(net.relu(net.conv(b, 6, kernel=1)), kernel=3, padding=1), 7, kernel=1)
+    x = net.channel_shuffle(net.concat(a, net.relu(b)), 3)
+    x = net.add(net.channel_slice(x, 1, 8), net.channel_slice(x, 3, 8))
+    return net.classify(net.gemm(net.global_average_pool(x), 5))
+
+
 def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
     import torch
@@ -82,7 +92,20 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         return inputs["x"] * inputs["s"]
     if name == "Sigmoid":
         return torch.sigmoid(inputs["x"])
+    if name == "Concat":
+        return torch.cat((inputs["a"], inputs["b"]), 1)
+    if name == "Split":
+        return dict(zip("ab", inputs["x"].split((layer.a_channels, layer.b_channels), 1), strict=True))
+    if name == "ChannelShuffle":
+        return functional.channel_shuffle(inputs["x"], layer.groups)
+    if name == "ChannelSlice":
+        return inputs["x"].narrow(1, layer.first, layer.part)
     raise AssertionError(f"no PyTorch counterpart of {name}")
+
+
+def _by_port(made: Any) -> dict[str, Any]:
+    """What `torch_node` made, by source; a single result is y."""
+    return made if isinstance(made, dict) else {"y": made}
 
 
 def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tuple[float, dict[str, FloatArray]]:
@@ -103,12 +126,13 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
             target = torch.tensor(labels.reshape(-1).astype(np.int64))
             loss = functional.cross_entropy(logits, target, reduction="sum")
         else:
-            edges[node.outputs["y"]] = torch_node(node, inputs, weights)
+            made = torch_node(node, inputs, weights)
+            edges.update((node.outputs[port], value) for port, value in _by_port(made).items())
     loss.backward()
     return loss.item(), {key: value.grad.numpy() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("build", [mobile, pooled, squeezed])
+@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled])
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:
         pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")

@@ -29,6 +29,7 @@ from tests.cosim_support import (
     placement,
     residual_net,
     said_batch_cycles,
+    shuffle_net,
     simulate_design,
     squeezed_net,
 )
@@ -110,6 +111,13 @@ def test_squeeze_and_excitation_trains_to_the_bits_of_the_emulator(kind: str, st
     assert trained.mismatches == ()
     assert trained.compared_words > 100
     assert len(trained.losses) == 4 * BATCH
+
+
+@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+def test_channels_split_shuffled_and_sliced_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
+    trained = train(shuffle_net(1), kind, tmp_path, seed=4)
+    assert trained.mismatches == ()
+    assert trained.compared_words > 100
 
 
 @pytest.mark.slow

@@ -402,6 +402,69 @@ def _flat() -> ModelProto:
 
 
 @case(
+    "slice of rows",
+    r"node m_node \(Slice\): takes \[1:5:1\] of axis 2 of shape \[2, 2, 6, 6\]; only channels \(axis 1\) side .*",
+)
+def _sliced_rows() -> ModelProto:
+    nodes = [node("Slice", "x from to axis", "m"), *HEAD]
+    return model(nodes, {"from": np.array([1]), "to": np.array([5]), "axis": np.array([2]), "w": np.ones((3, 48))})
+
+
+@case(
+    "every other channel", r"node m_node \(Slice\): takes \[0:2:2\] of axis 1 of shape \[2, 2, 6, 6\]; only channels .*"
+)
+def _stepping() -> ModelProto:
+    nodes = [node("Slice", "x from to axis step", "m"), *HEAD]
+    numbers = {"from": [0], "to": [2], "axis": [1], "step": [2]}
+    return model(nodes, {name: np.array(value) for name, value in numbers.items()} | {"w": np.ones((3, 36))})
+
+
+@case("no channel", r"node m_node \(Slice\): takes no channel: \[2:2\] of 2; export again")
+def _no_channel() -> ModelProto:
+    nodes = [node("Slice", "x from to axis", "m"), *HEAD]
+    return model(nodes, {"from": np.array([2]), "to": np.array([2]), "axis": np.array([1]), "w": W})
+
+
+@case(
+    "slice of an axis that is not there",
+    r"node m_node \(Slice\): takes axes \[4\] of shape \[2, 2, 6, 6\] with 1 starts.*",
+)
+def _no_axis() -> ModelProto:
+    nodes = [node("Slice", "x from to axis", "m"), *HEAD]
+    return model(nodes, {"from": np.array([0]), "to": np.array([1]), "axis": np.array([4]), "w": W})
+
+
+@case(
+    "slice of a flattened map",
+    r"node m_node \(Slice\): takes part of a flattened map of 2x6x6; slice or split the map before Flatten or Reshape",
+)
+def _sliced_flat() -> ModelProto:
+    nodes = [node("Flatten", "x", "f"), node("Slice", "f from to axis", "m"), node("Gemm", "m w", "y", transB=1)]
+    return model(nodes, {"from": np.array([0]), "to": np.array([9]), "axis": np.array([1]), "w": np.ones((3, 9))})
+
+
+@case("split of rows", r"node a_node \(Split\): splits axis 2 of shape \[2, 2, 6, 6\]; only axis 1, the channels, .*")
+def _split_rows() -> ModelProto:
+    return model([node("Split", "x", "a b", axis=2), node("Add", "a b", "m"), *HEAD], {"w": np.ones((3, 36))})
+
+
+@case(
+    "split into too much", r"node a_node \(Split\): splits 2 channels into parts of \[1, 2\]; parts must be positive .*"
+)
+def _split_sizes() -> ModelProto:
+    nodes = [node("Split", "x sizes", "a b", axis=1), node("Add", "a b", "m"), *HEAD]
+    return model(nodes, {"sizes": np.array([1, 2]), "w": np.ones((3, 36))})
+
+
+@case(
+    "groups that divide no channels",
+    r"node m_node \(.*ChannelShuffle\): shuffles 2 channels in 3 groups; groups must .*",
+)
+def _groups() -> ModelProto:
+    return model([node("ChannelShuffle", "x", "m", groups=3, domain="dagtrain"), *HEAD], {"w": W})
+
+
+@case(
     "reshape of the batch",
     r"node flat_node \(Reshape\): reshapes \[2, 2, 6, 6\] \(batch 2\) to \[1, 144\]; .*leave the batch.*",
 )

@@ -21,7 +21,8 @@ from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pool.max_pool import MaxPool
-from hdl.layers.wiring.concat import Concat
+from hdl.layers.wiring.channel_slice import ChannelSlice
+from hdl.layers.wiring.concat import Concat, Split
 from importers.onnx import NormMode, import_model, import_with_notes
 from importers.onnx.check import DYNAMIC_BATCH
 from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
@@ -323,6 +324,85 @@ def test_maps_side_by_side(axis: int, tmp_path: Path) -> None:
         (5, 3),
         (8, 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("opset", "inputs", "attributes", "part"),
+    [
+        (9, "x", {"starts": [1], "ends": [3], "axes": [1]}, (1, 2)),
+        (9, "x", {"starts": [0, 1], "ends": [9, 9]}, (1, 4)),
+        (10, "x from to axis", {}, (1, 3)),
+        (17, "x from to axis one", {}, (1, 3)),
+        (17, "x zeros sizes", {}, (0, 2)),
+    ],
+)
+def test_channels_from_one_to_another_are_a_slice(
+    opset: int, inputs: str, attributes: dict[str, Any], part: tuple[int, int], tmp_path: Path
+) -> None:
+    numbers = {"from": [-4], "to": [4], "axis": [-3], "one": [1], "zeros": [0] * 4, "sizes": [9, 2, 6, 2**62]}
+    constants = {name: np.array(value) for name, value in numbers.items() if name in inputs.split()}
+    image = ("N", 5, 6, 6) if opset != 17 else (2, 5, 6, 6)
+    layers = agrees(tmp_path, [node("Slice", inputs, "m", **attributes)], constants, image, opset, classes=3)
+    assert [(layer.first, layer.part) for layer in layers if isinstance(layer, ChannelSlice)] == [part]
+
+
+def test_a_slice_of_all_is_nothing_and_one_behind_a_gemm_takes_features(tmp_path: Path) -> None:
+    nodes = [
+        node("Slice", "x zero many axis", "all"),
+        node("Flatten", "all", "flat"),
+        node("Gemm", "flat w", "h", transB=1),
+        node("Slice", "h zero four one", "y"),
+    ]
+    numbers = {"zero": [0], "many": [2**31 - 1], "axis": [2], "four": [4], "one": [1]}
+    constants = {name: np.array(value) for name, value in numbers.items()} | {"w": weights(5, 72)}
+    layers = agrees(tmp_path, nodes, constants)
+    assert [(layer.channels, layer.part) for layer in layers if isinstance(layer, ChannelSlice)] == [(5, 4)]
+
+
+@pytest.mark.parametrize(
+    ("opset", "inputs", "attributes", "parts"),
+    [
+        (11, "x", {"axis": 1, "split": [1, 3, 2]}, [(1, 5), (3, 2)]),
+        (11, "x", {"axis": -3}, [(2, 4), (2, 2)]),
+        (13, "x sizes", {"axis": 1}, [(3, 3), (1, 2)]),
+        (18, "x", {"axis": 1, "num_outputs": 3}, [(2, 4), (2, 2)]),
+    ],
+)
+def test_channels_in_three_parts_are_split_twice(
+    opset: int, inputs: str, attributes: dict[str, Any], parts: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    nodes = [node("Split", inputs, "a b c", **attributes), node("Concat", "c a b", "m", axis=1)]
+    constants = {"sizes": np.array([3, 1, 2])} if "sizes" in inputs else {}
+    layers = agrees(tmp_path, nodes, constants, ("N", 6, 5, 4), opset, classes=3)
+    assert [(layer.a_channels, layer.b_channels) for layer in layers if isinstance(layer, Split)] == parts
+
+
+def test_of_a_split_with_parts_that_nobody_reads_the_others_are_slices(tmp_path: Path) -> None:
+    nodes = [node("Split", "x", "a b c", axis=1), node("Concat", "c a", "m", axis=1)]
+    layers = agrees(tmp_path, nodes, {}, ("N", 6, 5, 4), 13, classes=3)
+    assert sorted((layer.first, layer.part) for layer in layers if isinstance(layer, ChannelSlice)) == [(0, 2), (4, 2)]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_a_channel_shuffle_is_two_reshapes_and_a_transposition(groups: int, tmp_path: Path) -> None:
+    def net(shuffle: list[NodeProto]) -> onnx.ModelProto:
+        nodes = [*shuffle, node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
+        constants = {
+            "rows": np.array([0, groups, 6 // groups, 2, 2]),
+            "whole": np.array([0, 6, 2, 2]),
+            "w": np.linspace(-1, 1, 72).reshape(3, 24),
+        }
+        return model(nodes, constants, ("N", 6, 2, 2))
+
+    spelt = [
+        node("Reshape", "x rows", "r"),
+        node("Transpose", "r", "t", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", "t whole", "m"),
+    ]
+    named = net([node("ChannelShuffle", "x", "m", groups=groups, domain="dagtrain")])
+    frames = np.random.default_rng(23).standard_normal((2, 6, 2, 2))
+    graph = import_model(save(named, tmp_path), norm=NormMode.NONE)
+    assert_close(forward(graph, frames), evaluate(net(spelt), frames), 1e-5)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1, 1), (1,), ()], ids=str)

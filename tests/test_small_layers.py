@@ -27,6 +27,8 @@ from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.sigmoid import Sigmoid, SigmoidError
 from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.layers.pool.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
+from hdl.layers.wiring.channel_shuffle import ChannelShuffle
+from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
 from hdl.layers.wiring.fork import Fork
 from hdl.layers.wiring.host import HostInput, HostLabel, HostOutput
 from hdl.recipe import Recipe
@@ -37,7 +39,7 @@ from tests.layer_support import assert_equal_bits, design_of, make_case
 SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
-    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum,
+    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle,
 ]  # fmt: skip
 
 
@@ -244,6 +246,57 @@ def test_a_mean_over_a_power_of_two_is_rounded_once() -> None:
     assert layer.reciprocal == (1, 2)
     assert flat(layer.golden({}, {"x": x})["y"]) == [1]
     assert flat(layer.golden({}, {"x": -x})["y"]) == [0]
+
+
+# ------------------------------------------------------------------------------------ shuffles and slices
+
+
+def test_a_shuffle_takes_a_channel_of_each_group_in_turn() -> None:
+    layer = ChannelShuffle(height=1, width=1, channels=6, groups=2)
+    assert flat(layer.golden({}, {"x": codes_of([0, 1, 2, 3, 4, 5])})["y"]) == [0, 3, 1, 4, 2, 5]
+    assert layer.order.tolist() == [0, 3, 1, 4, 2, 5]
+
+
+@pytest.mark.parametrize(("channels", "groups", "lanes"), [(116, 2, 1), (116, 2, 4), (116, 58, 4), (24, 3, 4)])
+def test_lanes_of_a_shuffle_keep_few_lanes_of_its_input(channels: int, groups: int, lanes: int) -> None:
+    layer = ChannelShuffle(height=1, width=1, channels=channels, groups=groups, lanes=lanes)
+    most = max(len(read.lanes) for read in layer.reads)
+    assert most <= min(groups, channels // groups, lanes)
+    one = [channel // lanes for channel in layer.order]
+    assert [read.beats[beat] for beat in range(layer.beats) for read in layer.reads] == one
+
+
+@pytest.mark.parametrize("groups", [0, 5, -1])
+def test_groups_that_do_not_divide_the_channels_are_refused(groups: int) -> None:
+    with pytest.raises(ShapeError, match=rf"ChannelShuffle: {groups} groups do not divide 12 channels; choose"):
+        ChannelShuffle(**SIZES, groups=groups)
+
+
+@pytest.mark.parametrize("kind", [ChannelSlice, ChannelPad])
+@pytest.mark.parametrize(("first", "part"), [(-1, 2), (0, 0), (0, 13), (11, 2)])
+def test_channels_that_are_not_there_are_refused(kind: Any, first: int, part: int) -> None:
+    with pytest.raises(ShapeError, match=f"{part} channels from {first} on are not all among 12; choose"):
+        kind(**SIZES, first=first, part=part)
+
+
+@pytest.mark.parametrize("kind", [ChannelSlice, ChannelPad])
+@pytest.mark.parametrize("cycles", [30, 60, 120, 240, 360])
+def test_fold_gives_a_part_lanes_of_its_own(kind: Any, cycles: int) -> None:
+    folded = kind(**SIZES, first=3, part=8).fold(cycles)
+    assert folded.cycles_per_frame <= cycles
+    assert (folded.lanes, folded.part_lanes) == (lanes_for(360, 12, cycles), lanes_for(240, 8, cycles))
+    with pytest.raises(FoldingError, match=rf"{kind.__name__} .*more than 29; allow more cycles"):
+        kind(**SIZES, first=3, part=8).fold(29)
+
+
+@pytest.mark.parametrize("kind", [ChannelSlice, ChannelPad])
+@pytest.mark.parametrize(("lanes", "part_lanes"), [(1, 4), (2, 2), (3, 2), (12, 1), (6, 4)])
+def test_lanes_of_a_part_change_no_bit(kind: Any, lanes: int, part_lanes: int) -> None:
+    fields = SIZES | {"height": 2, "width": 1, "first": 4, "part": 4}
+    case, one = make_case(kind(**fields, lanes=lanes, part_lanes=part_lanes)), make_case(kind(**fields))
+    for port in one.layer.sources:
+        np.testing.assert_array_equal(case.tensors[port.name], one.tensors[port.name])
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=lanes)
 
 
 # ---------------------------------------------------------------------------------------------- folding

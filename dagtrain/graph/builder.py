@@ -28,7 +28,9 @@ from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
-from hdl.layers.wiring.concat import Concat
+from hdl.layers.wiring.channel_shuffle import ChannelShuffle
+from hdl.layers.wiring.channel_slice import ChannelSlice
+from hdl.layers.wiring.concat import Concat, Split
 from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 
@@ -156,6 +158,26 @@ class GraphBuilder:
         height, width, a_channels = self.shapes[a]
         layer = Concat(height=height, width=width, a_channels=a_channels, b_channels=self.shapes[b][2])
         return self._add("concat", layer, {"a": a, "b": b})
+
+    def split(self, x: str, channels: int) -> tuple[str, str]:
+        """The first ``channels`` channels of x, and the others."""
+        height, width, total = self.shapes[x]
+        a = self._add(
+            "split", Split(height=height, width=width, a_channels=channels, b_channels=total - channels), {"x": x}
+        )
+        return a, f"{a.removesuffix('.a')}.b"
+
+    def channel_slice(self, x: str, first: int, part: int) -> str:
+        """``part`` channels of x from ``first`` on."""
+        height, width, channels = self.shapes[x]
+        layer = ChannelSlice(height=height, width=width, channels=channels, first=first, part=part)
+        return self._add("slice", layer, {"x": x})
+
+    def channel_shuffle(self, x: str, groups: int) -> str:
+        """The channels of x, ``groups`` rows of them, column by column."""
+        height, width, channels = self.shapes[x]
+        layer = ChannelShuffle(height=height, width=width, channels=channels, groups=groups)
+        return self._add("shuffle", layer, {"x": x})
 
     def classify(self, logits: str) -> Graph:
         """The finished, verified graph, with softmax and cross-entropy as its loss."""

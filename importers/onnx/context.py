@@ -190,9 +190,9 @@ class Lowering:
         shape = view or (self.batch, channels, height, width)
         return Value(edges["y"], (height, width, channels), shape)
 
-    def give(self, node: OnnxNode, value: Value) -> None:
-        """The first output of a node."""
-        self.values[node.outputs[0]] = value
+    def give(self, node: OnnxNode, value: Value, index: int = 0) -> None:
+        """An output of a node."""
+        self.values[node.outputs[index]] = value
 
     def see_as(self, node: OnnxNode, shape: Iterable[int]) -> None:
         """The output is the first input under another shape."""

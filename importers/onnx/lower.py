@@ -75,7 +75,7 @@ def _lower_node(node: OnnxNode, state: Lowering) -> None:
     try:
         handler(node, state)
         for name in node.outputs[1:]:
-            if name and state.model.uses[name]:
+            if name and state.model.uses[name] and state.values[name] is None:
                 raise Unsupported(f"its second result {name} is used", "export a model that does not use it")
     except Lost:
         return

@@ -1,20 +1,14 @@
-"""One function for each ONNX operator; importing this package fills the table `HANDLERS`.
+"""One function for each ONNX operator; importing this package fills the table `HANDLERS` from all its modules.
 
 A handler makes layers of one node and knows no other node; whatever it can't do is an `Unsupported` with a cure.
 """
 
-from importers.onnx.handlers import add, concat, convolution, dense, elementwise, mul, normalisation, pooling, views
+import importlib
+import pkgutil
+
 from importers.onnx.handlers.registry import HANDLERS
 
-__all__ = [
-    "HANDLERS",
-    "add",
-    "concat",
-    "convolution",
-    "dense",
-    "elementwise",
-    "mul",
-    "normalisation",
-    "pooling",
-    "views",
-]
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
+
+__all__ = ["HANDLERS"]

@@ -1,0 +1,123 @@
+"""Slice, Split, ChannelShuffle: some channels of a map, or all in another order."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from hdl.layers.wiring.channel_shuffle import ChannelShuffle
+from hdl.layers.wiring.channel_slice import ChannelSlice
+from hdl.layers.wiring.concat import Split
+from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.handlers.registry import handles
+from importers.onnx.model import OnnxNode
+from importers.onnx.problems import Unsupported
+
+FLATTENED = "slice or split the map before Flatten or Reshape"
+
+
+@handles("dagtrain.ChannelShuffle")
+def channel_shuffle(node: OnnxNode, state: Lowering) -> None:
+    """``groups`` rows of channels, column by column."""
+    attributes = Attributes(node)
+    groups = attributes.get("groups", 1)
+    attributes.finish()
+    x = state.map_of(node)
+    height, width, channels = x.map
+    if groups < 1 or channels % groups:
+        raise Unsupported(f"shuffles {channels} channels in {groups} groups", "groups must divide the channels")
+    layer = ChannelShuffle(height=height, width=width, channels=channels, groups=groups)
+    state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
+
+
+@handles("Slice")
+def slice_channels(node: OnnxNode, state: Lowering) -> None:
+    """Channels from one to another; bounds are inputs since opset 10, attributes before.  All of an axis is nothing."""
+    attributes = Attributes(node)
+    given = {name: attributes.get(name, None) for name in ("starts", "ends", "axes")}
+    attributes.finish()
+    for index, name in enumerate(("starts", "ends", "axes", "steps"), 1):
+        if state.has(node, index):
+            given[name] = np.atleast_1d(state.constant(node, index)).tolist()
+    if given["starts"] is None or given["ends"] is None:
+        raise Unsupported("has no starts or no ends", "export again")
+    x = state.value(node)
+    rank, count = len(x.shape), len(given["starts"])
+    axes, steps = given["axes"] or list(range(count)), given.get("steps") or [1] * count
+    if not len(given["ends"]) == len(axes) == len(steps) == count or not all(-rank <= axis < rank for axis in axes):
+        raise Unsupported(f"takes axes {axes} of shape {list(x.shape)} with {count} starts", "export again")
+    result = x
+    for start, end, axis, step in zip(given["starts"], given["ends"], axes, steps, strict=True):
+        first, last, _ = slice(start, end).indices(x.shape[axis])
+        if (first, last, step) == (0, x.shape[axis], 1):
+            continue
+        if axis % rank != 1 or step != 1:
+            raise Unsupported(
+                f"takes [{start}:{end}:{step}] of axis {axis} of shape {list(x.shape)}",
+                "only channels (axis 1) side by side are supported",
+            )
+        if last <= first:
+            raise Unsupported(f"takes no channel: [{start}:{end}] of {x.shape[1]}", "export again")
+        result = _part(node, state, x, first, last - first)
+    state.give(node, result)
+
+
+@handles("Split")
+def split(node: OnnxNode, state: Lowering) -> None:
+    """Parts of the channels, two at a time; where one is not used, each of the others by itself.
+
+    Sizes are an input since opset 13, an attribute before; without them the parts are equal, but for the last."""
+    attributes = Attributes(node)
+    axis, sizes = attributes.get("axis", 0), attributes.get("split", None)
+    attributes.ignore("num_outputs")
+    attributes.finish()
+    if state.has(node, 1):
+        sizes = np.atleast_1d(state.constant(node, 1)).tolist()
+    x = state.value(node)
+    if axis % len(x.shape) != 1:
+        raise Unsupported(f"splits axis {axis} of shape {list(x.shape)}", "only axis 1, the channels, is supported")
+    whole, parts = x.shape[1], len(node.outputs)
+    if sizes is None:
+        size = -(-whole // parts)
+        sizes = [*[size] * (parts - 1), whole - size * (parts - 1)]
+    if len(sizes) != parts or sum(sizes) != whole or min(sizes) < 1:
+        raise Unsupported(f"splits {whole} channels into parts of {sizes}", "parts must be positive and make the whole")
+    if parts > 1 and all(name and state.model.uses[name] for name in node.outputs):
+        _split_all(node, state, x, sizes)
+        return
+    for index, (first, last) in enumerate(pairwise(accumulate(sizes, initial=0))):
+        if node.outputs[index] and state.model.uses[node.outputs[index]]:
+            state.give(node, _part(node, state, x, first, last - first), index)
+
+
+def _split_all(node: OnnxNode, state: Lowering, x: Value, sizes: list[int]) -> None:
+    """The first part and the rest, of which the first part and the rest, …"""
+    height, width, channels = _channelwise(x)
+    rest = x
+    for index, size in enumerate(sizes[:-1]):
+        channels -= size
+        layer = Split(height=height, width=width, a_channels=size, b_channels=channels)
+        edges = state.add(node.label, layer, {"x": rest})
+        part, rest = (
+            Value(edges[port], (height, width, count), (x.shape[0], count, *x.shape[2:]))
+            for port, count in (("a", size), ("b", channels))
+        )
+        state.give(node, part, index)
+    state.give(node, rest, len(sizes) - 1)
+
+
+def _part(node: OnnxNode, state: Lowering, x: Value, first: int, part: int) -> Value:
+    height, width, channels = _channelwise(x)
+    if part == channels:
+        return x
+    layer = ChannelSlice(height=height, width=width, channels=channels, first=first, part=part)
+    return state.emit(node, layer, {"x": x}, view=(x.shape[0], part, *x.shape[2:]))
+
+
+def _channelwise(x: Value) -> tuple[int, int, int]:
+    """The map, if axis 1 of its view are its channels."""
+    if x.shape[1] != x.map[2]:
+        height, width, channels = x.map
+        raise Unsupported(f"takes part of a flattened map of {channels}x{height}x{width}", FLATTENED)
+    return x.map
