@@ -1,6 +1,7 @@
 """What element-wise layers share: a map of (height, width, channels), ``lanes`` elements a beat, one beat a cycle.
 
-`ElementWise` is any such layer.  `Pointwise` is an activation, codes to codes, and `PointwiseError` its way back:
+`ElementWise` is any such layer.  `Unary` has one sink and one source and keeps nothing, `UnaryError` is its way back:
+their ports are made here.  `Pointwise` is an activation, codes to codes, and `PointwiseError` its way back:
 ports, handshake, register, rounding, golden model and examples are made here, once; a subclass states what it does to
 a code, what it keeps, and the process that does it to the lanes of a beat.  docs/adding-a-layer.md goes through one.
 """
@@ -120,6 +121,72 @@ class BesideVector(ElementWise):
                 "allow more cycles",
             )
         return folded
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OneToOne(ElementWise):
+    """One stream in, one out.  A subclass states `engine`."""
+
+    def circuit(
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """`engine`."""
+        del images
+        (sink,), (source,) = self.sinks, self.sources
+        return self.engine(domain, streams[sink.name], streams[source.name])
+
+    @abstractmethod
+    def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
+        """The circuit from the one stream to the other, a `myhdl.block`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unary(_OneToOne):
+    """Sink ``x``, source ``y``, of one map unless a subclass says otherwise; keeps nothing for the way back.
+
+    A subclass states its parameters, `golden`, `reference`, `error` and `engine`."""
+
+    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """y."""
+        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
+
+    def backward(self, tape: Tape) -> None:
+        """The error through `error`."""
+        if tape.needs_error("x"):
+            tape.give_error("x", tape.add("error", self.error(), {"e": tape.error("y")})["dx"])
+
+    @abstractmethod
+    def error(self) -> UnaryError:
+        """The layer that turns the error of y into that of x."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnaryError(_OneToOne):
+    """The way back: sink ``e``, source ``dx``, of one map unless a subclass says otherwise.
+
+    A subclass states its parameters, `golden`, `reference` and `engine`."""
+
+    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+    dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """e."""
+        return (Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
 
 
 # of examples: several lanes, all of them, one pixel

@@ -9,7 +9,7 @@ stashed.  Both the probability and the factor are constants of 16 significant bi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,15 +20,14 @@ from hdl.engine.random import HASH_LATENCY, hash32_pipeline
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.meaning import State
+from hdl.layers.pointwise.base import ElementWise, Unary, UnaryError
 from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import join, m2s_pipe
-from hdl.tensor import Kind, Port, Tensor
 
 # significant bits of the factor
 FACTOR_BITS = 16
@@ -102,21 +101,8 @@ class _Masking(ElementWise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dropout(_Masking):
+class Dropout(Unary, _Masking):
     """Sink ``x``, source ``y``."""
-
-    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -136,25 +122,13 @@ class Dropout(_Masking):
         del frames
         return dataclasses.replace(self, ratio=0.0), dict(state)
 
-    def backward(self, tape: Tape) -> None:
+    def error(self) -> DropoutError:
         """The same mask on the error."""
-        if tape.needs_error("x"):
-            engine = DropoutError(
-                height=self.height,
-                width=self.width,
-                channels=self.channels,
-                ratio=self.ratio,
-                recipe=self.recipe,
-                tensor_id=self.tensor_id,
-            )
-            tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
+        return DropoutError(**self.map, ratio=self.ratio, recipe=self.recipe, tensor_id=self.tensor_id)
 
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
+    def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
         """One beat a cycle."""
-        del images
-        return dropout(domain, streams["x"], streams["y"], cfg=self)
+        return dropout(domain, given, made, cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -167,21 +141,8 @@ class Dropout(_Masking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropoutError(_Masking):
+class DropoutError(UnaryError, _Masking):
     """Sink ``e``, source ``dx``."""
-
-    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-    dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """e."""
-        return (Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -196,12 +157,9 @@ class DropoutError(_Masking):
         """The formula with the same mask."""
         return {"dx": self._scaled_values(state, inputs["e"])}
 
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
+    def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
         """One beat a cycle."""
-        del images
-        return dropout_error(domain, streams["e"], streams["dx"], cfg=self)
+        return dropout_error(domain, given, made, cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:

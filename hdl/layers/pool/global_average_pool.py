@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from myhdl import Signal, always, always_comb, block, instances, intbv
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import BesideVector
+from hdl.layers.meaning import State
+from hdl.layers.pointwise.base import BesideVector, Unary, UnaryError
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
@@ -33,7 +33,10 @@ MEMORY_GROUPS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class _Averaging(BesideVector):
-    """What both directions share: the constant."""
+    """What both directions share: the constant, and a vector at one end."""
+
+    # elements a beat of the vector, y or e
+    vector_lanes: int = 1
 
     @property
     def reciprocal(self) -> tuple[int, int]:
@@ -57,18 +60,8 @@ class _Averaging(BesideVector):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlobalAveragePool(_Averaging):
+class GlobalAveragePool(Unary, _Averaging):
     """Sink ``x``, source ``y`` (1, 1, channels).  Keeps one exact sum a channel."""
-
-    # elements a beat of y
-    vector_lanes: int = 1
-    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -107,18 +100,13 @@ class GlobalAveragePool(_Averaging):
         del state
         return {"y": inputs["x"].mean(axis=(1, 2), keepdims=True)}
 
-    def backward(self, tape: Tape) -> None:
+    def error(self) -> GlobalAveragePoolError:
         """Spread the error."""
-        if tape.needs_error("x"):
-            engine = GlobalAveragePoolError(height=self.height, width=self.width, channels=self.channels)
-            tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
+        return GlobalAveragePoolError(**self.map)
 
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
+    def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
         """One beat a cycle."""
-        del images
-        return global_average_pool(domain, streams["x"], streams["y"], cfg=self)
+        return global_average_pool(domain, given, made, cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -132,23 +120,13 @@ class GlobalAveragePool(_Averaging):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlobalAveragePoolError(_Averaging):
+class GlobalAveragePoolError(UnaryError, _Averaging):
     """Sink ``e`` (1, 1, channels), source ``dx``.  Keeps one error a channel while it spreads it."""
-
-    # elements a beat of e
-    vector_lanes: int = 1
-    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-    dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
 
     @property
     def sinks(self) -> tuple[Port, ...]:
         """e."""
         return (Port("e", Tensor((1, 1, self.channels), self.e_fixed, Kind.ERROR), self.vector_lanes),)
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -179,12 +157,9 @@ class GlobalAveragePoolError(_Averaging):
         share = inputs["e"] / self.pixels
         return {"dx": np.broadcast_to(share, (len(share), *self.shape)).copy()}
 
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
+    def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
         """One beat a cycle."""
-        del images
-        return global_average_pool_error(domain, streams["e"], streams["dx"], cfg=self)
+        return global_average_pool_error(domain, given, made, cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
