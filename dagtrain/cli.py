@@ -28,6 +28,7 @@ from dagtrain.flow import (
     explain_step,
     import_step,
     place_step,
+    profile_step,
     report_step,
     sweep_step,
     timing_step,
@@ -81,6 +82,23 @@ Splits = Annotated[
         "--split",
         help="layer=parts, or layer=parts:inputs: make a convolution or matrix product of several, each with some of "
         "its output channels, or of its input channels; may be given several times.",
+    ),
+]
+Bits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bits",
+        help="Bits of numbers by kind of tensor, else 16: activation=12,weight=16,error=16,gradient=16,"
+        "stash=8 (activations that wait for the way back); of some layers 'layer1*:activation=10'; may be given "
+        "several times, the last that fits holds.",
+    ),
+]
+Counted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--count-saturations",
+        help="Tensors behind which hardware and emulator count, all through training, the numbers at an end of their "
+        "format: 'conv1.y', '*.error.dx', '*'; may be given several times.",
     ),
 ]
 Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
@@ -268,11 +286,21 @@ def import_model(
     recipe: Recipe = None,
     data: Data = None,
     split: Splits = None,
+    bits: Bits = None,
+    count_saturations: Counted = None,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
-    options = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data, splits=tuple(split or ()))
+    options = import_step.ImportOptions(
+        model=model,
+        norm=norm,
+        recipe=recipe,
+        data=data,
+        splits=tuple(split or ()),
+        bits=tuple(bits or ()),
+        counted=tuple(count_saturations or ()),
+    )
     _perform(out, as_json, lambda space, progress: import_step.run(space, options, progress))
 
 
@@ -356,6 +384,21 @@ def train(
 
 
 @app.command()
+def profile(
+    batches: Annotated[int, typer.Option(help="Batches to train.")] = 16,
+    data: Data = None,
+    seed: Seed = 1,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Train some batches in float64 and in the hardware's arithmetic side by side, and show what flows on every edge:
+    magnitudes beside the chosen format, saturation, resolution.  Formats that do not fit are named; `dagtrain import
+    --bits` changes them."""
+    options = profile_step.ProfileOptions(batches=batches, data=data, seed=seed)
+    _perform(out, as_json, lambda space, progress: profile_step.run(space, options, progress))
+
+
+@app.command()
 def report(out: Out = Path("build"), as_json: AsJson = False) -> None:
     """Write one self-contained HTML page: graph, plan, bottleneck, resources, efficiency, curves."""
     _perform(out, as_json, lambda space, progress: report_step.run(space, progress))
@@ -411,6 +454,8 @@ def run(
     recipe: Recipe = None,
     data: Data = None,
     split: Splits = None,
+    bits: Bits = None,
+    count_saturations: Counted = None,
     pin: Pins = None,
     least_fps: LeastFps = None,
     batches: Batches = 4,
@@ -423,7 +468,15 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """All steps: import, place, emit, cosim, train, report."""
-    importing = import_step.ImportOptions(model=model, norm=norm, recipe=recipe, data=data, splits=tuple(split or ()))
+    importing = import_step.ImportOptions(
+        model=model,
+        norm=norm,
+        recipe=recipe,
+        data=data,
+        splits=tuple(split or ()),
+        bits=tuple(bits or ()),
+        counted=tuple(count_saturations or ()),
+    )
     placing = PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
     simulating = cosim_step.CosimOptions(
         batches=batches, stall=stall, latency_cycles=latency, seed=seed, efficiency=efficiency

@@ -197,3 +197,32 @@ def read_only(
             read_data.next = mem[read_address]
 
     return read_directly
+
+
+@block
+def running_count(
+    clk: Clock,
+    more: Bits,
+    *,
+    depth: int = 1,
+    width: int,
+    contents: Sequence[int] | None = None,
+    image: str | None = None,  # read by hdl.convert.verilog
+) -> Instances:
+    """A word that grows by ``more`` in every cycle and wraps at its width; nothing in the circuit reads it.
+
+    It is for whoever looks from outside, a simulation or a logic analyser; `hdl.convert.verilog` tells synthesis to
+    keep it.
+
+    Costs an adder and ``width`` registers.  ``depth`` is 1; ``contents`` and ``image`` as in `simple_dual_port`.
+
+    Ports:
+        more: in, fewer bits than ``width``, unsigned.
+    """
+    mem = memory_words(contents, depth, width)
+
+    @always(clk.posedge)
+    def grow() -> None:
+        mem[0].next = mem[0] + more
+
+    return grow

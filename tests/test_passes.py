@@ -108,8 +108,7 @@ def test_formats_of_weights_reach_their_delayed_readers() -> None:
     ("peak", "expected"), [(1.0, Fixed(16, 14)), (0.99, Fixed(16, 15)), (5.0, Fixed(16, 12)), (2.0**-9, Fixed(16, 23))]
 )
 def test_the_finest_format_that_holds_the_peak_is_chosen(peak: float, expected: Fixed) -> None:
-    options = CalibrationOptions(headroom=dict.fromkeys(Kind, 0))
-    assert fitting(peak, Kind.ERROR, True, options) == expected
+    assert fitting(peak, 16, 0, signed=True) == expected
     assert abs(peak - expected.decode(expected.encode(peak))) < expected.step
 
 

@@ -31,6 +31,7 @@ from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
 from hdl.layers.wiring.fork import Fork
 from hdl.layers.wiring.host import HostInput, HostLabel, HostOutput
+from hdl.layers.wiring.narrow import Narrow
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Kind, Tile
@@ -39,7 +40,7 @@ from tests.layer_support import assert_equal_bits, design_of, make_case
 SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
-    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle,
+    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, Narrow,
 ]  # fmt: skip
 
 

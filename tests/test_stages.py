@@ -345,6 +345,9 @@ def test_roles_and_layers_of_a_streaming_graph() -> None:
             "gemm1": ["gemm1.w.update.w.fork"],
         },
         Role.RELAY: {"relu1": ["relu1.y.fork.y1.relay"], "relu2": ["relu2.error.dx.fork.y2.relay"]},
+        # of chosen numbers alone (tests/test_chosen_numbers.py)
+        Role.COUNTER: {},
+        Role.NARROW: {},
     }
 
 

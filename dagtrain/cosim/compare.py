@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from dagtrain.cosim.watch import traffic_line
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
 from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Role
 from hdl.fixed import IntArray
 from hdl.layers.beats import from_beats, unpack
 from hdl.tensor import Port
@@ -43,6 +44,8 @@ class ClusterRun:
     losses: tuple[float, ...]
     # what was held up inside, in one line; "" if nothing was
     traffic: str = ""
+    # of tensors behind which they are counted, by edge, as the hardware counted
+    saturations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,26 +132,31 @@ def compare(
     mismatches = list(start.mismatches)
     compared = start.words
     losses: list[float] = []
-    for node, recording in bench.recorded.items():
-        port = golden.graph.by_name[node].layer.sinks[0]
+    for name, recording in bench.recorded.items():
+        port = golden.graph.by_name[name].layer.sinks[0]
         got = read_memory(folder / recording.file_name)
-        where = Where(recording.device, node, "at the host's port")
-        compared += len(expected[node]) * port.beats
-        mismatches += _record_differences(golden, where, got, expected[node])
+        where = Where(recording.device, name, "at the host's port")
+        compared += len(expected[name]) * port.beats
+        mismatches += _record_differences(golden, where, got, expected[name])
         losses += _losses(port, got)
     for weights in bench.weights:
         got = read_memory(folder / weights.file_name)
         compared += len(sent[weights.edge]) * weights.beats
         mismatches += _weight_differences(golden, weights, got, np.stack(sent[weights.edge]))
+    counted: dict[str, int] = {}
     for dump in bench.dumps:
-        want = golden.graph.by_name[dump.node].layer.images(golden.states[dump.node])[dump.image]
+        node = golden.graph.by_name[dump.node]
+        want = node.layer.images(golden.states[dump.node])[dump.image]
         got = dump.contents(read_memory(folder / dump.file_name))
+        if node.role is Role.COUNTER:
+            counted[node.inputs["x"]] = got[0]
         compared += len(want)
         where = Where(dump.device, dump.node, f"after batch {golden.batches}, the last one")
         mismatches += _image_differences(golden, where, dump.image, got, want)
     intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
     traffic = traffic_line(bench.watched, log.seen)
-    return ClusterRun(log.cycles, *intervals, compared, tuple(mismatches[:SHOWN_MISMATCHES]), tuple(losses), traffic)
+    shown = tuple(mismatches[:SHOWN_MISMATCHES])
+    return ClusterRun(log.cycles, *intervals, compared, shown, tuple(losses), traffic, counted)
 
 
 def _image_differences(

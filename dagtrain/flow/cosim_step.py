@@ -26,6 +26,7 @@ from dagtrain.flow.emit_step import COMMAND, library
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.records import CosimRecord, EmitRecord, ImportRecord
 from dagtrain.flow.result import StepResult
+from dagtrain.flow.show import saturated
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
@@ -76,7 +77,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
         f"{_batches(meta)}",
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
-        *(line for line in (meta["traffic"], meta["mac_efficiency"]) if line),
+        *(line for line in (saturated(meta["saturations"]), meta["traffic"], meta["mac_efficiency"]) if line),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
 
@@ -198,6 +199,7 @@ def _meta(
         "equal": not outcome.mismatches,
         "mismatches": list(outcome.mismatches),
         "losses": list(outcome.losses),
+        "saturations": dict(outcome.saturations),
         "traffic": outcome.traffic,
         "mac_efficiency": "",
     }

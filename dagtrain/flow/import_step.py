@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy.typing as npt
@@ -20,9 +21,11 @@ from dagtrain.graph.ir import Graph, Node
 from dagtrain.graph.storage import StorageError, load_graph, save_graph
 from dagtrain.graph.summary import summarise
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.calibrate import CalibrationOptions, calibrate
+from dagtrain.passes.count_saturations import count_saturations
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
+from dagtrain.passes.widths import Widths
 from dagtrain.progress import Progress
 from dagtrain.training.data import load_dataset
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
@@ -56,6 +59,29 @@ class ImportOptions:
     data: str | None = None
     # "layer=parts", "layer=parts:inputs"
     splits: tuple[str, ...] = ()
+    # see `dagtrain.passes.widths`
+    bits: tuple[str, ...] = ()
+    # patterns of edges; see `dagtrain.passes.count_saturations`
+    counted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the user said of number formats."""
+
+    widths: Widths
+    # patterns of edges behind which saturations are counted
+    counted: tuple[str, ...]
+
+    @property
+    def record(self) -> dict[str, list[str]]:
+        """For ``import.json``."""
+        return {"bits": list(self.widths.texts), "counted": list(self.counted)}
+
+    @classmethod
+    def of_record(cls, record: ImportRecord) -> Numbers:
+        """The inverse of `record`."""
+        return cls(Widths.parse(record["bits"]), tuple(record["counted"]))
 
 
 def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> StepResult:
@@ -65,6 +91,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     recipe = load_recipe(options.recipe)
     norm = _norm(options.norm)
     splits = parse_splits(options.splits)
+    numbers = Numbers(Widths.parse(options.bits), options.counted)
     depends = {
         "model": model_digest(options.model),
         # from where `place` imports it again if it splits layers
@@ -74,8 +101,10 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         "recipe": asdict(recipe),
         "data": data_digest(options.data),
         "splits": parts_to_json(splits),
+        **numbers.record,
     }
-    done = workspace.run("import", depends, lambda folder: _work(folder, options, recipe, norm, splits, progress))
+    work = partial(_work, options=options, recipe=recipe, norm=norm, splits=splits, numbers=numbers, progress=progress)
+    done = workspace.run("import", depends, work)
     folder = workspace.folder("import")
     meta = read_json(folder / "import.json", f"dagtrain import {options.model}", ImportRecord)
     lines = (
@@ -198,10 +227,12 @@ def _map_elements(node: Node) -> int:
 
 def _work(
     folder: Path,
+    *,
     options: ImportOptions,
     recipe: Recipe,
     norm: NormMode,
     splits: Mapping[str, Parts],
+    numbers: Numbers,
     progress: Progress,
 ) -> None:
     progress.begin("import", 4)
@@ -209,7 +240,7 @@ def _work(
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
-    graph = _with_formats(training, options.data)
+    graph = _with_formats(training, options.data, numbers)
     progress.advance(note="number formats")
     save_graph(graph, folder / "graph.json")
     summary = summarise(graph)
@@ -222,6 +253,7 @@ def _work(
         "name": graph.name,
         "norm": norm.value,
         "data": options.data,
+        **numbers.record,
         "layers": len(forward.nodes),
         "nodes": len(graph.nodes),
         "weights": summary.weights,
@@ -253,13 +285,15 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
         raise MissingStep(f"{model}, or its data, has changed since it was imported", f"run `{IMPORT_COMMAND}` again")
     recipe = load_training_graph(workspace).recipe
     forward = split_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), splits)
-    return _with_formats(differentiate(forward), meta["data"])
+    return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta))
 
 
-def _with_formats(training: Graph, data: str | None) -> Graph:
+def _with_formats(training: Graph, data: str | None, numbers: Numbers) -> Graph:
     """The streaming graph with the number formats that data, or synthetic frames, ask for."""
     check_size(training, SYNTHETIC_FRAMES if data is None else training.recipe.batch)
-    return insert_forks(calibrate(training, _frames(training, data, training.recipe)))
+    frames = _frames(training, data, training.recipe)
+    calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths))
+    return insert_forks(count_saturations(calibrated, numbers.counted))
 
 
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:

@@ -44,6 +44,9 @@ class ImportRecord(Versioned):
     norm: str
     # as --data named it
     data: str | None
+    # as --bits and --count-saturations said
+    bits: list[str]
+    counted: list[str]
     layers: Count
     nodes: Count
     weights: Count
@@ -128,9 +131,32 @@ class CosimRecord(Versioned):
     mismatches: list[str]
     # of every frame
     losses: list[float]
+    # edge -> numbers at an end of their format, of tensors behind which they are counted
+    saturations: dict[str, Count]
     # a line each
     traffic: str
     mac_efficiency: str
+
+
+class TensorRecord(TypedDict):
+    """A tensor of ``profile.json``; see `dagtrain.training.profile.TensorProfile`."""
+
+    edge: str
+    layer: str
+    kind: str
+    format: str
+    numbers: Positive
+    saturated: Count
+    zeros: Count
+    remark: str
+
+
+class ProfileRecord(Versioned):
+    """``profile.json``."""
+
+    frames: Positive
+    source: str
+    tensors: list[TensorRecord]
 
 
 class EngineRecord(TypedDict):

@@ -41,6 +41,7 @@ COMMANDS = {
     "cosim": "dagtrain cosim",
     "timing": "dagtrain timing",
     "train": "dagtrain train",
+    "profile": "dagtrain profile",
 }
 STEPS = tuple(COMMANDS)
 # step -> folder of working files for which its stamp does not vouch

@@ -63,6 +63,10 @@ class Role(Enum):
     FORK = "fork"
     # one stream to one user by way of another device
     RELAY = "relay"
+    # looks at a stream that passes
+    COUNTER = "counter"
+    # a map that waits in fewer bits
+    NARROW = "narrow"
 
     @classmethod
     def forward(cls, layer: Layer) -> Role:

@@ -13,6 +13,8 @@ from dagtrain.graph.executor import Array, Executor, Mode
 from dagtrain.graph.ir import Graph, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.formats import free_sources, propagate_formats
+from dagtrain.passes.narrow_stashes import narrow_stashes
+from dagtrain.passes.widths import Widths
 from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray
 from hdl.tensor import Kind
@@ -20,10 +22,6 @@ from hdl.tensor import Kind
 
 class CalibrationError(DagtrainError):
     """Sample data from which no number format follows."""
-
-
-def _width() -> dict[Kind, int]:
-    return dict.fromkeys(Kind, 16)
 
 
 def _headroom() -> dict[Kind, int]:
@@ -34,8 +32,8 @@ def _headroom() -> dict[Kind, int]:
 class CalibrationOptions:
     """How to choose formats."""
 
-    # bits of a number, by kind
-    width: Mapping[Kind, int] = field(default_factory=_width)
+    # bits of a number, by kind and layer
+    width: Widths = field(default_factory=lambda: Widths.parse(()))
     # bits kept free above the largest magnitude seen, by kind
     headroom: Mapping[Kind, int] = field(default_factory=_headroom)
     # weights are allowed to reach at least this magnitude, since many start at zero
@@ -57,8 +55,10 @@ def calibrate(
        comes between the last matrix and a loss, get at least the range that the options name.
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
+    4. Activations wait for the way back in the bits that the options name for stashes (`narrow_stashes`).
     Raises `CalibrationError` when there are no batches or a value is not finite."""
     chosen_options = options or CalibrationOptions()
+    chosen_options.width.check(node.whole for node in graph.nodes)
     peaks = _peaks(graph, batches)
     logits = set(_logits(graph))
     chosen = {}
@@ -72,15 +72,16 @@ def calibrate(
             if edge in logits:
                 peak = max(peak, chosen_options.least_logit / 2.0 ** chosen_options.headroom[tensor.kind])
             if peak > 0:
-                chosen[edge] = fitting(peak, tensor.kind, tensor.fixed.signed, chosen_options)
-    calibrated = propagate_formats.run(graph, chosen)
+                width = chosen_options.width.of(node.whole, tensor.kind)
+                headroom = chosen_options.headroom[tensor.kind]
+                chosen[edge] = fitting(peak, width, headroom, signed=tensor.fixed.signed)
+    calibrated = narrow_stashes.run(propagate_formats.run(graph, chosen), chosen_options.width)
     return replace(calibrated, parameters=_on_grid(calibrated))
 
 
-def fitting(peak: float, kind: Kind, signed: bool, options: CalibrationOptions) -> Fixed:
-    """The finest format of a kind whose range holds ``peak * 2**headroom``."""
-    width = options.width[kind]
-    integer_bits = math.floor(math.log2(peak)) + 1 + options.headroom[kind]
+def fitting(peak: float, width: int, headroom: int, *, signed: bool) -> Fixed:
+    """The finest format of so many bits whose range holds ``peak * 2**headroom``."""
+    integer_bits = math.floor(math.log2(peak)) + 1 + headroom
     return Fixed(width, width - signed - integer_bits, signed)
 
 

@@ -36,7 +36,7 @@ from hdl.convert.images import Image
 from hdl.convert.netlist import VERILOG_KEYWORDS, Direction, PortDecl
 from hdl.elaboration.ports import port_signals, subblocks
 from hdl.errors import ConversionError
-from hdl.memory import LOGIC_MEMORY_WORDS, simple_dual_port
+from hdl.memory import LOGIC_MEMORY_WORDS, running_count, simple_dual_port
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
     _prepare(block)
     ports = port_signals(block, name)
     memories = _image_blocks(block, name)
-    small = _logic_memories(block)
-    raw, declared, arrays = _run_myhdl(block, name, ports, [*memories.values(), *small])
+    marked = _marked_memories(block)
+    raw, declared, arrays = _run_myhdl(block, name, ports, [*memories.values(), *(sub for sub, _ in marked)])
     images = {image: Image(image, arrays[id(sub)], *_shape(sub)) for image, sub in memories.items()}
-    text = _postprocess(raw, name, images, [arrays[id(sub)] for sub in small])
+    text = _postprocess(raw, name, images, {arrays[id(sub)]: attributes for sub, attributes in marked})
     return VerilogModule(name, text, declared, images)
 
 
@@ -146,10 +146,12 @@ def _shape(memory_block: Any) -> tuple[int, int]:
     return memory.depth, memory.elObj._nrbits
 
 
-def _logic_memories(block: Any) -> list[Any]:
-    """Memories made of logic."""
+def _marked_memories(block: Any) -> list[tuple[Any, str]]:
+    """Memories with what to tell synthesis: to make a small one of MLABs, to keep a count that nothing reads."""
     memories = [sub for sub in subblocks(block) if sub.func.__name__ == simple_dual_port.__name__]
-    return [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
+    counts = [sub for sub in subblocks(block) if sub.func.__name__ == running_count.__name__]
+    small = [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
+    return [(memory, 'ramstyle = "MLAB"') for memory in small] + [(count, "noprune, keep") for count in counts]
 
 
 # warnings of MyHDL that are no trouble
@@ -241,13 +243,13 @@ def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:
 _PORTS = re.compile(r"^// *\n// Ports:\n(?:// {5,}\S.*\n)+", re.MULTILINE)
 
 
-def _postprocess(raw: str, name: str, images: Mapping[str, Image], logic_memories: Sequence[str]) -> str:
+def _postprocess(raw: str, name: str, images: Mapping[str, Image], marked: Mapping[str, str]) -> str:
     text = re.sub(r"^\s*`timescale[^\n]*\n", "", raw, flags=re.MULTILINE)
     text = _PORTS.sub("", text, count=1)
     for image in images.values():
         text = _load_from_file(text, image)
-    for array in logic_memories:
-        text = _in_logic(text, array)
+    for array, attributes in marked.items():
+        text = _with_attributes(text, array, attributes)
     if images:
         parameters = ",\n".join(f'    parameter {image.parameter} = ""' for image in images.values())
         text = text.replace(f"module {name} (", f"module {name} #(\n{parameters}\n) (", 1)
@@ -259,10 +261,10 @@ def _postprocess(raw: str, name: str, images: Mapping[str, Image], logic_memorie
     return f"{text}\n"
 
 
-def _in_logic(text: str, array: str) -> str:
-    """Tell synthesis to make a memory of MLABs."""
+def _with_attributes(text: str, array: str, attributes: str) -> str:
+    """Tell synthesis how to make a memory."""
     declaration = rf"^(reg (?:signed )?(?:\[[^\]]*\]\s+)?{re.escape(array)} \[0:[^\]]*\];)$"
-    changed, count = re.subn(declaration, r'(* ramstyle = "MLAB" *) \1', text, flags=re.MULTILINE)
+    changed, count = re.subn(declaration, rf"(* {attributes} *) \1", text, flags=re.MULTILINE)
     if count != 1:
         raise ConversionError(f"memory {array} not found in MyHDL's text", "a bug here")
     return changed

@@ -1,0 +1,104 @@
+"""How many bits a number has, by kind of tensor and by layer: what the user chooses and calibration keeps to.
+
+activation=12,weight=16,error=16,stash=8        of all layers
+layer1*:activation=10,weight=8                  of layers of the model with such names; the last that fits holds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from hdl.errors import DagtrainError, Problem
+from hdl.tensor import Kind
+
+DEFAULT_BITS = 16
+# below, a format has no room for head room and a digit; above, a product takes more than half a DSP block
+LEAST_BITS, MOST_BITS = 4, 18
+KINDS = tuple(kind.value for kind in Kind)
+FORM = "write KIND=BITS,… or LAYERS:KIND=BITS,…, e.g. activation=12,stash=8 or 'layer1*:weight=8'"
+
+
+class WidthError(DagtrainError):
+    """Numbers of bits that can't be had; the message lists all problems."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bits of a number."""
+
+    # of all layers
+    default: Mapping[Kind, int]
+    # (pattern of names of layers, bits) in the order in which they were given
+    layers: tuple[tuple[str, Mapping[Kind, int]], ...] = ()
+    # as `parse` reads it
+    texts: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Widths:
+        """Of options as the module's docstring shows them.  Raises `WidthError` with all that is wrong."""
+        problems: list[Problem] = []
+        default: dict[Kind, int] = {}
+        layers: list[tuple[str, Mapping[Kind, int]]] = []
+        for text in texts:
+            pattern, colon, rest = text.rpartition(":")
+            found = dict(_entries(text, rest, problems))
+            if not colon:
+                default |= found
+            elif pattern:
+                layers.append((pattern, found))
+            else:
+                problems.append(Problem(f"--bits {text!r} names no layer before the colon", FORM))
+        if problems:
+            raise WidthError.listing("", problems)
+        return cls(default, tuple(layers), tuple(texts))
+
+    def chosen(self, layer: str, kind: Kind) -> int | None:
+        """Bits that somebody chose for tensors of a kind that a layer of the model makes; None for none."""
+        found = self.default.get(kind)
+        for pattern, bits in self.layers:
+            if kind in bits and fnmatchcase(layer, pattern):
+                found = bits[kind]
+        return found
+
+    def of(self, layer: str, kind: Kind) -> int:
+        """Bits of tensors of a kind that a layer of the model makes."""
+        return self.chosen(layer, kind) or DEFAULT_BITS
+
+    def check(self, layers: Iterable[str]) -> None:
+        """Raises `WidthError` where a pattern fits none of the layers."""
+        names = sorted(set(layers))
+        problems = [
+            Problem(f"--bits {pattern}: no layer has such a name", near(pattern, names))
+            for pattern, _ in self.layers
+            if not any(fnmatchcase(name, pattern) for name in names)
+        ]
+        if problems:
+            raise WidthError.listing("", problems)
+
+
+def near(pattern: str, names: Sequence[str]) -> str:
+    """A cure for a pattern that fits no name."""
+    close = get_close_matches(pattern.strip("*"), names, n=3, cutoff=0.3) or list(names[:3])
+    return f"names are like {', '.join(close)} (`dagtrain show` lists them)"
+
+
+def _entries(text: str, rest: str, problems: list[Problem]) -> Iterable[tuple[Kind, int]]:
+    """Kinds and bits of one option; what is wrong goes to ``problems``."""
+    seen: set[str] = set()
+    for entry in rest.split(","):
+        name, equals, bits = (part.strip() for part in entry.partition("="))
+        if not equals:
+            problems.append(Problem(f"--bits {text!r}: {entry!r} is not KIND=BITS", FORM))
+        elif name not in KINDS:
+            problems.append(Problem(f"--bits {text!r}: {name!r} is no kind of tensor", f"kinds are {', '.join(KINDS)}"))
+        elif name in seen:
+            problems.append(Problem(f"--bits {text!r} gives {name} twice", "leave one out"))
+        elif not bits.isdecimal() or not LEAST_BITS <= int(bits) <= MOST_BITS:
+            what = f"--bits {text!r}: {name} of {bits or 'no'} bits can't be built"
+            problems.append(Problem(what, f"choose {LEAST_BITS} to {MOST_BITS}"))
+        else:
+            seen.add(name)
+            yield Kind(name), int(bits)

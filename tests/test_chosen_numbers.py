@@ -1,0 +1,218 @@
+"""Numbers that the user chooses: bits by kind and layer, narrow stashes, counters of saturations; in every simulator.
+
+Bits and cycles of the two layers stand in tests/test_layer_conformance.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Array, Executor
+from dagtrain.graph.ir import Graph, Role
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import CalibrationOptions, calibrate
+from dagtrain.passes.count_saturations import CounterError, count_saturations
+from dagtrain.passes.formats import free_sources, propagate_formats
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.widths import WidthError, Widths
+from dagtrain.training.feeds import synthetic_feeds
+from dagtrain.training.profile import profile
+from hdl.fixed import Fixed
+from hdl.layers.wiring.saturation_counter import SaturationCounter, at_an_end
+from hdl.recipe import Recipe
+from hdl.tensor import Kind
+from tests.flow_support import Case, new_case
+from tests.layer_support import design_of, make_case
+
+BITS = ("activation=12,weight=9,error=11,gradient=14,stash=7", "conv2:activation=10,stash=6", "gemm*:weight=18")
+
+
+def net(bits: tuple[str, ...] = (), headroom: int = 2) -> Graph:
+    """A training graph with a shortcut and a norm."""
+    build = GraphBuilder("net", Recipe(batch=4), seed=3)
+    x = build.relu(build.norm(build.conv(build.input(6, 6, 2), 4, kernel=3, padding=1)))
+    x = build.relu(build.add(build.conv(x, 4, kernel=3, padding=1), x))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(x), 3)))
+    feeds = [synthetic_feeds(training, 4, seed) for seed in range(3)]
+    options = CalibrationOptions(width=Widths.parse(bits), headroom=dict.fromkeys(Kind, headroom))
+    return calibrate(training, feeds, options)
+
+
+def test_all_that_is_wrong_with_bits_is_said_at_once() -> None:
+    with pytest.raises(WidthError) as caught:
+        Widths.parse(("activation", "weigth=8,error=40", ":error=8", "error=8,error=9", "stash=", "a:gradient=3"))
+    text = str(caught.value)
+    for part in (
+        "'activation' is not KIND=BITS",
+        "'weigth' is no kind of tensor; kinds are activation, error, stash, weight, gradient",
+        "error of 40 bits can't be built; choose 4 to 18",
+        "names no layer before the colon",
+        "gives error twice",
+        "stash of no bits",
+        "gradient of 3 bits",
+    ):
+        assert part in text, text
+
+
+def test_the_last_that_fits_holds() -> None:
+    widths = Widths.parse(("activation=12", "conv*:activation=10,weight=8", "conv2:activation=9"))
+    assert [widths.of(name, Kind.ACTIVATION) for name in ("relu1", "conv1", "conv2")] == [12, 10, 9]
+    assert [widths.of(name, Kind.WEIGHT) for name in ("gemm1", "conv1")] == [16, 8]
+    assert widths.chosen("gemm1", Kind.WEIGHT) is None
+
+
+def test_a_layer_that_is_not_there_is_an_error_that_names_some_that_are() -> None:
+    with pytest.raises(WidthError, match=r"--bits convx: no layer has such a name; names are like .*conv1"):
+        net(("convx:weight=8",))
+
+
+def test_every_format_has_the_bits_that_were_asked_for() -> None:
+    graph = net(BITS)
+    for node in graph.nodes:
+        for port in free_sources(node.layer):
+            tensor = graph.tensor(node.outputs[port])
+            wanted = {Kind.ACTIVATION: 12, Kind.WEIGHT: 9, Kind.ERROR: 11, Kind.GRADIENT: 14}.get(tensor.kind)
+            if node.whole == "conv2" and tensor.kind is Kind.ACTIVATION:
+                wanted = 10
+            if node.whole.startswith("gemm") and tensor.kind is Kind.WEIGHT:
+                wanted = 18
+            if node.role is not Role.NARROW:
+                assert tensor.fixed.width == wanted, (node.name, port)
+
+
+def test_stashes_wait_in_fewer_bits_with_the_range_of_what_they_were() -> None:
+    graph = net(BITS)
+    narrow = {node.name: node for node in graph.nodes if node.role is Role.NARROW}
+    assert set(narrow) == {"input1.y.narrow", "relu1.y.narrow", "average1.y.narrow"}
+    for node in narrow.values():
+        x, y = node.layer.port("x").tensor.fixed, node.layer.port("y").tensor.fixed
+        assert y.width == 7
+        assert y.width - y.fraction_bits == x.width - x.fraction_bits
+        readers = [reader.name for reader, _ in graph.consumers[node.outputs["y"]]]
+        assert all(name.endswith(".gradient") for name in readers), readers
+    assert graph.by_name["conv2"].inputs["x"] == "relu1.y"
+
+
+def test_a_stash_is_never_widened() -> None:
+    assert not [node for node in net(("activation=8,stash=12",)).nodes if node.role is Role.NARROW]
+
+
+def test_counters_count_every_number_at_an_end() -> None:
+    graph = count_saturations(net(("activation=5,error=5,gradient=4,weight=4",), headroom=0), ("*",))
+    counters = {node.name: node for node in graph.nodes if node.role is Role.COUNTER}
+    assert "conv1.y.saturations" in counters
+    assert "conv2.w.update.w.saturations" in counters
+    assert "relu1.y.saturations" not in counters
+    executor = Executor(insert_forks(graph))
+    wanted = dict.fromkeys(counters, 0)
+
+    def observe(edge: str, codes: Array) -> None:
+        name = f"{edge}.saturations"
+        if name in wanted:
+            wanted[name] += at_an_end(codes, graph.tensor(edge).fixed)
+
+    for seed in range(5):
+        executor.step(synthetic_feeds(graph, 4, seed), observe)
+    counted = {name: executor.states[name]["count"] for name in counters}
+    assert counted == wanted
+    assert sum(count > 0 for count in counted.values()) >= 5, counted
+    before = dict(counted)
+    executor.evaluate(synthetic_feeds(graph, 4, 9))
+    assert {name: executor.states[name]["count"] for name in counters} == before
+
+
+def test_counting_does_not_change_a_bit() -> None:
+    plain, counted = net(), count_saturations(net(), ("*",))
+    one, two = Executor(plain), Executor(counted)
+    for seed in range(3):
+        np.testing.assert_equal(one.step(synthetic_feeds(plain, 4, seed)), two.step(synthetic_feeds(counted, 4, seed)))
+
+
+def test_a_pattern_that_fits_nothing_is_an_error() -> None:
+    with pytest.raises(CounterError, match=r"--count-saturations relu9\.y: .* such a name; names are like "):
+        count_saturations(net(), ("relu9.y", "conv1.y"))
+
+
+@pytest.mark.parametrize("fixed", [Fixed(4, 2), Fixed(3, 0, signed=False)], ids=str)
+def test_both_ends_count_and_neither_what_stands_beside_them_nor_a_zero(fixed: Fixed) -> None:
+    layer = SaturationCounter(shape=(1, 1, 5), x_fixed=fixed)
+    state = layer.start({})
+    layer.golden(state, {"x": np.array([[[[fixed.low, fixed.low + 1, fixed.high, fixed.high - 1, fixed.high]]]])})
+    assert state["count"] == 2 + fixed.signed
+    state["count"] = 2**32 - 1
+    layer.golden(state, {"x": np.array([[[[1, fixed.high, fixed.high, 1, 1]]]])})
+    assert layer.images(state)["saturations"] == [1]
+
+
+def test_a_profile_tells_saturation_resolution_and_range_of_numbers_made_to_have_them() -> None:
+    build = GraphBuilder("flat", Recipe(batch=4), seed=3)
+    training = differentiate(build.classify(build.gemm(build.input(1, 1, 4), 2)))
+    graph = propagate_formats(training, {"input1.y": Fixed(8, 4)})
+    images = np.array([[100.0, -100.0, 0.0, 1.0], [0.01, -0.02, 4.0, 0.75], [7.9, 8.0, -8.0, 0.03], [0, 0, 0, 2]])
+    feeds = {"input1": images.reshape(4, 1, 1, 4), "loss1.label": np.zeros((4, 1, 1, 1))}
+    found = {one.edge: one for one in profile(insert_forks(graph), [feeds])}["input1.y"]
+    assert (found.numbers, found.fixed) == (16, Fixed(8, 4))
+    # 100, -100, 8 and -8; 7.9 is 126 steps
+    assert found.saturated == 4
+    # four zeros, and 0.01, -0.02, 0.03, of which the last is nearest to 0 too
+    assert (found.zeros, found.below_step) == (7, 3)
+    assert found.peak == 100.0
+    assert found.octaves == {-7: 1, -6: 2, -1: 1, 0: 1, 1: 1, 2: 2, 3: 2, 6: 2}
+    assert found.signal_to_error_db < 10
+    assert profile(insert_forks(graph), []) == ()
+
+
+def test_synthesis_is_told_to_keep_the_count() -> None:
+    layer = SaturationCounter(shape=(1, 1, 4), lanes=2)
+    assert "(* noprune, keep *) reg" in design_of(make_case(layer)).convert().text
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Imported with chosen numbers, placed, emitted."""
+    case = new_case(tmp_path_factory.mktemp("numbers"))
+    words = ["--bits", "activation=9,weight=8,error=10,gradient=12,stash=6", "--bits", "[cy]*:activation=6"]
+    outcome = case.step("import", *words, "--count-saturations", "*", "--recipe", recipe(case.root))
+    assert outcome.code == 0, outcome.error
+    return case.must("place", "emit")
+
+
+def recipe(folder: Path) -> Path:
+    """Few frames a batch."""
+    path = folder / "recipe.toml"
+    path.write_text("batch = 4\nstaleness = 2\nlearning_rate = 0.5\n")
+    return path
+
+
+def test_the_verilog_of_chosen_numbers_trains_as_the_emulator_does_and_counts_alike(built: Case) -> None:
+    images = np.random.default_rng(1).standard_normal((8, 2, 6, 6)).astype(np.float32)
+    # far beyond what the formats were chosen for
+    np.savez(built.root / "loud.npz", images=20 * images, labels=np.arange(8) % 3)
+    outcome = built.step("cosim", "--batches", 2, "--no-efficiency", "--json", "--data", built.root / "loud.npz")
+    assert outcome.code == 0, outcome.out + outcome.error
+    result = json.loads(outcome.out)
+    assert result["mismatches"] == []
+    counted = result["saturations"]
+    assert set(counted) >= {"image.y", "c_node.y", "c_node.w.update.w", "y_node.gradient.g", "y_node.error.dx"}
+    assert sum(count > 0 for count in counted.values()) >= 3, counted
+
+
+def test_the_page_of_a_profile_names_what_does_not_fit(built: Case) -> None:
+    outcome = built.step("profile", "--batches", 2)
+    assert outcome.code == 0, outcome.error
+    page = (built.out / "profile" / "profile.html").read_text()
+    assert page.count("<svg") == page.count("</svg>") == len(profile_record(built)["tensors"])
+    assert "formats stand out" in outcome.out or "every format fits" in outcome.out
+    coarse = [one["edge"] for one in profile_record(built)["tensors"] if "too coarse" in one["remark"]]
+    assert coarse, "numbers of 6 bits are coarse"
+    assert all(edge in page for edge in coarse)
+
+
+def profile_record(case: Case) -> Any:
+    return json.loads((case.out / "profile" / "profile.json").read_text())
