@@ -573,7 +573,7 @@ def test_a_spoilt_model_is_refused_with_one_clear_message(name: str, spoil: Spoi
 
 def test_all_problems_of_a_file_come_in_one_error(tmp_path: Path) -> None:
     spoilt = np.full((3, 72), np.nan)
-    nodes = [node("Erf", "x", "a"), node("Tanh", "a", "m"), *HEAD]
+    nodes = [node("Elu", "x", "a"), node("Tanh", "a", "m"), *HEAD]
     proto = model(nodes, {"w": spoilt}, ("N", 2, "H", 6), opset=8)
     lines = message(save(proto, tmp_path)).splitlines()
     assert lines[0] == ", 4 problems:"

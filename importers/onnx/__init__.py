@@ -1,4 +1,4 @@
-"""ONNX in, forward graph out: load, check, normalise, place normalisation, lower; see docs/importing.md.
+"""ONNX in, forward graph out: load, check, normalise, rewrite, place normalisation, lower; see docs/importing.md.
 
 Nothing behind `check` sees protocol buffers; what becomes of an operator stands in `handlers` alone.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from dagtrain.graph.ir import Graph
 from hdl.recipe import Recipe
 from importers.onnx.check import check_model
+from importers.onnx.handlers import HANDLERS
+from importers.onnx.idioms import rewrite
 from importers.onnx.load import external_files, load_proto
 from importers.onnx.lower import lower, report_unknown
 from importers.onnx.norm import NormMode, place_norm
@@ -48,7 +50,7 @@ def import_with_notes(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: R
     proto = load_proto(path)
     problems = Problems(str(path))
     checked = check_model(proto, path, problems)
-    model = normalise(checked.model, problems)
+    model = rewrite(normalise(checked.model, problems), HANDLERS, problems)
     if not checked.sound:
         report_unknown(model, problems)
         problems.raise_if_any()

@@ -35,7 +35,9 @@ AXES = {
     2: ("batch", "features"),
 }
 SHAPES = "export with the shape (N, channels, height, width), or (N, features)"
-UNSIZED = (1, 1, 1, 1)
+# what stands for a size that is not known, where no layers are made but idioms are still looked for
+GUESS = 224
+UNSIZED = (DYNAMIC_BATCH, 3, GUESS, GUESS)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def check_model(proto: ModelProto, path: Path, problems: Problems) -> Checked:
     notes = [*result.notes, *_dropped(proto, result.tensor, nodes, live)]
     read = {name for node in live for name in node.inputs if name} | {result.tensor}
     constants, damaged = _constants(proto, read, problems)
-    image, shape = _image(proto, given, read, problems)
+    image, shape, is_fixed = _image(proto, given, read, problems)
     live = _well_formed(live, {name: item for name, _, item in protos}, opset, problems)
     lost = _references(live, {*constants, *damaged, image}, result.tensor, problems)
     live = (*(OnnxNode(f"lost {name}", LOST, (), (name,)) for name in (*damaged, *lost)), *live)
@@ -68,10 +70,8 @@ def check_model(proto: ModelProto, path: Path, problems: Problems) -> Checked:
     if cycle:
         problems.add("", f"the graph has a cycle: {cycle}", "remove one of these edges; ONNX graphs are acyclic")
     name = re.sub(r"\W+", "_", path.stem).strip("_") or "model"
-    model = OnnxModel(
-        name, str(path), opset, ordered, constants, image, shape or UNSIZED, result.tensor, notes=tuple(notes)
-    )
-    return Checked(model, sound=known_opset and not cycle and shape is not None and bool(result.tensor))
+    model = OnnxModel(name, str(path), opset, ordered, constants, image, shape, result.tensor, notes=tuple(notes))
+    return Checked(model, sound=known_opset and not cycle and is_fixed and bool(result.tensor))
 
 
 def _opset(proto: ModelProto, problems: Problems) -> tuple[int, bool]:
@@ -177,17 +177,16 @@ def _shown(dims: Sequence[int], most: int = 8) -> str:
 
 
 def _finite(where: str, value: Array, problems: Problems) -> None:
-    bad = ~np.isfinite(value)
+    # one number is a limit, as of Clip and Pad, rather than a weight
+    bad = np.isnan(value) if value.size == 1 else ~np.isfinite(value)
     if bad.any():
         position = tuple(int(axis) for axis in np.argwhere(bad)[0])
         what = f"{int(bad.sum())} of {value.size} are not finite, the first is {value[position]} at {list(position)}"
         problems.add(where, what, "the training diverged: export from an earlier checkpoint")
 
 
-def _image(
-    proto: ModelProto, given: set[str], read: set[str], problems: Problems
-) -> tuple[str, tuple[int, ...] | None]:
-    """Name and shape of the one input that is read and no initialiser; no shape where it can't be known."""
+def _image(proto: ModelProto, given: set[str], read: set[str], problems: Problems) -> tuple[str, tuple[int, ...], bool]:
+    """Name and shape of the one input that is read and no initialiser, and whether the shape is known, not guessed."""
     inputs = [item for item in proto.graph.input if item.name not in given]
     # labels that only the loss reads are gone with it
     inputs = [item for item in inputs if item.name in read] or inputs
@@ -195,40 +194,40 @@ def _image(
         names = ", ".join(item.name for item in inputs) or "none"
         problems.add("", f"has {len(inputs)} inputs ({names})", "export a model with one input, the image")
     if not inputs:
-        return "", None
-    shape = _image_shape(inputs[0], problems)
-    return inputs[0].name, shape if len(inputs) == 1 else None
+        return "", UNSIZED, False
+    shape, is_fixed = _image_shape(inputs[0], problems)
+    return inputs[0].name, shape, is_fixed and len(inputs) == 1
 
 
-def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[int, ...] | None:
+def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[tuple[int, ...], bool]:
     where = f"input {item.name}"
     if not item.type.HasField("tensor_type"):
         problems.add(where, "is no tensor", "export a model whose input is one image tensor")
-        return None
+        return UNSIZED, False
     kind = item.type.tensor_type
     if kind.elem_type not in FLOATS:
         cure = "export with float images; conversion from bytes is the host's work"
         problems.add(where, f"has type {type_name(kind.elem_type)}", cure)
     if not kind.HasField("shape"):
         problems.add(where, "has no shape", SHAPES)
-        return None
+        return UNSIZED, False
     sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
     shown = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
     text = "[" + ", ".join(map(str, shown)) + "]"
     names = AXES.get(len(sizes))
     if names is None:
         problems.add(where, f"has shape {text}", SHAPES)
-        return None
+        return UNSIZED, False
     dynamic = [name for name, size in zip(names, sizes, strict=True) if size is None and name != "batch"]
     if dynamic:
         cure = "export with fixed " + ", ".join(dynamic) + "; only the batch may be dynamic"
         problems.add(where, f"has shape {text} with dynamic {', '.join(dynamic)}", cure)
     if any(size is not None and size < 1 for size in sizes):
         problems.add(where, f"has shape {text}", "all sizes must be positive")
-        return None
-    batch, *rest = sizes
-    fixed = [size for size in rest if size is not None]
-    return None if dynamic else (DYNAMIC_BATCH if batch is None else batch, *fixed)
+        return UNSIZED, False
+    guesses = {"batch": DYNAMIC_BATCH, "channels": 3}
+    guessed = (guesses.get(name, GUESS) if size is None else size for name, size in zip(names, sizes, strict=True))
+    return tuple(guessed), not dynamic
 
 
 def _references(nodes: tuple[OnnxNode, ...], known: set[str], result: str, problems: Problems) -> tuple[str, ...]:

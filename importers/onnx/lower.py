@@ -49,7 +49,7 @@ def report_unknown(model: OnnxModel, problems: Problems) -> None:
         if is_fixed(node, fixed):
             fixed.update(node.outputs)
         elif node.op not in HANDLERS and node.op != LOST:
-            unknown.setdefault(node.op, []).append(node.name)
+            unknown.setdefault(node.op.removeprefix("dagtrain."), []).append(node.name)
     if unknown:
         listed = ", ".join(f"{op} ({len(names)}, first at {names[0]})" for op, names in sorted(unknown.items()))
         cure = "supported are " + ", ".join(sorted(op for op in HANDLERS if "." not in op))

@@ -1,0 +1,47 @@
+"""Idioms: operators that files spell out in several nodes, rewritten to one operator each, on ONNX's own level.
+
+The operator is ONNX's where ONNX has one at any opset (Gelu, HardSwish, LRN, LayerNormalization); else one of our own
+domain:
+
+    dagtrain.Silu(x)                            x * sigmoid(x)
+    dagtrain.StochasticDepth(x; ratio)          whole images dropped; the others divided by 1 - ratio
+    dagtrain.ChannelShuffle(x; groups)          (groups, channels / groups) transposed
+    dagtrain.LayerNorm(x, scale, shift; epsilon)    over axis 1, the channels of every pixel
+
+An idiom matches backwards from its last node, which is replaced; nodes before it go where nobody else reads them.
+Nodes that mean an idiom wherever they stand, and did not become it, are named with the node where the idiom breaks
+(`explain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from importers.onnx.idioms.activations import ACTIVATIONS
+from importers.onnx.idioms.arithmetic import BROADCAST, CEILINGS, CHANNELS, NEUTRALS, PLAIN
+from importers.onnx.idioms.dropout import DROPOUT
+from importers.onnx.idioms.explain import explain
+from importers.onnx.idioms.idiom import Idiom, apply
+from importers.onnx.idioms.norms import NORMS
+from importers.onnx.idioms.pools import POOLS
+from importers.onnx.idioms.shuffles import SHUFFLES
+from importers.onnx.model import OnnxModel
+from importers.onnx.normalise import drop_identities, infer_shapes
+from importers.onnx.problems import Problems
+
+__all__ = ["IDIOMS", "rewrite"]
+
+# in this order: each may build on those before it
+IDIOMS: tuple[Idiom, ...] = (
+    NEUTRALS, BROADCAST, CEILINGS, *DROPOUT, *ACTIVATIONS, *SHUFFLES, *NORMS, CHANNELS, PLAIN, *POOLS,
+)  # fmt: skip
+
+
+def rewrite(model: OnnxModel, known: Collection[str], problems: Problems) -> OnnxModel:
+    """The model with every idiom that is recognised rewritten.
+
+    Operators that mean an idiom, are not ``known`` as such, and are no part of one go to ``problems``."""
+    shapes = infer_shapes(model)
+    for idiom in IDIOMS:
+        model = drop_identities(apply(idiom, model, shapes))
+    return explain(model, shapes, IDIOMS, known, problems)

@@ -1,0 +1,73 @@
+"""Idioms half recognised: where they break."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from importers.onnx.idioms.idiom import Idiom, Step
+from importers.onnx.idioms.pattern import Scene
+from importers.onnx.model import LOST, OnnxModel, OnnxNode
+from importers.onnx.problems import Problems
+
+
+def explain(
+    model: OnnxModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    idioms: Sequence[Idiom],
+    known: Collection[str],
+    problems: Problems,
+) -> OnnxModel:
+    """The model with `LOST` in place of nodes that mean an idiom and are no part of one; why goes to ``problems``.
+
+    Nodes whose operator is ``known`` may stand for themselves."""
+    told: set[str] = set()
+    scene = Scene(model, shapes)
+    for idiom in idioms:
+        for node in model.nodes:
+            if node.op in idiom.signs and node.op not in known:
+                seen, what, cure = _broken(idiom, node, scene)
+                problems.add(str(node), what, cure)
+                told.update(item.name for item in seen)
+    if not told:
+        return model
+    lost = tuple(replace(node, op=LOST, attributes={}) if node.name in told else node for node in model.nodes)
+    return replace(model, nodes=lost)
+
+
+def _broken(idiom: Idiom, sign: OnnxNode, scene: Scene) -> tuple[list[OnnxNode], str, str]:
+    """(the nodes that are recognised, what is wrong with them, the cure)."""
+    seen = [sign]
+    for step in idiom.steps:
+        readers = scene.model.readers(seen[-1].outputs[0])
+        if len(readers) != 1:
+            many = f"{seen[-1]} is read by {len(readers)} nodes"
+            return seen, f"begins {idiom.name} spelt out, which breaks there: {many}", _cure(step)
+        node = readers[0]
+        if node.op not in step.operators:
+            return seen, f"begins {idiom.name} spelt out, which breaks at {node}", _cure(step)
+        computed = [
+            name for name in node.inputs if name and name not in seen[-1].outputs and name not in scene.model.constants
+        ]
+        seen.append(node)
+        if step.constant and computed:
+            what = f"begins {idiom.name} whose {step.constant} is computed ({computed[0]}, read by {node})"
+            return seen, what, "export it with a number"
+    cure = "export the operator itself, or in evaluation mode"
+    return seen, f"is part of {idiom.name} spelt out up to {seen[-1]}, but {_reason(idiom, seen, scene)}", cure
+
+
+def _reason(idiom: Idiom, seen: list[OnnxNode], scene: Scene) -> str:
+    """What the idiom says of the nodes behind the last step, the first of which may be its last node."""
+    node: OnnxNode | None = seen[-1]
+    while idiom.why is not None and node is not None and node.op in idiom.last:
+        told = idiom.why(node, scene)
+        if told:
+            return told
+        readers = scene.model.readers(node.outputs[0])
+        node = readers[0] if len(readers) == 1 else None
+    return "its formula is another one"
+
+
+def _cure(step: Step) -> str:
+    return f"{step.what} must follow"
