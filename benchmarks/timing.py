@@ -32,10 +32,12 @@ from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvGradient
 from hdl.layers.pointwise.bias import BiasGradient
+from hdl.layers.pointwise.derivative_error import DerivativeError
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.mul import Mul, Scale, ScaleSum
+from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
@@ -107,6 +109,8 @@ LAYERS: Mapping[str, Layer] = {
     "hard sigmoid, 4 lanes": HardSigmoid(**_MAP, y_fixed=Fixed(16, 13)),
     "error of a leaky relu, 4 lanes": SlopeError(**_MAP, rest=1),
     "error of a hard sigmoid, 4 lanes": SlopeError(**_MAP, slope=0.2, where=1, dx_fixed=Fixed(16, 14)),
+    "silu, 4 lanes": Silu(**_MAP),
+    "error of a silu, 4 lanes": DerivativeError(**_MAP),
     "product of maps, 4 lanes": Mul(**_MAP),
     "map by vector, 4 lanes": Scale(**_MAP),
     "error of the vector, 4 lanes": ScaleSum(**_MAP),

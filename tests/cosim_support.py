@@ -24,6 +24,7 @@ from dagtrain.schedule.batch_time import batch_time, edge_ways
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.dram.axi import AxiFormat
 from hdl.layers.pointwise.sigmoid import Sigmoid
+from hdl.layers.pointwise.silu import Silu
 from hdl.recipe import Recipe
 from hdl.simulate.models.link import LEAST_LATENCY
 
@@ -59,7 +60,7 @@ def inception_net(staleness: int) -> Graph:
 def squeezed_net(staleness: int) -> Graph:
     """A streaming graph with squeeze-and-excitation: a map that waits a frame for what is made of all of it."""
     builder = GraphBuilder("squeezed", Recipe(batch=BATCH, staleness=staleness), seed=7)
-    x = builder.relu(builder.norm(builder.conv(builder.input(6, 6, 2), 6, 3, padding=1)))
+    x = builder.activation(Silu, builder.norm(builder.conv(builder.input(6, 6, 2), 6, 3, padding=1)))
     s = builder.relu(builder.gemm(builder.global_average_pool(x), 3))
     x = builder.mul(x, builder.activation(Sigmoid, builder.gemm(s, 6)))
     y = builder.conv(x, 4, 1)

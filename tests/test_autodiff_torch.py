@@ -14,7 +14,15 @@ from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.autodiff import differentiate
 from hdl.fixed import FloatArray
+from hdl.layers.pointwise.base import Pointwise
+from hdl.layers.pointwise.elu import Elu
+from hdl.layers.pointwise.gelu import Approximate, Gelu
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.hard_swish import HardSwish
+from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.sigmoid import Sigmoid
+from hdl.layers.pointwise.silu import Silu
+from hdl.layers.pointwise.tanh import Tanh
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
 
@@ -61,6 +69,35 @@ def shuffled(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.global_average_pool(x), 5))
 
 
+def curved(recipe: Recipe) -> Graph:
+    """Every activation of one stream, one after another with a convolution between."""
+    net = GraphBuilder("curved", recipe, seed=26)
+    x = net.input(5, 4, 3)
+    parameters: dict[type[Pointwise], dict[str, Any]] = {Elu: {"alpha": 0.5}, LeakyRelu: {"alpha": 0.2}}
+    for kind in (Silu, HardSwish, Gelu, Tanh, Elu, Sigmoid, HardSigmoid, LeakyRelu):
+        x = net.activation(kind, net.conv(x, 6, kernel=3, padding=1, bias=True), **parameters.get(kind, {}))
+    x = net.activation(Gelu, net.conv(x, 6, kernel=1), approximate=Approximate.TANH)
+    return net.classify(net.gemm(net.global_average_pool(x), 5))
+
+
+def torch_activation(layer: Any, x: Any) -> Any:
+    """What PyTorch has for an activation; None where it has nothing."""
+    from torch.nn import functional
+
+    match type(layer).__name__:
+        case "Gelu":
+            return functional.gelu(x, approximate=layer.approximate.value)
+        case "Elu":
+            return functional.elu(x, layer.alpha)
+        case "LeakyRelu":
+            return functional.leaky_relu(x, layer.alpha)
+        case "HardSigmoid":
+            return functional.hardtanh(x * layer.alpha + layer.beta, 0, 1)
+        case "Silu" | "HardSwish" | "Tanh" | "Sigmoid" as name:
+            return getattr(functional, name.lower())(x)
+    return None
+
+
 def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
     import torch
@@ -68,6 +105,8 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
 
     layer: Any = node.layer
     name = type(layer).__name__
+    if isinstance(layer, Pointwise) and name != "Relu":
+        return torch_activation(layer, inputs["x"])
     if name in ("Conv", "DepthwiseConv"):
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom))
@@ -90,8 +129,6 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         return inputs["a"] * inputs["b"]
     if name == "Scale":
         return inputs["x"] * inputs["s"]
-    if name == "Sigmoid":
-        return torch.sigmoid(inputs["x"])
     if name == "Concat":
         return torch.cat((inputs["a"], inputs["b"]), 1)
     if name == "Split":
@@ -132,7 +169,7 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
     return loss.item(), {key: value.grad.numpy() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled])
+@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved])
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:
         pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")

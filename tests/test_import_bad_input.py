@@ -157,15 +157,15 @@ def case(name: str, wanted: str) -> Callable[[Spoil], Spoil]:
 
 @case(
     "unknown operators",
-    r"uses operators that are not supported: Gelu \(1, first at g_node\), Tanh \(2, first at a_node\), "
+    r"uses operators that are not supported: Sin \(2, first at a_node\), Softplus \(1, first at g_node\), "
     r"com\.maker\.Magic \(1, first at q_node\); supported are Add, .*",
 )
 def _unknown() -> ModelProto:
     proto = model(
         [
-            node("Tanh", "x", "a"),
-            node("Tanh", "a", "b"),
-            node("Gelu", "b", "g"),
+            node("Sin", "x", "a"),
+            node("Sin", "a", "b"),
+            node("Softplus", "b", "g"),
             node("Magic", "g", "q", domain="com.maker"),
             node("Relu", "q", "m"),
             *HEAD,
@@ -548,6 +548,21 @@ def _far() -> ModelProto:
     return model([node("HardSigmoid", "x", "m", beta=float("inf")), *HEAD], {"w": W})
 
 
+@case("an elu with a jump", r"node m_node \(Elu\): alpha is 2\.0; it must lie above 0 and be at most 1")
+def _() -> ModelProto:
+    return model([node("Elu", "x", "m", alpha=2.0), *HEAD], {"w": W})
+
+
+@case("a gelu in another way", r"node m_node \(Gelu\): approximate is 'sigmoid'; it must be none or tanh")
+def _() -> ModelProto:
+    return model([node("Gelu", "x", "m", approximate="sigmoid"), *HEAD], {"w": W}, opset=20)
+
+
+@case("a swish of another slope", r"node m_node \(Swish\): alpha=2\.0 is not supported; export with alpha=1\.0")
+def _() -> ModelProto:
+    return model([node("Swish", "x", "m", alpha=2.0), *HEAD], {"w": W}, opset=24)
+
+
 @case("a slope that is a list", r"node m_node \(HardSigmoid\): attribute alpha is of type FLOATS; .*")
 def _list() -> ModelProto:
     return model([node("HardSigmoid", "x", "m", alpha=[0.5, 0.25]), *HEAD], {"w": W})
@@ -573,7 +588,7 @@ def test_a_spoilt_model_is_refused_with_one_clear_message(name: str, spoil: Spoi
 
 def test_all_problems_of_a_file_come_in_one_error(tmp_path: Path) -> None:
     spoilt = np.full((3, 72), np.nan)
-    nodes = [node("Elu", "x", "a"), node("Tanh", "a", "m"), *HEAD]
+    nodes = [node("Softsign", "x", "a"), node("Sin", "a", "m"), *HEAD]
     proto = model(nodes, {"w": spoilt}, ("N", 2, "H", 6), opset=8)
     lines = message(save(proto, tmp_path)).splitlines()
     assert lines[0] == ", 4 problems:"
@@ -586,7 +601,7 @@ def test_operators_that_are_not_supported_hide_nothing_behind_them(tmp_path: Pat
     spoilt[0, 0] = np.nan
     nodes = [
         node("MaxPool", "x", "a", kernel_shape=[2, 2], dilations=[2, 2]),
-        node("Tanh", "x", "b"),
+        node("Sin", "x", "b"),
         # what follows from an operator that is not supported, its shape among it, reports nothing
         node("Shape", "b", "size"),
         node("Reshape", "b size", "r"),

@@ -11,15 +11,21 @@ import onnx
 import pytest
 from onnx import NodeProto, external_data_helper, helper, numpy_helper
 
+from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.elu import Elu
+from hdl.layers.pointwise.gelu import Gelu
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.hard_swish import HardSwish
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.sigmoid import Sigmoid
+from hdl.layers.pointwise.silu import Silu
+from hdl.layers.pointwise.tanh import Tanh
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Concat, Split
@@ -153,6 +159,36 @@ def test_sigmoid_is_a_layer_in_the_middle_and_behind_a_gemm(opset: int, tmp_path
     constants = {"w": weights(5, 72), "v": weights(3, 5)}
     found = agrees(tmp_path, nodes, constants, opset=opset)
     assert [layer.shape for layer in found if isinstance(layer, Sigmoid)] == [(1, 1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "attributes", "wanted"),
+    [
+        ("HardSwish", 14, {}, HardSwish),
+        ("Gelu", 20, {}, Gelu),
+        ("Gelu", 20, {"approximate": "none"}, Gelu),
+        ("Gelu", 20, {"approximate": "tanh"}, Gelu),
+        ("Tanh", 9, {}, Tanh),
+        ("Elu", 9, {}, Elu),
+        ("Elu", 22, {"alpha": 0.25}, Elu),
+        ("Swish", 24, {}, Silu),
+        ("Swish", 24, {"alpha": 1.0}, Silu),
+    ],
+    ids=str,
+)
+def test_activations_from_tables(
+    op: str, opset: int, attributes: dict[str, Any], wanted: type[Layer], tmp_path: Path
+) -> None:
+    layers = agrees(tmp_path, [node(op, "x", "m", **attributes)], opset=opset, classes=3)
+    assert sum(isinstance(layer, wanted) for layer in layers) == 1
+
+
+def test_silu_is_an_operator_of_our_own(tmp_path: Path) -> None:
+    nodes = [node("Silu", "x", "m", domain="dagtrain"), node("Flatten", "m", "f"), node("Gemm", "f w", "y", transB=1)]
+    w, frames = weights(3, 72), weights(2, 2, 6, 6)
+    graph = import_model(save(model(nodes, {"w": w}), tmp_path), norm=NormMode.NONE)
+    wanted = (frames / (1 + np.exp(-frames))).reshape(2, 72) @ w.T
+    assert_close(forward(graph, frames), wanted, 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from math import floor
 from pathlib import Path
+from statistics import NormalDist
 from textwrap import dedent
 from typing import Any
 
@@ -27,11 +29,18 @@ from hdl.layers.base import Layer, edge_codes
 from hdl.layers.pointwise import leaky_relu
 from hdl.layers.pointwise.affine import Affine
 from hdl.layers.pointwise.base import EXAMPLE_MAPS, LaneBlock, Mask, Pointwise, PointwiseError
+from hdl.layers.pointwise.derivative_error import SLOPE, DerivativeError
+from hdl.layers.pointwise.elu import Elu
+from hdl.layers.pointwise.gelu import Approximate, Gelu
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.hard_swish import HardSwish
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.sigmoid import DERIVATIVE, Sigmoid, SigmoidError
+from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.layers.pointwise.tabled import Tabled
+from hdl.layers.pointwise.tanh import Tanh
 from hdl.signals import ClockReset
 from hdl.simulate import Backend
 from hdl.stream import Stream
@@ -216,6 +225,130 @@ def test_the_error_of_a_sigmoid_is_a_product_rounded_once() -> None:
 def test_sigmoids_that_no_table_holds_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         Sigmoid(**ONE, **parameters)
+
+
+# ---------------------------------------------------------------------------------- others from tables
+
+
+@dataclass(frozen=True)
+class Said:
+    """A function by another way than the layer's, and how far the layer's docstring says that y and the derivative may
+    be off, beside roundings: (times an entry, beyond the table) of each."""
+
+    layer: Callable[..., Tabled]
+    function: Callable[[FloatArray], FloatArray]
+    y: tuple[float, float]
+    slope: tuple[float, float]
+    # entries of 2**(entry - table_bits)
+    entry: int
+
+
+below = np.vectorize(NormalDist().cdf)
+SAID = {
+    "silu": Said(Silu, lambda x: x * (0.5 + 0.5 * np.tanh(x / 2)), (1 / 4, 0.0027), (1 / 4, 0.0024), 4),
+    "gelu": Said(Gelu, lambda x: x * below(x), (1 / 4, 0.0002), (0.4, 0.0006), 3),
+    "gelu by tanh": Said(
+        partial(Gelu, approximate=Approximate.TANH),
+        lambda x: x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        (1 / 4, 0.0002),
+        (0.4, 0.0006),
+        3,
+    ),
+    "hard swish": Said(HardSwish, lambda x: x * np.clip(x + 3, 0, 6) / 6, (1 / 4, 0.0), (1 / 6, 0.0), 3),
+    "tanh": Said(Tanh, lambda x: 2 / (1 + np.exp(-2 * x)) - 1, (1 / 2, 0.0007), (0.4, 0.0014), 3),
+    "elu": Said(Elu, lambda x: np.where(x < 0, np.exp(np.minimum(x, 0)) - 1, x), (1 / 2, 0.0004), (1 / 2, 0.0004), 4),
+    "gentle elu": Said(
+        partial(Elu, alpha=0.25),
+        lambda x: np.where(x < 0, (np.exp(np.minimum(x, 0)) - 1) / 4, x),
+        (1 / 8, 0.0001),
+        (1 / 8, 0.0001),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("bits", [4, 7, 10, 11])
+@pytest.mark.parametrize(
+    ("x_fixed", "y_fixed"),
+    [
+        (Fixed(16, 8), Fixed(16, 8)),
+        (Fixed(14, 10), Fixed(16, 12)),
+        (Fixed(12, 13), Fixed(16, 15)),
+        (Fixed(8, 2), Fixed(8, 1)),
+        (Fixed(12, 10), Fixed(12, 5)),
+    ],
+    ids=str,
+)
+def test_every_code_of_a_table_is_as_close_as_its_docstring_says(
+    name: str, bits: int, x_fixed: Fixed, y_fixed: Fixed
+) -> None:
+    said = SAID[name]
+    layer = said.layer(**ONE, table_bits=bits, x_fixed=x_fixed, y_fixed=y_fixed)
+    codes = np.arange(x_fixed.low, x_fixed.high + 1).reshape(-1, 1, 1, 1)
+    # beyond, all are flat or straight, and a formula's powers have no room
+    x = np.clip(x_fixed.decode(codes), -20, 20)
+    y = said.function(x) + x_fixed.decode(codes) - x if layer.beside_relu else said.function(x)
+    y = np.where(x_fixed.decode(codes) < -20, said.function(x), y)
+    made, entry = layer.golden({}, {"x": codes}), 2.0 ** (said.entry - bits)
+    roundings = 0.625 if layer.beside_relu else 0.5
+    assert off(y_fixed, made["y"], y) * y_fixed.step <= said.y[0] * entry + said.y[1] + roundings * y_fixed.step
+    # on the right, where it jumps
+    slope = (said.function(x + 1e-7) - said.function(x)) / 1e-7
+    assert off(SLOPE, made["mask"], slope) * SLOPE.step <= said.slope[0] * entry + said.slope[1] + SLOPE.step / 2 + 1e-6
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_table_at_zero_and_both_ends(name: str) -> None:
+    layer = SAID[name].layer(**ONE)
+    made = layer.golden({}, {"x": np.array([0, 32767, -32768]).reshape(-1, 1, 1, 1)})
+    high, low = (256, -256) if name == "tanh" else (32767, {"elu": -256, "gentle elu": -64}.get(name, 0))
+    assert flat(made["y"])[1:] == [high, low]
+    assert abs(flat(made["y"])[0]) <= 1
+    assert flat(made["mask"])[1:] == [0 if name == "tanh" else 256, 0]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_error_of_a_table_is_e_times_the_derivative(name: str) -> None:
+    said = SAID[name]
+    x = np.array([-7.0, -3.5, -1.0, -0.5, -1e-3, 1e-3, 1.0, 2.5, 3.5, 6.0]).reshape(-1, 1, 1, 1)
+    layer = said.layer(**ONE)
+    tape = DirectTape(layer, {"x": x}, np.random.default_rng(2))
+    layer.backward(tape)
+    slope = (said.function(x + 1e-6) - said.function(x - 1e-6)) / 2e-6
+    np.testing.assert_allclose(tape.derivatives["x"], tape.errors["y"] * slope, rtol=1e-6, atol=1e-8)
+
+
+def test_functions_are_finite_however_large_x_is() -> None:
+    x = np.array([-1e6, 1e6])
+    for said in SAID.values():
+        y, slope = said.layer(**ONE).values(x)
+        assert np.isfinite([y, slope]).all()
+        assert slope[0] == 0
+
+
+def test_what_is_added_to_an_entry_is_as_wide_as_codes_of_x_need() -> None:
+    layer = Silu(**ONE, x_fixed=Fixed(16, 4), y_fixed=Fixed(16, 12))
+    table = layer.table
+    assert (table.added_bits, table.grow, layer.exact.fraction_bits) == (15, 10, 14)
+    assert layer.exact.high >= (layer.x_fixed.high << table.grow) + max(table.y)
+    assert layer.latency_cycles("mask") == Sigmoid(**ONE).latency_cycles("mask") + 1
+
+
+def test_the_error_of_a_derivative_is_a_product_of_signed_codes_rounded_once() -> None:
+    layer = DerivativeError(**ONE, dx_fixed=Fixed(16, 11))
+    e = every_edge(layer.e_fixed)
+    mask = np.random.default_rng(3).integers(SLOPE.low, SLOPE.high + 1, e.shape)
+    pairs = zip(flat(e), flat(mask), strict=True)
+    wanted = [code(layer.dx_fixed, value(layer.e_fixed, at) * value(SLOPE, by)) for at, by in pairs]
+    assert flat(layer.golden({}, {"e": e, "mask": mask})["dx"]) == wanted
+    assert (layer.multipliers, layer.macs) == (1, 1)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 1.5, float("nan")])
+def test_elus_that_their_derivative_has_no_room_for_are_refused(alpha: float) -> None:
+    with pytest.raises(ShapeError, match=rf"^Elu: alpha is {alpha}; it must lie above 0 and be at most 1$"):
+        Elu(**ONE, alpha=alpha)
 
 
 # --------------------------------------------------------------------------------------------- way back

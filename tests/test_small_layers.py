@@ -19,13 +19,19 @@ from hdl.layers.folding import lanes_for
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias, BiasGradient
+from hdl.layers.pointwise.derivative_error import DerivativeError
 from hdl.layers.pointwise.dropout import Dropout, DropoutError
+from hdl.layers.pointwise.elu import Elu
+from hdl.layers.pointwise.gelu import Gelu
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.hard_swish import HardSwish
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.mul import Mul, Scale, ScaleSum
 from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.sigmoid import Sigmoid, SigmoidError
+from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.layers.pointwise.tanh import Tanh
 from hdl.layers.pool.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
@@ -41,6 +47,7 @@ SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
     DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, Narrow,
+    Silu, Gelu, HardSwish, Tanh, Elu, DerivativeError,
 ]  # fmt: skip
 
 

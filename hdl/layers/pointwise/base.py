@@ -26,7 +26,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.affine import Affine, take_bits, with_sums
-from hdl.layers.pointwise.table import TABLE_CYCLES, Table, read_tables
+from hdl.layers.pointwise.table import Table, read_and_add, read_tables
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -301,7 +301,7 @@ class Pointwise(_Lanes):
     @property
     def mask_cycles(self) -> int:
         """Reads take the place of a register."""
-        return super().mask_cycles + (TABLE_CYCLES - 1 if self.table else 0)
+        return super().mask_cycles + (self.table.cycles - 1 if self.table else 0)
 
     @abstractmethod
     def codes(self, x: IntArray) -> tuple[IntArray, Mask]:
@@ -322,7 +322,7 @@ class Pointwise(_Lanes):
         Args:
             taken: codes of x, lane 0 in the low bits; with `affine`, its sums in front, `Affine.word_bits` each.
             computed: to be driven; codes of y in the format `exact`, then those of mask; with `table`, addresses of
-                `Table.address_bits` each."""
+                `Table.address_bits` each, then codes of `Table.added_bits`."""
 
     @property
     def ends(self) -> tuple[Fixed, Fixed]:
@@ -488,11 +488,12 @@ def pointwise(
     """
     values, table = layer.lanes * layer.exact.width, layer.table
     pair = values + mask.width
-    computed, held = Stream(layer.lanes * table.address_bits if table else pair), Stream(pair)
+    computed, held = Stream(layer.lanes * (table.address_bits + table.added_bits) if table else pair), Stream(pair)
     parts = [Stream(pair) for _ in range(2)]
     taken, exact = layer.operands(x), layer.result(y)
     if table:
-        register = read_tables(
+        read = read_and_add if table.added_bits else read_tables
+        register = read(
             domain,
             computed,
             held,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from myhdl import Signal, always_comb, block, intbv
 
+from hdl.layers.pointwise.affine import take_bits
 from hdl.layers.storage import Memory
 from hdl.memory import address_width, read_only
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import m2s_pipe, read_stream
+from hdl.streams import fork, join, m2s_pipe, read_stream
 
 # cycles of `read_tables`: the address, then the word
 TABLE_CYCLES = 2
@@ -26,6 +27,10 @@ class Table:
 
     y: Sequence[int]
     mask: Sequence[int]
+    # of an unsigned code of each element that is added to what was read of y; 0 for none
+    added_bits: int = 0
+    # bits by which that code is shifted left to be one of y
+    grow: int = 0
 
     @property
     def address_bits(self) -> int:
@@ -37,14 +42,19 @@ class Table:
         """Of a code of y in a word, with its sign."""
         return 1 + max(code.bit_length() if code >= 0 else (~code).bit_length() for code in self.y)
 
+    @property
+    def cycles(self) -> int:
+        """Cycles of `read_tables`, or of `read_and_add`."""
+        return TABLE_CYCLES + (1 if self.added_bits else 0)
+
     def memories(self, lanes: int, mask_bits: int) -> tuple[Memory, ...]:
         """One a lane."""
         return tuple(Memory(f"table{lane}", len(self.y), self.y_bits + mask_bits) for lane in range(lanes))
 
     def words(self, mask_bits: int) -> list[int]:
         """Mask below y."""
-        y_mask = (1 << self.y_bits) - 1
-        return [(y & y_mask) << mask_bits | mask for y, mask in zip(self.y, self.mask, strict=True)]
+        y_mask, low = (1 << self.y_bits) - 1, (1 << mask_bits) - 1
+        return [(y & y_mask) << mask_bits | mask & low for y, mask in zip(self.y, self.mask, strict=True)]
 
 
 @block
@@ -109,3 +119,59 @@ def read_tables(
             results.next[bits_of(lane, mask_bits, masks)] = words[lane][mask_bits:]
 
     return register, stores, reads, address, take, part
+
+
+@block
+def read_and_add(
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    *,
+    lanes: int,
+    table: Table,
+    y_width: int,
+    mask_bits: int,
+    images: Mapping[str, Sequence[int]] | None,
+) -> Instances:
+    """`read_tables`, and a code of each element added to what was read of y.
+
+    Costs beside it an adder a lane, registers for the codes that are added, and for sums and masks.
+
+    Ports:
+        x: in, stream of ``lanes`` addresses of `Table.address_bits`, then ``lanes`` codes of `Table.added_bits`.
+        y: out, stream of ``lanes`` signed codes of ``y_width`` bits, then ``lanes`` masks, `Table.cycles` later.
+    """
+    bits, grow, added_bits, bound = lanes * table.address_bits, table.grow, table.added_bits, 1 << (y_width - 1)
+    pair, added = lanes * (y_width + mask_bits), lanes * table.added_bits
+    parts = [Stream(x.width) for _ in range(2)]
+    addresses, read, both, computed = Stream(bits), Stream(pair), Stream(pair + added), Stream(pair)
+    waiting = [Stream(added) for _ in range(TABLE_CYCLES + 1)]
+    split = fork(domain, x, parts)
+    to_table = take_bits(parts[0], addresses, bits, 0)
+    to_wait = take_bits(parts[1], waiting[0], bits + added, bits)
+    tables = read_tables(
+        domain, addresses, read, lanes=lanes, table=table, y_width=y_width, mask_bits=mask_bits, images=images
+    )
+    wait = [m2s_pipe(domain, waiting[stage], waiting[stage + 1]) for stage in range(TABLE_CYCLES)]
+    joined = join(domain, [read, waiting[TABLE_CYCLES]], both)
+    register = m2s_pipe(domain, computed, y)
+    codes = lanes * y_width
+
+    @always_comb
+    def add() -> None:
+        total = intbv(0, min=-bound, max=bound)
+        code = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            total[:] = both.payload[bits_of(lane, y_width)].signed()
+            code[:] = both.payload[bits_of(lane, added_bits, pair)]
+            code[:] = code << grow
+            total[:] = total + code
+            computed.payload.next[bits_of(lane, y_width)] = total[y_width:]
+        computed.payload.next[pair:codes] = both.payload[pair:codes]
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = both.valid
+        both.ready.next = computed.ready
+
+    return split, to_table, to_wait, tables, wait, joined, register, add, handshake

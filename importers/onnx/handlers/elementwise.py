@@ -1,4 +1,4 @@
-"""Relu, Clip, LeakyRelu, HardSigmoid, Sigmoid, Dropout."""
+"""Relu, Clip, LeakyRelu, HardSigmoid, Sigmoid, Silu, Swish, HardSwish, Gelu, Tanh, Elu, Dropout."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 from hdl.layers.pointwise.affine import LARGEST_OFFSET, LEAST_SLOPE
 from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.elu import Elu
+from hdl.layers.pointwise.gelu import Approximate, Gelu
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
+from hdl.layers.pointwise.hard_swish import HardSwish
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.sigmoid import Sigmoid
+from hdl.layers.pointwise.silu import Silu
+from hdl.layers.pointwise.tanh import Tanh
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
@@ -71,6 +76,59 @@ def sigmoid(node: OnnxNode, state: Lowering) -> None:
     """1 / (1 + exp(-x))."""
     Attributes(node).finish()
     _activate(node, state, Sigmoid)
+
+
+@handles("dagtrain.Silu")
+def silu(node: OnnxNode, state: Lowering) -> None:
+    """x times its sigmoid."""
+    Attributes(node).finish()
+    _activate(node, state, Silu)
+
+
+@handles("Swish")
+def swish(node: OnnxNode, state: Lowering) -> None:
+    """x times the sigmoid of alpha * x."""
+    attributes = Attributes(node)
+    attributes.expect("alpha", 1.0)
+    attributes.finish()
+    _activate(node, state, Silu)
+
+
+@handles("HardSwish")
+def hard_swish(node: OnnxNode, state: Lowering) -> None:
+    """x * min(max(x / 6 + 1 / 2, 0), 1)."""
+    Attributes(node).finish()
+    _activate(node, state, HardSwish)
+
+
+@handles("Gelu")
+def gelu(node: OnnxNode, state: Lowering) -> None:
+    """By erf, or approximated by tanh."""
+    attributes = Attributes(node)
+    ways = [way.value for way in Approximate]
+    way = attributes.get("approximate", Approximate.NONE.value)
+    attributes.finish()
+    if way not in ways:
+        raise Unsupported(f"approximate is {way!r}", f"it must be {' or '.join(ways)}")
+    _activate(node, state, Gelu, approximate=Approximate(way))
+
+
+@handles("Tanh")
+def tanh(node: OnnxNode, state: Lowering) -> None:
+    """tanh(x)."""
+    Attributes(node).finish()
+    _activate(node, state, Tanh)
+
+
+@handles("Elu")
+def elu(node: OnnxNode, state: Lowering) -> None:
+    """x above 0, alpha * (exp(x) - 1) below."""
+    attributes = Attributes(node)
+    alpha = attributes.get("alpha", 1.0)
+    attributes.finish()
+    if not 0 < alpha <= 1:
+        raise Unsupported(f"alpha is {alpha}", "it must lie above 0 and be at most 1")
+    _activate(node, state, Elu, alpha=float(alpha))
 
 
 def _slope(alpha: float) -> float:
