@@ -41,7 +41,7 @@ def test_an_exported_model_computes_what_pytorch_computes(
 ) -> None:
     import torch
 
-    exports.export(name, exporter, "eval", tmp_path / "net.onnx", size=SMALL)
+    exports.export(exports.Variant(name, exporter, "eval"), tmp_path / "net.onnx", size=SMALL)
     torch.manual_seed(exports.SEED)
     network = exports.seasoned(exports.MODELS[name]()).eval()
     image = np.random.default_rng(51).standard_normal((2, 3, SMALL, SMALL))
@@ -67,10 +67,11 @@ def test_older_opsets_of_the_torchscript_exporter(opset: int, exports: Any, tmp_
 
 
 def test_skeletons_have_the_structure_of_fresh_exports(exports: Any, tmp_path: Path) -> None:
-    for variant in [("resnet18", "torchscript", "eval", False), ("mobilenetv2", "dynamo", "training", False)]:
-        exports.export(*variant[:3], tmp_path / "net.onnx", variant[3])
+    for name, exporter, mode in [("resnet18", "torchscript", "eval"), ("mobilenetv2", "dynamo", "training")]:
+        variant = exports.Variant(name, exporter, mode)
+        exports.export(variant, tmp_path / "net.onnx")
         fresh = strip(onnx.load(tmp_path / "net.onnx"))
-        kept = load_skeleton(MODELS / f"{exports.variant_name(*variant)}.skeleton.gz")
+        kept = load_skeleton(MODELS / f"{variant.file}.skeleton.gz")
         assert [node.op_type for node in fresh.graph.node] == [node.op_type for node in kept.graph.node]
         assert [list(item.dims) for item in fresh.graph.initializer] == [
             list(item.dims) for item in kept.graph.initializer

@@ -75,8 +75,3 @@ class MobileNetV2(nn.Module):
         """(N, 3, H, W) -> (N, classes)."""
         x = nn.functional.adaptive_avg_pool2d(self.features(x), (1, 1))
         return self.classifier(torch.flatten(x, 1))
-
-
-def mobilenet_v2() -> MobileNetV2:
-    """3.5 million weights."""
-    return MobileNetV2()

@@ -1,7 +1,9 @@
-"""ResNet-18 and ResNet-50 (He et al., "Deep Residual Learning for Image Recognition", CVPR 2016) in plain PyTorch.
+"""ResNets in plain PyTorch: ResNet-18 … 152, Wide ResNet-50-2 and ResNeXt-50 32x4d.
 
-Structure, parameter names and initialisation are those of torchvision's ``resnet18`` and ``resnet50`` (the stride of a
-bottleneck lies in its 3x3 convolution), so that exports of these modules are what people export.
+He et al., "Deep Residual Learning for Image Recognition", CVPR 2016; Zagoruyko and Komodakis, "Wide Residual Networks",
+BMVC 2016; Xie et al., "Aggregated Residual Transformations", CVPR 2017.  Structure, parameter names and initialisation
+are those of torchvision (the stride of a bottleneck lies in its 3x3 convolution), so that exports of these modules are
+what people export.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import torch
 from torch import nn
 
 
-def conv3x3(channels: int, filters: int, stride: int = 1) -> nn.Conv2d:
+def conv3x3(channels: int, filters: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
     """3x3 convolution that keeps the map's size at stride 1."""
-    return nn.Conv2d(channels, filters, kernel_size=3, stride=stride, padding=1, bias=False)
+    return nn.Conv2d(channels, filters, kernel_size=3, stride=stride, padding=1, groups=groups, bias=False)
 
 
 def conv1x1(channels: int, filters: int, stride: int = 1) -> nn.Conv2d:
@@ -43,17 +45,26 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions beside a shortcut."""
+    """1x1, 3x3, 1x1 convolutions beside a shortcut; the 3x3 one in ``groups`` of so many channels a 64 of ``width``."""
 
     expansion = 4
 
-    def __init__(self, channels: int, width: int, stride: int, downsample: nn.Module | None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        stride: int,
+        downsample: nn.Module | None,
+        groups: int = 1,
+        group_width: int = 64,
+    ) -> None:
         super().__init__()
-        self.conv1 = conv1x1(channels, width)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = conv3x3(width, width, stride)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = conv1x1(width, width * self.expansion)
+        inner = width * group_width // 64 * groups
+        self.conv1 = conv1x1(channels, inner)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = conv3x3(inner, inner, stride, groups)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = conv1x1(inner, width * self.expansion)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample
@@ -70,9 +81,12 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Stem, four stages of blocks, global average pool, classifier."""
 
-    def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: list[int], classes: int = 1000) -> None:
+    def __init__(
+        self, block: type[BasicBlock] | type[Bottleneck], blocks: list[int], classes: int = 1000, **grouping: int
+    ) -> None:
         super().__init__()
         self.channels = 64
+        self.grouping = grouping
         self.conv1 = nn.Conv2d(3, self.channels, kernel_size=7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(self.channels)
         self.relu = nn.ReLU(inplace=True)
@@ -92,8 +106,8 @@ class ResNet(nn.Module):
         downsample = None
         if stride != 1 or self.channels != wide:
             downsample = nn.Sequential(conv1x1(self.channels, wide, stride), nn.BatchNorm2d(wide))
-        layers = [block(self.channels, width, stride, downsample)]
-        layers += [block(wide, width, 1, None) for _ in range(1, count)]
+        layers = [block(self.channels, width, stride, downsample, **self.grouping)]
+        layers += [block(wide, width, 1, None, **self.grouping) for _ in range(1, count)]
         self.channels = wide
         return nn.Sequential(*layers)
 
@@ -102,13 +116,3 @@ class ResNet(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(torch.flatten(self.avgpool(x), 1))
-
-
-def resnet18() -> ResNet:
-    """11.7 million weights."""
-    return ResNet(BasicBlock, [2, 2, 2, 2])
-
-
-def resnet50() -> ResNet:
-    """25.6 million weights."""
-    return ResNet(Bottleneck, [3, 4, 6, 3])
