@@ -42,6 +42,8 @@ ASKING = {
     "Shape", "Size", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf", "ArgMax", "ArgMin",
     "NonZero", "Cast", "CastLike",
 }  # fmt: skip
+# what idioms may become at opsets that don't have it
+NEWER = {"Gelu", "HardSwish", "LayerNormalization"}
 
 
 def normalise(model: OnnxModel, problems: Problems) -> OnnxModel:
@@ -199,7 +201,7 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
     ]
     inputs.append(helper.make_tensor_value_info(model.image, TensorProto.FLOAT, model.image_shape))
     outputs = [helper.make_empty_tensor_value_info(model.output)]
-    nodes = [node.to_proto() for node in model.nodes if "." not in node.op]
+    nodes = [_stand_in(node, model.opset).to_proto() for node in model.nodes if "." not in node.op or is_ours(node)]
     graph = helper.make_graph(nodes, "shapes", inputs, outputs, small)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", model.opset)])
     try:
@@ -213,6 +215,18 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
         if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
             found[item.name] = tuple(dim.dim_value for dim in kind.shape.dim)
     return found
+
+
+def is_ours(node: OnnxNode) -> bool:
+    """Whether an operator is one of our own, all of which keep the shape of their first input."""
+    return node.op.startswith("dagtrain.") and node.op != LOST
+
+
+def _stand_in(node: OnnxNode, opset: int) -> OnnxNode:
+    """For inference of shapes: what ONNX does not know at this opset, though it stands in the model, keeps shapes."""
+    if not is_ours(node) and (node.op not in NEWER or onnx.defs.has(node.op, opset)):
+        return node
+    return OnnxNode(node.name, "Identity", node.inputs[:1], node.outputs[:1])
 
 
 def drop_final_softmax(model: OnnxModel) -> OnnxModel:

@@ -6,10 +6,13 @@ x - c, c - x                                                    -> Add of -c; Mu
 x - y                                                           -> x + y * -1
 max(x, 0), min(max(x, 0), c)                                    -> Relu, Clip
 x * expand(y)                                                   -> x * y, which broadcasts
+Conv + one number a channel                                     -> its bias
 Concat of every channel times a number plus a number            -> Mul, Add by one number a channel
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -91,6 +94,25 @@ def _expanded(node: OnnxNode, scene: Scene) -> Rewrite | None:
     return Rewrite((in_place(node, node.op, *inputs, attributes=node.attributes),))
 
 
+# ---- biases
+
+CONVOLVED = Op("Add", Op("Conv", X, Constant("weight"), name="conv"), Constant("bias"))
+
+
+def _bias(node: OnnxNode, scene: Scene) -> Rewrite | None:
+    found = first_match(CONVOLVED, node.outputs[0], scene)
+    shape = scene.shape(found["conv"]) if found is not None else None
+    if found is None or shape is None or scene.model.uses[found["conv"]] != 1:
+        return None
+    vector = scene.model.constants[found["bias"]]
+    sizes = (1,) * (len(shape) - vector.ndim) + vector.shape
+    if sizes != (1, shape[1], *(1 for _ in shape[2:])):
+        return None
+    conv, name = scene.made(found, "conv"), f"{node.name}//bias"
+    made = replace(conv, inputs=(found["x"], found["weight"], name), outputs=node.outputs[:1])
+    return Rewrite((made,), {name: vector.reshape(-1)})
+
+
 # ---- one number a channel
 
 CHANNEL = Op("Slice", X, Constant("first"), Constant("end"), Constant("axis"))
@@ -133,5 +155,6 @@ def _channel_by_channel(node: OnnxNode, scene: Scene) -> Rewrite | None:
 BROADCAST = Idiom("broadcast", ("Mul", "Add"), _expanded)
 CEILINGS = Idiom("ceiling", ("Max", "Min"), _floor)
 CHANNELS = Idiom("one number a channel", ("Concat",), _channel_by_channel)
+BIAS = Idiom("bias of a convolution", ("Add",), _bias)
 NEUTRALS = Idiom("neutral arithmetic", tuple(NEUTRAL), _neutral)
 PLAIN = Idiom("plain arithmetic", ("Div", "Sub", "Neg"), _plain)
