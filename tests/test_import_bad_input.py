@@ -548,6 +548,11 @@ def _far() -> ModelProto:
     return model([node("HardSigmoid", "x", "m", beta=float("inf")), *HEAD], {"w": W})
 
 
+@case("every image dropped", r"node m_node \(dagtrain\.StochasticDepth\): ratio is 1\.0; it must lie in \[0, 1\)")
+def _() -> ModelProto:
+    return model([node("StochasticDepth", "x", "m", domain="dagtrain", ratio=1.0), *HEAD], {"w": W})
+
+
 @case("an elu with a jump", r"node m_node \(Elu\): alpha is 2\.0; it must lie above 0 and be at most 1")
 def _() -> ModelProto:
     return model([node("Elu", "x", "m", alpha=2.0), *HEAD], {"w": W})

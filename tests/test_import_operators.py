@@ -25,6 +25,7 @@ from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pointwise.silu import Silu
+from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from hdl.layers.pointwise.tanh import Tanh
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.channel_slice import ChannelSlice
@@ -472,6 +473,17 @@ def test_dropout_is_kept_in_every_mode(opset: int, inputs: str, attributes: dict
     constants = {"ratio": np.float32(0.25), "yes": np.array(True), "w": weights(3, 72)}
     graph = import_model(save(model(nodes, constants, opset=opset), tmp_path))
     assert [item.layer.ratio for item in graph.nodes if isinstance(item.layer, Dropout)] == [0.25]
+
+
+def test_stochastic_depth_is_an_operator_of_our_own(tmp_path: Path) -> None:
+    nodes = [
+        node("StochasticDepth", "x", "a", domain="dagtrain", ratio=0.25),
+        node("StochasticDepth", "a", "m", domain="dagtrain", ratio=0.0),
+        node("Flatten", "m", "flat"),
+        node("Gemm", "flat w", "y", transB=1),
+    ]
+    graph = import_model(save(model(nodes, {"w": weights(3, 72)}), tmp_path))
+    assert [item.layer.ratio for item in graph.nodes if isinstance(item.layer, StochasticDepth)] == [0.25]
 
 
 def test_dropout_of_ratio_0_vanishes(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from hdl.layers.pointwise.relu import Relu, ReluError
 from hdl.layers.pointwise.sigmoid import Sigmoid, SigmoidError
 from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.layers.pointwise.stochastic_depth import StochasticDepth, StochasticDepthError
 from hdl.layers.pointwise.tanh import Tanh
 from hdl.layers.pool.global_average_pool import GlobalAveragePool, GlobalAveragePoolError
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
@@ -47,7 +48,7 @@ SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
     DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, Narrow,
-    Silu, Gelu, HardSwish, Tanh, Elu, DerivativeError,
+    Silu, Gelu, HardSwish, Tanh, Elu, DerivativeError, StochasticDepth, StochasticDepthError,
 ]  # fmt: skip
 
 
@@ -234,6 +235,48 @@ def test_dropout_drops_nothing_when_evaluated() -> None:
 def test_the_factor_is_exact_to_sixteen_bits(ratio: float) -> None:
     factor, shift = Dropout(height=1, width=1, channels=1, ratio=ratio).factor
     assert factor * 2.0**-shift == pytest.approx(1 / (1 - ratio), rel=2.0**-15)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9])
+def test_stochastic_depth_drops_its_share_of_frames_whole_and_keeps_the_mean(ratio: float) -> None:
+    layer = StochasticDepth(height=2, width=3, channels=4, ratio=ratio, tensor_id=5)
+    frames = 4000
+    y = layer.reference(layer.start_reference({}), {"x": np.full((frames, *layer.shape), 2.0)})["y"]
+    of_frame = y.reshape(frames, -1)
+    np.testing.assert_array_equal(of_frame, np.broadcast_to(of_frame[:, :1], of_frame.shape))
+    assert set(np.round(np.unique(of_frame), 9)) == {0.0, round(2 / (1 - ratio), 9)} - ({0.0} if ratio == 0 else set())
+    kept = float((of_frame[:, 0] > 0).mean())
+    assert abs(kept - (1 - ratio)) <= 4 * np.sqrt(ratio * (1 - ratio) / frames)
+
+
+def test_draws_of_stochastic_depth_differ_by_tensor_and_seed_and_go_on_over_batches() -> None:
+    layer = StochasticDepth(height=4, width=4, channels=8)
+    draws = layer.keep(0, 64)
+    assert draws.shape == (64, 1, 1, 1)
+    for other in ({"tensor_id": 1}, {"recipe": Recipe(seed=2)}):
+        assert (dataclasses.replace(layer, **other).keep(0, 64) != draws).any()
+    np.testing.assert_array_equal(np.concatenate([layer.keep(0, 30), layer.keep(30, 34)]), draws)
+
+
+def test_the_way_back_of_stochastic_depth_drops_the_same_frames() -> None:
+    fields: dict[str, Any] = {"height": 3, "width": 3, "channels": 4, "ratio": 0.5, "tensor_id": 9}
+    forward = StochasticDepth(**fields)
+    error = forward.error()
+    states = forward.start({}), error.start({})
+    seen = set()
+    for _ in range(3):
+        ones = np.full((4, 3, 3, 4), 100)
+        y = forward.golden(states[0], {"x": ones})["y"]
+        np.testing.assert_array_equal(y, error.golden(states[1], {"e": ones})["dx"])
+        seen |= set(flat(y))
+    assert seen == {0, 200}
+
+
+def test_stochastic_depth_drops_nothing_when_evaluated() -> None:
+    layer = StochasticDepth(height=2, width=2, channels=2, ratio=0.75)
+    evaluated, its_state = layer.evaluating(layer.start({}), 3)
+    x = layer.sample("x", np.random.default_rng(1), 3)
+    np.testing.assert_array_equal(evaluated.golden(its_state, {"x": x})["y"], x)
 
 
 # ------------------------------------------------------------------------------------- global average pool

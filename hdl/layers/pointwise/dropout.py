@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from myhdl import Signal, always, always_comb, block, intbv, modbv
@@ -43,6 +44,9 @@ class _Masking(ElementWise):
     # distinguishes the random bits of this layer from others; the same in both directions
     tensor_id: int = 0
 
+    # whether one draw is for all elements of a frame (`hdl.layers.pointwise.stochastic_depth`)
+    per_frame: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.ratio < 1:
@@ -67,10 +71,10 @@ class _Masking(ElementWise):
         return tensor_key(self.recipe.seed, self.tensor_id)
 
     def keep(self, first_frame: int, frames: int) -> IntArray:
-        """The masks of so many frames: 1 where an element survives."""
-        index = np.arange(self.elements).reshape(1, *self.shape)
+        """The masks of so many frames, (frames, height, width, channels) or (frames, 1, 1, 1): 1 of what survives."""
+        index = np.zeros((1, 1, 1, 1), np.int64) if self.per_frame else np.arange(self.elements).reshape(1, *self.shape)
         frame = np.arange(first_frame, first_frame + frames).reshape(-1, 1, 1, 1)
-        random = hash32(np.broadcast_to(index, (frames, *self.shape)), frame, self.key)
+        random = hash32(np.broadcast_to(index, (frames, *index.shape[1:])), frame, self.key)
         return (high_half(random) >= self.threshold).astype(np.int64)
 
     def _cycles(self, source: Fixed, target: Fixed) -> int:
@@ -204,7 +208,8 @@ def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: 
     factor, shift = cfg.factor
     mask, both = Stream(lanes), Stream(lanes * (width + 1))
     selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
-    masks = mask_stream(domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
+    draw = frame_mask_stream if cfg.per_frame else mask_stream
+    masks = draw(domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
     joined = join(domain, [x, mask], both)
     register = m2s_pipe(domain, selected, masked)
     scale = scale_stream(domain, masked, scaled, lanes=lanes, factor=factor)
@@ -289,3 +294,38 @@ def mask_stream(domain: ClockReset, mask: Stream, *, lanes: int, elements: int, 
             frame.next = 0
 
     return hashing, decide, indices, out, count
+
+
+@block
+def frame_mask_stream(
+    domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int
+) -> Instances:
+    """`mask_stream` of one bit a frame, which stays for all of its beats.
+
+    Ports:
+        mask: out, stream of ``lanes`` equal bits: 1 where the frame is kept; valid from a register.
+    """
+    last, ones = elements // lanes - 1, (1 << lanes) - 1
+    bit = Stream(1)
+    beat = Signal(intbv(0)[address_width(elements // lanes) :])
+    draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key)
+
+    @always_comb
+    def out() -> None:
+        mask.valid.next = bit.valid
+        mask.payload.next = 0
+        if bit.payload == 1:
+            mask.payload.next = intbv(ones)[lanes:]
+        bit.ready.next = mask.ready and beat == last
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        if bit.valid and mask.ready:
+            if beat == last:
+                beat.next = 0
+            else:
+                beat.next = beat + 1
+        if domain.rst:
+            beat.next = 0
+
+    return draws, out, count

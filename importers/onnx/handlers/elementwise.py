@@ -1,4 +1,4 @@
-"""Relu, Clip, LeakyRelu, HardSigmoid, Sigmoid, Silu, Swish, HardSwish, Gelu, Tanh, Elu, Dropout."""
+"""Relu, Clip, LeakyRelu, HardSigmoid, Sigmoid, Silu, Swish, HardSwish, Gelu, Tanh, Elu, Dropout, StochasticDepth."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pointwise.silu import Silu
+from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from hdl.layers.pointwise.tanh import Tanh
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles
@@ -153,6 +154,19 @@ def dropout(node: OnnxNode, state: Lowering) -> None:
     attributes.finish()
     if state.has(node, 1):
         ratio = state.number(node, 1)
+    _drop(node, state, Dropout, ratio)
+
+
+@handles("dagtrain.StochasticDepth")
+def stochastic_depth(node: OnnxNode, state: Lowering) -> None:
+    """Whole images are dropped; a ratio of 0 vanishes."""
+    attributes = Attributes(node)
+    ratio = attributes.get("ratio", 0.5)
+    attributes.finish()
+    _drop(node, state, StochasticDepth, ratio)
+
+
+def _drop(node: OnnxNode, state: Lowering, kind: type[Dropout], ratio: float) -> None:
     x = state.value(node)
     if ratio == 0:
         state.give(node, x)
@@ -160,5 +174,5 @@ def dropout(node: OnnxNode, state: Lowering) -> None:
     if not 0 < ratio < 1:
         raise Unsupported(f"ratio is {ratio}", "it must lie in [0, 1)")
     height, width, channels = x.map
-    layer = Dropout(height=height, width=width, channels=channels, ratio=float(ratio), recipe=state.recipe)
+    layer = kind(height=height, width=width, channels=channels, ratio=float(ratio), recipe=state.recipe)
     state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
