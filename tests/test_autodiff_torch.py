@@ -98,6 +98,15 @@ def torch_activation(layer: Any, x: Any) -> Any:
     return None
 
 
+def grouped(recipe: Recipe) -> Graph:
+    """Convolutions in groups: a bottleneck's, with stride; two filters a channel; one filter of several channels."""
+    net = GraphBuilder("grouped", recipe, seed=24)
+    x = net.relu(net.conv(net.input(9, 8, 3), 8, kernel=3, padding=1))
+    x = net.relu(net.conv(x, 12, kernel=3, stride=2, padding=1, groups=4))
+    x = net.relu(net.conv(x, 24, kernel=3, padding=1, bias=True, groups=12))
+    return net.classify(net.gemm(net.global_average_pool(net.conv(x, 6, kernel=2, groups=6)), 5))
+
+
 def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
     import torch
@@ -110,7 +119,7 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
     if name in ("Conv", "DepthwiseConv"):
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom))
-        groups = layer.channels if name == "DepthwiseConv" else 1
+        groups = layer.channels if name == "DepthwiseConv" else layer.groups
         return functional.conv2d(padded, weights["w"], stride=layer.stride, groups=groups)
     if name == "Bias":
         return inputs["x"] + weights["b"].reshape(1, -1, 1, 1)
@@ -169,7 +178,7 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
     return loss.item(), {key: value.grad.numpy() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved])
+@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped])
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:
         pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")

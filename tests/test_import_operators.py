@@ -102,6 +102,14 @@ def test_a_convolution_with_one_group_a_channel_is_depthwise(tmp_path: Path) -> 
     assert sum(isinstance(layer, DepthwiseConv) for layer in layers) == 1
 
 
+@pytest.mark.parametrize(("channels", "filters", "groups"), [(6, 4, 2), (4, 8, 4), (6, 2, 2)])
+def test_a_convolution_in_groups_keeps_them(channels: int, filters: int, groups: int, tmp_path: Path) -> None:
+    constants = {"w": weights(filters, channels // groups, 3, 2), "b": weights(filters)}
+    conv = node("Conv", "x w b", "m", group=groups, pads=[1, 1, 1, 0], strides=[2, 1])
+    layers = agrees(tmp_path, [conv], constants, ("N", channels, 6, 5), classes=3)
+    assert [layer.groups for layer in layers if isinstance(layer, Conv) and layer.filters == filters] == [groups]
+
+
 @pytest.mark.parametrize("opset", [9, 10])
 def test_clip_takes_its_bounds_from_attributes_before_opset_11(opset: int, tmp_path: Path) -> None:
     layers = agrees(tmp_path, [node("Clip", "x", "m", min=0.0, max=0.5)], opset=opset, classes=3)

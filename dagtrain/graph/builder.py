@@ -54,7 +54,9 @@ class GraphBuilder:
         """The images."""
         return self._add("input", HostInput(height=height, width=width, channels=channels), {})
 
-    def conv(self, x: str, filters: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False) -> str:
+    def conv(
+        self, x: str, filters: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False, groups: int = 1
+    ) -> str:
         """A convolution with a square kernel and equal padding on all sides."""
         height, width, channels = self.shapes[x]
         layer = Conv(
@@ -62,12 +64,13 @@ class GraphBuilder:
             width=width,
             channels=channels,
             filters=filters,
+            groups=groups,
             kernel=(kernel, kernel),
             stride=(stride, stride),
             padding=(padding,) * 4,
             recipe=self.recipe,
         )
-        y = self._add("conv", layer, {"x": x}, {"w": self._he((filters, channels, kernel, kernel))})
+        y = self._add("conv", layer, {"x": x}, {"w": self._he(layer.weight_shape)})
         return self.bias(y) if bias else y
 
     def depthwise(self, x: str, kernel: int, stride: int = 1, padding: int = 0) -> str:

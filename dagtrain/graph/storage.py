@@ -208,9 +208,9 @@ def _node_from_json(item: Mapping[str, Any], recipe: Recipe, where: str) -> Node
 
 
 def _build(kind: type[T], settings: Mapping[str, Any], where: str) -> T:
-    """A dataclass from its fields; missing and unknown ones are errors."""
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    foreign = sorted(settings.keys() ^ known)
+    """A dataclass from its fields; unknown ones are errors, and missing ones unless they came later (`QUIET`)."""
+    known = {field.name: "quiet" in field.metadata for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    foreign = sorted(name for name in settings.keys() ^ known.keys() if not known.get(name, False))
     if foreign:
         raise StorageError(
             f"{where}: fields of {kind.__name__} differ from this version's ({', '.join(foreign)})",

@@ -35,19 +35,32 @@ def tree_levels(terms: int) -> int:
 
 @dataclass(frozen=True)
 class MacShape:
-    """``results`` sums of ``summed * taps`` products a cycle.
+    """``results`` sums of ``summed * taps`` products a cycle, in each of ``groups``.
 
     The weight of (result, summed lane, tap) is lane ``result * weight_result + summed * weight_summed + tap`` of the
-    weight word; its operand is lane ``summed`` of the operand word of ``tap``."""
+    weight word; its operand is lane ``summed`` of the operand word of ``tap``.  Weights, operands and results of one
+    group follow those of the one before."""
 
+    # of a group
     results: int
-    # operand lanes that are summed
+    # operand lanes of a group, which are summed
     summed: int
     taps: int
     weight_result: int
     weight_summed: int
     operand: Fixed
     weight: Fixed
+    groups: int = 1
+
+    @property
+    def operands(self) -> int:
+        """Operand lanes of a tap."""
+        return self.groups * self.summed
+
+    @property
+    def sums(self) -> int:
+        """Results of all groups."""
+        return self.groups * self.results
 
     @property
     def terms(self) -> int:
@@ -157,30 +170,46 @@ def mac_array(
 ) -> Instances:
     """``sums[r]``, ``shape.latency`` cycles after the words; runs freely.
 
-    Costs ``results * summed * taps`` multipliers with registered inputs and outputs, and a registered adder tree.
+    Costs a multiplier with registered inputs and outputs for each weight, and registered adder trees.
 
     Ports:
-        weight_word: in, with the words: one tile of weights, ``results * summed * taps`` codes of ``shape.weight``.
-        words: in, a vector a tap: ``summed`` codes of ``shape.operand``.
+        weight_word: in, with the words: one tile of weights, ``shape.sums * shape.terms`` codes of ``shape.weight``.
+        words: in, a vector a tap: ``shape.operands`` codes of ``shape.operand``.
         inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
-        sums: out, ``results`` signed signals of ``shape.sum_bits`` bits, ``shape.latency`` cycles later.
+        sums: out, ``shape.sums`` signed signals of ``shape.sum_bits`` bits, ``shape.latency`` cycles later.
     """
     results, summed, taps, terms = shape.results, shape.summed, shape.taps, shape.terms
     by_result, by_summed = shape.weight_result, shape.weight_summed
-    weights = [signed_signal(operand_bits(shape.weight)) for _ in range(results * terms)]
-    operands = [signed_signal(operand_bits(shape.operand)) for _ in range(terms)]
-    products = sums if terms == 1 else [signed_signal(shape.product_bits) for _ in range(results * terms)]
+    groups, every, size = shape.groups, shape.operands, shape.results * shape.terms
+    weights = [signed_signal(operand_bits(shape.weight)) for _ in range(groups * size)]
+    operands = [signed_signal(operand_bits(shape.operand)) for _ in range(every * taps)]
+    products = sums if terms == 1 else [signed_signal(shape.product_bits) for _ in range(groups * size)]
     split = operand_lanes(clk, words, inside, operands, fixed=shape.operand)
     split_weights = weight_lanes(clk, weight_word, weights, fixed=shape.weight)
 
-    @always(clk.posedge)
-    def multiply() -> None:
-        for result in range(results):
-            for lane in range(summed):
-                for tap in range(taps):
-                    products[result * terms + lane * taps + tap].next = (
-                        weights[result * by_result + lane * by_summed + tap] * operands[tap * summed + lane]
-                    )
+    if groups == 1:
+
+        @always(clk.posedge)
+        def multiply() -> None:
+            for result in range(results):
+                for lane in range(summed):
+                    for tap in range(taps):
+                        products[result * terms + lane * taps + tap].next = (
+                            weights[result * by_result + lane * by_summed + tap] * operands[tap * summed + lane]
+                        )
+
+    else:
+
+        @always(clk.posedge)
+        def multiply() -> None:
+            for group in range(groups):
+                for result in range(results):
+                    for lane in range(summed):
+                        for tap in range(taps):
+                            products[group * size + result * terms + lane * taps + tap].next = (
+                                weights[group * size + result * by_result + lane * by_summed + tap]
+                                * operands[tap * every + group * summed + lane]
+                            )
 
     if terms == 1:
         return split, split_weights, multiply

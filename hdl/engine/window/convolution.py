@@ -80,8 +80,8 @@ def convolution(
     """
     walk, mac = shape.walk, shape.mac
     steps = Steps(walk, shape.ring_rows, shape.words)
-    map_words = Stream(mac.summed * mac.operand.width)
-    weight_words = Stream(mac.results * mac.terms * mac.weight.width)
+    map_words = Stream(mac.operands * mac.operand.width)
+    weight_words = Stream(mac.sums * mac.terms * mac.weight.width)
     adapt_x = width_adapter(domain, x, map_words, element_bits=mac.operand.width)
     adapt_w = width_adapter(domain, w, weight_words, element_bits=mac.weight.width)
     row_written, claim, claimable, may, done = (Signal(bool(0)) for _ in range(5))
@@ -116,14 +116,14 @@ def convolution(
         ring_rows=shape.ring_rows,
         weights=shape.weights,
     )
-    sums = [signed_signal(mac.sum_bits) for _ in range(mac.results)]
+    sums = [signed_signal(mac.sum_bits) for _ in range(mac.sums)]
     multiply = mac_array(domain.clk, weight, words, steps.inside, sums, shape=mac)
     late = [Signal(bool(0)) for _ in range(3)]
     flags = [
         delay_line(domain.clk, source, late[flag], cycles=mac.latency)
         for flag, source in enumerate((steps.valid, steps.first, steps.last))
     ]
-    totals = [signed_signal(shape.total_bits) for _ in range(mac.results)]
+    totals = [signed_signal(shape.total_bits) for _ in range(mac.sums)]
     accumulate = accumulator(domain.clk, late[0], late[1], late[2], sums, totals, done)
     leave = leave_by_frame if shape.streamed else leave_at_once
     leaving = leave(domain, steps, totals, done, may, y, shape=shape)

@@ -51,6 +51,13 @@ class GradientShape:
     lanes: int
     # of the random bits
     key: int
+    # groups of a tile, of which each has filters and channels of its own
+    groups: int = 1
+
+    @property
+    def channels(self) -> int:
+        """Channels of a tile."""
+        return self.groups * self.tile.pi
 
     @property
     def rounding(self) -> Rounding:
@@ -80,7 +87,10 @@ def gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: Grad
     """
     walk, tile = shape.walk, shape.tile
     steps = Steps(walk, shape.ring_rows)
-    map_words, error_words, errors = Stream(tile.pi * shape.x.width), *(Stream(tile.po * shape.e.width) for _ in "ab")
+    map_words, error_words, errors = (
+        Stream(shape.channels * shape.x.width),
+        *(Stream(tile.po * shape.e.width) for _ in "ab"),
+    )
     adapt_x = width_adapter(domain, x, map_words, element_bits=shape.x.width)
     adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
     hold_e = queue(domain, error_words, errors, depth=ERRORS)
@@ -184,23 +194,39 @@ def outer_products(
     """All products of an operation, in the order of a tile.
 
     Ports:
-        words: in, a vector a tap: ``tile.pi`` codes of ``shape.x``.
+        words: in, a vector a tap: ``shape.channels`` codes of ``shape.x``.
         inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
         error_word: in, ``tile.po`` codes of ``shape.e``, with the words.
         products: out, ``tile.size`` signed signals, 2 cycles later.
     """
     po, pi, pk = shape.tile.po, shape.tile.pi, shape.tile.pk
-    operands = [signed_signal(operand_bits(shape.x)) for _ in range(pi * pk)]
+    groups, every = shape.groups, shape.channels
+    rows = po // groups
+    operands = [signed_signal(operand_bits(shape.x)) for _ in range(every * pk)]
     errors = [signed_signal(operand_bits(shape.e)) for _ in range(po)]
     split = operand_lanes(clk, words, inside, operands, fixed=shape.x)
     split_errors = weight_lanes(clk, error_word, errors, fixed=shape.e)
 
-    @always(clk.posedge)
-    def multiply() -> None:
-        for row in range(po):
-            for lane in range(pi):
-                for tap in range(pk):
-                    products[(row * pi + lane) * pk + tap].next = errors[row] * operands[tap * pi + lane]
+    if groups == 1:
+
+        @always(clk.posedge)
+        def multiply() -> None:
+            for row in range(po):
+                for lane in range(pi):
+                    for tap in range(pk):
+                        products[(row * pi + lane) * pk + tap].next = errors[row] * operands[tap * pi + lane]
+
+    else:
+
+        @always(clk.posedge)
+        def multiply() -> None:
+            for group in range(groups):
+                for row in range(rows):
+                    for lane in range(pi):
+                        for tap in range(pk):
+                            products[((group * rows + row) * pi + lane) * pk + tap].next = (
+                                errors[group * rows + row] * operands[tap * every + group * pi + lane]
+                            )
 
     return split, split_errors, multiply
 

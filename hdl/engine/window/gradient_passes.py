@@ -59,7 +59,7 @@ def gradient_passes(
     walk, tile = shape.walk, shape.tile
     bits = part_bits(shape)
     steps = Steps(walk, shape.ring_rows)
-    map_words = Stream(tile.pi * shape.x.width)
+    map_words = Stream(shape.channels * shape.x.width)
     error_words, gated, ordered, errors = (Stream(tile.po * shape.e.width) for _ in range(4))
     adapt_x = width_adapter(domain, x, map_words, element_bits=shape.x.width)
     adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)

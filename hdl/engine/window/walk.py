@@ -4,7 +4,8 @@ A walk is a loop nest, outermost first: frame, output row, output column, repeat
 pixel), reduce group (groups of stored channels that are summed), tap row, tap column.  With ``outer_repeat`` the repeat
 groups come right inside the frame, so that each needs its weights once a frame.  One iteration of the innermost loop is
 one cycle.  The stored map is read from a ring of rows (`hdl.engine.window.row_store`), so every position advances by a
-constant that depends only on the loop that moves and on the phase of the pixel: that is what `deltas` tabulates.
+constant that depends only on the loop that moves and on the phase of the pixel: that is what `deltas` tabulates.  Where
+every ``sharing`` repeat groups read stored words of their own, the last of them moves by a constant of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from functools import cached_property, lru_cache
 TAP_COLUMN, TAP_ROW, REDUCE = range(3)
 FRAME = 6
 LEVELS = 7
+# of `Walk.deltas`: a tick of the repeat loop behind which other stored words are read
+SHARED_END = 7
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,13 @@ class Walk:
     outer_repeat: bool = False
     # each reduce group is a result of its own (whose parts of all repeats are summed elsewhere)
     sums_repeats: bool = False
+    # successive repeat groups that read the same stored words, if ``group_steps`` moves behind them
+    sharing: int = 1
+
+    @property
+    def levels(self) -> int:
+        """Ways to move on: ticks of each loop, and `SHARED_END`."""
+        return LEVELS if self.sharing == 1 else LEVELS + 1
 
     @property
     def result_level(self) -> int:
@@ -174,7 +184,7 @@ class Walk:
     @property
     def groups(self) -> int:
         """Stored words a pixel."""
-        return max(self.reduce if self.group_steps[0] else 1, self.repeat if self.group_steps[1] else 1)
+        return (self.reduce if self.group_steps[0] else 1) * (self.repeat // self.sharing if self.group_steps[1] else 1)
 
     @property
     def row_words(self) -> int:
@@ -230,7 +240,7 @@ class Walk:
         """By ``level * phases + phase``: how ``value(row, column, repeat, reduce, tap row, tap column, frame)`` moves.
 
         ``phase`` is that of the pixel before the move."""
-        return tuple(self._delta(value, level, phase) for level in range(LEVELS) for phase in range(self.phases))
+        return tuple(self._delta(value, level, phase) for level in range(self.levels) for phase in range(self.phases))
 
     def _delta(self, value: Callable[..., int], level: int, phase: int) -> int:
         inner = ("tap_w", "tap_h", "reduce")
@@ -243,6 +253,8 @@ class Walk:
         # a pixel of this phase; positions are affine in whole strides, so any one will do
         before["row"] = (phase // self.columns.phases - self.rows.before) % self.rows.phases
         before["column"] = (phase % self.columns.phases - self.columns.before) % self.columns.phases
+        if level == SHARED_END:
+            level, before["repeat"] = self.repeat_level, self.sharing - 1
         after = dict(before)
         for name in order[:level]:
             before[name], after[name] = ends[name], 0
@@ -254,7 +266,7 @@ class Walk:
         """Stored word of the first of the parallel taps, counted from the first frame's first word."""
         at = (self.rows.position(row, tap_h) + frame * self.rows.stored) * self.columns.stored
         at += self.columns.position(column, tap_w)
-        return at * self.groups + reduce * self.group_steps[0] + repeat * self.group_steps[1]
+        return at * self.groups + reduce * self.group_steps[0] + repeat // self.sharing * self.group_steps[1]
 
     def tap_offsets(self) -> list[int]:
         """Distance in stored words of each parallel tap from the first; tap columns fastest."""

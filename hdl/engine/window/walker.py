@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.arithmetic.tables import look_up, registered_look_up, signal_for
-from hdl.engine.window.walk import FRAME, LEVELS, Axis, Walk
+from hdl.engine.window.walk import FRAME, LEVELS, SHARED_END, Axis, Walk
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 
@@ -51,12 +51,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class WeightSteps:
-    """How the weight word moves: word = Σ step * index over (repeat, reduce, tap row, tap column) groups."""
+    """How the weight word moves: word = Σ step * index over (repeat, reduce, tap row, tap column) groups, and
+    ``shared`` more for each ``walk.sharing`` repeat groups."""
 
     repeat: int
     reduce: int
     tap_row: int
     tap_column: int
+    shared: int = 0
 
     def table(self, walk: Walk) -> tuple[int, ...]:
         """`Walk.deltas` of the weight word."""
@@ -66,7 +68,7 @@ class WeightSteps:
         """The word of a set of loop indices."""
         group_h = walk.rows.tap_group(walk.rows.phase(row), tap_h)
         group_w = walk.columns.tap_group(walk.columns.phase(column), tap_w)
-        at = repeat * self.repeat + reduce * self.reduce
+        at = repeat * self.repeat + repeat // walk.sharing * self.shared + reduce * self.reduce
         return at + group_h * self.tap_row + group_w * self.tap_column
 
 
@@ -98,11 +100,12 @@ def walker(
     """
     token, taken = Signal(bool(0)), Signal(bool(0))
     grant = row_grants(domain, row_written, claim, claimable, token, taken, walk=walk)
-    move = signal_for([LEVELS * walk.phases - 1])
+    within = signal_for([LEVELS * walk.phases - 1])
+    move = within if walk.sharing == 1 else signal_for([walk.levels * walk.phases - 1])
     issued, frees, live, first, last, pass_last = (Signal(bool(0)) for _ in range(6))
     strip = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
     nest = loop_nest(
-        domain, token, may, taken, steps, move, issued, frees, strip, live, first, last, pass_last, walk=walk
+        domain, token, may, taken, steps, within, issued, frees, strip, live, first, last, pass_last, walk=walk
     )
     delayed = [Signal(bool(0)) for _ in range(5)]
     freed = signal_for([walk.rows.stored])
@@ -112,10 +115,16 @@ def walker(
     places = ring_addresses(domain, move, steps, walk=walk, ring_rows=ring_rows)
     inside = map_bounds(domain, move, delayed, steps, walk=walk)
     tail = flag_pipeline(domain.clk, delayed, freed, steps)
-    if weights is None:
-        return grant, nest, flags, places, inside, tail
-    words = weight_words(domain, move, steps, table=weights.table(walk), start=weights.word(walk, *[0] * 7))
-    return grant, nest, flags, places, inside, tail, words
+    parts = [grant, nest, flags, places, inside, tail]
+    if walk.sharing > 1:
+        ticks = (steps.issue_last, steps.issue_final)
+        if walk.outer_repeat:
+            ticks = (steps.issue_pass_last, steps.issue_frame_last)
+        parts.append(shared_moves(domain, *ticks, within, move, walk=walk))
+    if weights is not None:
+        start = weights.word(walk, *[0] * 7)
+        parts.append(weight_words(domain, move, steps, table=weights.table(walk), start=start))
+    return parts
 
 
 @block
@@ -363,6 +372,45 @@ def loop_nest(
         move.next = level * phases + phase
 
     return lookups, rank, decide, announce, count, register
+
+
+@block
+def shared_moves(domain: ClockReset, tick: Bit, ends: Bit, within: Bits, move: Bits, *, walk: Walk) -> Instances:
+    """Tells ticks of the repeat loop behind which other stored words are read from the others.
+
+    Ports:
+        tick: in, 1 bit, combinational: an operation ends a repeat group.
+        ends: in, 1 bit, with ``tick``: the last one, so that an outer loop ticks.
+        within: in, as ``move`` of `loop_nest`, 1 cycle later.
+        move: out, as `signal_for` ``walk.levels * walk.phases - 1``, with ``within``: the row of `Walk.deltas`.
+    """
+    beyond = (SHARED_END - walk.repeat_level) * walk.phases
+    final = walk.sharing - 1
+    before_final = final - 1
+    at = signal_for([final])
+    at_final, shared_end = (Signal(bool(0)) for _ in range(2))
+
+    @always_comb
+    def choose() -> None:
+        if shared_end:
+            move.next = within + beyond
+        else:
+            move.next = within
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        shared_end.next = at_final and tick and not ends
+        if tick:
+            at_final.next = at == before_final
+            if at_final:
+                at.next = 0
+            else:
+                at.next = at + 1
+        if domain.rst:
+            at.next = 0
+            at_final.next = False
+
+    return choose, count
 
 
 @block

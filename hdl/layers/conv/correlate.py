@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,18 @@ def product(left: npt.NDArray[Number], right: npt.NDArray[Number], bound: int) -
 def fastest(array: npt.NDArray[Any], bound: int) -> npt.NDArray[Any]:
     """Integers as float64, for which there is BLAS, if sums up to ``bound`` are exact so; else as they are."""
     return array.astype(np.float64) if array.dtype == np.int64 and bound <= EXACT else array
+
+
+def by_group(
+    groups: int, first: tuple[npt.NDArray[Number], int], second: tuple[npt.NDArray[Number], int]
+) -> Iterator[tuple[npt.NDArray[Number], npt.NDArray[Number]]]:
+    """The operands of each group: equal parts of two arrays, each along its axis."""
+    return zip(*(np.split(array, groups, axis) for array, axis in (first, second)), strict=True)
+
+
+def joined(parts: Sequence[npt.NDArray[Number]], axis: int) -> npt.NDArray[Number]:
+    """What the groups make, side by side."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
 
 
 def correlate(

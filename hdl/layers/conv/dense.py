@@ -5,7 +5,13 @@
     g[m, n, i, j] = sum over frames and (r, c) of e[r, c, m] * x[r*sh - top + i, c*sw - left + j, n]
 
 A tile has ``po`` filters, ``pi`` channels and ``pk`` taps; a fully connected layer is the case whose kernel covers the
-map (see gemm.py).  Ports, meaning and the choice of a tile are those of every convolution: `hdl.layers.conv.engine`,
+map (see gemm.py).
+
+With ``groups`` the channels and the filters fall into as many parts, and the filters of each see only its channels:
+``n`` and ``m`` above run over one part, and weights have ``channels / groups`` channels.  A tile lies in one group, or
+takes several whole ones at once, all their channels and filters, up to all weights of a pixel.
+
+Ports, meaning and the choice of a tile are those of every convolution: `hdl.layers.conv.engine`,
 `hdl.layers.conv.roles`.
 """
 
@@ -14,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -27,9 +33,9 @@ from hdl.engine.window.gradient import ERRORS, MEMORY_TILES, GradientShape, grad
 from hdl.engine.window.gradient_passes import LEAVE_LATENCY, gradient_passes
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
-from hdl.errors import FoldingError
+from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.conv.correlate import correlate, correlate_error, correlate_gradient
+from hdl.layers.conv.correlate import by_group, correlate, correlate_error, correlate_gradient, joined
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
@@ -37,6 +43,7 @@ from hdl.layers.meaning import Tape
 from hdl.layers.storage import Home, Ring
 from hdl.layers.windowed import InputMap
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -51,6 +58,8 @@ class _Filters(InputMap):
     """A map, and how many filters see it."""
 
     filters: int
+    # parts of the channels and of the filters that meet only one another
+    groups: int = field(default=1, metadata=QUIET)
 
 
 # the order of bases is that of the fields, from the last one on: the map, filters, the kernel, the tile
@@ -62,38 +71,65 @@ class _ConvEngine(WindowEngine, _Filters):
     # when it is out of use; from DRAM, ``w`` brings each frame's version once a frame, in the same stream order
     weights: Home = Home.ON_CHIP
 
-    tile_rule: ClassVar[str] = "po must divide the filters, pi the channels"
+    tile_rule: ClassVar[str] = (
+        "po must divide the filters, pi the channels (with groups: those of one; or po be those of several, pi all)"
+    )
 
     @property
     def name(self) -> str:
         """For messages."""
         size = f"{self.height}x{self.width}x{self.channels} -> {self.filters}"
-        return f"{type(self).__name__} {size}, kernel {self.kernel}"
+        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        return f"{type(self).__name__} {size}{groups}, kernel {self.kernel}"
+
+    def check_shape(self) -> None:
+        """Groups as well."""
+        super().check_shape()
+        if self.channels % self.groups or self.filters % self.groups:
+            raise ShapeError(f"{self.name}: there must be as many channels in each group, and as many filters")
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the map, and the filters."""
-        return (*self.input_shape, self.filters)
+        """Of the map, the filters, the groups."""
+        return (*self.input_shape, self.filters, self.groups)
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The filters as well."""
-        return {**super().shared, "filters": self.filters}
+        """Filters and groups as well."""
+        return {**super().shared, "filters": self.filters, "groups": self.groups}
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int]:
-        """(filters, channels, rows, columns)."""
-        return (self.filters, self.channels, *self.kernel)
+        """(filters, channels of a group, rows, columns)."""
+        return (self.filters, self.channels // self.groups, *self.kernel)
+
+    def groups_of(self, tile: Tile) -> int:
+        """Groups that a tile takes at once."""
+        return max(1, tile.po * self.groups // self.filters)
 
     @property
     def map_words(self) -> tuple[int, int]:
         """Channels of x; filters."""
-        return self.tile.pi, self.tile.po
+        return self.tile.pi * self.groups_of(self.tile), self.tile.po
+
+    def _buildable(self, tile: Tile) -> bool:
+        """With groups also: it lies in one of them, or takes whole ones."""
+        group = self.filters // self.groups
+        whole = tile.po % group == 0 and tile.pi == self.channels // self.groups
+        within = group % tile.po == 0 and not (self.streamed and self.transposed)
+        return (self.groups == 1 or whole or within) and super()._buildable(tile)
 
     def walk_of(self, tile: Tile) -> Walk:
         """Pixel, group of results, group of what is summed, taps; filter group outermost when weights come once a
         frame."""
         axes, filters, channels = self.axes(tile.pk), self.filters // tile.po, self.channels // tile.pi
+        if self.groups > 1:
+            # tiles of weights, and what of them one group has
+            times = self.groups // self.groups_of(tile)
+            made, summed = filters // times, self.weight_shape[1] // tile.pi
+            if self.transposed:
+                made, summed = summed, made
+            return Walk(*axes, summed, times * made, (1, summed), outer_repeat=self.streamed, sharing=made)
         if not self.transposed:
             return Walk(*axes, channels, filters, outer_repeat=self.streamed)
         if self.streamed:
@@ -106,11 +142,17 @@ class _ConvEngine(WindowEngine, _Filters):
         return self.weights
 
     def at(self, home: Home) -> Self | None:
-        """Weights, or sums of gradients, there; DRAM needs a tile that leaves a pass over the map long enough."""
-        try:
-            return dataclasses.replace(self, weights=home)
-        except FoldingError:
-            return None
+        """Weights, or sums of gradients, there; DRAM needs a tile that leaves a pass over the map long enough, and of
+        groups one that takes a whole one."""
+        tiles = [self.tile]
+        if self.groups > 1:
+            tiles.append(Tile(self.filters // self.groups, self.channels // self.groups))
+        for tile in tiles:
+            try:
+                return dataclasses.replace(self, weights=home, tile=tile)
+            except FoldingError:
+                continue
+        return None
 
     @classmethod
     def example_fields(cls) -> list[Example]:
@@ -122,11 +164,13 @@ def _weight_steps(engine: WeightedEngine, walk: Walk) -> WeightSteps:
     """How the weight word moves with the loops of the forward (plain) or error (transposed) walk."""
     tile, row = engine.tile, engine.tap_row_words
     by_channel = engine.window.taps // tile.pk
-    by_filter = engine.channels // tile.pi * by_channel
+    by_filter = engine.weight_shape[1] // tile.pi * by_channel
     if walk.outer_repeat:
         return WeightSteps(repeat=0, reduce=by_channel, tap_row=row, tap_column=1)
     if walk.rows.transposed:
-        return WeightSteps(repeat=by_channel, reduce=by_filter, tap_row=row, tap_column=1)
+        # behind the channels of a group comes the first filter of the next one
+        shared = (walk.reduce - 1) * by_filter if walk.group_steps[1] else 0
+        return WeightSteps(repeat=by_channel, reduce=by_filter, tap_row=row, tap_column=1, shared=shared)
     return WeightSteps(repeat=by_filter, reduce=by_channel, tap_row=row, tap_column=1)
 
 
@@ -145,10 +189,12 @@ def _engine_shape(engine: WeightedEngine) -> EngineShape:
     walk, tile = engine.walk, engine.tile
     stored, weight, result = engine.stored.tensor.fixed, engine.w_format, engine.result.tensor.fixed
     by_filter, by_channel = tile.pi * tile.pk, tile.pk
+    groups = engine.map_words[0] // tile.pi
+    filters = tile.po // groups
     if engine.transposed:
-        mac = MacShape(tile.pi, tile.po, tile.pk, by_channel, by_filter, stored, weight)
+        mac = MacShape(tile.pi, filters, tile.pk, by_channel, by_filter, stored, weight, groups)
     else:
-        mac = MacShape(tile.po, tile.pi, tile.pk, by_filter, by_channel, stored, weight)
+        mac = MacShape(filters, tile.pi, tile.pk, by_filter, by_channel, stored, weight, groups)
     return EngineShape(
         walk=walk,
         mac=mac,
@@ -163,29 +209,35 @@ def _engine_shape(engine: WeightedEngine) -> EngineShape:
     )
 
 
+def _reordered_frames(engine: WeightedEngine, word: int) -> int:
+    """Frames of results, of ``word`` at a time, that streamed weights put in order at a time."""
+    leave = max(engine.result.tensor.elements // word, engine.result.beats)
+    latency = REORDER_LATENCY + tree_levels(engine.tile.size // word)
+    return reorder_frames(engine.walk.cycles, leave, latency, engine.cycles_per_frame)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conv(ForwardEngine, _ConvEngine):
     """The forward engine; formula in the module's docstring."""
 
-    def narrowed(self, filters: int) -> Self:
-        """A convolution of fewer filters."""
-        return dataclasses.replace(self, filters=filters)
+    def narrowed(self, filters: int) -> Self | None:
+        """A convolution of fewer filters, over all channels."""
+        return dataclasses.replace(self, filters=filters) if self.groups == 1 else None
 
-    def summand(self, channels: int) -> Self:
-        """A convolution over fewer channels."""
-        return dataclasses.replace(self, channels=channels)
+    def summand(self, channels: int) -> Self | None:
+        """A convolution over fewer channels, of all filters."""
+        return dataclasses.replace(self, channels=channels) if self.groups == 1 else None
 
     @property
     def reordered_frames(self) -> int:
         """Frames of results that streamed weights put in order at a time."""
-        leave = max(math.prod(self.output_shape) // self.tile.po, self.port("y").beats)
-        latency = REORDER_LATENCY + tree_levels(self.tile.pi * self.tile.pk)
-        return reorder_frames(self.walk.cycles, leave, latency, self.cycles_per_frame)
+        return _reordered_frames(self, self.tile.po)
 
     def sums(self, x: Any, w: Any) -> Any:
         """y, exactly."""
-        bound = self.channels * self.window.taps << (self.x_fixed.width + self.w_fixed.width - 1)
-        return correlate(self.window, x, w, bound)
+        bound = math.prod(self.weight_shape[1:]) << (self.x_fixed.width + self.w_fixed.width - 1)
+        parts = by_group(self.groups, (x, 3), (w, 0))
+        return joined([correlate(self.window, first, second, bound) for first, second in parts], 3)
 
     def backward(self, tape: Tape) -> None:
         """Gradient engine and error engine."""
@@ -207,12 +259,21 @@ class Conv(ForwardEngine, _ConvEngine):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvError(ErrorEngine, _ConvEngine):
-    """The error engine; formula in the module's docstring."""
+    """The error engine; formula in the module's docstring.
+
+    Streamed weights bring all filters of a group before those of the next one, so a tile takes whole groups then."""
+
+    @property
+    def reordered_frames(self) -> int:
+        """Frames of results of groups that streamed weights put in order at a time; without groups they are sums."""
+        return _reordered_frames(self, self.map_words[0]) if self.groups > 1 else 0
 
     def sums(self, e: Any, w: Any) -> Any:
         """dx, exactly."""
-        bound = self.filters * self.window.taps << (self.e_fixed.width + self.w_fixed.width - 1)
-        return correlate_error(self.window, e, w, bound)
+        terms = self.filters // self.groups * self.window.taps
+        bound = terms << (self.e_fixed.width + self.w_fixed.width - 1)
+        parts = by_group(self.groups, (e, 3), (w, 0))
+        return joined([correlate_error(self.window, first, second, bound) for first, second in parts], 3)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -239,7 +300,7 @@ class ConvGradient(GradientEngine, _ConvEngine):
     def _buildable(self, tile: Tile) -> bool:
         if not super()._buildable(tile):
             return False
-        return not self.streamed or self.channels // tile.pi * (self.window.taps // tile.pk) >= MEMORY_TILES
+        return not self.streamed or self.weight_shape[1] // tile.pi * (self.window.taps // tile.pk) >= MEMORY_TILES
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -266,8 +327,14 @@ class ConvGradient(GradientEngine, _ConvEngine):
 
     def sums(self, x: Any, e: Any) -> Any:
         """g, exactly."""
-        terms = len(x) * math.prod(self.window.output)
-        return correlate_gradient(self.window, x, e, terms << (self.x_fixed.width + self.e_fixed.width - 1))
+        bound = len(x) * math.prod(self.window.output) << (self.x_fixed.width + self.e_fixed.width - 1)
+        parts = by_group(self.groups, (x, 3), (e, 3))
+        return joined([correlate_gradient(self.window, first, second, bound) for first, second in parts], 0)
+
+    @property
+    def shape(self) -> GradientShape:
+        """Several groups of a tile."""
+        return dataclasses.replace(super().shape, groups=self.groups_of(self.tile))
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None

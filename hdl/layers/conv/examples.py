@@ -34,6 +34,10 @@ def dense_examples() -> list[Example]:
         (fields(1, 1, 4, 3, kernel=(1, 1), recipe=Recipe(batch=8), tile=Tile(3, 4), w_lanes=6), 4, 3),
         (fields(3, 4, 2, 2, **SAME, recipe=Recipe(batch=2, staleness=2), tile=Tile(2, 2, 9), w_lanes=4), 1, 2),
         (fields(6, 3, 3, 2, **odd, recipe=PLAIN, tile=Tile(1, 3, 3)), 1, 1),
+        # in groups: a tile in one of them, one of two of them, all filters of a channel
+        (fields(3, 4, 4, 8, **SAME, groups=2, recipe=STALE, tile=Tile(2, 1, 3), w_lanes=2), 1, 4),
+        (fields(4, 3, 12, 8, **SAME, groups=4, recipe=PLAIN, tile=Tile(4, 3), w_lanes=4), 2, 1),
+        (fields(5, 3, 2, 6, **SAME, stride=(2, 1), groups=2, recipe=PLAIN, tile=Tile(6, 1, 3)), 1, 2),
     ]
 
 

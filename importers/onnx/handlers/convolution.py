@@ -1,4 +1,4 @@
-"""Conv: plain and depthwise convolution, its bias as a layer of its own."""
+"""Conv: plain, grouped and depthwise convolution, its bias as a layer of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importers.onnx.problems import Unsupported
 
 @handles("Conv")
 def conv(node: OnnxNode, state: Lowering) -> None:
-    """Group 1 becomes `Conv`, one group a channel `DepthwiseConv`; a bias becomes `Bias`."""
+    """Becomes `Conv`, or `DepthwiseConv` where every channel has one filter of its own; a bias becomes `Bias`."""
     x = state.map_of(node)
     weight = state.weight(node, 1)
     height, width, channels = x.map
@@ -26,19 +26,11 @@ def conv(node: OnnxNode, state: Lowering) -> None:
     attributes.finish()
     filters = weight.shape[0]
     name = node.label
-    if groups == 1:
-        if weight.shape[1] != channels:
-            raise Unsupported(f"weights of shape {list(weight.shape)} meet {channels} channels", "export again")
-        layer: Conv | DepthwiseConv = Conv(
-            height=height,
-            width=width,
-            channels=channels,
-            filters=filters,
-            **window.fields,
-            recipe=state.recipe,
-        )
-    elif groups == channels == filters and weight.shape[1] == 1:
-        layer = DepthwiseConv(
+    if groups < 1 or weight.shape[1] * groups != channels or filters % groups:
+        parts = "" if groups == 1 else f" in {groups} groups"
+        raise Unsupported(f"weights of shape {list(weight.shape)} meet {channels} channels{parts}", "export again")
+    if groups == channels == filters > 1:
+        layer: Conv | DepthwiseConv = DepthwiseConv(
             height=height,
             width=width,
             channels=channels,
@@ -46,9 +38,14 @@ def conv(node: OnnxNode, state: Lowering) -> None:
             recipe=state.recipe,
         )
     else:
-        raise Unsupported(
-            f"group={groups} with {channels} channels and {filters} filters is not supported",
-            "only group 1 and depthwise (group = channels = filters) are",
+        layer = Conv(
+            height=height,
+            width=width,
+            channels=channels,
+            filters=filters,
+            groups=groups,
+            **window.fields,
+            recipe=state.recipe,
         )
     y = state.emit(node, layer, {"x": x}, {"w": weight}, name)
     state.give(node, add_bias(node, state, y, 2, name) if state.has(node, 2) else y)
