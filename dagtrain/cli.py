@@ -101,6 +101,13 @@ Counted = Annotated[
         "format: 'conv1.y', '*.error.dx', '*'; may be given several times.",
     ),
 ]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Pattern of names of layers (`dagtrain show` prints them), such as 'layer1*', whose weights stay as they "
+        "are: no gradient, no update, less hardware; may be given several times.",
+    ),
+]
 Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result, byte for byte.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", help="layer=device; may be given several times.")]
@@ -288,6 +295,7 @@ def import_model(
     split: Splits = None,
     bits: Bits = None,
     count_saturations: Counted = None,
+    freeze: Freeze = None,
     out: Out = Path("build"),
     as_json: AsJson = False,
 ) -> None:
@@ -300,6 +308,7 @@ def import_model(
         splits=tuple(split or ()),
         bits=tuple(bits or ()),
         counted=tuple(count_saturations or ()),
+        freeze=tuple(freeze or ()),
     )
     _perform(out, as_json, lambda space, progress: import_step.run(space, options, progress))
 
@@ -456,6 +465,7 @@ def run(
     split: Splits = None,
     bits: Bits = None,
     count_saturations: Counted = None,
+    freeze: Freeze = None,
     pin: Pins = None,
     least_fps: LeastFps = None,
     batches: Batches = 4,
@@ -476,6 +486,7 @@ def run(
         splits=tuple(split or ()),
         bits=tuple(bits or ()),
         counted=tuple(count_saturations or ()),
+        freeze=tuple(freeze or ()),
     )
     placing = PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
     simulating = cosim_step.CosimOptions(
@@ -513,7 +524,8 @@ def _summary_table(summary: Summary) -> Table:
     for layer in summary.layers:
         counts = (layer.weights, layer.forward_macs, layer.error_macs, layer.gradient_macs, layer.stash_bits)
         shape = "x".join(map(str, layer.output_shape))
-        table.add_row(layer.name, layer.kind, shape, *(f"{count:,}" if count else "" for count in counts))
+        kind = f"{layer.kind}, frozen" if layer.frozen else layer.kind
+        table.add_row(layer.name, kind, shape, *(f"{count:,}" if count else "" for count in counts))
     totals = (summary.weights, summary.forward_macs, summary.error_macs, summary.gradient_macs, summary.stash_bits)
     table.add_section()
     table.add_row("total", "", "", *(f"{count:,}" for count in totals))

@@ -104,6 +104,8 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
     delayed = weights if reads_frames(layer) else set()
     versions = {name: layer.sample(name, rng, batches) for name in sorted(delayed)}
     initial = {name: layer.port(name).tensor.fixed.decode(codes[0]) for name, codes in versions.items()}
+    for port in layer.held_parameters:
+        initial[port.name] = port.tensor.fixed.decode(layer.sample(port.name, rng, 1)[0])
     for port in layer.sources:
         if port.tensor.kind is Kind.WEIGHT and not weights:
             fixed = port.tensor.fixed
@@ -284,6 +286,7 @@ class DirectTape:
     def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
         values = {port: self.arrays[edge] for port, edge in inputs.items()}
         parameters = {port.name: values[port.name] for port in layer.sinks if port.tensor.kind is Kind.WEIGHT}
+        parameters |= {port.name: self.arrays[port.name] for port in layer.held_parameters}
         made = layer.reference(layer.start_reference(parameters), values) if layer.sources else {}
         self.arrays.update((f"{suffix}.{port}", value) for port, value in made.items())
         return {port: f"{suffix}.{port}" for port in made}

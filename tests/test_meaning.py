@@ -36,6 +36,8 @@ def distances(layer: Layer, seed: int) -> tuple[dict[str, float], dict[str, floa
     delayed = {port.name for port in layer.sinks if port.tensor.kind is Kind.WEIGHT} if reads_frames(layer) else set()
     versions = {name: layer.sample(name, rng, BATCHES) for name in sorted(delayed)}
     initial = {name: layer.port(name).tensor.fixed.decode(codes[0]) for name, codes in versions.items()}
+    for port in layer.held_parameters:
+        initial[port.name] = port.tensor.fixed.decode(moderate(port, layer.sample(port.name, rng, 1)[0]))
     for port in layer.sources:
         if port.tensor.kind is Kind.WEIGHT and not any(sink.tensor.kind is Kind.WEIGHT for sink in layer.sinks):
             fixed = port.tensor.fixed

@@ -170,6 +170,12 @@ def produced_net(edge: str) -> str:
     return f"p_{verilog_name(edge)}"
 
 
+def _source_net(node: Node, port: Port) -> str:
+    """The net at a source of a node; of a stash without an edge, one that nobody reads."""
+    edge = node.outputs.get(port.name)
+    return produced_net(edge) if edge else f"n_{verilog_name(node.name)}_{port.name}"
+
+
 def consumed_net(edge: str) -> str:
     """The net at the consumer's end of an edge."""
     return f"c_{verilog_name(edge)}"
@@ -199,7 +205,9 @@ def instance_name(node: str) -> str:
 def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
     for node in nodes:
         for port in node.layer.sources:
-            assembly.stream(produced_net(node.outputs[port.name]), port.payload_bits)
+            net = assembly.stream(_source_net(node, port), port.payload_bits)
+            if port.name not in node.outputs:
+                assembly.drain(net)
         for port in node.layer.sinks:
             assembly.stream(consumed_net(node.inputs[port.name]), port.payload_bits)
         for ring in node.layer.rings:
@@ -210,7 +218,7 @@ def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
 def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibrary) -> list[ImageFile]:
     layer = node.layer
     module = library.layer(layer)
-    streams = {port.name: produced_net(node.outputs[port.name]) for port in layer.sources}
+    streams = {port.name: _source_net(node, port) for port in layer.sources}
     streams |= {port.name: consumed_net(node.inputs[port.name]) for port in layer.sinks}
     streams |= {port.name: ring_net(node.name, port) for ring in layer.rings for port in (ring.back, ring.out)}
     contents = first_images(graph, node)

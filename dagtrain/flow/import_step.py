@@ -23,6 +23,7 @@ from dagtrain.graph.summary import summarise
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.passes.count_saturations import count_saturations
+from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.widths import Widths
@@ -59,6 +60,8 @@ class ImportOptions:
     data: str | None = None
     # "layer=parts", "layer=parts:inputs"
     splits: tuple[str, ...] = ()
+    # patterns of names of layers
+    freeze: tuple[str, ...] = ()
     # see `dagtrain.passes.widths`
     bits: tuple[str, ...] = ()
     # patterns of edges; see `dagtrain.passes.count_saturations`
@@ -102,6 +105,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         "data": data_digest(options.data),
         "splits": parts_to_json(splits),
         **numbers.record,
+        "freeze": list(options.freeze),
     }
     work = partial(_work, options=options, recipe=recipe, norm=norm, splits=splits, numbers=numbers, progress=progress)
     done = workspace.run("import", depends, work)
@@ -109,7 +113,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     meta = read_json(folder / "import.json", f"dagtrain import {options.model}", ImportRecord)
     lines = (
         f"{meta['name']}: {meta['layers']} layers, {meta['nodes']} nodes in the training graph, "
-        f"{meta['weights']:,} weights",
+        f"{meta['weights']:,} weights" + (f", {meta['frozen']:,} of them frozen" if meta["frozen"] else ""),
         f"multiplications a frame: {meta['forward_macs']:,} forward, {meta['error_macs']:,} error, "
         f"{meta['gradient_macs']:,} gradient; stash {meta['stash_bits']:,} bits",
     )
@@ -236,7 +240,8 @@ def _work(
     progress: Progress,
 ) -> None:
     progress.begin("import", 4)
-    forward = split_layers(import_model(options.model, norm=norm, recipe=recipe), splits)
+    whole = freeze_layers(import_model(options.model, norm=norm, recipe=recipe), options.freeze)
+    forward = split_layers(whole, splits)
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
@@ -250,6 +255,8 @@ def _work(
         "model": options.model.name,
         "source": _source(options.model, options.data),
         "splits": parts_to_json(splits),
+        "freeze": list(options.freeze),
+        "frozen": summary.frozen,
         "name": graph.name,
         "norm": norm.value,
         "data": options.data,
@@ -284,7 +291,8 @@ def import_again(workspace: Workspace, splits: Mapping[str, Parts]) -> Graph:
     if not unchanged:
         raise MissingStep(f"{model}, or its data, has changed since it was imported", f"run `{IMPORT_COMMAND}` again")
     recipe = load_training_graph(workspace).recipe
-    forward = split_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), splits)
+    whole = freeze_layers(import_model(model, norm=NormMode(meta["norm"]), recipe=recipe), meta["freeze"])
+    forward = split_layers(whole, splits)
     return _with_formats(differentiate(forward), meta["data"], Numbers.of_record(meta))
 
 

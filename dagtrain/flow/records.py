@@ -40,6 +40,10 @@ class ImportRecord(Versioned):
     source: SourceRecord
     # layer -> parts
     splits: dict[str, str]
+    # patterns of names of layers
+    freeze: list[str]
+    # weights that stay as they are
+    frozen: Count
     name: str
     norm: str
     # as --data named it
@@ -71,6 +75,7 @@ class LayerRecord(TypedDict):
     gradient_macs: Count
     stash_bits: Count
     nodes: Count
+    frozen: Count
 
 
 class SummaryRecord(Versioned):

@@ -152,6 +152,9 @@ class Executor:
         """Values of all parameters after the batches so far, by key."""
         values: dict[str, FloatArray] = {}
         for action in self._actions:
+            for port in action.node.layer.held_parameters:
+                key = action.node.parameters[port.name]
+                values[key] = self._decode(port, self._array(port.tensor.fixed, self.graph.parameters[key]))
             for sink, slot in action.weights:
                 port = action.node.layer.port(sink)
                 values[action.node.parameters[sink]] = self._decode(port, self.weights[slot])

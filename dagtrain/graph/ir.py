@@ -96,9 +96,9 @@ class Node:
     layer: Layer
     # sink port -> edge
     inputs: Mapping[str, str] = field(default_factory=dict)
-    # source port -> edge
+    # source port -> edge; a stash that nobody reads has none
     outputs: Mapping[str, str] = field(default_factory=dict)
-    # the layer's parameter name (weight sink, or an update's source) -> key in `Graph.parameters`
+    # the layer's parameter name (weight sink, what it holds, or an update's source) -> key in `Graph.parameters`
     parameters: Mapping[str, str] = field(default_factory=dict)
     role: Role = Role.FORWARD
     # the forward node that it serves: itself, if it is one
@@ -255,9 +255,14 @@ def _port_breaches(graph: Graph) -> Iterator[str]:
             yield f"{node.name} has no sink {name}"
         for name in sorted(node.outputs.keys() - sources):
             yield f"{node.name} has no source {name}"
-        for name in sorted(node.parameters.keys() - sinks - sources):
+        held = {port.name for port in node.layer.held_parameters}
+        for name in sorted(held - node.parameters.keys()):
+            yield f"{node.name} holds {name}, and names no parameter for it"
+        for name in sorted(node.parameters.keys() - sinks - sources - held):
             yield f"{node.name} has no port {name} for a parameter"
-        for name in sorted(sources - node.outputs.keys()):
+        # a stash that nobody reads has no edge: what was kept for a way back that ends later
+        streams = {port.name for port in node.layer.sources if port.tensor.kind is not Kind.STASH}
+        for name in sorted(streams - node.outputs.keys()):
             yield f"source {node.name}.{name} has no edge"
 
 

@@ -18,7 +18,7 @@ class LayerSummary:
     kind: str
     # (height, width, channels) of the layer's output
     output_shape: tuple[int, ...]
-    # trained weights
+    # weights, frozen ones included
     weights: int
     # multiplications a frame
     forward_macs: int
@@ -28,6 +28,8 @@ class LayerSummary:
     stash_bits: int
     # nodes of the training graph that serve this layer
     nodes: int
+    # of the weights, those that stay as they are
+    frozen: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,13 @@ class Summary:
 
     @property
     def weights(self) -> int:
-        """Trained weights."""
+        """Weights, frozen ones included."""
         return sum(layer.weights for layer in self.layers)
+
+    @property
+    def frozen(self) -> int:
+        """Of the weights, those that stay as they are."""
+        return sum(layer.frozen for layer in self.layers)
 
     @property
     def forward_macs(self) -> int:
@@ -85,6 +92,7 @@ def _layer(graph: Graph, name: str, nodes: list[Node]) -> LayerSummary:
         gradient_macs=sum(node.layer.macs for node in nodes if node.role is Role.GRADIENT),
         stash_bits=sum(_stash_bits(nodes)),
         nodes=len(nodes),
+        frozen=sum(math.prod(port.tensor.shape) for port in first.layer.held_parameters),
     )
 
 

@@ -28,11 +28,13 @@ def differentiate(graph: Graph) -> Graph:
     1. A node whose sources got errors, or that makes errors itself (a loss), lays its backward nodes
        ``<node>.<suffix>`` with edges ``<node>.<suffix>.<port>``.
     2. Errors of several consumers of an edge are summed by ``<producer>.<port>.sum<i>``, an `Add` of kind ERROR.
-    3. A sink with nothing trained upstream gets no error (the first convolution has no error engine).
+    3. A sink with nothing trained upstream gets no error (the first convolution has no error engine), and what a layer
+       there would keep for the way back has no edge.
     4. A weight gets ``<node>.<sink>.update``; its edge reaches every engine that multiplies by it, one batch later.
-    5. A layer that draws random bits gets a `tensor_id` from its name; an update, from its parameter's key.
+    5. What a layer holds (`Shape.held_parameters`) has no gradient and no update; backward nodes hold it too.
+    6. A layer that draws random bits gets a `tensor_id` from its name; an update, from its parameter's key.
 
-    Raises `GraphError` when the graph has no loss, a parameter is used twice, or an error is missing."""
+    Raises `GraphError` when there is no loss, nothing learns, a parameter is used twice, or an error is missing."""
     return _Differentiation(graph).run()
 
 
@@ -56,15 +58,16 @@ class _Differentiation:
         self._check_parameters()
         self.forward = {node.name: _with_own_random_bits(node) for node in self.graph.nodes}
         for node in self.graph.nodes:
-            if node.layer.parameter_shapes() or any(edge in self.learns for edge in node.inputs.values()):
+            if node.layer.trained() or any(edge in self.learns for edge in node.inputs.values()):
                 self.learns.update(node.outputs.values())
         if not any(map(_is_loss, self.graph.nodes)):
             raise GraphError(f"graph {self.graph.name} has no loss layer, so nothing says what to learn", "add one")
+        if not self.learns:
+            raise GraphError(f"graph {self.graph.name} has no weights that learn", "freeze fewer layers")
         for node in reversed(self.graph.nodes):
             if _is_loss(node) or any(edge in self.errors for edge in node.outputs.values()):
                 self.forward[node.name].layer.backward(_NodeTape(self, node.name))
-        nodes = (*self.forward.values(), *self.backward.values())
-        self._check_stashes(nodes)
+        nodes = self._without_idle_stashes((*self.forward.values(), *self.backward.values()))
         return propagate_formats.run(self.graph.with_nodes(nodes))
 
     def error(self, edge: str) -> str:
@@ -90,23 +93,24 @@ class _Differentiation:
             raise GraphError(f"differentiation needs the node name {name}, which is taken", "rename that node")
         outputs = {port.name: f"{name}.{port.name}" for port in layer.sources}
         parameters = {port: self.weights[edge] for port, edge in inputs.items() if edge in self.weights}
+        parameters |= {port.name: of.parameters[port.name] for port in layer.held_parameters}
         role = role or Role.backward(layer)
         self.backward[name] = Node(name, layer, dict(inputs), outputs, parameters, role, of.name, of.whole)
         return outputs
 
-    def _check_stashes(self, nodes: tuple[Node, ...]) -> None:
-        """What a forward layer keeps for the way back is used."""
+    def _without_idle_stashes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The nodes without edges of what is kept for the way back before the first layer that learns."""
         used = {edge for node in nodes for edge in node.inputs.values()}
-        idle = [
-            f"{node.name} ({type(node.layer).__name__})"
+        idle = {
+            node.outputs[port.name]
             for node in self.forward.values()
-            if any(edge not in self.learns and edge not in used for edge in node.outputs.values())
-        ]
-        if idle:
-            raise GraphError(
-                f"{', '.join(idle)}: no layer before learns, so there is no way back to keep anything for",
-                "leave it out of the model and apply it to the data",
-            )
+            for port in node.layer.sources
+            if port.tensor.kind is Kind.STASH and not {node.outputs[port.name]} & (self.learns | used)
+        }
+        return tuple(
+            replace(node, outputs={port: edge for port, edge in node.outputs.items() if edge not in idle})
+            for node in nodes
+        )
 
     def _check_parameters(self) -> None:
         """Every weight sink names a parameter of its own."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.graph.executor import Array, Executor, Mode
-from dagtrain.graph.ir import Graph, Stage
+from dagtrain.graph.ir import Graph, Node, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.narrow_stashes import narrow_stashes
@@ -52,7 +52,8 @@ def calibrate(
     gradients are seen as they are when training begins.
     1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
        2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Weights, and what
-       comes between the last matrix and a loss, get at least the range that the options name.
+       comes between the last matrix and a loss, get at least the range that the options name; what a layer holds
+       counts as a weight.
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     4. Activations wait for the way back in the bits that the options name for stashes (`narrow_stashes`).
@@ -64,6 +65,8 @@ def calibrate(
     chosen = {}
     for node in graph.nodes:
         for port in free_sources(node.layer):
+            if port not in node.outputs:
+                continue
             edge = node.outputs[port]
             tensor = graph.tensor(edge)
             peak = peaks[edge]
@@ -75,8 +78,23 @@ def calibrate(
                 width = chosen_options.width.of(node.whole, tensor.kind)
                 headroom = chosen_options.headroom[tensor.kind]
                 chosen[edge] = fitting(peak, width, headroom, signed=tensor.fixed.signed)
-    calibrated = narrow_stashes.run(propagate_formats.run(graph, chosen), chosen_options.width)
+    held = _with_held_formats(graph, chosen_options)
+    calibrated = narrow_stashes.run(propagate_formats.run(held, chosen), chosen_options.width)
     return replace(calibrated, parameters=_on_grid(calibrated))
+
+
+def _with_held_formats(graph: Graph, options: CalibrationOptions) -> Graph:
+    """The graph with formats for what layers hold."""
+    headroom = options.headroom[Kind.WEIGHT]
+
+    def fitted(node: Node) -> Node:
+        width, formats = options.width.of(node.whole, Kind.WEIGHT), {}
+        for port in node.layer.held_parameters:
+            peak = max(_peak(graph.parameters[node.parameters[port.name]]), options.least_weight)
+            formats[port.name] = fitting(peak, width, headroom, signed=port.tensor.fixed.signed)
+        return replace(node, layer=node.layer.with_formats(formats)) if formats else node
+
+    return replace(graph, nodes=tuple(map(fitted, graph.nodes)))
 
 
 def fitting(peak: float, width: int, headroom: int, *, signed: bool) -> Fixed:
@@ -125,11 +143,12 @@ def _peak(array: npt.ArrayLike) -> float:
 
 
 def _on_grid(graph: Graph) -> dict[str, FloatArray]:
-    """Parameters rounded to the formats of the updates that write them."""
+    """Parameters rounded to the formats of the updates that write them, or the layers that hold them."""
     rounded = dict(graph.parameters)
     for node in graph.nodes:
+        held = {port.name for port in node.layer.held_parameters}
         for port, key in node.parameters.items():
-            if port in node.outputs:
+            if port in node.outputs or port in held:
                 fixed = node.layer.port(port).tensor.fixed
                 rounded[key] = fixed.decode(fixed.encode(graph.parameters[key]))
     return rounded

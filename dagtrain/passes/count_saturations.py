@@ -25,7 +25,7 @@ def count_saturations(graph: Graph, patterns: Sequence[str]) -> Graph:
     Edges are those whose format is chosen (`free_sources`): where the format follows from another edge, nothing is cut
     off that was not before.  All readers read behind the counter.  Raises `CounterError` for a pattern that fits no
     such edge."""
-    edges = [node.outputs[port] for node in graph.nodes for port in free_sources(node.layer)]
+    edges = [node.outputs[port] for node in graph.nodes for port in free_sources(node.layer) if port in node.outputs]
     chosen = [edge for edge in edges if any(fnmatchcase(edge, pattern) for pattern in patterns)]
     problems = [
         Problem(

@@ -30,7 +30,9 @@ def propagate_formats(graph: Graph, chosen: Mapping[str, Fixed] | None = None) -
     picked = chosen or {}
     nodes: dict[str, Node] = {}
     for node in graph.nodes:
-        wanted = {port: picked[node.outputs[port]] for port in free_sources(node.layer) if node.outputs[port] in picked}
+        wanted = {
+            port: picked[node.outputs[port]] for port in free_sources(node.layer) if node.outputs.get(port) in picked
+        }
         nodes[node.name] = replace(node, layer=node.layer.with_formats(wanted)) if wanted else node
     while _propagate_once(graph, nodes):
         pass

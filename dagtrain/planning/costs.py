@@ -174,9 +174,9 @@ class LevelCosts:
             contents += self._queues(ring.out.payload_bits, ring.back.payload_bits)
             units.append((self.dram.ring(ring), ring.per_frame))
         for port in layer.sources:
-            edge = node.outputs[port.name]
-            if edge in self.links.crossings:
-                contents += self._units(self.links.sending(edge, self.depths[edge]))
+            crossing = node.outputs.get(port.name)
+            if crossing is not None and crossing in self.links.crossings:
+                contents += self._units(self.links.sending(crossing, self.depths[crossing]))
         contents += self._units(unit for unit, _ in units)
         contents += [self._arbiter()] * len(units)
         word_bytes = self.dram.format.data_bits // 8

@@ -110,7 +110,11 @@ class _Step:
             return _When.BATCH if port.tensor.kind.per_batch else _When.FRAME
 
         sinks = ((port.name, node.inputs[port.name], when(port)) for port in layer.sinks)
-        sources = {port.name: (node.outputs[port.name], port.tensor.kind.per_batch) for port in layer.sources}
+        sources = {
+            port.name: (node.outputs[port.name], port.tensor.kind.per_batch)
+            for port in layer.sources
+            if port.name in node.outputs
+        }
         return cls(Passage(layer), tuple((name, edge, ways[edge], comes) for name, edge, comes in sinks), sources)
 
 
@@ -151,8 +155,10 @@ class BatchClock:
                     arriving[name] = way.arriving(self.offered[edge])
             made = step.passage.frame(arriving, weights, ends_batch=ends_batch)
             self.waited |= step.passage.waited
-        for name, flow in made.items():
-            edge, per_batch = step.sources[name]
+        for name, (edge, per_batch) in step.sources.items():
+            if name not in made:
+                continue
+            flow = made[name]
             self.offered[edge] = flow
             if per_batch:
                 self.versions.setdefault(edge, []).append(flow.last)

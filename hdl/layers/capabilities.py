@@ -37,6 +37,20 @@ class Batched(Protocol):
         """The training recipe."""
 
 
+@runtime_checkable
+class Freezable(Protocol):
+    """Has parameters, and a variant that holds them as they are (`Shape.held_parameters`)."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it does."""
+
+
+def frozen(layer: Layer) -> Layer | None:
+    """The layer with all its parameters held; None where it has no such variant."""
+    return _changed(layer, frozen=True) if isinstance(layer, Freezable) else None
+
+
 def is_engine(layer: Layer) -> bool:
     """Whether a layer multiplies tile by tile."""
     return isinstance(layer, Tiled) and bool(layer.macs and layer.multipliers)

@@ -24,13 +24,25 @@ class Shape(ABC):
     def sources(self) -> tuple[Port, ...]:
         """Output ports; stash outputs (mask, index …) included."""
 
+    @property
+    def held_parameters(self) -> tuple[Port, ...]:
+        """Frozen parameters, as ports that the circuit has not: their first values stand in its images for ever."""
+        return ()
+
     def port(self, name: str) -> Port:
-        """The port of that name."""
-        return next(port for port in (*self.sinks, *self.sources) if port.name == name)
+        """The port of that name, or what is held under it."""
+        return next(port for port in (*self.sinks, *self.sources, *self.held_parameters) if port.name == name)
+
+    def trained(self) -> tuple[str, ...]:
+        """Weight sinks."""
+        return tuple(port.name for port in self.sinks if port.tensor.kind is Kind.WEIGHT)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of trained parameters by weight sink, as ONNX writes them."""
-        return {port.name: port.tensor.shape for port in self.sinks if port.tensor.kind is Kind.WEIGHT}
+        """Shapes of parameters, trained and held, by weight sink, as ONNX writes them."""
+        return {
+            name: self.port(name).tensor.shape
+            for name in (*self.trained(), *(port.name for port in self.held_parameters))
+        }
 
     def with_formats(self, formats: Mapping[str, Fixed]) -> Self:
         """This layer with other number formats; ports whose format follows from others are left alone."""

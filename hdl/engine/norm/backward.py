@@ -31,12 +31,12 @@ from hdl.streams import queue, width_adapter
 def norm_backward(
     domain: ClockReset,
     e: Stream,
-    gamma: Stream,
+    gamma: Stream | None,
     normal: Stream,
     inverse: Stream,
     dx: Stream,
-    g_gamma: Stream,
-    g_beta: Stream,
+    g_gamma: Stream | None,
+    g_beta: Stream | None,
     *,
     shape: BackwardShape,
     images: Mapping[str, Sequence[int]] | None = None,
@@ -47,7 +47,8 @@ def norm_backward(
 
     Ports:
         e: in, stream of codes of ``shape.numbers.e``.
-        gamma: in, stream of codes of ``shape.gamma``, a code a channel and batch.
+        gamma: in, stream of codes of ``shape.gamma``, a code a channel and batch; None where it stays as it is, and
+            ``g_gamma`` and ``g_beta`` with it.
         normal: in, stream of codes of ``shape.numbers.normal``, one of ``e`` each.
         inverse: in, stream of codes of ``shape.inverse``, a code a channel and frame.
         dx: out, stream of codes of ``shape.numbers.dx``, one of ``e`` each, from a queue that takes them `DX_AT` cycles
@@ -109,7 +110,10 @@ def norm_backward(
     hold = queue(domain, results, dxs, depth=RESULTS)
     places = result_places(domain, fire, dxs, may_dx, places=RESULTS)
     control = control_process(domain, beat, correlation, results.payload, written, shape=shape, contents=contents)
-    gradients = parameter_gradients(domain, beat, es.payload, normals.payload, g_gamma, g_beta, room, shape=shape)
+    if g_gamma is None or g_beta is None:
+        gradients = [always_on(domain.clk, may_gamma), always_on(domain.clk, may_beta)]
+    else:
+        gradients = parameter_gradients(domain, beat, es.payload, normals.payload, g_gamma, g_beta, room, shape=shape)
     return (
         adapters,
         counter,
@@ -152,12 +156,32 @@ def norm_gradients(
 
 
 @block
+def norm_errors(
+    domain: ClockReset,
+    e: Stream,
+    normal: Stream,
+    inverse: Stream,
+    dx: Stream,
+    *,
+    shape: BackwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`norm_backward` whose scale stays as it is, without gradients.
+
+    Ports:
+        e, normal, inverse: in, streams as those of `norm_backward`.
+        dx: out, stream as that of `norm_backward`.
+    """
+    return norm_backward(domain, e, None, normal, inverse, dx, None, None, shape=shape, images=images)
+
+
+@block
 def accept_errors(
     domain: ClockReset,
     e: Stream,
     normal: Stream,
     inverse: Stream,
-    gamma: Stream,
+    gamma: Stream | None,
     beat: BatchBeat,
     room: BackwardRoom,
     done: Bit,
@@ -170,7 +194,7 @@ def accept_errors(
 
     Ports:
         e, normal, inverse: in, streams of ``lanes`` codes; ready of each combinational in the others' valid.
-        gamma: in, stream of codes of ``shape.gamma``.
+        gamma: in, stream of codes of ``shape.gamma``, or None.
         beat: in and out; drives ``fire``, takes the others but ``first_frame``.
         room: in, all of it.
         done: in, 1 bit: the control after the next frame (in order) is in the table at this edge.
@@ -181,10 +205,10 @@ def accept_errors(
     gammas = Stream(shape.lanes * shape.gamma.width)
     place = Signal(intbv(0)[address_width(groups) :])
     may_dx, may_gamma, may_beta = room.dx, room.g_gamma, room.g_beta
-    adapt = width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
+    adapt = [] if gamma is None else width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
     versions = weight_buffer(
         domain,
-        gammas,
+        None if gamma is None else gammas,
         claim,
         claimable,
         beat.fire,

@@ -30,8 +30,8 @@ from hdl.streams import join, queue, width_adapter
 def norm_forward(
     domain: ClockReset,
     x: Stream,
-    gamma: Stream,
-    beta: Stream,
+    gamma: Stream | None,
+    beta: Stream | None,
     y: Stream,
     normal: Stream,
     inverse: Stream,
@@ -46,7 +46,7 @@ def norm_forward(
     Ports:
         x: in, stream of codes of ``shape.numbers.x``.
         gamma: in, stream of codes of ``shape.gamma``, a code a channel and batch.
-        beta: in, stream of codes of ``shape.beta``, a code a channel and batch.
+        beta: in, stream of codes of ``shape.beta``, a code a channel and batch; both None where they stay as they are.
         y: out, stream of codes of ``shape.y``, one of ``x`` each, from a queue that takes them `Y_AT` cycles later.
         normal: out, stream of codes of `NORMAL`, one of ``x`` each, from a queue that takes them `NORMAL_AT` cycles
             later.
@@ -115,11 +115,31 @@ def norm_forward(
 
 
 @block
+def frozen_norm_forward(
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    normal: Stream,
+    inverse: Stream,
+    *,
+    shape: ForwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`norm_forward` whose scale and shift stay as they are.
+
+    Ports:
+        x: in, stream as that of `norm_forward`.
+        y, normal, inverse: out, streams as those of `norm_forward`.
+    """
+    return norm_forward(domain, x, None, None, y, normal, inverse, shape=shape, images=images)
+
+
+@block
 def frames(
     domain: ClockReset,
     x: Stream,
-    gamma: Stream,
-    beta: Stream,
+    gamma: Stream | None,
+    beta: Stream | None,
     room: ForwardRoom,
     done: Bit,
     fire: Bit,
@@ -135,7 +155,7 @@ def frames(
 
     Ports:
         x: in, stream of ``lanes`` codes of ``shape.numbers.x``; ready from registers.
-        gamma, beta: in, streams of codes of ``shape.gamma``, of ``shape.beta``.
+        gamma, beta: in, streams of codes of ``shape.gamma``, of ``shape.beta``, or both None.
         room: in, all of it.
         done: in, 1 bit: the statistics after the next frame (in order) are in the table at this edge.
         fire: out, 1 bit, combinational: a beat is accepted at this edge.
@@ -149,12 +169,12 @@ def frames(
     betas = Stream(shape.lanes * shape.beta.width)
     pairs = Stream(gammas.width + betas.width)
     place = Signal(intbv(0)[address_width(groups) :])
-    adapt_gamma = width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
-    adapt_beta = width_adapter(domain, beta, betas, element_bits=shape.beta.width)
-    meet = join(domain, [betas, gammas], pairs)
+    adapt_gamma = [] if gamma is None else width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
+    adapt_beta = [] if beta is None else width_adapter(domain, beta, betas, element_bits=shape.beta.width)
+    meet = [] if gamma is None else join(domain, [betas, gammas], pairs)
     versions = weight_buffer(
         domain,
-        pairs,
+        None if gamma is None else pairs,
         claim,
         claimable,
         fire,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.memory import address_width, simple_dual_port
+from hdl.memory import address_width, read_only, simple_dual_port
 from hdl.recipe import Recipe
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -18,7 +18,7 @@ READ_LATENCY = 3
 @block
 def weight_buffer(
     domain: ClockReset,
-    w: Stream,
+    w: Stream | None,
     claim: Bit,
     claimable: Bit,
     advance: Bit,
@@ -40,6 +40,8 @@ def weight_buffer(
 
     With ``streamed`` there is no image and no rule: every "frame" reads the next ``words`` words of ``w``.
 
+    Without ``w`` version 0 is the only one, for all frames: see `held_weights`.
+
     Ports:
         w: in, stream of any width, a word a beat; ready from registers.
         claim: in, 1 bit, only while ``claimable``: the next frame (in order) starts.
@@ -49,6 +51,8 @@ def weight_buffer(
         frame_last: in, 1 bit, with ``advance``: this is the last read of its frame.
         word: out, as wide as ``w``, `READ_LATENCY` cycles after ``advance``.
     """
+    if w is None:
+        return held_weights(domain, claimable, advance, offset, word, words=words, contents=contents)
     width = w.width
     batch = 1 if streamed else recipe.batch
     first_claims = 0 if streamed else recipe.batch + recipe.staleness
@@ -151,3 +155,49 @@ def weight_buffer(
         read_at.next = base + offset
 
     return store, decide, handshake, load, versions, frames, address
+
+
+@block
+def held_weights(
+    domain: ClockReset,
+    claimable: Bit,
+    advance: Bit,
+    offset: Bits,
+    word: Bits,
+    *,
+    words: int,
+    contents: Sequence[int] | None = None,
+) -> Instances:
+    """A memory of ``words`` words with the image "weights", which nobody writes.  Costs that memory alone.
+
+    Ports:
+        claimable: out, 1 bit: high unless in reset.
+        advance: in, 1 bit, as of `weight_buffer`.
+        offset: in, `address_width` ``(words)`` bits, with ``advance``: which word.
+        word: out, of any width, `READ_LATENCY` cycles after ``advance``.
+    """
+    read = Signal(bool(0))
+    read_at = Signal(intbv(0)[address_width(words) :])
+    store = read_only(
+        domain.clk,
+        read,
+        read_at,
+        word,
+        depth=words,
+        width=len(word),
+        contents=contents,
+        output_register=True,
+        image="weights",
+    )
+    rst = domain.rst
+
+    @always_comb
+    def decide() -> None:
+        claimable.next = not rst
+
+    @always(domain.clk.posedge)
+    def address() -> None:
+        read.next = advance
+        read_at.next = offset
+
+    return store, decide, address

@@ -20,7 +20,7 @@ AHEAD = READ_LATENCY + 5
 @block
 def weight_stream(
     domain: ClockReset,
-    w: Stream,
+    w: Stream | None,
     y: Stream,
     *,
     element_bits: int,
@@ -29,7 +29,8 @@ def weight_stream(
     recipe: Recipe,
     contents: Sequence[int] | None = None,
 ) -> Instances:
-    """For each frame, ``repeats`` times all ``words`` words of the version it uses (`Recipe.version`).
+    """For each frame, ``repeats`` times all ``words`` words of the version it uses (`Recipe.version`), or of the only
+    one, where there is no ``w``.
 
     Image "weights".  One word a cycle.  Costs the buffer of two
     versions and a queue of `AHEAD` words.
@@ -39,7 +40,7 @@ def weight_stream(
         y: out, stream of any number of elements, a word a beat; valid and payload from registers.
     """
     loaded, read = Stream(y.width), Stream(y.width)
-    adapt = width_adapter(domain, w, loaded, element_bits=element_bits)
+    adapt = [] if w is None else width_adapter(domain, w, loaded, element_bits=element_bits)
     last_word, last_repeat = words - 1, repeats - 1
     offset = Signal(intbv(0)[address_width(words) :])
     turn = Signal(intbv(0)[address_width(repeats) :])
@@ -48,7 +49,7 @@ def weight_stream(
     ahead = Signal(intbv(0, min=0, max=AHEAD + 1))
     claim, claimable, advance, frame_last, running, taken, done = (Signal(bool(0)) for _ in range(7))
     buffer = weight_buffer(
-        domain, loaded, claim, claimable, advance, offset, frame_last, word,
+        domain, None if w is None else loaded, claim, claimable, advance, offset, frame_last, word,
         words=words, recipe=recipe, contents=contents,
     )  # fmt: skip
     hold = queue(domain, read, y, depth=AHEAD)

@@ -69,7 +69,13 @@ class ChannelShape:
 
 @block
 def channel_convolution(
-    domain: ClockReset, x: Stream, w: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None = None
+    domain: ClockReset,
+    x: Stream,
+    w: Stream | None,
+    y: Stream,
+    *,
+    shape: ChannelShape,
+    contents: Sequence[int] | None = None,
 ) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
@@ -78,7 +84,8 @@ def channel_convolution(
 
     Ports:
         x: in, stream of codes of ``shape.operand``, any number a beat.
-        w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights.
+        w: in, stream of codes of ``shape.weight``, any number a beat, in the stream order of the weights; None where
+            they stay as they are.
         y: out, stream of codes of ``shape.result``, any number a beat.
     """
     walk, lanes = shape.walk, shape.lanes
@@ -91,10 +98,10 @@ def channel_convolution(
     sums = [signed_signal(shape.product_bits + tree_levels(shape.taps)) for _ in range(lanes)]
     return (
         width_adapter(domain, x, map_words, element_bits=shape.operand.width),
-        width_adapter(domain, w, weight_words, element_bits=shape.weight.width),
+        [] if w is None else width_adapter(domain, w, weight_words, element_bits=shape.weight.width),
         map_reader(domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
                    weights=shape.weights),
-        weight_buffer(domain, weight_words, claim, claimable, steps.weight_read, steps.weight,
+        weight_buffer(domain, None if w is None else weight_words, claim, claimable, steps.weight_read, steps.weight,
                       steps.weight_pass_last, weight, words=shape.words, recipe=shape.recipe, contents=contents),
         channel_products(domain.clk, weight, words, steps.inside, sums, operand=shape.operand, weight=shape.weight),
         summed_results(domain, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=walk.operations,

@@ -63,7 +63,13 @@ class EngineShape:
 
 @block
 def convolution(
-    domain: ClockReset, x: Stream, w: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None = None
+    domain: ClockReset,
+    x: Stream,
+    w: Stream | None,
+    y: Stream,
+    *,
+    shape: EngineShape,
+    contents: Sequence[int] | None = None,
 ) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
@@ -75,7 +81,8 @@ def convolution(
 
     Ports:
         x: in, stream of codes of ``shape.mac.operand``, any number a beat.
-        w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights.
+        w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights; None
+            where they stay as they are.
         y: out, stream of codes of ``shape.result``, any number a beat.
     """
     walk, mac = shape.walk, shape.mac
@@ -83,7 +90,7 @@ def convolution(
     map_words = Stream(mac.operands * mac.operand.width)
     weight_words = Stream(mac.sums * mac.terms * mac.weight.width)
     adapt_x = width_adapter(domain, x, map_words, element_bits=mac.operand.width)
-    adapt_w = width_adapter(domain, w, weight_words, element_bits=mac.weight.width)
+    adapt_w = [] if w is None else width_adapter(domain, w, weight_words, element_bits=mac.weight.width)
     row_written, claim, claimable, may, done = (Signal(bool(0)) for _ in range(5))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     weight = Signal(intbv(0)[weight_words.width :])
@@ -92,7 +99,7 @@ def convolution(
     )
     versions = weight_buffer(
         domain,
-        weight_words,
+        None if w is None else weight_words,
         claim,
         claimable,
         steps.weight_read,

@@ -143,7 +143,7 @@ class _ConvEngine(WindowEngine, _Filters):
 
     def at(self, home: Home) -> Self | None:
         """Weights, or sums of gradients, there; DRAM needs a tile that leaves a pass over the map long enough, and of
-        groups one that takes a whole one."""
+        groups one that takes a whole one.  Frozen weights stay on chip."""
         tiles = [self.tile]
         if self.groups > 1:
             tiles.append(Tile(self.filters // self.groups, self.channels // self.groups))
@@ -248,8 +248,9 @@ class Conv(ForwardEngine, _ConvEngine):
     ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
-        ports = (streams[name] for name in ("x", "w", "y"))
-        return conv_forward(domain, *ports, shape=_engine_shape(self), contents=contents)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
+        make = frozen_conv_forward if self.frozen else conv_forward
+        return make(domain, *ports, shape=_engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -280,8 +281,9 @@ class ConvError(ErrorEngine, _ConvEngine):
     ) -> Instances:
         """See `hdl.engine.window.convolution`."""
         contents = (images or {}).get("weights")
-        ports = (streams[name] for name in ("e", "w", "dx"))
-        return conv_error(domain, *ports, shape=_engine_shape(self), contents=contents)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
+        make = frozen_conv_error if self.frozen else conv_error
+        return make(domain, *ports, shape=_engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -365,6 +367,18 @@ def conv_forward(
 
 
 @block
+def frozen_conv_forward(
+    domain: ClockReset, x: Stream, y: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+) -> Instances:
+    """The forward circuit whose weights stay as they are.
+
+    Ports:
+        x, y: as those of `conv_forward`.
+    """
+    return convolution(domain, x, None, y, shape=shape, contents=contents)
+
+
+@block
 def conv_error(
     domain: ClockReset, e: Stream, w: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
 ) -> Instances:
@@ -376,6 +390,18 @@ def conv_error(
         dx: out, stream of codes of ``shape.result``, any number a beat.
     """
     return convolution(domain, e, w, dx, shape=shape, contents=contents)
+
+
+@block
+def frozen_conv_error(
+    domain: ClockReset, e: Stream, dx: Stream, *, shape: EngineShape, contents: Sequence[int] | None
+) -> Instances:
+    """The error circuit whose weights stay as they are.
+
+    Ports:
+        e, dx: as those of `conv_error`.
+    """
+    return convolution(domain, e, None, dx, shape=shape, contents=contents)
 
 
 @block

@@ -102,8 +102,9 @@ class DepthwiseConv(ForwardEngine, _DepthwiseEngine):
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         contents = (images or {}).get("weights")
-        ports = (streams[name] for name in ("x", "w", "y"))
-        return depthwise_forward(domain, *ports, shape=_channel_shape(self), contents=contents)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
+        make = frozen_depthwise_forward if self.frozen else depthwise_forward
+        return make(domain, *ports, shape=_channel_shape(self), contents=contents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +120,9 @@ class DepthwiseConvError(ErrorEngine, _DepthwiseEngine):
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         contents = (images or {}).get("weights")
-        ports = (streams[name] for name in ("e", "w", "dx"))
-        return depthwise_error(domain, *ports, shape=_channel_shape(self), contents=contents)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
+        make = frozen_depthwise_error if self.frozen else depthwise_error
+        return make(domain, *ports, shape=_channel_shape(self), contents=contents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +156,18 @@ def depthwise_forward(
 
 
 @block
+def frozen_depthwise_forward(
+    domain: ClockReset, x: Stream, y: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+) -> Instances:
+    """The forward circuit whose weights stay as they are.
+
+    Ports:
+        x, y: as those of `depthwise_forward`.
+    """
+    return channel_convolution(domain, x, None, y, shape=shape, contents=contents)
+
+
+@block
 def depthwise_error(
     domain: ClockReset, e: Stream, w: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
 ) -> Instances:
@@ -165,6 +179,18 @@ def depthwise_error(
         dx: out, stream of codes of ``shape.result``, any number a beat.
     """
     return channel_convolution(domain, e, w, dx, shape=shape, contents=contents)
+
+
+@block
+def frozen_depthwise_error(
+    domain: ClockReset, e: Stream, dx: Stream, *, shape: ChannelShape, contents: Sequence[int] | None
+) -> Instances:
+    """The error circuit whose weights stay as they are.
+
+    Ports:
+        e, dx: as those of `depthwise_error`.
+    """
+    return channel_convolution(domain, e, None, dx, shape=shape, contents=contents)
 
 
 @block

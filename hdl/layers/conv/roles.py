@@ -6,18 +6,20 @@ the recipe says.  The gradient engine sums products of two maps over a batch.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from hdl.engine.arithmetic.mac import operand_bits, tree_levels
 from hdl.engine.window.gradient import FLUSH, GradientShape
 from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips, result_strips
+from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.beats import pack
 from hdl.layers.conv.engine import WindowEngine
@@ -25,12 +27,15 @@ from hdl.layers.conv.versions import by_version
 from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Home, Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
+from hdl.spelling import QUIET
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
 ERROR = Fixed(16, 12)
+# examples that are there with frozen weights as well: staleness none, some
+FROZEN_EXAMPLES = (0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +43,24 @@ class WeightedEngine(WindowEngine):
     """A map and ``w`` in, a map out: sums are exact, rounded once to nearest and saturated.
 
     Holds a few rows of the stored map (never all of it unless the kernel needs it) and two versions of the weights,
-    one if they are parked, none if they come once a frame."""
+    one if they are parked or frozen, none if they come once a frame."""
+
+    # whether the weights stay as they are: no sink ``w``, and a memory that nobody writes
+    frozen: bool = field(default=False, metadata=QUIET)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frozen and self.home is not Home.ON_CHIP:
+            raise FoldingError(f"{self.name}: frozen weights lie on chip, not {self.home.value}", "leave them there")
 
     @abstractmethod
     def sums(self, stored: Any, weights: Any) -> Any:
         """Exact results of stacked frames that see one version of the weights, before rounding."""
 
     @property
+    @abstractmethod
     def stored(self) -> Port:
         """The map of which rows are held."""
-        return self.sinks[0]
 
     @property
     def result(self) -> Port:
@@ -55,9 +68,24 @@ class WeightedEngine(WindowEngine):
         return self.sources[0]
 
     @property
+    @abstractmethod
     def w_format(self) -> Fixed:
         """Of a weight."""
-        return self.port("w").tensor.fixed
+
+    @property
+    def weight_ports(self) -> tuple[Port, ...]:
+        """w, as a sink or held."""
+        return (Port("w", Tensor(self.weight_shape, self.w_format, Kind.WEIGHT), self.w_lanes),)
+
+    @property
+    def held_parameters(self) -> tuple[Port, ...]:
+        """w, if it is frozen."""
+        return self.weight_ports if self.frozen else ()
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """The stored map, w unless it is frozen."""
+        return (self.stored,) if self.frozen else (self.stored, *self.weight_ports)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on a row starts when all stored rows that it needs are there; on streamed weights, when all are."""
@@ -91,6 +119,10 @@ class WeightedEngine(WindowEngine):
         """Keeps the initial weights for the memory image."""
         return {"initial": self.w_format.encode(parameters["w"])}
 
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps frozen weights."""
+        return {"initial": parameters["w"]} if self.frozen else {}
+
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sums, rounded once."""
         stored, result = self.stored.tensor.fixed, self.result.tensor.fixed
@@ -102,7 +134,10 @@ class WeightedEngine(WindowEngine):
         return {self.result.name: self._sums_by_version(state, inputs)}
 
     def _sums_by_version(self, state: State, inputs: Mapping[str, Any]) -> Any:
-        frames, versions = inputs[self.stored.name], by_version(state, inputs["w"], self.recipe)
+        frames = inputs[self.stored.name]
+        if self.frozen:
+            return self.sums(frames, state["initial"])
+        versions = by_version(state, inputs["w"], self.recipe)
         return np.concatenate([self.sums(frames[part], weights) for part, weights in versions])
 
     # ---- versions of the weights
@@ -110,7 +145,7 @@ class WeightedEngine(WindowEngine):
     @property
     def versions(self) -> int:
         """Versions of the weights on chip, unless they come once a frame."""
-        return 1 if self.home is Home.PARKED else 2
+        return 1 if self.frozen or self.home is Home.PARKED else 2
 
     @property
     def replayed(self) -> tuple[str, ...]:
@@ -135,7 +170,9 @@ class WeightedEngine(WindowEngine):
         """The versions of the weights, if they live here."""
         if self.streamed:
             return ()
-        return (Memory("weights", self.versions * self.words, self.tile.size * self.w_format.width),)
+        return (
+            Memory("weights", self.versions * self.words, self.tile.size * self.w_format.width, is_state=self.frozen),
+        )
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0: as beats of ``w`` if weights live outside, else in the first place of the weight buffer."""
@@ -158,12 +195,14 @@ class ForwardEngine(WeightedEngine):
     y_fixed: Fixed = DATA
 
     @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x, w."""
-        return (
-            Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),
-            Port("w", Tensor(self.weight_shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),
-        )
+    def stored(self) -> Port:
+        """x."""
+        return Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes)
+
+    @property
+    def w_format(self) -> Fixed:
+        """As chosen."""
+        return self.w_fixed
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -171,8 +210,14 @@ class ForwardEngine(WeightedEngine):
         return (Port("y", Tensor(self.output_shape, self.y_fixed, Kind.ACTIVATION), self.y_lanes),)
 
     def learn(self, tape: Tape, gradient: type[GradientEngine], error: type[ErrorEngine]) -> None:
-        """Gradient engine on the stashed x, error engine on the updated weights."""
+        """Gradient engine on the stashed x, error engine on the updated weights; of frozen weights the error engine
+        alone."""
         e = tape.error("y")
+        if self.frozen:
+            if tape.needs_error("x"):
+                held = error(**self.shared, w_fixed=self.w_fixed, frozen=True)
+                tape.give_error("x", tape.add("error", held, {"e": e})["dx"])
+            return
         summing = gradient(**self.shared, x_fixed=self.x_fixed, tensor_id=self.tensor_id)
         weights = tape.learn("w", tape.add("gradient", summing, {"x": tape.value("x"), "e": e})["g"])
         if tape.needs_error("x"):
@@ -182,7 +227,7 @@ class ForwardEngine(WeightedEngine):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Kernels, strides, paddings, tiles and versions of weights."""
-        return tuple(cls(**example, x_lanes=x, y_lanes=y) for example, x, y in cls.example_fields())
+        return _frozen_too(tuple(cls(**example, x_lanes=x, y_lanes=y) for example, x, y in cls.example_fields()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +246,14 @@ class ErrorEngine(WeightedEngine):
     dx_fixed: Fixed = ERROR
 
     @property
-    def sinks(self) -> tuple[Port, ...]:
-        """e, w."""
-        return (
-            Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
-            Port("w", Tensor(self.weight_shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),
-        )
+    def stored(self) -> Port:
+        """e."""
+        return Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes)
+
+    @property
+    def w_format(self) -> Fixed:
+        """As chosen."""
+        return self.w_fixed
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -221,7 +268,7 @@ class ErrorEngine(WeightedEngine):
             if example.get("stride", (1, 1)) != (1, 1):
                 example |= {"tile": Tile(example["tile"].po, example["tile"].pi), "w_lanes": 1}
             found.append(cls(**example, e_lanes=y, dx_lanes=x))
-        return tuple(found)
+        return _frozen_too(tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,3 +374,11 @@ class GradientEngine(WindowEngine):
     def examples(cls) -> tuple[Self, ...]:
         """As of the forward engine."""
         return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
+
+
+Engine = TypeVar("Engine", bound=WeightedEngine)
+
+
+def _frozen_too(found: tuple[Engine, ...]) -> tuple[Engine, ...]:
+    """Some of the examples with weights that stay as they are."""
+    return (*found, *(dataclasses.replace(found[index], frozen=True) for index in FROZEN_EXAMPLES))

@@ -29,7 +29,7 @@ from typing import Self
 
 import numpy as np
 
-from hdl.engine.norm.forward import norm_forward
+from hdl.engine.norm.forward import frozen_norm_forward, norm_forward
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers
 from hdl.engine.norm.shapes import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape
 from hdl.errors import FoldingError
@@ -80,12 +80,14 @@ class OnlineNorm(NormLayer):
 
     @property
     def sinks(self) -> tuple[Port, ...]:
-        """x, gamma, beta."""
-        return (
-            Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),
-            Port("gamma", Tensor((self.channels,), self.gamma_fixed, Kind.WEIGHT), self.w_lanes),
-            Port("beta", Tensor((self.channels,), self.beta_fixed, Kind.WEIGHT), self.w_lanes),
-        )
+        """x, gamma and beta unless they are frozen."""
+        x = Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes)
+        return (x,) if self.frozen else (x, *self.weight_ports)
+
+    @property
+    def weight_ports(self) -> tuple[Port, ...]:
+        """gamma, beta."""
+        return self._vector("gamma", self.gamma_fixed), self._vector("beta", self.beta_fixed)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -150,7 +152,8 @@ class OnlineNorm(NormLayer):
         mean, variance = self.numbers.start(self.channels)
         initial = {name: self.port(name).tensor.fixed.encode(parameters[name]) for name in ("gamma", "beta")}
         tables = deque([self.numbers.table(mean, variance)] * (self.recipe.norm_lag + 1))
-        return {"mean": mean, "variance": variance, "tables": tables, "initial": initial}
+        held = {"held": initial} if self.frozen else {}
+        return {"mean": mean, "variance": variance, "tables": tables, "initial": initial, **held}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """`definition`, compiled."""
@@ -159,7 +162,7 @@ class OnlineNorm(NormLayer):
         x = np.ascontiguousarray(inputs["x"]).reshape(len(inputs["x"]), self.pixels, self.channels)
         y, normal = np.empty_like(x), np.empty_like(x)
         constants = norm_kernel.forward_constants(self.numbers, self.gamma_fixed, self.beta_fixed, self.y_fixed)
-        gamma, beta = self._versions(state, (inputs["gamma"], inputs["beta"]))
+        gamma, beta = self._versions(state, self._weights(state, inputs))
         centre, inverse = self._unrolled(state, len(x))
         state["mean"], state["variance"] = state["mean"].copy(), state["variance"].copy()
         norm_kernel.forward_batch(
@@ -187,7 +190,7 @@ class OnlineNorm(NormLayer):
         normal_bits = numbers.centre.fraction_bits + numbers.inverse.fraction_bits
         scaled_bits = self.gamma_fixed.fraction_bits + NORMAL.fraction_bits
         sum_bits = max(scaled_bits, self.beta_fixed.fraction_bits)
-        for t, (gamma, beta) in self._split(state, len(x), (inputs["gamma"], inputs["beta"])):
+        for t, (gamma, beta) in self._split(state, len(x), self._weights(state, inputs)):
             centre, inverse[t] = state["tables"].popleft()
             normal[t] = requantise(((x[t] << 1) - centre) * inverse[t], normal_bits, NORMAL)
             scaled = gamma * normal[t] << (sum_bits - scaled_bits)
@@ -205,15 +208,14 @@ class OnlineNorm(NormLayer):
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
-        del parameters
         initial = (np.zeros(self.channels), np.ones(self.channels))
-        return {"history": deque([initial] * (self.recipe.norm_lag + 1))}
+        return {"history": deque([initial] * (self.recipe.norm_lag + 1)), **super().start_reference(parameters)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The published equations."""
         x, a, history = inputs["x"], self.recipe.norm_forward_decay, state["history"]
         y, normal, inverse = np.empty_like(x), np.empty_like(x), np.empty((len(x), *self.pair_shape))
-        for t, (gamma, beta) in self._split(state, len(x), (inputs["gamma"], inputs["beta"])):
+        for t, (gamma, beta) in self._split(state, len(x), self._weights(state, inputs)):
             used_mean, used_variance = history[0]
             inverse[t] = 1.0 / np.sqrt(used_variance + self.epsilon)
             normal[t] = (x[t] - used_mean) * inverse[t]
@@ -231,7 +233,11 @@ class OnlineNorm(NormLayer):
         return self, {**state, name: deque([state[name][0]] * (frames + 1))}
 
     def backward(self, tape: Tape) -> None:
-        """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``."""
+        """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``.
+
+        Frozen, it makes errors alone, and where nobody wants those there is none."""
+        if self.frozen and not tape.needs_error("x"):
+            return
         shared = {name: getattr(self, name) for name in SHARED_FIELDS}
         engine = OnlineNormBackward(
             **shared,
@@ -240,30 +246,24 @@ class OnlineNorm(NormLayer):
             normal_fixed=NORMAL,
             inverse_fixed=self.numbers.inverse,
         )
-        made = tape.add(
-            "backward",
-            engine,
-            {
-                "e": tape.error("y"),
-                "gamma": tape.weight("gamma"),
-                "normal": tape.value("normal"),
-                "inverse": tape.value("inverse"),
-            },
-        )
-        tape.learn("gamma", made["g_gamma"])
-        tape.learn("beta", made["g_beta"])
+        scale = {} if self.frozen else {"gamma": tape.weight("gamma")}
+        maps = {"normal": tape.value("normal"), "inverse": tape.value("inverse")}
+        made = tape.add("backward", engine, {"e": tape.error("y"), **scale, **maps})
+        if not self.frozen:
+            tape.learn("gamma", made["g_gamma"])
+            tape.learn("beta", made["g_beta"])
         if engine.needs_dx:
             tape.give_error("x", made["dx"])
 
     # ---- hardware
 
     def memories(self) -> tuple[Memory, ...]:
-        """Scale above shift, two versions; mean above variance; centre above inverse, for each frame of lag."""
+        """Scale above shift, all versions; mean above variance; centre above inverse, for each frame of lag."""
         numbers = self.numbers
         pair = self.gamma_fixed.width + self.beta_fixed.width
         table = numbers.centre.width + numbers.inverse.width
         return (
-            Memory("weights", 2 * self.groups, self.core * pair),
+            Memory("weights", self.versions * self.groups, self.core * pair, is_state=self.frozen),
             Memory("mean", self.groups, self.core * numbers.mean.width, is_state=True),
             Memory("variance", self.groups, self.core * numbers.variance.width, is_state=True),
             Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
@@ -280,7 +280,7 @@ class OnlineNorm(NormLayer):
         shift = lanes * numbers.inverse.width
         pairs = zip(pack(inverse, numbers.inverse.width, lanes), pack(centre, numbers.centre.width, lanes), strict=True)
         return {
-            "weights": weights + [0] * self.groups,
+            "weights": weights + [0] * (self.versions - 1) * self.groups,
             "mean": pack(state["mean"], numbers.mean.width, lanes),
             "variance": pack(state["variance"], numbers.variance.width, lanes),
             "table": [low | high << shift for low, high in pairs] * (self.recipe.norm_lag + 1),
@@ -291,11 +291,13 @@ class OnlineNorm(NormLayer):
     ) -> Instances:
         """See `hdl.engine.norm.forward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
-        return norm_forward(domain, *ports, shape=self.engine, images=images)
+        make = frozen_norm_forward if self.frozen else norm_forward
+        return make(domain, *ports, shape=self.engine, images=images)
 
     # ---- tests
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Lanes, single pixels, single channels, lags, staleness, formats, odd numbers of pixels."""
-        return tuple(cls(**example) for example in example_fields())
+        """Lanes, single pixels, single channels, lags, staleness, formats, odd numbers of pixels, frozen."""
+        examples = example_fields()
+        return (*(cls(**example) for example in examples), cls(**examples[0], frozen=True))

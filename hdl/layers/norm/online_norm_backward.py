@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hdl.engine.norm.backward import norm_backward, norm_gradients
+from hdl.engine.norm.backward import norm_backward, norm_errors, norm_gradients
 from hdl.engine.norm.numbers import NORMAL, BackwardNumbers
 from hdl.engine.norm.shapes import DX_AT, GRADIENT_SUMS_AT, RESULTS, BackwardShape
 from hdl.engine.random import ROUNDING_LATENCY
+from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack
@@ -47,6 +48,11 @@ class OnlineNormBackward(NormLayer):
     g_gamma_fixed: Fixed = DATA
     g_beta_fixed: Fixed = DATA
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frozen and not self.needs_dx:
+            raise ShapeError(f"OnlineNormBackward {self.shape}: frozen weights and no error leave nothing to make")
+
     @cached_property
     def numbers(self) -> BackwardNumbers:
         """Arithmetic of the control process."""
@@ -57,36 +63,44 @@ class OnlineNormBackward(NormLayer):
 
     @property
     def sinks(self) -> tuple[Port, ...]:
-        """e, gamma, normal, inverse."""
+        """e, gamma unless it is frozen, normal, inverse."""
         return (
             Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
-            Port("gamma", Tensor((self.channels,), self.gamma_fixed, Kind.WEIGHT), self.w_lanes),
+            *(() if self.frozen else self.weight_ports),
             Port("normal", Tensor(self.shape, self.normal_fixed, Kind.STASH), self.lanes),
             Port("inverse", Tensor(self.pair_shape, self.inverse_fixed, Kind.STASH), self.inverse_lanes),
         )
 
     @property
+    def weight_ports(self) -> tuple[Port, ...]:
+        """gamma."""
+        return (self._vector("gamma", self.gamma_fixed),)
+
+    @property
     def sources(self) -> tuple[Port, ...]:
-        """dx if anybody needs it, g_gamma, g_beta."""
+        """dx if anybody needs it, g_gamma and g_beta unless they are frozen."""
+        dx = (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),) if self.needs_dx else ()
         gradients = (
-            Port("g_gamma", Tensor((self.channels,), self.g_gamma_fixed, Kind.GRADIENT), self.w_lanes),
-            Port("g_beta", Tensor((self.channels,), self.g_beta_fixed, Kind.GRADIENT), self.w_lanes),
+            ()
+            if self.frozen
+            else (
+                Port("g_gamma", Tensor((self.channels,), self.g_gamma_fixed, Kind.GRADIENT), self.w_lanes),
+                Port("g_beta", Tensor((self.channels,), self.g_beta_fixed, Kind.GRADIENT), self.w_lanes),
+            )
         )
-        if not self.needs_dx:
-            return gradients
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes), *gradients)
+        return (*dx, *gradients)
 
     # ---- cycles and folding
 
     @property
     def macs(self) -> int:
-        """e gamma, e n, v n, s n, s times inverse."""
-        return 5 * self.pixels * self.channels
+        """e gamma, e n for its gradient, v n, s n, s times inverse."""
+        return (4 if self.frozen else 5) * self.pixels * self.channels
 
     @property
     def multipliers(self) -> int:
         """As `macs`, a lane; only that of gamma's gradient where nothing upstream learns."""
-        return (5 if self.needs_dx else 1) * self.core
+        return (4 if self.frozen else 5 if self.needs_dx else 1) * self.core
 
     @property
     def engine(self) -> BackwardShape:
@@ -129,7 +143,8 @@ class OnlineNormBackward(NormLayer):
         v, u = np.zeros(self.channels, np.int64), np.zeros(self.channels, np.int64)
         tables = deque([self.numbers.table(v, u)] * (self.recipe.norm_lag + 1))
         initial = self.gamma_fixed.encode(parameters["gamma"])
-        return {"v": v, "u": u, "tables": tables, "batch": 0, "initial": initial}
+        held = {"held": {"gamma": initial}} if self.frozen else {}
+        return {"v": v, "u": u, "tables": tables, "batch": 0, "initial": initial, **held}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """`definition`, compiled."""
@@ -140,7 +155,7 @@ class OnlineNormBackward(NormLayer):
         e, normal = (np.ascontiguousarray(inputs[name]).reshape(flat) for name in ("e", "normal"))
         dx = np.empty_like(e)
         constants = norm_kernel.backward_constants(self.numbers, self.gamma_fixed, self.inverse_fixed)
-        (gamma,) = self._versions(state, (inputs["gamma"],))
+        (gamma,) = self._versions(state, self._weights(state, inputs))
         control_v, control_u = self._unrolled(state, frames)
         state["v"], state["u"] = state["v"].copy(), state["u"].copy()
         norm_kernel.backward_batch(
@@ -165,7 +180,7 @@ class OnlineNormBackward(NormLayer):
         """What `golden` computes: every product exact; s rounded once, dx rounded once."""
         e, normal, inverse, numbers = inputs["e"], inputs["normal"], inputs["inverse"], self.numbers
         dx = np.empty_like(e)
-        for t, (gamma,) in self._split(state, len(e), (inputs["gamma"],)):
+        for t, (gamma,) in self._split(state, len(e), self._weights(state, inputs)):
             control_v, control_u = state["tables"].popleft()
             shaped = self._shaped(e[t], gamma, normal[t], control_v)
             dx[t] = self._controlled(shaped, inverse[t], control_u)
@@ -220,16 +235,15 @@ class OnlineNormBackward(NormLayer):
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
-        del parameters
         rest = (np.zeros(self.channels), np.zeros(self.channels))
-        return {"history": deque([rest] * (self.recipe.norm_lag + 1))}
+        return {"history": deque([rest] * (self.recipe.norm_lag + 1)), **super().start_reference(parameters)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The published equations."""
         e, normal, inverse, history = inputs["e"], inputs["normal"], inputs["inverse"], state["history"]
         leak = 1 - self.recipe.norm_backward_decay
         dx = np.empty_like(e)
-        for t, (gamma,) in self._split(state, len(e), (inputs["gamma"],)):
+        for t, (gamma,) in self._split(state, len(e), self._weights(state, inputs)):
             used_v, used_u = history.popleft()
             shaped = gamma * e[t] - leak * used_v * normal[t]
             dx[t] = shaped * inverse[t] - leak * used_u
@@ -240,11 +254,11 @@ class OnlineNormBackward(NormLayer):
     # ---- hardware
 
     def memories(self) -> tuple[Memory, ...]:
-        """Scale, two versions; v and u; their controls, for each frame of lag."""
+        """Scale, all versions; v and u; their controls, for each frame of lag."""
         numbers = self.numbers
         table = numbers.control_v.width + numbers.control_u.width
         return (
-            Memory("weights", 2 * self.groups, self.core * self.gamma_fixed.width),
+            Memory("weights", self.versions * self.groups, self.core * self.gamma_fixed.width, is_state=self.frozen),
             Memory("v", self.groups, self.core * numbers.state_v.width, is_state=True),
             Memory("u", self.groups, self.core * numbers.state_u.width, is_state=True),
             Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
@@ -254,7 +268,7 @@ class OnlineNormBackward(NormLayer):
         """The control process now; weights and table as at the start."""
         numbers, lanes = self.numbers, self.core
         return {
-            "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * self.groups,
+            "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * (self.versions - 1) * self.groups,
             "v": pack(state["v"], numbers.state_v.width, lanes),
             "u": pack(state["u"], numbers.state_u.width, lanes),
             "table": [0] * (self.recipe.norm_lag + 1) * self.groups,
@@ -265,13 +279,14 @@ class OnlineNormBackward(NormLayer):
     ) -> Instances:
         """See `hdl.engine.norm.backward`."""
         ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
-        make = norm_backward if self.needs_dx else norm_gradients
+        make = norm_errors if self.frozen else norm_backward if self.needs_dx else norm_gradients
         return make(domain, *ports, shape=self.engine, images=images)
 
     # ---- tests
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """As of the forward engine, and one at the foot of a network."""
+        """As of the forward engine, one at the foot of a network, one whose weights stay."""
         examples = [{name: value for name, value in fields.items() if name != "x_fixed"} for fields in example_fields()]
-        return (*(cls(**fields) for fields in examples), cls(**examples[0], needs_dx=False))
+        others = cls(**examples[0], needs_dx=False), cls(**examples[0], frozen=True)
+        return (*(cls(**fields) for fields in examples), *others)

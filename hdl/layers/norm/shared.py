@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -12,12 +12,13 @@ import numpy as np
 from hdl.engine.norm.numbers import INVERSE_BITS
 from hdl.engine.norm.shapes import BackwardShape, ForwardShape
 from hdl.errors import FoldingError, ShapeError
-from hdl.fixed import Fixed, IntArray
+from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.meaning import State
 from hdl.recipe import Recipe
-from hdl.tensor import Tile
+from hdl.spelling import QUIET
+from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
@@ -29,6 +30,9 @@ INVERSE = Fixed(INVERSE_BITS, 14, signed=False)
 class NormLayer(Layer):
     """What both engines share."""
 
+    # whether scale and shift stay as they are: no sinks for them, a memory that nobody writes, no gradients; statistics
+    # and the control of errors go on
+    frozen: bool = field(default=False, metadata=QUIET)
     height: int
     width: int
     channels: int
@@ -121,6 +125,34 @@ class NormLayer(Layer):
             "allow more cycles or raise the recipe's norm_lag",
         )
 
+    @property
+    def weight_ports(self) -> tuple[Port, ...]:
+        """What comes once a batch, as sinks or held."""
+        raise NotImplementedError
+
+    @property
+    def held_parameters(self) -> tuple[Port, ...]:
+        """Scale and shift, if they are frozen."""
+        return self.weight_ports if self.frozen else ()
+
+    def _vector(self, name: str, fixed: Fixed) -> Port:
+        """A weight a channel."""
+        return Port(name, Tensor((self.channels,), fixed, Kind.WEIGHT), self.w_lanes)
+
+    @property
+    def versions(self) -> int:
+        """Of scale and shift, on chip."""
+        return 1 if self.frozen else 2
+
+    def _weights(self, state: State, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Of the batch, in the order of `weight_ports`."""
+        given = state["held"] if self.frozen else inputs
+        return tuple(given[port.name] for port in self.weight_ports)
+
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps frozen weights."""
+        return {"held": parameters} if self.frozen else {}
+
     def _split(self, state: State, frames: int, weights: Sequence[Any]) -> list[tuple[int, Any]]:
         """(frame, weights) for each frame of the batch: the first ``staleness`` frames see the version before."""
         previous = state.get("previous", weights)
@@ -144,7 +176,7 @@ class NormLayer(Layer):
 
 LANES = ("lanes", "core_lanes", "inverse_lanes", "w_lanes")
 # fields that mean the same in both engines
-SHARED_FIELDS = ("height", "width", "channels", "recipe", "tensor_id", "epsilon", *LANES)
+SHARED_FIELDS = ("frozen", "height", "width", "channels", "recipe", "tensor_id", "epsilon", *LANES)
 
 
 def example_fields() -> list[dict[str, Any]]:

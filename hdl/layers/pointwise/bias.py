@@ -25,6 +25,7 @@ from hdl.layers.storage import Memory
 from hdl.random_bits import hash32, high_half, requantise_stochastically, tensor_key
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -37,6 +38,8 @@ ROUNDING_LATENCY = 4
 class Bias(ElementWise):
     """Sinks ``x`` and ``b`` (channels,), source ``y``.  Sums are exact, rounded once, saturated."""
 
+    # whether the vector stays as it is: no sink ``b``, and a memory that nobody writes
+    frozen: bool = field(default=False, metadata=QUIET)
     recipe: Recipe = field(default_factory=Recipe)
     # distinguishes the random bits of this layer's gradient from others
     tensor_id: int = 0
@@ -46,11 +49,18 @@ class Bias(ElementWise):
 
     @property
     def sinks(self) -> tuple[Port, ...]:
-        """x, b; the vector comes an element a beat."""
-        return (
-            Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),
-            Port("b", Tensor((self.channels,), self.b_fixed, Kind.WEIGHT)),
-        )
+        """x, b unless it is frozen; the vector comes an element a beat."""
+        x = Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes)
+        return (x,) if self.frozen else (x, self._vector)
+
+    @property
+    def held_parameters(self) -> tuple[Port, ...]:
+        """b, if it is frozen."""
+        return (self._vector,) if self.frozen else ()
+
+    @property
+    def _vector(self) -> Port:
+        return Port("b", Tensor((self.channels,), self.b_fixed, Kind.WEIGHT))
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -71,8 +81,13 @@ class Bias(ElementWise):
         """Keeps the initial vector for the memory image."""
         return {"initial": self.b_fixed.encode(parameters["b"])}
 
-    def _per_frame(self, state: State, b: Any, frames: int) -> Any:
+    def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Keeps a frozen vector."""
+        return {"initial": parameters["b"]} if self.frozen else {}
+
+    def _per_frame(self, state: State, inputs: Mapping[str, Any], frames: int) -> Any:
         """The vector of each frame of the batch: the version before for the first ``staleness`` ones."""
+        b: Any = state["initial"] if self.frozen else inputs["b"]
         previous = state.get("previous", b)
         state["previous"] = b
         stale = self.recipe.staleness
@@ -82,7 +97,7 @@ class Bias(ElementWise):
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sum, rounded once."""
         x = inputs["x"]
-        b = self._per_frame(state, inputs["b"], len(x))
+        b = self._per_frame(state, inputs, len(x))
         total = exact_sum(self.x_fixed, self.b_fixed)
         summed = (x << (total.fraction_bits - self.x_fixed.fraction_bits)) + (
             b << (total.fraction_bits - self.b_fixed.fraction_bits)
@@ -92,32 +107,42 @@ class Bias(ElementWise):
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""
         x = inputs["x"]
-        return {"y": x + self._per_frame(state, inputs["b"], len(x))}
+        return {"y": x + self._per_frame(state, inputs, len(x))}
 
     def backward(self, tape: Tape) -> None:
-        """The gradient; the error goes on as it is."""
+        """The gradient, unless it is frozen; the error goes on as it is."""
         error = tape.error("y")
+        if tape.needs_error("x"):
+            tape.give_error("x", error)
+        if self.frozen:
+            return
         engine = BiasGradient(
             height=self.height, width=self.width, channels=self.channels, recipe=self.recipe, tensor_id=self.tensor_id
         )
         tape.learn("b", tape.add("gradient", engine, {"e": error})["g"])
-        if tape.needs_error("x"):
-            tape.give_error("x", error)
+
+    @property
+    def versions(self) -> int:
+        """Of the vector, on chip."""
+        return 1 if self.frozen else 2
 
     def memories(self) -> tuple[Memory, ...]:
-        """Two versions of the vector."""
-        return (Memory("weights", 2 * self.groups, self.lanes * self.b_fixed.width),)
+        """The versions of the vector."""
+        return (Memory("weights", self.versions * self.groups, self.lanes * self.b_fixed.width, is_state=self.frozen),)
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """Version 0 in the first half."""
-        return {"weights": pack(state["initial"].reshape(-1), self.b_fixed.width, self.lanes) + [0] * self.groups}
+        """Version 0 in front."""
+        first = pack(state["initial"].reshape(-1), self.b_fixed.width, self.lanes)
+        return {"weights": first + [0] * (self.versions - 1) * self.groups}
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
         contents = images["weights"] if images else None
-        return bias(domain, streams["x"], streams["b"], streams["y"], cfg=self, contents=contents)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources))
+        make = frozen_bias if self.frozen else bias
+        return make(domain, *ports, cfg=self, contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -126,6 +151,7 @@ class Bias(ElementWise):
             cls(height=2, width=3, channels=4, lanes=2, recipe=Recipe(batch=3, staleness=1)),
             cls(height=1, width=1, channels=5, recipe=Recipe(batch=4)),
             cls(height=2, width=1, channels=3, lanes=3, recipe=Recipe(batch=2, staleness=2), y_fixed=Fixed(16, 6)),
+            cls(height=2, width=3, channels=4, lanes=2, recipe=Recipe(batch=3, staleness=1), frozen=True),
         )
 
 
@@ -204,13 +230,13 @@ class BiasGradient(ElementWise):
 
 @block
 def bias(
-    domain: ClockReset, x: Stream, b: Stream, y: Stream, *, cfg: Bias, contents: Sequence[int] | None = None
+    domain: ClockReset, x: Stream, b: Stream | None, y: Stream, *, cfg: Bias, contents: Sequence[int] | None = None
 ) -> Instances:
     """The vector as a stream beside x, and their sum.
 
     Ports:
         x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
-        b: in, stream of one code of ``cfg.b_fixed``, a vector a batch.
+        b: in, stream of one code of ``cfg.b_fixed``, a vector a batch; None where it stays as it is.
         y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, `sum_cycles` later, from registers.
     """
     words = Stream(cfg.lanes * cfg.b_fixed.width)
@@ -221,6 +247,18 @@ def bias(
     formats = {"a_fixed": cfg.x_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}
     add = sum_stream(domain, x, words, y, lanes=cfg.lanes, **formats)
     return weights, add
+
+
+@block
+def frozen_bias(
+    domain: ClockReset, x: Stream, y: Stream, *, cfg: Bias, contents: Sequence[int] | None = None
+) -> Instances:
+    """`bias` whose vector stays as it is.
+
+    Ports:
+        x, y: as those of `bias`.
+    """
+    return bias(domain, x, None, y, cfg=cfg, contents=contents)
 
 
 @block

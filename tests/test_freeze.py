@@ -1,0 +1,214 @@
+"""Frozen layers: no gradient, no update, less hardware, the same bits for ever; what else learns, learns as before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.learning import DIGITS
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow.import_step import import_again
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.ir import Graph, GraphError, Role
+from dagtrain.graph.storage import load_graph, save_graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.freeze_layers import freeze_layers
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.split_layers import Parts
+from dagtrain.progress import Silent
+from dagtrain.training.data import load_digits
+from dagtrain.training.emulator import Emulator
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.costs.estimate import Estimator
+from hdl.errors import FoldingError
+from hdl.layers.conv.dense import Conv
+from hdl.layers.storage import Home
+from hdl.recipe import Recipe
+from importers.onnx import import_model
+from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, simulate_design
+from tests.flow_support import new_case
+
+# of every kind that has weights, before and behind one another, with masks and indices between
+LAYERS = ("conv1", "norm1", "conv2", "bias1", "depthwise1", "norm2", "conv3", "gemm1", "bias2")
+
+
+def forward_net(staleness: int = 2) -> Graph:
+    net = GraphBuilder("frozen", Recipe(batch=BATCH, staleness=staleness, learning_rate=0.1, weight_decay=0.01), seed=5)
+    x = net.relu(net.norm(net.conv(net.input(6, 6, 2), 4, 3, padding=1)))
+    y = net.max_pool(net.relu(net.conv(x, 4, 3, padding=1, bias=True), ceiling=6.0), 2, 2)
+    y = net.relu(net.norm(net.depthwise(y, 3, padding=1)))
+    return net.classify(net.gemm(net.global_average_pool(net.conv(y, 4, 1)), 5))
+
+
+def streaming(forward: Graph) -> Graph:
+    training = differentiate(forward)
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+def trained(graph: Graph, batches: int, mode: Mode = Mode.GOLDEN) -> Executor:
+    executor = Executor(graph, mode)
+    for seed in range(batches):
+        executor.step(synthetic_feeds(graph, BATCH, seed))
+    return executor
+
+
+def roles(graph: Graph, layer: str) -> list[Role]:
+    return [node.role for node in graph.nodes if node.layer_of == layer and node.role not in (Role.FORK, Role.FORWARD)]
+
+
+def test_a_frozen_head_has_no_way_back_at_all() -> None:
+    graph = differentiate(freeze_layers(forward_net(), ["conv1", "norm1", "conv2", "bias1"]))
+    for name in ("conv1", "norm1", "relu1", "conv2", "bias1", "relu2", "max_pool1"):
+        assert roles(graph, name) == [], name
+        assert list(graph.by_name[name].outputs) == ["y"]
+    # nobody before it learns, so it makes no error
+    assert roles(graph, "depthwise1") == [Role.GRADIENT, Role.UPDATE]
+    assert roles(graph, "norm2") == [Role.ERROR, Role.UPDATE, Role.UPDATE]
+
+
+def test_a_frozen_layer_behind_one_that_learns_passes_errors_on_and_no_more() -> None:
+    graph = differentiate(freeze_layers(forward_net(), ["norm*", "conv[23]", "bias1", "depthwise1"]))
+    for name in ("norm1", "conv2", "depthwise1", "norm2", "conv3"):
+        assert roles(graph, name) == [Role.ERROR], name
+    assert roles(graph, "bias1") == []
+    assert roles(graph, "conv1") == [Role.GRADIENT, Role.UPDATE]
+    assert set(graph.by_name["norm1.backward"].parameters) == {"gamma"}
+
+
+@pytest.mark.parametrize("patterns", [["conv1", "norm1"], ["norm*", "conv2", "bias*", "depthwise1"], ["gemm1"]])
+def test_frozen_weights_stay_and_the_others_learn_as_if_nothing_were_frozen(patterns: list[str]) -> None:
+    plain, some = streaming(forward_net(0)), streaming(freeze_layers(forward_net(0), patterns))
+    held = {key for node in some.nodes if node.layer.held_parameters for key in node.parameters.values()}
+    assert held
+    # the first batch moves what learns by the same gradients, in float64
+    first, other = trained(plain, 1, Mode.REFERENCE).parameters(), trained(some, 1, Mode.REFERENCE).parameters()
+    assert first.keys() == other.keys()
+    for key, value in other.items():
+        if key in held:
+            np.testing.assert_array_equal(value, some.parameters[key])
+        else:
+            np.testing.assert_allclose(value, first[key], rtol=1e-12, atol=1e-15)
+    after = trained(some, 4).parameters()
+    for key, value in after.items():
+        assert (key in held) == bool((value == some.parameters[key]).all()), key
+
+
+def test_training_goes_on_with_frozen_layers_to_fewer_errors() -> None:
+    executor = trained(streaming(freeze_layers(forward_net(0), ["conv1", "norm*", "depthwise1"])), 0)
+    feeds = synthetic_feeds(executor.graph, BATCH, 1)
+    losses = [float(next(iter(executor.step(feeds).values()))[..., 0].mean()) for _ in range(20)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_a_frozen_engine_costs_half_the_memory_of_weights_and_fewer_registers() -> None:
+    size = {"height": 8, "width": 8, "channels": 16, "filters": 16, "kernel": (3, 3), "padding": (1, 1, 1, 1)}
+    plain = Conv(**size)
+    frozen = replace(plain, frozen=True)
+    bits = [sum(memory.depth * memory.width for memory in layer.memories()) for layer in (plain, frozen)]
+    assert bits == [2 * 2304 * 16, 2304 * 16]
+    found = [Estimator().layer(layer) for layer in (plain, frozen)]
+    assert found[1].registers < found[0].registers
+    assert found[1].multipliers == found[0].multipliers
+
+
+def test_a_frozen_layer_stays_on_chip() -> None:
+    layer = Conv(height=4, width=4, channels=2, filters=2, kernel=(3, 3), padding=(1, 1, 1, 1), frozen=True)
+    assert [layer.at(home) for home in Home] == [layer, None, None]
+    with pytest.raises(FoldingError, match="frozen weights lie on chip"):
+        replace(layer, weights=Home.DRAM)
+
+
+def test_a_graph_with_frozen_layers_survives_its_file(tmp_path: Path) -> None:
+    graph = streaming(freeze_layers(forward_net(), ["conv1", "norm1", "conv3"]))
+    save_graph(graph, tmp_path / "graph.json")
+    read = load_graph(tmp_path / "graph.json")
+    assert read.nodes == graph.nodes
+    one, two = trained(graph, 2), trained(read, 2)
+    for key, value in one.parameters().items():
+        np.testing.assert_array_equal(value, two.parameters()[key])
+
+
+def test_verilog_with_frozen_layers_trains_to_the_bits_of_the_emulator(tmp_path: Path) -> None:
+    # a head without any way back, and layers of all kinds behind one that learns
+    graph = streaming(freeze_layers(forward_net(), ["conv1", "norm*", "bias1", "depthwise1", "conv3"]))
+    library = ModuleLibrary(cache_folder() / "modules")
+    made = design_cluster(graph, placement(graph, "dealt out"), DEVICES, CYCLES, library, word_bits=64)
+    kept = {f"{image.node}.{image.image}" for device in made.devices for image in device.images if image.is_state}
+    assert {f"{node.name}.weights" for node in graph.nodes if node.layer.held_parameters} <= kept
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(3)]
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=1)
+    run = simulate_design(made, library, feeds, tmp_path, Simulator.VERILATOR, network, 64, 1, Silent(), optimise=False)
+    assert run.mismatches == ()
+    assert run.compared_words > 100
+
+
+# ---- what the user says
+
+
+def digits(patterns: list[str]) -> Graph:
+    return freeze_layers(import_model(DIGITS / "digits.onnx", recipe=Recipe(staleness=9)), patterns)
+
+
+def test_the_head_of_the_digits_net_stays_while_the_rest_learns() -> None:
+    data, held_out = load_digits().split(0.2, 1)
+    graph = differentiate(digits(["stem*", "block1*"]))
+    feeds = Emulator(graph, Mode.REFERENCE).feeds
+    graph = calibrate(graph, [feeds(data, index) for index in list(data.batches(16, 1, epoch=0))[:16]])
+    emulator = Emulator(graph)
+    for epoch in range(2):
+        emulator.train_epoch(data, 1, epoch)
+    assert emulator.evaluate(held_out).accuracy > 0.7
+    frozen = {key for node in graph.nodes if node.layer.held_parameters for key in node.parameters.values()}
+    assert {key.split("_")[0].split(".")[0] for key in frozen} == {"stem", "block1"}
+    for key, value in emulator.executor.parameters().items():
+        assert (key in frozen) == bool((value == graph.parameters[key]).all()), key
+
+
+def test_freezing_the_head_of_the_digits_net_takes_its_multiplications_for_the_way_back() -> None:
+    plain, frozen = differentiate(digits([])), differentiate(digits(["stem*", "block1*"]))
+    back = [
+        sum(node.layer.macs for node in graph.nodes if node.role in (Role.ERROR, Role.GRADIENT))
+        for graph in (plain, frozen)
+    ]
+    assert back[1] < 0.3 * back[0]
+
+
+def test_bad_patterns_are_listed_all_at_once_with_near_names() -> None:
+    with pytest.raises(GraphError) as caught:
+        digits(["blok1_conv1", "block1_relu1", "stem"])
+    assert "no layer matches 'blok1_conv1'; names are like block1_conv1, " in str(caught.value)
+    assert "'block1_relu1' matches only layers without weights: block1_relu1; layers with weights are stem, " in str(
+        caught.value
+    )
+
+
+def test_to_freeze_everything_is_refused() -> None:
+    with pytest.raises(GraphError, match="nothing is left that learns; freeze fewer layers"):
+        digits(["*"])
+
+
+def test_import_freezes_and_says_so(tmp_path: Path) -> None:
+    case = new_case(tmp_path)
+    outcome = case.step("import", "--freeze", "c*")
+    assert outcome.code == 0
+    assert "504 weights, 72 of them frozen" in outcome.out
+    assert case.step("import", "--freeze", "c*").out.startswith("import: unchanged")
+    shown = json.loads(case.step("show", "--json").out)["layers"]
+    assert {layer["name"]: layer["frozen"] for layer in shown if layer["frozen"]} == {"c_node": 72}
+    # what `place` imports again, to split layers, is frozen as before
+    again = import_again(case.workspace, {"c_node": Parts(2)})
+    assert all(node.layer.held_parameters for node in again.nodes if node.name.startswith("c_node_part"))
+    bad = case.step("import", "--freeze", "k", "--freeze", "r*", "--freeze", "*")
+    assert bad.code == 1
+    assert "no layer matches 'k'; names are like " in bad.error
+    assert "'r*' matches only layers without weights: r_node" in bad.error
