@@ -373,7 +373,8 @@ def frozen_conv_forward(
     """The forward circuit whose weights stay as they are.
 
     Ports:
-        x, y: as those of `conv_forward`.
+        x: in, stream as that of `conv_forward`.
+        y: out, stream as that of `conv_forward`.
     """
     return convolution(domain, x, None, y, shape=shape, contents=contents)
 
@@ -399,7 +400,8 @@ def frozen_conv_error(
     """The error circuit whose weights stay as they are.
 
     Ports:
-        e, dx: as those of `conv_error`.
+        e: in, stream as that of `conv_error`.
+        dx: out, stream as that of `conv_error`.
     """
     return convolution(domain, e, None, dx, shape=shape, contents=contents)
 

@@ -162,7 +162,8 @@ def frozen_depthwise_forward(
     """The forward circuit whose weights stay as they are.
 
     Ports:
-        x, y: as those of `depthwise_forward`.
+        x: in, stream as that of `depthwise_forward`.
+        y: out, stream as that of `depthwise_forward`.
     """
     return channel_convolution(domain, x, None, y, shape=shape, contents=contents)
 
@@ -188,7 +189,8 @@ def frozen_depthwise_error(
     """The error circuit whose weights stay as they are.
 
     Ports:
-        e, dx: as those of `depthwise_error`.
+        e: in, stream as that of `depthwise_error`.
+        dx: out, stream as that of `depthwise_error`.
     """
     return channel_convolution(domain, e, None, dx, shape=shape, contents=contents)
 

@@ -256,7 +256,8 @@ def frozen_bias(
     """`bias` whose vector stays as it is.
 
     Ports:
-        x, y: as those of `bias`.
+        x: in, stream as that of `bias`.
+        y: out, stream as that of `bias`.
     """
     return bias(domain, x, None, y, cfg=cfg, contents=contents)
 
