@@ -27,8 +27,9 @@ from pathlib import Path
 from dagtrain.graph.executor import Mode
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
-from dagtrain.training.data import Dataset, load_digits
+from dagtrain.training.data import Dataset
 from dagtrain.training.emulator import Emulator
+from dagtrain.training.sources import load_digits
 from hdl.recipe import Recipe
 from importers.onnx import import_model
 

@@ -28,8 +28,8 @@ from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
-from dagtrain.training.data import load_digits
 from dagtrain.training.emulator import Emulator
+from dagtrain.training.sources import load_digits
 from hdl.recipe import Recipe
 from importers.onnx import import_model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shlex
@@ -25,7 +26,9 @@ from dagtrain.flow import (
     cosim_step,
     emit_step,
     estimate_step,
+    evaluate_step,
     explain_step,
+    export_step,
     import_step,
     place_step,
     profile_step,
@@ -72,8 +75,8 @@ Recipe = Annotated[
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Training data: an .npz file with `images` (N,C,H,W) and `labels`, or `digits`. "
-        "Used to choose binary points; without it, random frames are."
+        help="Training data: `digits`, `mnist5k`, .npz, .csv or IDX file, folder of pictures, IMAGES.npy,LABELS.npy, "
+        "or a data.toml (docs/data.md). Also used to choose binary points; without it, random frames are."
     ),
 ]
 Splits = Annotated[
@@ -170,6 +173,19 @@ Hold = Annotated[
         "FIFOs fill and credits run out. 0: neither."
     ),
 ]
+HeldOut = Annotated[
+    str | None,
+    typer.Option(
+        "--held-out",
+        help="What is kept from training to judge by: a fraction of the data, or data of its own. [default: 0.2]",
+        show_default=False,
+    ),
+]
+Stratify = Annotated[bool, typer.Option("--stratify", help="Hold the fraction out of each class.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from what is there, and fail where that can't be.")]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write TensorBoard's event files (needs the extra `tensorboard`).")
+]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 Simulator = Annotated[
     str, typer.Option(help="verilator or icarus: a Verilog testbench; myhdl: a MyHDL testbench that plays the host.")
@@ -246,6 +262,7 @@ class BarProgress:
 
 
 Job = Callable[[Workspace, Progress], StepResult]
+Jobs = Sequence[Job]
 
 
 def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
@@ -258,9 +275,10 @@ def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
                 results.append(result)
                 if not as_json:
                     _print_result(result)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         # here and not in `main`: click turns it into an exit without a word
-        print("\ninterrupted; the results of earlier steps are as they were", file=sys.stderr)
+        told = str(stop) or "interrupted; the results of earlier steps are as they were"
+        print(f"\n{told}", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         print(json.dumps([_as_data(result) for result in results] if len(results) > 1 else _as_data(results[0])))
@@ -286,8 +304,38 @@ def _as_data(result: StepResult) -> dict[str, Any]:
     }
 
 
-@app.command("import")
-def import_model(
+def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
+    """A command that does these steps in order, each with its own of the options of all.
+
+    A step is a function of options, annotated as typer reads them, that returns what is to be done; an option that
+    several of them have is one, with the default of the first."""
+    found: dict[str, inspect.Parameter] = {}
+    all_of: tuple[Callable[..., Any], ...] = (*steps, _everywhere)
+    for step in all_of:
+        for parameter in inspect.signature(step, eval_str=True).parameters.values():
+            found.setdefault(parameter.name, parameter)
+    parameters = sorted(found.values(), key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+    def command(*, out: Path, as_json: bool, **options: Any) -> None:
+        jobs = [
+            job
+            for step in steps
+            for job in step(**{name: options[name] for name in inspect.signature(step).parameters})
+        ]
+        _perform(out, as_json, *jobs)
+
+    command.__doc__ = steps[0].__doc__
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _everywhere(out: Out = Path("build"), as_json: AsJson = False) -> None:
+    """Options of every command."""
+    del out, as_json
+
+
+def _import(
     model: Model,
     norm: Norm = "online",
     recipe: Recipe = None,
@@ -296,9 +344,7 @@ def import_model(
     bits: Bits = None,
     count_saturations: Counted = None,
     freeze: Freeze = None,
-    out: Out = Path("build"),
-    as_json: AsJson = False,
-) -> None:
+) -> Jobs:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
     options = import_step.ImportOptions(
         model=model,
@@ -310,11 +356,10 @@ def import_model(
         counted=tuple(count_saturations or ()),
         freeze=tuple(freeze or ()),
     )
-    _perform(out, as_json, lambda space, progress: import_step.run(space, options, progress))
+    return (lambda space, progress: import_step.run(space, options, progress),)
 
 
-@app.command()
-def place(
+def _place(
     devices: Devices,
     pin: Pins = None,
     same_device: SameDevice = None,
@@ -328,9 +373,7 @@ def place(
     no_split: NoSplit = False,
     explain: Explain = False,
     sweep: Sweep = False,
-    out: Out = Path("build"),
-    as_json: AsJson = False,
-) -> None:
+) -> Jobs:
     """Choose a configuration and an FPGA for every layer, with a proven bound on the throughput.
 
     Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
@@ -345,17 +388,15 @@ def place(
         jobs.append(lambda space, progress: explain_step.run(space, options, progress))
     if sweep:
         jobs.append(lambda space, progress: sweep_step.run(space, options, progress))
-    _perform(out, as_json, *jobs)
+    return jobs
 
 
-@app.command()
-def emit(out: Out = Path("build"), as_json: AsJson = False) -> None:
+def _emit() -> Jobs:
     """Write one folder of Verilog for each FPGA: sources, memory images, constraints, project, manifest."""
-    _perform(out, as_json, lambda space, progress: emit_step.run(space, emit_step.EmitOptions(), progress))
+    return (lambda space, progress: emit_step.run(space, emit_step.EmitOptions(), progress),)
 
 
-@app.command()
-def cosim(
+def _cosim(
     batches: Batches = 4,
     stall: Stall = 0.25,
     latency: Latency = 200,
@@ -365,9 +406,7 @@ def cosim(
     data: Data = None,
     seed: Seed = 1,
     efficiency: Efficiency = True,
-    out: Out = Path("build"),
-    as_json: AsJson = False,
-) -> None:
+) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     options = cosim_step.CosimOptions(
         batches=batches,
@@ -380,37 +419,84 @@ def cosim(
         seed=seed,
         efficiency=efficiency,
     )
-    _perform(out, as_json, lambda space, progress: cosim_step.run(space, options, progress))
+    return (lambda space, progress: cosim_step.run(space, options, progress),)
 
 
-@app.command()
-def train(
-    epochs: Epochs = 8, data: Data = None, seed: Seed = 1, out: Out = Path("build"), as_json: AsJson = False
-) -> None:
-    """Train with the hardware's exact arithmetic, in the fast emulator."""
-    options = train_step.TrainOptions(epochs=epochs, data=data, seed=seed)
-    _perform(out, as_json, lambda space, progress: train_step.run(space, options, progress))
-
-
-@app.command()
-def profile(
-    batches: Annotated[int, typer.Option(help="Batches to train.")] = 16,
+def _train(
+    epochs: Epochs = 8,
     data: Data = None,
+    held_out: HeldOut = None,
+    stratify: Stratify = False,
     seed: Seed = 1,
-    out: Out = Path("build"),
-    as_json: AsJson = False,
-) -> None:
+    resume: Resume = False,
+    tensorboard: TensorBoard = False,
+) -> Jobs:
+    """Train with the hardware's exact arithmetic, in the fast emulator.
+
+    More --epochs of the same training, or the same command after Ctrl-C, go on where it was."""
+    options = train_step.TrainOptions(
+        epochs=epochs, data=data, held_out=held_out, stratify=stratify, seed=seed, resume=resume,
+        tensorboard=tensorboard,
+    )  # fmt: skip
+    return (lambda space, progress: train_step.run(space, options, progress),)
+
+
+def _profile(
+    batches: Annotated[int, typer.Option(help="Batches to train.")] = 16, data: Data = None, seed: Seed = 1
+) -> Jobs:
     """Train some batches in float64 and in the hardware's arithmetic side by side, and show what flows on every edge:
     magnitudes beside the chosen format, saturation, resolution.  Formats that do not fit are named; `dagtrain import
     --bits` changes them."""
     options = profile_step.ProfileOptions(batches=batches, data=data, seed=seed)
-    _perform(out, as_json, lambda space, progress: profile_step.run(space, options, progress))
+    return (lambda space, progress: profile_step.run(space, options, progress),)
 
 
-@app.command()
-def report(out: Out = Path("build"), as_json: AsJson = False) -> None:
+def _export() -> Jobs:
+    """Write the trained network as an ONNX file: weights and statistics as the hardware has them."""
+    return (export_step.run,)
+
+
+def _report() -> Jobs:
     """Write one self-contained HTML page: graph, plan, bottleneck, resources, efficiency, curves."""
-    _perform(out, as_json, lambda space, progress: report_step.run(space, progress))
+    return (report_step.run,)
+
+
+def _evaluate(
+    what: Annotated[
+        Path | None,
+        typer.Argument(
+            help="An ONNX file, or a checkpoint of the working folder's graph (.npz, or a folder that `dagtrain train` "
+            "left); default: what was trained last.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data to judge by, all of it; default: what `dagtrain train` held out.", show_default=False),
+    ] = None,
+) -> Jobs:
+    """Accuracy, loss and confusion of a trained network on data that it has not been trained on."""
+    options = evaluate_step.EvaluateOptions(what=what, data=data)
+    return (lambda space, progress: evaluate_step.run(space, options, progress),)
+
+
+COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
+    "import": (_import,),
+    "place": (_place,),
+    "emit": (_emit,),
+    "cosim": (_cosim,),
+    "train": (_train,),
+    "profile": (_profile,),
+    "report": (_report,),
+    "export": (_export,),
+    "evaluate": (_evaluate,),
+}
+# the steps of `run`
+ALL = (_import, _place, _emit, _cosim, _train, _report)
+
+for _name, _steps in COMMANDS.items():
+    app.command(_name)(_command(*_steps))
+app.command("run", help=f"All steps: {', '.join(_step.__name__[1:] for _step in ALL)}.")(_command(*ALL))
 
 
 @app.command()
@@ -453,56 +539,6 @@ def timing(
     was mapped once is kept by the digest of its text, so an interrupted run goes on where it was."""
     options = timing_step.TimingOptions(files=tuple(files or ()), net_ps=net_ps, module_ps=module_ps, top_ps=top_ps)
     _perform(out, as_json, lambda space, progress: timing_step.run(space, options, progress))
-
-
-@app.command()
-def run(
-    model: Model,
-    devices: Devices,
-    norm: Norm = "online",
-    recipe: Recipe = None,
-    data: Data = None,
-    split: Splits = None,
-    bits: Bits = None,
-    count_saturations: Counted = None,
-    freeze: Freeze = None,
-    pin: Pins = None,
-    least_fps: LeastFps = None,
-    batches: Batches = 4,
-    stall: Stall = 0.25,
-    latency: Latency = 200,
-    epochs: Epochs = 8,
-    efficiency: Efficiency = True,
-    seed: Seed = 1,
-    out: Out = Path("build"),
-    as_json: AsJson = False,
-) -> None:
-    """All steps: import, place, emit, cosim, train, report."""
-    importing = import_step.ImportOptions(
-        model=model,
-        norm=norm,
-        recipe=recipe,
-        data=data,
-        splits=tuple(split or ()),
-        bits=tuple(bits or ()),
-        counted=tuple(count_saturations or ()),
-        freeze=tuple(freeze or ()),
-    )
-    placing = PlaceOptions(devices=devices, pins=tuple(pin or ()), least_fps=least_fps, seed=seed)
-    simulating = cosim_step.CosimOptions(
-        batches=batches, stall=stall, latency_cycles=latency, seed=seed, efficiency=efficiency
-    )
-    training = train_step.TrainOptions(epochs=epochs, seed=seed)
-    _perform(
-        out,
-        as_json,
-        lambda space, progress: import_step.run(space, importing, progress),
-        lambda space, progress: place_step.run(space, placing, progress),
-        lambda space, progress: emit_step.run(space, emit_step.EmitOptions(), progress),
-        lambda space, progress: cosim_step.run(space, simulating, progress),
-        lambda space, progress: train_step.run(space, training, progress),
-        lambda space, progress: report_step.run(space, progress),
-    )
 
 
 @app.command()

@@ -22,8 +22,8 @@ from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
 from dagtrain.progress import Silent
-from dagtrain.training.data import load_digits
 from dagtrain.training.feeds import feeds_of
+from dagtrain.training.sources import load_digits
 from hdl.dram.axi import AxiFormat
 from hdl.tensor import Kind
 from tests.cosim_support import CLOSE, said_batch_cycles, simulate_design

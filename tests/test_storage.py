@@ -14,7 +14,8 @@ from dagtrain.graph.ir import Graph, Stage, verify
 from dagtrain.graph.storage import GRAPH_SCHEMA, StorageError, graph_from_json, graph_to_json, load_graph, save_graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.insert_forks import insert_forks
-from dagtrain.training.data import DataError, Dataset, load_dataset, load_digits
+from dagtrain.training.data import DataError, Dataset
+from dagtrain.training.sources import load_digits, read_source
 from hdl.layers.base import Layer
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.registry import by_name, load_layers
@@ -138,9 +139,9 @@ def test_a_split_is_disjoint_complete_and_seeded() -> None:
     data = Dataset(np.arange(50, dtype=np.float32).reshape(50, 1, 1, 1), np.zeros(50, np.int64))
     train, held = data.split(0.2, seed=3)
     assert (len(train), len(held)) == (40, 10)
-    assert sorted([*train.images.ravel(), *held.images.ravel()]) == list(range(50))
-    np.testing.assert_array_equal(train.images, data.split(0.2, seed=3)[0].images)
-    assert not np.array_equal(train.images, data.split(0.2, seed=4)[0].images)
+    assert sorted([*train.frames().ravel(), *held.frames().ravel()]) == list(range(50))
+    np.testing.assert_array_equal(train.frames(), data.split(0.2, seed=3)[0].frames())
+    assert not np.array_equal(train.frames(), data.split(0.2, seed=4)[0].frames())
 
 
 def test_an_epoch_takes_every_full_batch_once_in_a_seeded_order() -> None:
@@ -155,7 +156,7 @@ def test_an_epoch_takes_every_full_batch_once_in_a_seeded_order() -> None:
 def test_a_data_set_file_round_trips(tmp_path: Path) -> None:
     data = load_digits()
     np.savez(tmp_path / "data.npz", images=data.images, labels=data.labels)
-    loaded = load_dataset(tmp_path / "data.npz")
+    loaded = read_source(str(tmp_path / "data.npz"))
     np.testing.assert_array_equal(loaded.images, data.images)
     np.testing.assert_array_equal(loaded.labels, data.labels)
 
@@ -168,7 +169,7 @@ def test_a_data_set_file_round_trips(tmp_path: Path) -> None:
         ({"images": np.zeros((3, 2, 2)), "labels": np.zeros(3, int)}, r"images must be \(count, channels"),
         ({"images": np.zeros((3, 1, 2, 2)), "labels": np.zeros(4, int)}, r"labels must be one an image"),
         ({"images": np.zeros((3, 1, 2, 2)), "labels": np.zeros(3)}, "labels must be integers, not float64"),
-        ({"images": np.zeros((3, 1, 2, 2), np.uint8), "labels": np.zeros(3, int)}, "images must be floating point"),
+        ({"images": np.zeros((3, 1, 2, 2), int), "labels": np.zeros(3, int)}, "images must be floating point"),
         ({"images": np.full((3, 1, 2, 2), np.nan), "labels": np.zeros(3, int)}, "images hold NaN or infinity"),
         ({"images": np.zeros((3, 1, 2, 2)), "labels": np.full(3, -1)}, "labels must be integers from 0"),
         ({"images": np.zeros((0, 1, 2, 2)), "labels": np.zeros(0, int)}, "the data set is empty"),
@@ -179,13 +180,13 @@ def test_a_bad_data_set_file_is_rejected_with_the_cause(
 ) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        load_dataset(tmp_path / "data.npz")
+        read_source(str(tmp_path / "data.npz"))
 
 
 def test_a_file_that_is_no_data_set_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data.npz").write_bytes(b"PK not a zip file")
     with pytest.raises(DataError, match=r"is not a readable \.npz file"):
-        load_dataset(tmp_path / "data.npz")
+        read_source(str(tmp_path / "data.npz"))
 
 
 def test_two_layers_of_one_name_are_refused() -> None:

@@ -31,8 +31,8 @@ from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
-from dagtrain.training.data import load_dataset
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
+from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError
 from hdl.simulate.cosimulation import Engine
 from placement.problem.plan import Plan
@@ -136,7 +136,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     if source is None:
         feeds = [synthetic_feeds(graph, batch, options.seed + index) for index in range(options.batches)]
     else:
-        dataset = check_dataset(graph, load_dataset(source), source)
+        dataset = check_dataset(graph, choose_data(source).load(), source)
         order = list(dataset.batches(batch, options.seed, 0))
         feeds = [feeds_of(graph, dataset, order[index % len(order)]) for index in range(options.batches)]
     stall_256 = round(options.stall * 256)

@@ -28,8 +28,8 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts, split_layers
 from dagtrain.passes.widths import Widths
 from dagtrain.progress import Progress
-from dagtrain.training.data import load_dataset
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
+from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError, Problem
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, external_files, import_model
@@ -202,10 +202,8 @@ def model_digest(model: Path) -> str:
 
 
 def data_digest(source: str | None) -> str:
-    """What identifies a data set: its name, or the bytes of its file."""
-    if source is None or not Path(source).is_file():
-        return str(source)
-    return file_digest(Path(source))
+    """What identifies a data set."""
+    return str(source) if source is None else choose_data(source).digest
 
 
 def check_size(graph: Graph, frames: int) -> None:
@@ -307,7 +305,7 @@ def _with_formats(training: Graph, data: str | None, numbers: Numbers) -> Graph:
 def _frames(graph: Graph, source: str | None, recipe: Recipe) -> Iterator[Mapping[str, npt.ArrayLike]]:
     """Batches for calibration: of the data set, or synthetic frames of unit variance with random labels."""
     if source is not None:
-        dataset = check_dataset(graph, load_dataset(source), source)
+        dataset = check_dataset(graph, choose_data(source).load(), source)
         for count, index in enumerate(dataset.batches(recipe.batch, recipe.seed, 0)):
             if count == CALIBRATION_BATCHES:
                 return

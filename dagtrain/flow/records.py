@@ -188,12 +188,50 @@ class EpochRecord(TypedDict):
     held_out_accuracy: float
 
 
+class TrainDataRecord(TypedDict):
+    """On what was trained: as the options said, and what identifies it."""
+
+    name: str
+    held_out: str | None
+    stratify: bool
+    seed: Count
+    digest: str
+
+
 class TrainRecord(Versioned):
     """``train.json``."""
 
+    data: TrainDataRecord
     train_frames: Positive
     held_out_frames: Positive
     epochs: Annotated[list[EpochRecord], Field(min_length=1)]
+
+
+class EvaluateRecord(Versioned):
+    """``evaluate.json``."""
+
+    # as the options named them
+    what: str
+    data: str
+    frames: Positive
+    accuracy: float
+    # nats
+    loss: float
+    # of each class, how many frames were taken for which
+    confusion: list[list[Count]]
+
+
+class ExportRecord(Versioned):
+    """``export.json``."""
+
+    # in the step's folder
+    file: str
+    # names of input and result
+    image: str
+    scores: str
+    # operators
+    nodes: Positive
+    weights: Count
 
 
 class StepRecord(TypedDict):

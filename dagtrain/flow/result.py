@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a step that says how to go on."""
+
+
 @dataclass(frozen=True)
 class StepResult:
     """The outcome of one step."""

@@ -1,32 +1,42 @@
-"""`dagtrain train`: the hardware's exact arithmetic on a data set, in the fast emulator, resumable."""
+"""`dagtrain train`: the hardware's exact arithmetic on a data set, in the fast emulator.
+
+A training is known by its graph, data and seed; whoever asks for more epochs of the same one gets those that are
+missing.  It goes on from what an interrupted run left, or from the result on disk, with the same bits as one run of all
+epochs.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.import_step import data_digest
 from dagtrain.flow.placed import graph_of, load_current_graph
 from dagtrain.flow.records import ImportRecord, TrainRecord
-from dagtrain.flow.result import StepResult
+from dagtrain.flow.result import Interrupted, StepResult
+from dagtrain.flow.trained import STATE
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.executor import Executor
-from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import save_arrays
 from dagtrain.progress import Progress
-from dagtrain.training.data import Dataset, load_dataset
-from dagtrain.training.emulator import Emulator, Metrics
+from dagtrain.training.curves import EVENTS, LINES, Curves
+from dagtrain.training.data import Dataset
+from dagtrain.training.emulator import NO_METRICS, Emulator, Metrics
 from dagtrain.training.feeds import check_dataset
+from dagtrain.training.spec import DataChoice, choose_data
 from hdl.errors import DagtrainError
 
 # of an interrupted training, in the working folder
 CHECKPOINT = ".train-checkpoint.npz"
-# of the images, held out of training
-HELD_OUT = 0.2
+# batches between checkpoints within an epoch
+CHECKPOINT_BATCHES = 50
+# curves of a training under way, in the working folder
+LIVE = "train-live"
+NO_DATA = "train needs data: give --data FILE.npz (images, labels), here or to `dagtrain import`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,23 +45,72 @@ class TrainOptions:
 
     epochs: int = 8
     data: str | None = None
+    # a fraction, or data of its own; None: as the data say
+    held_out: str | None = None
+    stratify: bool = False
     seed: int = 1
+    # go on from what is there, or fail
+    resume: bool = False
+    # write event files too
+    tensorboard: bool = False
+
+
+@dataclass
+class Training:
+    """A training under way."""
+
+    emulator: Emulator
+    data: Dataset
+    held_out: Dataset
+    # by which its checkpoints are known
+    identity: Mapping[str, Any]
+    # those that are complete
+    epochs: list[dict[str, float]]
+    # of the batches of the next one that are done
+    begun: Metrics
+    checkpoint: Path
+    # batches that the checkpoint has
+    saved: int
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint."""
+        record = {"identity": self.identity, "epochs": self.epochs, "begun": asdict(self.begun)}
+        self.emulator.save(path, record)
+        self.saved = self.emulator.executor.batches
+
+    def epoch(self, seed: int, total: int, curves: Curves, progress: Progress) -> None:
+        """The next epoch, or what is left of it."""
+        number = len(self.epochs)
+        best = f"; held out {self.epochs[-1]['held_out_accuracy']:.2%}" if self.epochs else ""
+
+        def after_batch(batch: int, metrics: Metrics) -> None:
+            self.begun += metrics
+            progress.advance(note=f"epoch {number + 1} of {total}: {self.begun}{best}")
+            figures = {"epoch": number + 1, "batch_loss": metrics.loss, "batch_accuracy": metrics.accuracy}
+            curves.add(batch + 1, figures)
+            if batch + 1 - self.saved >= CHECKPOINT_BATCHES:
+                self.save(self.checkpoint)
+
+        self.emulator.train_epoch(self.data, seed, number, after_batch)
+        tested = self.emulator.evaluate(self.held_out)
+        self.epochs.append(_record(number, self.begun, tested))
+        self.begun = NO_METRICS
+        self.save(self.checkpoint)
+        curves.add(self.saved, self.epochs[-1])
 
 
 def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> StepResult:
     """Train unless nothing changed."""
     if options.epochs < 1:
         raise DagtrainError(f"--epochs must be at least 1, not {options.epochs}")
-    imported = read_json(
-        workspace.require("import", "dagtrain import MODEL.onnx") / "import.json",
-        "dagtrain import MODEL.onnx",
-        ImportRecord,
-    )
-    source = options.data or imported["data"]
+    source = data_name(workspace, options.data)
     if source is None:
-        raise DagtrainError("train needs data: give --data FILE.npz (images, labels), here or to `dagtrain import`")
-    depends = {**asdict(options), "data": data_digest(source), **graph_of(workspace)}
-    done = workspace.run("train", depends, lambda folder: _work(folder, workspace, source, options, depends, progress))
+        raise DagtrainError(NO_DATA)
+    choice = choose_data(source, options.held_out, options.stratify)
+    steps = graph_of(workspace)
+    identity = {"data": choice.digest, "seed": options.seed, "steps": steps}
+    depends = {"data": choice.digest, "seed": options.seed, "epochs": options.epochs, **steps}
+    done = workspace.run("train", depends, lambda folder: _work(folder, workspace, choice, options, identity, progress))
     folder = workspace.folder("train")
     meta = read_json(folder / "train.json", "dagtrain train", TrainRecord)
     last = meta["epochs"][-1]
@@ -62,46 +121,96 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     return StepResult("train", folder, done, lines, meta)
 
 
+def data_name(workspace: Workspace, given: str | None) -> str | None:
+    """The data that a step is to use: its own option's, or those of `import`."""
+    imported = read_json(
+        workspace.require("import", "dagtrain import MODEL.onnx") / "import.json",
+        "dagtrain import MODEL.onnx",
+        ImportRecord,
+    )
+    return given or imported["data"]
+
+
 def _work(
     folder: Path,
     workspace: Workspace,
-    source: str,
+    choice: DataChoice,
     options: TrainOptions,
-    depends: Mapping[str, Any],
+    identity: Mapping[str, Any],
     progress: Progress,
 ) -> None:
-    graph = load_current_graph(workspace)
-    data, held_out = check_dataset(graph, load_dataset(source), source).split(HELD_OUT, options.seed)
-    emulator = Emulator(graph)
-    checkpoint = workspace.root / CHECKPOINT
-    epochs = _resume(emulator, checkpoint, depends)
-    progress.begin("train", options.epochs * (len(data) // graph.recipe.batch))
-    progress.advance(emulator.executor.batches)
-    for epoch in range(len(epochs), options.epochs):
-        trained = emulator.train_epoch(data, options.seed, epoch, lambda _n, m: progress.advance(note=str(m)))
-        tested = emulator.evaluate(held_out)
-        epochs.append(_record(epoch, trained, tested))
-        emulator.save(checkpoint, {"depends": depends, "epochs": epochs})
-    progress.end(note=f"held out {epochs[-1]['held_out_accuracy']:.2%}")
-    _write(folder, graph, emulator, data, held_out, epochs)
-    checkpoint.unlink(missing_ok=True)
-
-
-def _resume(emulator: Emulator, checkpoint: Path, depends: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Epochs that an interrupted run of the same training has behind it; its state is taken up."""
-    if not checkpoint.exists():
-        return []
-    fresh = emulator.executor
+    training, earlier = _begin(workspace, choice, options, identity)
+    emulator = training.emulator
+    batches = options.epochs * (len(training.data) // emulator.graph.recipe.batch)
+    live = workspace.root / LIVE
+    curves = Curves(live, earlier, emulator.executor.batches, options.tensorboard)
     try:
-        record = emulator.load(checkpoint)
-        if record["depends"] == json.loads(json.dumps(depends)):
-            epochs: list[dict[str, float]] = record["epochs"]
-            return epochs
-    except (KeyError, TypeError, DagtrainError):
-        # damaged, or of another training: this one begins anew
-        pass
-    emulator.executor = Executor(fresh.graph, fresh.mode)
-    return []
+        progress.begin("train", batches)
+        progress.advance(emulator.executor.batches)
+        while len(training.epochs) < options.epochs:
+            training.epoch(options.seed, options.epochs, curves, progress)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted in epoch {len(training.epochs) + 1} of {options.epochs}; the same command goes on from batch "
+            f"{training.saved} of {batches}; --epochs {max(1, len(training.epochs))} keeps what is complete"
+        ) from None
+    finally:
+        curves.close()
+    progress.end(note=f"held out {training.epochs[-1]['held_out_accuracy']:.2%}")
+    _write(folder, training, choice, options)
+    shutil.copyfile(live / LINES, folder / LINES)
+    if options.tensorboard:
+        shutil.copytree(live / EVENTS, folder / EVENTS)
+    training.checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(live, ignore_errors=True)
+
+
+def _begin(
+    workspace: Workspace, choice: DataChoice, options: TrainOptions, identity: Mapping[str, Any]
+) -> tuple[Training, Path]:
+    """The training as far as it has come, and the folder of its curves so far."""
+    graph = load_current_graph(workspace)
+    parts = choice.parts(options.seed)
+    data, held_out = (check_dataset(graph, part, choice.name) for part in parts)
+    checkpoint = workspace.root / CHECKPOINT
+    emulator = Emulator(graph)
+    fresh = emulator.executor
+    reasons = []
+    for path, curves in (
+        (checkpoint, workspace.root / LIVE),
+        (workspace.folder("train") / STATE, workspace.folder("train")),
+    ):
+        found = _take_up(emulator, path, identity, options.epochs)
+        if not isinstance(found, str):
+            epochs, begun = found
+            batches = emulator.executor.batches
+            return Training(emulator, data, held_out, identity, epochs, begun, checkpoint, batches), curves
+        reasons.append(found)
+        emulator.executor = Executor(fresh.graph, fresh.mode)
+    if options.resume:
+        cure = "leave --resume out to begin anew"
+        raise DagtrainError.listing("nothing to go on from", reasons, cure)
+    return Training(emulator, data, held_out, identity, [], NO_METRICS, checkpoint, 0), workspace.root / LIVE
+
+
+def _take_up(
+    emulator: Emulator, path: Path, identity: Mapping[str, Any], epochs: int
+) -> tuple[list[dict[str, float]], Metrics] | str:
+    """(complete epochs, metrics of the one begun) of a checkpoint whose state is taken up; or why it is not."""
+    if not path.exists():
+        return f"{path} does not exist"
+    try:
+        record = emulator.load(path)
+        known, done, begun = record["identity"], record["epochs"], Metrics(**record["begun"])
+    except (KeyError, TypeError, DagtrainError) as error:
+        return f"{path} is no checkpoint of this training: {error}"
+    wanted = json.loads(json.dumps(identity))
+    if known != wanted:
+        other = ", ".join(key for key in wanted if not isinstance(known, dict) or known.get(key) != wanted[key])
+        return f"{path} is of a training with other {other}"
+    if len(done) + bool(begun.frames) > epochs:
+        return f"{path} has {len(done)} epochs and {begun.frames} frames behind it, more than --epochs {epochs}"
+    return done, begun
 
 
 def _record(epoch: int, trained: Metrics, tested: Metrics) -> dict[str, float]:
@@ -114,16 +223,23 @@ def _record(epoch: int, trained: Metrics, tested: Metrics) -> dict[str, float]:
     }
 
 
-def _write(
-    folder: Path, graph: Graph, emulator: Emulator, data: Dataset, held_out: Dataset, epochs: list[dict[str, float]]
-) -> None:
+def _write(folder: Path, training: Training, choice: DataChoice, options: TrainOptions) -> None:
+    emulator = training.emulator
     save_arrays(folder / "weights.npz", emulator.executor.parameters())
+    training.save(folder / STATE)
     meta = {
         "schema_version": SCHEMA_VERSION,
-        "graph": graph.name,
-        "recipe": asdict(graph.recipe),
-        "train_frames": len(data),
-        "held_out_frames": len(held_out),
-        "epochs": epochs,
+        "graph": emulator.graph.name,
+        "recipe": asdict(emulator.graph.recipe),
+        "data": {
+            "name": choice.name,
+            "held_out": options.held_out,
+            "stratify": options.stratify,
+            "seed": options.seed,
+            "digest": choice.digest,
+        },
+        "train_frames": len(training.data),
+        "held_out_frames": len(training.held_out),
+        "epochs": training.epochs,
     }
     write_text(folder / "train.json", json.dumps(meta, indent=1) + "\n")

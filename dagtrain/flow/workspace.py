@@ -95,6 +95,10 @@ class Workspace:
         """Whether a step left a result and its files are as it wrote them."""
         return bool(self.fingerprint(step)) and not self._wrong_files(step)
 
+    def made_from(self, step: str, earlier: str) -> bool:
+        """Whether a step's result was made from that of an earlier one."""
+        return earlier in self._stamp(step).get("earlier", {})
+
     def fingerprint(self, step: str) -> str:
         """The fingerprint of what a step last left, and of what from; "" if it never completed."""
         return str(self._stamp(step).get("fingerprint", ""))

@@ -115,10 +115,11 @@ class Executor:
         self.batches += 1
         return results
 
-    def evaluate(self, feeds: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    def evaluate(self, feeds: Mapping[str, npt.ArrayLike], observe: Observer | None = None) -> dict[str, Array]:
         """As `step`, without learning: every frame with the newest weights and the statistics as they stand.
 
-        Only nodes that a host output depends on work, each as `Layer.evaluating` says; no state changes."""
+        Only nodes that a host output depends on work, each as `Layer.evaluating` says; no state changes.  ``observe``
+        sees the edges between them."""
         edges: dict[str, Array] = {}
         results: dict[str, Array] = {}
         given = self._encode(feeds)
@@ -133,7 +134,10 @@ class Executor:
                 inputs = {sink: edges[edge] for sink, edge in action.inputs}
                 inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
                 made = self._call(*layer.evaluating(self.states[name], frames), inputs)
-                edges.update((edge, made[source]) for source, edge in action.outputs)
+                for source, edge in action.outputs:
+                    edges[edge] = made[source]
+                    if observe is not None:
+                        observe(edge, made[source])
         return results
 
     def _evaluation(self) -> list[tuple[_Action, Layer]]:

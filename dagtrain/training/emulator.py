@@ -18,10 +18,10 @@ import numpy.typing as npt
 from dagtrain.graph.executor import Array, Executor, Mode
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
-from dagtrain.training.data import Dataset
-from dagtrain.training.feeds import host_ports
+from dagtrain.training.data import Dataset, Draw
+from dagtrain.training.feeds import host_ports, loss_of
 from hdl.engine.loss.numbers import METRICS
-from hdl.fixed import FloatArray
+from hdl.fixed import FloatArray, IntArray
 from hdl.records import parse_json
 
 # raised whenever the meaning of a checkpoint changes
@@ -65,17 +65,18 @@ class Emulator:
         self.graph = graph
         self.executor = Executor(graph, mode)
         self.image, self.label, self.output = host_ports(graph)
+        self._scores = loss_of(graph).inputs["x"]
 
-    def feeds(self, data: Dataset, index: npt.NDArray[np.int64]) -> dict[str, FloatArray]:
-        """What `Executor.step` takes for the images at ``index``."""
-        images = data.images[index].transpose(0, 2, 3, 1).astype(np.float64)
-        return {self.image: images, self.label: data.labels[index].astype(np.float64).reshape(-1, 1, 1, 1)}
+    def feeds(self, data: Dataset, index: IntArray, draw: Draw | None = None) -> dict[str, FloatArray]:
+        """What `Executor.step` takes for the images at ``index``; ``draw``: augmented by that."""
+        labels = data.classes(index).astype(np.float64).reshape(-1, 1, 1, 1)
+        return {self.image: data.frames(index, draw), self.label: labels}
 
-    def train_batch(self, data: Dataset, index: npt.NDArray[np.int64]) -> Metrics:
-        """One batch of the recipe's size and its update."""
+    def train_batch(self, data: Dataset, index: IntArray, draw: Draw | None = None) -> Metrics:
+        """One batch of the recipe's size and its update; ``draw``: its images augmented by that."""
         if len(index) != self.graph.recipe.batch:
             raise GraphError(f"a batch of this recipe has {self.graph.recipe.batch} frames, not {len(index)}")
-        return self._metrics(self.executor.step(self.feeds(data, index)))
+        return self._metrics(self.executor.step(self.feeds(data, index, draw)))
 
     def train_epoch(
         self, data: Dataset, seed: int, epoch: int, after_batch: Callable[[int, Metrics], None] | None = None
@@ -90,7 +91,7 @@ class Emulator:
         for number, index in enumerate(data.batches(size, seed, epoch), first):
             if number < self.executor.batches:
                 continue
-            metrics = self.train_batch(data, index)
+            metrics = self.train_batch(data, index, (epoch, number))
             total += metrics
             if after_batch is not None:
                 after_batch(number, metrics)
@@ -98,11 +99,23 @@ class Emulator:
 
     def evaluate(self, data: Dataset, frames: int = 256) -> Metrics:
         """All of ``data``, ``frames`` at once: newest weights, frozen statistics, no change (`Executor.evaluate`)."""
+        return self.judge(data, frames)[0]
+
+    def judge(self, data: Dataset, frames: int = 256) -> tuple[Metrics, FloatArray]:
+        """As `evaluate`, with the scores (frames, classes) that the loss read."""
         total = NO_METRICS
+        scores: list[FloatArray] = []
+        fixed = self.graph.tensor(self._scores).fixed
+
+        def watch(edge: str, array: Array) -> None:
+            if edge == self._scores:
+                values = fixed.decode(array) if self.executor.mode is Mode.GOLDEN else array
+                scores.append(values.reshape(len(array), -1))
+
         for start in range(0, len(data), frames):
             index = np.arange(start, min(start + frames, len(data)))
-            total += self._metrics(self.executor.evaluate(self.feeds(data, index)))
-        return total
+            total += self._metrics(self.executor.evaluate(self.feeds(data, index), watch))
+        return total, np.concatenate(scores)
 
     def _metrics(self, results: Mapping[str, Array]) -> Metrics:
         """Of records [loss; 1 if right]; the loss alone is a fraction (see `hdl.layers.wiring.host`)."""

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.graph.ir import Graph, GraphError
+from dagtrain.graph.ir import Graph, GraphError, Node
 from dagtrain.training.data import DataError, Dataset
+from hdl.errors import Problem
 from hdl.tensor import Kind
 
 
@@ -34,35 +35,41 @@ def host_inputs(graph: Graph) -> tuple[str, str]:
 def feeds_of(graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
     """What `Executor.step` takes, for the images at ``index``."""
     images, labels = host_inputs(graph)
-    chosen = dataset.take(index)
-    return {images: chosen.frames, labels: chosen.labels.reshape(-1, 1, 1, 1)}
+    return {images: dataset.frames(index), labels: dataset.classes(index).reshape(-1, 1, 1, 1)}
 
 
 def check_dataset(graph: Graph, dataset: Dataset, source: str) -> Dataset:
-    """The data set itself, if its images and labels are of the graph's kind; else `DataError` naming ``source``."""
+    """The data set with frames of the graph's shape, if its labels are of the graph's classes; else `DataError` naming
+    ``source``."""
     images, _labels = host_inputs(graph)
     height, width, channels = graph.by_name[images].layer.sources[0].tensor.shape
-    problems = []
-    if dataset.images.shape[1:] != (channels, height, width):
-        problems.append(
-            f"its images are {dataset.images.shape[1:]}, the model takes (channels, height, width) = "
-            f"{channels, height, width}"
-        )
+    problems: list[Problem | str] = []
+    try:
+        dataset = dataset.fitted((height, width, channels))
+    except DataError as error:
+        problems += error.problems
     count = classes(graph)
     if dataset.labels.max() >= count:
         problems.append(
-            f"its labels go up to {dataset.labels.max()}, the model tells {count} classes, 0 to {count - 1}"
+            Problem(
+                f"its labels go up to {dataset.labels.max()}, the model tells {count} classes, 0 to {count - 1}",
+                "give other data",
+            )
         )
     if problems:
-        raise DataError.listing(f"data {source} does not fit {graph.name}", problems, "give other data")
+        raise DataError.listing(f"data {source} does not fit {graph.name}", problems)
     return dataset
 
 
 def classes(graph: Graph) -> int:
     """Classes that the graph's loss tells apart."""
+    return loss_of(graph).layer.sinks[0].tensor.shape[-1]
+
+
+def loss_of(graph: Graph) -> Node:
+    """The loss: what reads the labels."""
     _images, labels = host_inputs(graph)
-    loss = next(node for node in graph.nodes if labels in _producers(graph, node.name))
-    return loss.layer.sinks[0].tensor.shape[-1]
+    return next(node for node in graph.nodes if labels in _producers(graph, node.name))
 
 
 def synthetic_feeds(graph: Graph, frames: int, seed: int) -> dict[str, npt.NDArray[Any]]:

@@ -232,6 +232,11 @@ class OnlineNorm(NormLayer):
         name = "tables" if "tables" in state else "history"
         return self, {**state, name: deque([state[name][0]] * (frames + 1))}
 
+    def statistics(self, state: State) -> tuple[FloatArray, FloatArray]:
+        """(mean, 1 / sigma) that the next frame would be normalised with, values by channel, of a golden state."""
+        centre, inverse = state["tables"][0]
+        return self.numbers.centre.decode(centre), self.numbers.inverse.decode(inverse)
+
     def backward(self, tape: Tape) -> None:
         """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``.
 

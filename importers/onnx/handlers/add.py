@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from dagtrain.graph.ir import Node
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering, Value
-from importers.onnx.handlers.registry import handles
+from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+from importers.onnx.writing import Writing
 
 
 @handles("Add")
@@ -58,3 +60,18 @@ def _add_constant(node: OnnxNode, state: Lowering, index: int) -> None:
     values = np.broadcast_to(vector.reshape(-1), (channels,)).copy()
     layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe)
     state.give(node, state.emit(node, layer, {"x": x}, {"b": values}, view=x.shape))
+
+
+@writes(Add)
+def write_add(node: Node, state: Writing) -> None:
+    """As it is."""
+    state.add(node, "Add")
+
+
+@writes(Bias)
+def write_bias(node: Node, state: Writing) -> None:
+    """The bias of a convolution before it; else an addition."""
+    values = state.value(node, "b")
+    vector = state.constant(node, "bias", values)
+    if not state.absorb(node, "Conv", 2, vector):
+        state.add(node, "Add", state.tensor(node), state.constant(node, "map", values.reshape(-1, 1, 1)))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dagtrain.graph.ir import Node
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering, Value
-from importers.onnx.handlers.registry import handles
-from importers.onnx.handlers.windows import read_window
+from importers.onnx.handlers.registry import handles, writes
+from importers.onnx.handlers.windows import read_window, write_window
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+from importers.onnx.writing import Writing
 
 
 @handles("Conv")
@@ -59,3 +61,13 @@ def add_bias(node: OnnxNode, state: Lowering, x: Value, index: int, name: str) -
         raise Unsupported(f"bias of shape {list(vector.shape)} meets {channels} channels", "export again")
     layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe)
     return state.emit(node, layer, {"x": x}, {"b": vector.reshape(channels)}, f"{name}_bias", view=x.shape)
+
+
+@writes(Conv, DepthwiseConv)
+def write_conv(node: Node, state: Writing) -> None:
+    """Without a bias, which is a layer of its own."""
+    layer = node.layer
+    assert isinstance(layer, Conv | DepthwiseConv)
+    weight = state.constant(node, "weight", state.value(node, "w"))
+    groups = layer.channels if isinstance(layer, DepthwiseConv) else 1
+    state.add(node, "Conv", state.tensor(node), weight, group=groups, **write_window(layer))

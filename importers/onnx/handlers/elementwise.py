@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dagtrain.graph.ir import Node
 from hdl.layers.pointwise.affine import LARGEST_OFFSET, LEAST_SLOPE
 from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.dropout import Dropout
@@ -19,9 +20,10 @@ from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from hdl.layers.pointwise.tanh import Tanh
 from importers.onnx.context import Attributes, Lowering
-from importers.onnx.handlers.registry import handles
+from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+from importers.onnx.writing import Writing
 
 
 @handles("Relu")
@@ -176,3 +178,41 @@ def _drop(node: OnnxNode, state: Lowering, kind: type[Dropout], ratio: float) ->
     height, width, channels = x.map
     layer = kind(height=height, width=width, channels=channels, ratio=float(ratio), recipe=state.recipe)
     state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
+
+
+@writes(Relu)
+def write_relu(node: Node, state: Writing) -> None:
+    """A ceiling is a clip."""
+    assert isinstance(node.layer, Relu)
+    if node.layer.ceiling is None:
+        state.add(node, "Relu")
+    else:
+        bounds = (state.constant(node, name, value) for name, value in (("min", 0), ("max", node.layer.ceiling)))
+        state.add(node, "Clip", state.tensor(node), *bounds)
+
+
+@writes(LeakyRelu)
+def write_leaky_relu(node: Node, state: Writing) -> None:
+    """As it is."""
+    assert isinstance(node.layer, LeakyRelu)
+    state.add(node, "LeakyRelu", alpha=node.layer.alpha)
+
+
+@writes(HardSigmoid)
+def write_hard_sigmoid(node: Node, state: Writing) -> None:
+    """As it is."""
+    assert isinstance(node.layer, HardSigmoid)
+    state.add(node, "HardSigmoid", alpha=node.layer.alpha, beta=node.layer.beta)
+
+
+@writes(Sigmoid)
+def write_sigmoid(node: Node, state: Writing) -> None:
+    """Exact, where the layer reads a table."""
+    state.add(node, "Sigmoid")
+
+
+@writes(Dropout)
+def write_dropout(node: Node, state: Writing) -> None:
+    """Kept: it does nothing where the model is evaluated, and drops where it is trained again."""
+    assert isinstance(node.layer, Dropout)
+    state.add(node, "Dropout", state.tensor(node), state.constant(node, "ratio", node.layer.ratio))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from dagtrain.graph.ir import Node
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
 from importers.onnx.context import Attributes, Lowering, Value
-from importers.onnx.handlers.registry import handles
-from importers.onnx.handlers.windows import read_window, rounded_up
+from importers.onnx.handlers.registry import handles, writes
+from importers.onnx.handlers.windows import read_window, rounded_up, write_window
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+from importers.onnx.writing import Writing
 
 
 @handles("MaxPool")
@@ -82,3 +84,16 @@ def _average(node: OnnxNode, state: Lowering, x: Value, keep: bool) -> Value:
     layer = GlobalAveragePool(height=height, width=width, channels=channels)
     view = (state.batch, channels, *(1 for _ in x.shape[2:] if keep))
     return state.emit(node, layer, {"x": x}, view=view)
+
+
+@writes(MaxPool)
+def write_max_pool(node: Node, state: Writing) -> None:
+    """Rounded down: what rounding up added is padding."""
+    assert isinstance(node.layer, MaxPool)
+    state.add(node, "MaxPool", **write_window(node.layer))
+
+
+@writes(GlobalAveragePool)
+def write_global_average_pool(node: Node, state: Writing) -> None:
+    """As it is."""
+    state.add(node, "GlobalAveragePool")

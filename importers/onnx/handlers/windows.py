@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hdl.layers.windowed import Windowed
 from importers.onnx.problems import Unsupported
 
 if TYPE_CHECKING:
@@ -82,3 +83,9 @@ def rounded_up(spec: WindowSpec, size: tuple[int, int]) -> WindowSpec:
             last -= 1
         ends.append(max(end, last * spec.stride[axis] + spec.kernel[axis] - size[axis] - start))
     return WindowSpec(spec.kernel, spec.stride, (spec.padding[0], spec.padding[1], ends[0], ends[1]))
+
+
+def write_window(layer: Windowed) -> dict[str, Any]:
+    """The attributes of an operator that slides this layer's window."""
+    window = {"kernel_shape": layer.kernel, "strides": layer.stride, "pads": layer.padding}
+    return {name: list(sizes) for name, sizes in window.items()}

@@ -1,0 +1,134 @@
+"""The way back: a forward graph with trained weights as an ONNX model, one writer a layer (`handlers`).
+
+Maps are (N, C, H, W) throughout and keep the names of their edges; weights are float32, in which the hardware's codes
+are exact.  The result of the model is what the loss reads, flattened to (N, classes).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from dagtrain.graph.ir import Graph, Node, Role
+from hdl.errors import DagtrainError
+from hdl.fixed import FloatArray
+from hdl.layers.meaning import State
+from hdl.tensor import Kind
+
+OPSET, IR_VERSION = 20, 9
+# names of the input and of the result
+IMAGE, SCORES = "image", "scores"
+
+
+class ExportError(DagtrainError):
+    """A graph that can't be written as ONNX."""
+
+
+@dataclass
+class Writing:
+    """The model in the making; what writers see of the world."""
+
+    graph: Graph
+    # values of weights, by key of `Graph.parameters`
+    values: Mapping[str, FloatArray]
+    # of every node, as the emulator left it
+    states: Mapping[str, State]
+    # edge -> tensor, where that has another name
+    names: Mapping[str, str] = field(default_factory=dict)
+    nodes: list[NodeProto] = field(default_factory=list)
+    constants: list[TensorProto] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        layers = [node for node in self.graph.nodes if node.is_layer]
+        self._reads = Counter(self._source(edge) for node in layers for edge in node.inputs.values())
+
+    def tensor(self, node: Node, sink: str = "x") -> str:
+        """The name of the map that a layer reads."""
+        return self._source(node.inputs[sink])
+
+    def value(self, node: Node, sink: str) -> FloatArray:
+        """A trained weight of a layer."""
+        return self.values[node.parameters[sink]]
+
+    def constant(self, node: Node, name: str, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
+        """An initialiser ``<node>.<name>``; returns its name."""
+        full = f"{node.name}.{name}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype, order="C"), full))
+        return full
+
+    def add(self, node: Node, op: str, *inputs: str, outputs: Sequence[str] = (), **attributes: Any) -> None:
+        """An operator under a layer's name, that reads its maps and makes its source y unless others are given."""
+        read = inputs or tuple(self.tensor(node, sink.name) for sink in node.layer.sinks)
+        self.nodes.append(helper.make_node(op, read, outputs or [node.outputs["y"]], node.name, **attributes))
+
+    def absorb(self, node: Node, op: str, inputs: int, constant: str) -> bool:
+        """Lets the operator that makes what a layer reads do that layer's work, by one more constant as its input.
+
+        Only if it is ``op``, has so many inputs as yet, and nobody else reads what it makes; returns whether it did."""
+        read = self.tensor(node)
+        for before in self.nodes:
+            if before.output[0] == read and self._reads[read] == 1:
+                if before.op_type != op or len(before.input) != inputs:
+                    return False
+                before.input.append(constant)
+                before.output[0] = node.outputs["y"]
+                return True
+        return False
+
+    def _source(self, edge: str) -> str:
+        """The tensor on an edge: what its layer made, before forks and relays."""
+        producer, _ = self.graph.producers[edge]
+        while producer.role in (Role.FORK, Role.RELAY):
+            (edge,) = producer.inputs.values()
+            producer, _ = self.graph.producers[edge]
+        return self.names.get(edge, edge)
+
+
+def write_model(
+    graph: Graph, values: Mapping[str, FloatArray], states: Mapping[str, State], notes: Mapping[str, str]
+) -> onnx.ModelProto:
+    """The forward part of a training graph, with these weights and states, as a model of ONNX.
+
+    ``notes`` become its metadata.  Raises `ExportError` naming all layers that have no way back to ONNX."""
+    from importers.onnx.handlers import WRITERS
+
+    layers = [node for node in graph.nodes if node.is_layer]
+    (image,) = (node for node in layers if not node.layer.sinks)
+    (loss,) = (node for node in layers if node.layer.sinks and not _makes_maps(node))
+    written = [node for node in layers if node not in (image, loss)]
+    lost = [node for node in written if type(node.layer) not in WRITERS]
+    if lost:
+        raise ExportError.listing(
+            f"{graph.name} can't be written as ONNX",
+            [f"{node.name} is a {type(node.layer).__name__}, which has no way back" for node in lost],
+            "train without these layers",
+        )
+    state = Writing(graph, values, states, {image.outputs["y"]: IMAGE})
+    for node in written:
+        WRITERS[type(node.layer)](node, state)
+    state.nodes.append(helper.make_node("Flatten", [state.tensor(loss)], [SCORES], SCORES))
+    height, width, channels = image.layer.port("y").tensor.shape
+    classes = loss.layer.port("x").tensor.shape[-1]
+    made = helper.make_graph(
+        state.nodes,
+        graph.name,
+        [helper.make_tensor_value_info(IMAGE, TensorProto.FLOAT, ["N", channels, height, width])],
+        [helper.make_tensor_value_info(SCORES, TensorProto.FLOAT, ["N", classes])],
+        state.constants,
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="dagtrain")
+    model.ir_version = IR_VERSION
+    helper.set_model_props(model, dict(notes))
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _makes_maps(node: Node) -> bool:
+    return any(port.tensor.kind is Kind.ACTIVATION for port in node.layer.sources)
