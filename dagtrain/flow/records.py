@@ -188,6 +188,14 @@ class EpochRecord(TypedDict):
     held_out_accuracy: float
 
 
+class TrainRecord(Versioned):
+    """``train.json``."""
+
+    train_frames: Positive
+    held_out_frames: Positive
+    epochs: Annotated[list[EpochRecord], Field(min_length=1)]
+
+
 class TrainDataRecord(TypedDict):
     """On what was trained: as the options said, and what identifies it."""
 
@@ -198,13 +206,10 @@ class TrainDataRecord(TypedDict):
     digest: str
 
 
-class TrainRecord(Versioned):
-    """``train.json``."""
+class TrainedOnRecord(TrainRecord):
+    """``train.json``, for who takes training up again or judges by what it held out."""
 
     data: TrainDataRecord
-    train_frames: Positive
-    held_out_frames: Positive
-    epochs: Annotated[list[EpochRecord], Field(min_length=1)]
 
 
 class EvaluateRecord(Versioned):

@@ -150,12 +150,16 @@ def _work(
         while len(training.epochs) < options.epochs:
             training.epoch(options.seed, options.epochs, curves, progress)
     except KeyboardInterrupt:
+        if not training.checkpoint.exists():
+            raise
         raise Interrupted(
             f"interrupted in epoch {len(training.epochs) + 1} of {options.epochs}; the same command goes on from batch "
             f"{training.saved} of {batches}; --epochs {max(1, len(training.epochs))} keeps what is complete"
         ) from None
     finally:
         curves.close()
+        if not training.checkpoint.exists():
+            shutil.rmtree(live, ignore_errors=True)
     progress.end(note=f"held out {training.epochs[-1]['held_out_accuracy']:.2%}")
     _write(folder, training, choice, options)
     shutil.copyfile(live / LINES, folder / LINES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.placed import load_placed_graph
-from dagtrain.flow.records import TrainRecord
+from dagtrain.flow.records import TrainedOnRecord
 from dagtrain.flow.workspace import COMMANDS, MissingStep, Workspace, read_json
 from dagtrain.graph.storage import StorageError
 from dagtrain.training.emulator import Emulator
@@ -26,6 +26,6 @@ def load_trained(workspace: Workspace) -> Emulator:
     return emulator
 
 
-def train_record(workspace: Workspace) -> TrainRecord:
+def train_record(workspace: Workspace) -> TrainedOnRecord:
     """What `train` tells of itself."""
-    return read_json(workspace.require("train", COMMAND) / "train.json", COMMAND, TrainRecord)
+    return read_json(workspace.require("train", COMMAND) / "train.json", COMMAND, TrainedOnRecord)

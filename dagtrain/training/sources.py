@@ -165,7 +165,7 @@ def _numbers(load: Callable[[], Array], where: str) -> Array:
     try:
         array = load()
     except ValueError as error:
-        if "allow_pickle" not in str(error):
+        if "allow_pickle" not in str(error) and "Python objects" not in str(error):
             raise
         raise DataError(f"{where} holds Python objects, not numbers", "save it with a numeric dtype") from None
     return array
