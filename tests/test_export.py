@@ -134,6 +134,27 @@ NODES = {
     "Sigmoid": ([node("Sigmoid", "h", "a")], {}),
     "Dropout": ([node("Dropout", "h ratio", "a")], {"ratio": 0.25}),
     "MaxPool": ([node("MaxPool", "h", "a", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=1)], {}),
+    "Tanh": ([node("Tanh", "h", "a")], {}),
+    "Elu": ([node("Elu", "h", "a", alpha=0.7)], {}),
+    "HardSwish": ([node("HardSwish", "h", "a")], {}),
+    "Gelu": ([node("Gelu", "h", "a", approximate="tanh")], {}),
+    "Silu": ([node("Sigmoid", "h", "s"), node("Mul", "h s", "a")], {}),
+    "Mul": ([node("Relu", "h", "r"), node("Mul", "h r", "a")], {}),
+    "Scale": ([node("GlobalAveragePool", "h", "p"), node("Sigmoid", "p", "s"), node("Mul", "s h", "a")], {}),
+    "ChannelSlice": (
+        [node("Slice", "h one two one", "b"), node("Concat", "b b", "a", axis=1)],
+        {"one": [1], "two": [2]},
+    ),
+    "Split": ([node("Split", "h", "b c", axis=1, num_outputs=2), node("Concat", "c b", "a", axis=1)], {}),
+    "ChannelShuffle": (
+        [
+            node("Concat", "h h", "d", axis=1),
+            node("Reshape", "d apart", "e"),
+            node("Transpose", "e", "f2", perm=[0, 2, 1, 3, 4]),
+            node("Reshape", "f2 together", "a"),
+        ],
+        {"apart": [0, 2, 2, 4, 4], "together": [0, 4, 4, 4]},
+    ),
     "Concat": ([node("Relu", "h", "r"), node("Concat", "h r h", "a", axis=1)], {}),
 }
 
@@ -142,11 +163,11 @@ NODES = {
 def test_a_layer_is_written_so_that_onnx_computes_what_it_does(name: str, tmp_path: Path) -> None:
     nodes, shapes = NODES[name]
     rng = np.random.default_rng(7)
-    given = {key: shape if isinstance(shape, float) else rng.standard_normal(shape) for key, shape in shapes.items()}
-    channels = {"Conv": 3, "Concat": 6}.get(name, 2)
+    given = {key: rng.standard_normal(shape) if isinstance(shape, tuple) else shape for key, shape in shapes.items()}
+    channels = {"Conv": 3, "Concat": 6, "ChannelShuffle": 4}.get(name, 2)
     constants = {"first": rng.standard_normal((2, 2, 3, 3)), "w": rng.standard_normal((channels, 3)), **given}
     tail = [node("GlobalAveragePool", "a", "g"), node("Flatten", "g", "f"), node("MatMul", "f w", "y")]
-    proto = model([node("Conv", "x first", "h"), *nodes, *tail], constants)
+    proto = model([node("Conv", "x first", "h"), *nodes, *tail], constants, opset=20)
     graph = import_model(save(proto, tmp_path), norm=NormMode.AS_IS, recipe=Recipe(batch=8))
     agrees(graph)
 

@@ -20,9 +20,9 @@ from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, Workspace, read_js
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from dagtrain.report.profile_page import remark, render_profile
-from dagtrain.training.data import load_dataset
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.training.profile import TensorProfile, profile
+from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError
 
 COMMAND = "dagtrain profile"
@@ -91,7 +91,7 @@ def _fed(
 
 def _batches(graph: Graph, source: str | None, seed: int) -> Iterator[Mapping[str, npt.ArrayLike]]:
     """Without end: of the data set, epoch after epoch, or random images."""
-    dataset = None if source is None else check_dataset(graph, load_dataset(source), source)
+    dataset = None if source is None else check_dataset(graph, choose_data(source).load(), source)
     epoch = 0
     while True:
         if dataset is None:

@@ -25,6 +25,8 @@ from hdl.tensor import Kind
 OPSET, IR_VERSION = 20, 9
 # names of the input and of the result
 IMAGE, SCORES = "image", "scores"
+# roles of nodes that hand on what they read
+PASSING = frozenset({Role.FORK, Role.RELAY, Role.COUNTER})
 
 
 class ExportError(DagtrainError):
@@ -64,9 +66,12 @@ class Writing:
         return full
 
     def add(self, node: Node, op: str, *inputs: str, outputs: Sequence[str] = (), **attributes: Any) -> None:
-        """An operator under a layer's name, that reads its maps and makes its source y unless others are given."""
+        """An operator under a layer's name, that reads its maps and makes its source y unless others are given.
+
+        One of several operators of a layer is named after what it makes."""
         read = inputs or tuple(self.tensor(node, sink.name) for sink in node.layer.sinks)
-        self.nodes.append(helper.make_node(op, read, outputs or [node.outputs["y"]], node.name, **attributes))
+        name = outputs[0] if outputs and outputs[0] else node.name
+        self.nodes.append(helper.make_node(op, read, outputs or [node.outputs["y"]], name, **attributes))
 
     def absorb(self, node: Node, op: str, inputs: int, constant: str) -> bool:
         """Lets the operator that makes what a layer reads do that layer's work, by one more constant as its input.
@@ -83,9 +88,9 @@ class Writing:
         return False
 
     def _source(self, edge: str) -> str:
-        """The tensor on an edge: what its layer made, before forks and relays."""
+        """The tensor on an edge: what its layer made, before forks, relays and counters."""
         producer, _ = self.graph.producers[edge]
-        while producer.role in (Role.FORK, Role.RELAY):
+        while producer.role in PASSING:
             (edge,) = producer.inputs.values()
             producer, _ = self.graph.producers[edge]
         return self.names.get(edge, edge)

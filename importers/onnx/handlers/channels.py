@@ -6,13 +6,15 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from dagtrain.graph.ir import Node
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Split
 from importers.onnx.context import Attributes, Lowering, Value
-from importers.onnx.handlers.registry import handles
+from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+from importers.onnx.writing import Writing
 
 FLATTENED = "slice or split the map before Flatten or Reshape"
 
@@ -121,3 +123,37 @@ def _channelwise(x: Value) -> tuple[int, int, int]:
         height, width, channels = x.map
         raise Unsupported(f"takes part of a flattened map of {channels}x{height}x{width}", FLATTENED)
     return x.map
+
+
+@writes(ChannelShuffle)
+def write_channel_shuffle(node: Node, state: Writing) -> None:
+    """The channels as a matrix, transposed."""
+    layer = node.layer
+    assert isinstance(layer, ChannelShuffle)
+    rows, columns = layer.groups, layer.channels // layer.groups
+    matrix, turned = f"{node.name}.matrix", f"{node.name}.turned"
+    apart = state.constant(node, "apart", [0, rows, columns, layer.height, layer.width], np.int64)
+    together = state.constant(node, "together", [0, layer.channels, layer.height, layer.width], np.int64)
+    state.add(node, "Reshape", state.tensor(node), apart, outputs=[matrix])
+    state.add(node, "Transpose", matrix, outputs=[turned], perm=[0, 2, 1, 3, 4])
+    state.add(node, "Reshape", turned, together)
+
+
+@writes(ChannelSlice)
+def write_channel_slice(node: Node, state: Writing) -> None:
+    """Some channels side by side."""
+    layer = node.layer
+    assert isinstance(layer, ChannelSlice)
+    bounds = {"starts": layer.first, "ends": layer.first + layer.part, "axes": 1}
+    constants = (state.constant(node, name, [value], np.int64) for name, value in bounds.items())
+    state.add(node, "Slice", state.tensor(node), *constants)
+
+
+@writes(Split)
+def write_split(node: Node, state: Writing) -> None:
+    """Both parts, also where one has no reader."""
+    layer = node.layer
+    assert isinstance(layer, Split)
+    sizes = state.constant(node, "sizes", [layer.a_channels, layer.b_channels], np.int64)
+    parts = [node.outputs.get(part, f"{node.name}.{part}") for part in ("a", "b")]
+    state.add(node, "Split", state.tensor(node), sizes, outputs=parts, axis=1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dagtrain.graph.ir import Node
-from hdl.layers.wiring.concat import Concat, Split
+from hdl.layers.wiring.concat import Concat
 from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
@@ -50,13 +48,3 @@ def _side_by_side(node: OnnxNode, state: Lowering, a: Value, b: Value) -> Value:
 def write_concat(node: Node, state: Writing) -> None:
     """Two maps along the channels."""
     state.add(node, "Concat", axis=1)
-
-
-@writes(Split)
-def write_split(node: Node, state: Writing) -> None:
-    """A part that nobody reads is left out of the layer, and made all the same."""
-    layer = node.layer
-    assert isinstance(layer, Split)
-    sizes = state.constant(node, "sizes", [layer.a_channels, layer.b_channels], np.int64)
-    parts = [node.outputs.get(part, "") for part in ("a", "b")]
-    state.add(node, "Split", state.tensor(node), sizes, outputs=parts, axis=1)

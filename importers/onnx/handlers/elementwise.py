@@ -205,10 +205,32 @@ def write_hard_sigmoid(node: Node, state: Writing) -> None:
     state.add(node, "HardSigmoid", alpha=node.layer.alpha, beta=node.layer.beta)
 
 
-@writes(Sigmoid)
-def write_sigmoid(node: Node, state: Writing) -> None:
+@writes(Sigmoid, Tanh, HardSwish)
+def write_activation(node: Node, state: Writing) -> None:
     """Exact, where the layer reads a table."""
-    state.add(node, "Sigmoid")
+    state.add(node, type(node.layer).__name__)
+
+
+@writes(Silu)
+def write_silu(node: Node, state: Writing) -> None:
+    """Spelt out, as there is no operator before opset 24."""
+    gate = f"{node.name}.gate"
+    state.add(node, "Sigmoid", state.tensor(node), outputs=[gate])
+    state.add(node, "Mul", state.tensor(node), gate)
+
+
+@writes(Gelu)
+def write_gelu(node: Node, state: Writing) -> None:
+    """As it is."""
+    assert isinstance(node.layer, Gelu)
+    state.add(node, "Gelu", approximate=node.layer.approximate.value)
+
+
+@writes(Elu)
+def write_elu(node: Node, state: Writing) -> None:
+    """As it is."""
+    assert isinstance(node.layer, Elu)
+    state.add(node, "Elu", alpha=node.layer.alpha)
 
 
 @writes(Dropout)

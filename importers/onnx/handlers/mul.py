@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dagtrain.graph.ir import Node
 from hdl.layers.pointwise.mul import Mul, Scale
 from importers.onnx.context import Attributes, Lowering
-from importers.onnx.handlers.registry import handles
+from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+from importers.onnx.writing import Writing
 
 
 @handles("Mul")
@@ -28,3 +30,9 @@ def mul(node: OnnxNode, state: Lowering) -> None:
         raise Unsupported(f"multiplies tensors of shapes {shapes}", cure)
     scale = Scale(height=height, width=width, channels=channels)
     state.give(node, state.emit(node, scale, {"x": a, "s": b}, view=a.shape))
+
+
+@writes(Mul, Scale)
+def write_mul(node: Node, state: Writing) -> None:
+    """Of two maps; one number a channel is a map of one pixel, which ONNX stretches."""
+    state.add(node, "Mul")
