@@ -29,7 +29,7 @@ class Curves:
         self._file.flush()
         for name, value in figures.items():
             if self._events is not None and name != "epoch":
-                self._events.add_scalar(name.replace("_", "/", 1), value, batch)
+                self._events.add_scalar("/".join(name.rsplit("_", 1)), value, batch)
 
     def close(self) -> None:
         """Nothing more will come."""
