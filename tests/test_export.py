@@ -123,6 +123,8 @@ def trained(graph: Graph, frames: int = 64, seed: int = 3) -> tuple[Executor, np
 NODES = {
     "Conv": ([node("Conv", "h k b", "a", pads=[0, 1, 2, 1], strides=[2, 1])], {"k": (3, 2, 3, 3), "b": (3,)}),
     "depthwise": ([node("Conv", "h k", "a", group=2, pads=[1, 1, 1, 1])], {"k": (2, 1, 3, 3)}),
+    "groups": ([node("Conv", "h k", "c"), node("Conv", "c j", "a", group=2)], {"k": (4, 2, 1, 1), "j": (6, 2, 2, 3)}),
+    "StochasticDepth": ([node("StochasticDepth", "h", "a", domain="dagtrain", ratio=0.25)], {}),
     "Bias alone": ([node("Relu", "h", "r"), node("Add", "r b", "a")], {"b": (2, 1, 1)}),
     "a bias behind two readers": (
         [node("Conv", "h k", "c", pads=[1, 1, 1, 1]), node("Add", "c b", "d"), node("Add", "c d", "a")],
@@ -164,7 +166,7 @@ def test_a_layer_is_written_so_that_onnx_computes_what_it_does(name: str, tmp_pa
     nodes, shapes = NODES[name]
     rng = np.random.default_rng(7)
     given = {key: rng.standard_normal(shape) if isinstance(shape, tuple) else shape for key, shape in shapes.items()}
-    channels = {"Conv": 3, "Concat": 6, "ChannelShuffle": 4}.get(name, 2)
+    channels = {"Conv": 3, "Concat": 6, "ChannelShuffle": 4, "groups": 6}.get(name, 2)
     constants = {"first": rng.standard_normal((2, 2, 3, 3)), "w": rng.standard_normal((channels, 3)), **given}
     tail = [node("GlobalAveragePool", "a", "g"), node("Flatten", "g", "f"), node("MatMul", "f w", "y")]
     proto = model([node("Conv", "x first", "h"), *nodes, *tail], constants, opset=20)

@@ -69,5 +69,5 @@ def write_conv(node: Node, state: Writing) -> None:
     layer = node.layer
     assert isinstance(layer, Conv | DepthwiseConv)
     weight = state.constant(node, "weight", state.value(node, "w"))
-    groups = layer.channels if isinstance(layer, DepthwiseConv) else 1
+    groups = layer.channels if isinstance(layer, DepthwiseConv) else layer.groups
     state.add(node, "Conv", state.tensor(node), weight, group=groups, **write_window(layer))

@@ -238,3 +238,9 @@ def write_dropout(node: Node, state: Writing) -> None:
     """Kept: it does nothing where the model is evaluated, and drops where it is trained again."""
     assert isinstance(node.layer, Dropout)
     state.add(node, "Dropout", state.tensor(node), state.constant(node, "ratio", node.layer.ratio))
+
+
+@writes(StochasticDepth)
+def write_stochastic_depth(node: Node, state: Writing) -> None:
+    """Nothing, as in evaluation: ONNX has no operator that drops whole images."""
+    state.add(node, "Identity")
