@@ -81,6 +81,16 @@ def shuffle_net(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
+def convnext_net(staleness: int) -> Graph:
+    """A streaming graph with a block of ConvNeXt: depthwise, normalised over channels, wider and narrow again."""
+    builder = GraphBuilder("convnext", Recipe(batch=BATCH, staleness=staleness), seed=15)
+    x = builder.conv(builder.input(6, 6, 2), 6, 3, padding=1)
+    y = builder.channel_norm(builder.depthwise(x, 3, padding=1))
+    x = builder.add(builder.conv(builder.relu(builder.conv(y, 12, 1)), 6, 1), x)
+    training = differentiate(builder.classify(builder.gemm(builder.channel_norm(builder.global_average_pool(x)), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
 def twelve_net(staleness: int) -> Graph:
     """A streaming graph of larger maps, 12 x 12, with a stride and a pool: most of its work is in its first layers."""
     builder = GraphBuilder("twelve", Recipe(batch=BATCH, staleness=staleness), seed=12)

@@ -144,6 +144,15 @@ def shuffle_net(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.global_average_pool(x), 3))
 
 
+def convnext_net(recipe: Recipe) -> Graph:
+    """A block of ConvNeXt, and its normalised head."""
+    net = GraphBuilder("convnext", recipe, seed=8)
+    x = net.conv(net.input(5, 4, 2), 6, kernel=3, padding=1)
+    y = net.channel_norm(net.depthwise(x, kernel=3, padding=1))
+    x = net.add(net.conv(net.relu(net.conv(y, 12, kernel=1)), 6, kernel=1), x)
+    return net.classify(net.gemm(net.channel_norm(net.global_average_pool(x)), 3))
+
+
 def random_net(seed: int, recipe: Recipe) -> Graph:
     """A seeded chain of random layers with random shortcuts."""
     rng = np.random.default_rng(seed)
@@ -171,7 +180,7 @@ def random_net(seed: int, recipe: Recipe) -> Graph:
     return net.classify(net.gemm(x, 3))
 
 
-NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net, shuffle_net]
+NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net, shuffle_net, convnext_net]
 
 
 def batch(graph: Graph, seed: int, frames: int) -> dict[str, FloatArray]:

@@ -107,6 +107,15 @@ def grouped(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.global_average_pool(net.conv(x, 6, kernel=2, groups=6)), 5))
 
 
+def normalised(recipe: Recipe) -> Graph:
+    """A block of ConvNeXt, and its normalised head."""
+    net = GraphBuilder("normalised", recipe, seed=26)
+    x = net.conv(net.input(6, 5, 2), 8, kernel=3, padding=1)
+    y = net.channel_norm(net.depthwise(x, kernel=3, padding=1))
+    x = net.add(net.conv(net.relu(net.conv(y, 16, kernel=1)), 8, kernel=1), x)
+    return net.classify(net.gemm(net.channel_norm(net.global_average_pool(x)), 5))
+
+
 def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
     import torch
@@ -142,6 +151,11 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         return torch.cat((inputs["a"], inputs["b"]), 1)
     if name == "Split":
         return dict(zip("ab", inputs["x"].split((layer.a_channels, layer.b_channels), 1), strict=True))
+    if name == "ChannelNorm":
+        last = inputs["x"].permute(0, 2, 3, 1)
+        made = functional.layer_norm(last, (layer.channels,), eps=layer.epsilon).permute(0, 3, 1, 2)
+        # autograd has no use for the stash
+        return {"y": made}
     if name == "ChannelShuffle":
         return functional.channel_shuffle(inputs["x"], layer.groups)
     if name == "ChannelSlice":
@@ -178,7 +192,7 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
     return loss.item(), {key: value.grad.numpy() for key, value in parameters.items()}
 
 
-@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped])
+@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped, normalised])
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:
         pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")

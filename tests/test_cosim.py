@@ -25,6 +25,7 @@ from tests.cosim_support import (
     CLOSE,
     CYCLES,
     DEVICES,
+    convnext_net,
     inception_net,
     placement,
     residual_net,
@@ -116,6 +117,13 @@ def test_squeeze_and_excitation_trains_to_the_bits_of_the_emulator(kind: str, st
 @pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
 def test_channels_split_shuffled_and_sliced_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(shuffle_net(1), kind, tmp_path, seed=4)
+    assert trained.mismatches == ()
+    assert trained.compared_words > 100
+
+
+@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+def test_normalisation_over_channels_trains_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
+    trained = train(convnext_net(1), kind, tmp_path, seed=6)
     assert trained.mismatches == ()
     assert trained.compared_words > 100
 

@@ -465,6 +465,20 @@ def _groups() -> ModelProto:
 
 
 @case(
+    "layer norm of other channels",
+    r"node m_node \(.*LayerNorm\): scale of shape \[3\] meets 2 channels; export again",
+)
+def _layer_norm_scale() -> ModelProto:
+    return model([node("LayerNorm", "x scale", "m", domain="dagtrain"), *HEAD], {"w": W, "scale": np.ones(3)})
+
+
+@case("layer norm of one channel", r"node m_node \(.*LayerNorm\): ChannelNorm of 1 channels .*: one channel has no .*")
+def _layer_norm_of_one() -> ModelProto:
+    nodes = [node("LayerNorm", "x", "m", domain="dagtrain"), *HEAD]
+    return model(nodes, {"w": np.ones((3, 36))}, image=("N", 1, 6, 6))
+
+
+@case(
     "reshape of the batch",
     r"node flat_node \(Reshape\): reshapes \[2, 2, 6, 6\] \(batch 2\) to \[1, 144\]; .*leave the batch.*",
 )

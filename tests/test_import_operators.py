@@ -14,6 +14,7 @@ from onnx import NodeProto, external_data_helper, helper, numpy_helper
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.elu import Elu
@@ -426,6 +427,44 @@ def test_of_a_split_with_parts_that_nobody_reads_the_others_are_slices(tmp_path:
     nodes = [node("Split", "x", "a b c", axis=1), node("Concat", "c a", "m", axis=1)]
     layers = agrees(tmp_path, nodes, {}, ("N", 6, 5, 4), 13, classes=3)
     assert sorted((layer.first, layer.part) for layer in layers if isinstance(layer, ChannelSlice)) == [(0, 2), (4, 2)]
+
+
+@pytest.mark.parametrize("inputs", ["x", "x scale", "x scale shift"])
+def test_layer_norm_over_channels_is_a_norm_a_scale_and_a_shift(inputs: str, tmp_path: Path) -> None:
+    given = {"scale": weights(6), "shift": weights(6)}
+    vectors = {name: value for name, value in given.items() if name in inputs}
+    tail = [node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
+    head = {"w": weights(3, 24)} | vectors
+    named = [node("LayerNorm", inputs, "m", epsilon=1e-3, domain="dagtrain"), *tail]
+    spelt = [
+        node("Transpose", "x", "last", perm=[0, 2, 3, 1]),
+        node("LayerNormalization", f"last scale{' shift' if 'shift' in vectors else ''}", "n", epsilon=1e-3),
+        node("Transpose", "n", "m", perm=[0, 3, 1, 2]),
+        *tail,
+    ]
+    image = ("N", 6, 2, 2)
+    frames = np.random.default_rng(24).standard_normal((2, *image[1:]))
+    written = model(spelt, {"scale": np.ones(6)} | head, image)
+    wanted = evaluate(written, frames)
+    graph = import_model(save(model(named, head, image), tmp_path), norm=NormMode.NONE)
+    assert_close(forward(graph, frames), wanted, 1e-5)
+    kinds = [type(item.layer).__name__ for item in graph.nodes[1 : 1 + len(inputs.split())]]
+    assert kinds == ["ChannelNorm", "DepthwiseConv", "Bias"][: len(inputs.split())]
+    # and as it is written between Transposes
+    assert_close(forward(import_model(save(written, tmp_path), norm=NormMode.NONE), frames), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_layer_normalization_of_features_is_over_the_channels_of_a_pixel(axis: int, tmp_path: Path) -> None:
+    nodes = [
+        node("GlobalAveragePool", "x", "pooled"),
+        node("Flatten", "pooled", "flat"),
+        node("LayerNormalization", "flat scale shift", "n", axis=axis),
+        node("Gemm", "n w", "y", transB=1),
+    ]
+    constants = {"scale": weights(5), "shift": weights(5), "w": weights(3, 5)}
+    layers = agrees(tmp_path, nodes, constants, ("N", 5, 4, 4))
+    assert [layer.epsilon for layer in layers if isinstance(layer, ChannelNorm)] == pytest.approx([1e-5])
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])

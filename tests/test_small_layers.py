@@ -17,6 +17,7 @@ from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.norm.channel_norm import ChannelNorm, ChannelNormError
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias, BiasGradient
 from hdl.layers.pointwise.derivative_error import DerivativeError
@@ -47,7 +48,8 @@ from tests.layer_support import assert_equal_bits, design_of, make_case
 SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
-    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, Narrow,
+    DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, ChannelNorm,
+    ChannelNormError, Narrow,
     Silu, Gelu, HardSwish, Tanh, Elu, DerivativeError, StochasticDepth, StochasticDepthError,
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.base import Pointwise
@@ -114,6 +115,13 @@ class GraphBuilder:
         height, width, channels = self.shapes[x]
         layer = OnlineNorm(height=height, width=width, channels=channels, recipe=self.recipe)
         return self._add("norm", layer, {"x": x}, {"gamma": np.ones(channels), "beta": np.zeros(channels)})
+
+    def channel_norm(self, x: str) -> str:
+        """Layer normalisation over the channels of each pixel, with scale and shift."""
+        height, width, channels = self.shapes[x]
+        y = self._add("channel_norm", ChannelNorm(height=height, width=width, channels=channels), {"x": x})
+        layer = DepthwiseConv(height=height, width=width, channels=channels, kernel=(1, 1), recipe=self.recipe)
+        return self.bias(self._add("scale", layer, {"x": y}, {"w": np.ones((channels, 1, 1, 1))}))
 
     def relu(self, x: str, ceiling: float | None = None) -> str:
         """max(x, 0), cut off at ``ceiling`` if given (relu6: 6.0)."""

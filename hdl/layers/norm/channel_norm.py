@@ -42,7 +42,6 @@ from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
 INVERSE = Fixed(16, 12, signed=False)
-NORMAL = Fixed(16, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class ChannelNorm(ElementWise):
     # added to the variance
     epsilon: float = 1e-5
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-    y_fixed: Fixed = NORMAL
+    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     inverse_fixed: Fixed = INVERSE
 
     def __post_init__(self) -> None:
@@ -164,10 +163,10 @@ class ChannelNorm(ElementWise):
     def examples(cls) -> tuple[Layer, ...]:
         """Several lanes, one, all; numbers of channels that are and are not powers of two; other formats, one pixel."""
         return (
-            cls(height=2, width=3, channels=8, lanes=2),
+            cls(height=2, width=3, channels=8, lanes=2, y_fixed=Fixed(16, 12)),
             cls(height=2, width=2, channels=6, lanes=6, epsilon=1e-6, y_fixed=Fixed(16, 14)),
             cls(height=3, width=2, channels=5, x_fixed=Fixed(12, 3), inverse_fixed=Fixed(16, 14, signed=False)),
-            cls(height=1, width=1, channels=2, lanes=2, epsilon=0.5, y_fixed=Fixed(16, 8)),
+            cls(height=1, width=1, channels=2, lanes=2, epsilon=0.5),
             cls(height=1, width=2, channels=96, lanes=4, x_fixed=Fixed(16, 11)),
         )
 
@@ -179,7 +178,7 @@ class ChannelNormError(ElementWise):
     Both means are kept in 27 bits of the range of e and saturate there, which needs a map that isn't normalised."""
 
     e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-    normal_fixed: Fixed = NORMAL
+    normal_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     inverse_fixed: Fixed = INVERSE
     dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
 
@@ -265,9 +264,9 @@ class ChannelNormError(ElementWise):
     def examples(cls) -> tuple[Layer, ...]:
         """As of `ChannelNorm`."""
         return (
-            cls(height=2, width=3, channels=8, lanes=2),
+            cls(height=2, width=3, channels=8, lanes=2, normal_fixed=Fixed(16, 12)),
             cls(height=2, width=2, channels=6, lanes=6, normal_fixed=Fixed(16, 14), dx_fixed=Fixed(16, 10)),
             cls(height=3, width=2, channels=5, e_fixed=Fixed(12, 9), inverse_fixed=Fixed(16, 14, signed=False)),
-            cls(height=1, width=1, channels=2, lanes=2, normal_fixed=Fixed(16, 8)),
+            cls(height=1, width=1, channels=2, lanes=2),
             cls(height=1, width=2, channels=96, lanes=4),
         )

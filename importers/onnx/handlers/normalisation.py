@@ -1,11 +1,16 @@
-"""BatchNormalization: online normalisation.  (What it was folded into, or is to be folded into, is `norm`'s work.)"""
+"""LayerNorm over channels; BatchNormalization: online normalisation, of what `norm` neither folded nor will fold."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from dagtrain.graph.ir import Node
+from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
@@ -40,3 +45,29 @@ def write_online_norm(node: Node, state: Writing) -> None:
     vectors = {"weight": scale, "bias": state.value(node, "beta"), "running_mean": mean, "running_var": variance}
     constants = (state.constant(node, name, vector) for name, vector in vectors.items())
     state.add(node, "BatchNormalization", state.tensor(node), *constants, epsilon=node.layer.epsilon)
+
+
+@handles("dagtrain.LayerNorm")
+def layer_norm(node: OnnxNode, state: Lowering) -> None:
+    """Over the channels of each pixel; the scale, if there is one, is a depthwise 1x1 convolution, the shift a bias."""
+    attributes = Attributes(node)
+    epsilon = attributes.get("epsilon", 1e-5)
+    attributes.finish()
+    x = state.map_of(node)
+    height, width, channels = x.map
+    name, sizes = node.label, dict[str, Any](height=height, width=width, channels=channels)
+    value = state.emit(node, ChannelNorm(**sizes, epsilon=float(epsilon)), {"x": x}, name=name, view=x.shape)
+    for index, what in ((1, "scale"), (2, "shift")):
+        if not state.has(node, index):
+            continue
+        vector = state.weight(node, index)
+        if vector.shape != (channels,):
+            raise Unsupported(f"{what} of shape {list(vector.shape)} meets {channels} channels", "export again")
+        if what == "scale":
+            layer = DepthwiseConv(**sizes, kernel=(1, 1), recipe=state.recipe)
+            weights = {"w": vector.reshape(channels, 1, 1, 1)}
+            value = state.emit(node, layer, {"x": value}, weights, f"{name}_scale", view=x.shape)
+        else:
+            bias = Bias(**sizes, recipe=state.recipe)
+            value = state.emit(node, bias, {"x": value}, {"b": vector}, f"{name}_shift", view=x.shape)
+    state.give(node, value)
