@@ -125,6 +125,10 @@ NODES = {
     "depthwise": ([node("Conv", "h k", "a", group=2, pads=[1, 1, 1, 1])], {"k": (2, 1, 3, 3)}),
     "groups": ([node("Conv", "h k", "c"), node("Conv", "c j", "a", group=2)], {"k": (4, 2, 1, 1), "j": (6, 2, 2, 3)}),
     "StochasticDepth": ([node("StochasticDepth", "h", "a", domain="dagtrain", ratio=0.25)], {}),
+    "ChannelNorm": (
+        [node("LayerNorm", "h gain shift", "a", domain="dagtrain", epsilon=1e-3)],
+        {"gain": (2,), "shift": (2,)},
+    ),
     "Bias alone": ([node("Relu", "h", "r"), node("Add", "r b", "a")], {"b": (2, 1, 1)}),
     "a bias behind two readers": (
         [node("Conv", "h k", "c", pads=[1, 1, 1, 1]), node("Add", "c b", "d"), node("Add", "c d", "a")],

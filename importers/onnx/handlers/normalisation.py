@@ -71,3 +71,14 @@ def layer_norm(node: OnnxNode, state: Lowering) -> None:
             bias = Bias(**sizes, recipe=state.recipe)
             value = state.emit(node, bias, {"x": value}, {"b": vector}, f"{name}_shift", view=x.shape)
     state.give(node, value)
+
+
+@writes(ChannelNorm)
+def write_channel_norm(node: Node, state: Writing) -> None:
+    """Between Transposes, since ONNX normalises over last axes; scale and shift are layers behind it."""
+    assert isinstance(node.layer, ChannelNorm)
+    last, normal = f"{node.name}.last", f"{node.name}.normal"
+    scale = state.constant(node, "scale", np.ones(node.layer.channels))
+    state.add(node, "Transpose", state.tensor(node), outputs=[last], perm=[0, 2, 3, 1])
+    state.add(node, "LayerNormalization", last, scale, outputs=[normal], axis=-1, epsilon=node.layer.epsilon)
+    state.add(node, "Transpose", normal, perm=[0, 3, 1, 2])
