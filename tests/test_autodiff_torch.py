@@ -99,11 +99,11 @@ def torch_activation(layer: Any, x: Any) -> Any:
 
 
 def grouped(recipe: Recipe) -> Graph:
-    """Convolutions in groups: a bottleneck's, with stride; two filters a channel; one filter of several channels."""
+    """Convolutions in groups: a bottleneck's, with stride; two filters a channel, dilated; one of several channels."""
     net = GraphBuilder("grouped", recipe, seed=24)
     x = net.relu(net.conv(net.input(9, 8, 3), 8, kernel=3, padding=1))
     x = net.relu(net.conv(x, 12, kernel=3, stride=2, padding=1, groups=4))
-    x = net.relu(net.conv(x, 24, kernel=3, padding=1, bias=True, groups=12))
+    x = net.relu(net.conv(x, 24, kernel=3, padding=2, bias=True, groups=12, dilation=2))
     return net.classify(net.gemm(net.global_average_pool(net.conv(x, 6, kernel=2, groups=6)), 5))
 
 
@@ -129,7 +129,7 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom))
         groups = layer.channels if name == "DepthwiseConv" else layer.groups
-        return functional.conv2d(padded, weights["w"], stride=layer.stride, groups=groups)
+        return functional.conv2d(padded, weights["w"], stride=layer.stride, dilation=layer.dilation, groups=groups)
     if name == "Bias":
         return inputs["x"] + weights["b"].reshape(1, -1, 1, 1)
     if name == "Relu":
@@ -138,7 +138,7 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
     if name == "MaxPool":
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom), value=-np.inf)
-        return functional.max_pool2d(padded, layer.kernel, layer.stride)
+        return functional.max_pool2d(padded, layer.kernel, layer.stride, dilation=layer.dilation)
     if name == "GlobalAveragePool":
         return inputs["x"].mean((2, 3), keepdim=True)
     if name == "Add":

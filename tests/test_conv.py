@@ -35,10 +35,10 @@ def plain_conv(layer: Any, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """One frame by definition, pixel by pixel."""
     top, left, bottom, right = layer.padding
     padded = np.pad(x, ((top, bottom), (left, right), (0, 0)))
-    (kh, kw), (sh, sw) = layer.kernel, layer.stride
+    (kh, kw), (sh, sw), (dh, dw) = layer.kernel, layer.stride, layer.dilation
     y = np.zeros(layer.output_shape, x.dtype)
     for row, column in np.ndindex(*layer.output_shape[:2]):
-        patch = padded[row * sh : row * sh + kh, column * sw : column * sw + kw]
+        patch = padded[row * sh :: dh, column * sw :: dw][:kh, :kw]
         patches = patch.reshape(kh, kw, layer.groups, -1)
         kernels = w.reshape(layer.groups, -1, *w.shape[1:])
         y[row, column] = np.einsum("hwgc,gmchw->gm", patches, kernels).reshape(-1)
@@ -262,7 +262,7 @@ def test_conv_rejects_no_weight_lanes() -> None:
 
 
 def test_fields_stand_in_the_order_that_names_of_circuits_are_made_of() -> None:
-    window, tile = ["kernel", "stride", "padding"], ["recipe", "w_lanes", "tile"]
+    window, tile = ["kernel", "stride", "padding", "dilation"], ["recipe", "w_lanes", "tile"]
     own = ["x_lanes", "y_lanes", "tensor_id", "x_fixed", "w_fixed", "y_fixed"]
     dense, depthwise = ([field.name for field in dataclasses.fields(kind)] for kind in (Conv, DepthwiseConv))
     assert dense == ["height", "width", "channels", "filters", "groups", *window, *tile, "weights", *own]

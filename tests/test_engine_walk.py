@@ -11,15 +11,17 @@ from hdl.engine.window.walk import Axis, Walk
 def random_axis(rng: np.random.Generator, transposed: bool) -> Axis:
     """An axis of a layer that exists: kernel no larger than the padded map."""
     while True:
-        size, kernel, stride = (int(n) for n in rng.integers(1, [9, 6, 4]))
-        before, after = (int(n) for n in rng.integers(0, kernel + 1, 2))
-        outputs = (size + before + after - kernel) // stride + 1
-        if size + before + after >= kernel:
+        size, kernel, stride, dilation = (int(n) for n in rng.integers(1, [9, 6, 5, 5]))
+        dilation = dilation if rng.random() < 0.5 else 1
+        extent = (kernel - 1) * dilation + 1
+        before, after = (int(n) for n in rng.integers(0, extent + 1, 2))
+        outputs = (size + before + after - extent) // stride + 1
+        if size + before + after >= extent:
             break
     parallel = kernel if rng.random() < 0.3 and (not transposed or stride == 1) else 1
     if transposed:
-        return Axis(outputs, size, kernel, stride, before, parallel, True)
-    return Axis(size, outputs, kernel, stride, before, parallel)
+        return Axis(outputs, size, kernel, stride, before, parallel, True, dilation)
+    return Axis(size, outputs, kernel, stride, before, parallel, dilation=dilation)
 
 
 def random_walk(seed: int) -> Walk:
@@ -81,7 +83,7 @@ def test_rows_are_needed_before_they_are_read_and_freed_after(seed: int) -> None
     for output in range(axis.outputs):
         for step in range(axis.count(axis.phase(output))):
             for tap in range(axis.parallel):
-                row = axis.position(output, step) + axis.direction * tap
+                row = axis.position(output, step) + axis.tap_distance * tap
                 if 0 <= row < axis.stored:
                     assert before <= row < needs[output], (seed, output, row)
         before = freed[output]
@@ -97,7 +99,10 @@ def test_a_transposed_axis_visits_exactly_the_taps_that_exist() -> None:
                 for step in range(axis.count(axis.phase(output)))
                 for tap in range(axis.parallel)
             }
-            assert visited == {k for k in range(axis.kernel) if (output + axis.before - k) % axis.stride == 0}, axis
+            places = {k: output + axis.before - k * axis.dilation for k in range(axis.kernel)}
+            assert visited == {k for k, place in places.items() if place % axis.stride == 0}, axis
+            first = next((places[k] // axis.stride for k in sorted(visited)), None)
+            assert first in (None, axis.position(output, 0)), axis
 
 
 def test_a_kernel_of_three_rows_needs_five_rows_at_most() -> None:

@@ -87,6 +87,8 @@ def _channels(nodes: list[NodeProto], constants: Mapping[str, Any], image: Seque
         {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
         {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
         {"auto_pad": "NOTSET", "kernel_shape": [3, 2], "dilations": [1, 1], "group": 1},
+        {"pads": [2, 1, 1, 2], "dilations": [2, 3]},
+        {"auto_pad": "SAME_UPPER", "dilations": [3, 2]},
     ],
     ids=str,
 )
@@ -245,6 +247,7 @@ def test_average_pool_over_the_whole_map(tmp_path: Path) -> None:
         {"kernel_shape": [2, 2]},
         {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
         {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [0, 1, 1, 0], "storage_order": 0, "dilations": [1, 1]},
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 1, 2, 0], "dilations": [2, 3], "ceil_mode": 1},
         {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
         {"kernel_shape": [2, 2], "strides": [3, 3], "ceil_mode": 1},
     ],

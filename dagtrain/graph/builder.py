@@ -56,7 +56,15 @@ class GraphBuilder:
         return self._add("input", HostInput(height=height, width=width, channels=channels), {})
 
     def conv(
-        self, x: str, filters: int, kernel: int, stride: int = 1, padding: int = 0, bias: bool = False, groups: int = 1
+        self,
+        x: str,
+        filters: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = False,
+        groups: int = 1,
+        dilation: int = 1,
     ) -> str:
         """A convolution with a square kernel and equal padding on all sides."""
         height, width, channels = self.shapes[x]
@@ -69,6 +77,7 @@ class GraphBuilder:
             kernel=(kernel, kernel),
             stride=(stride, stride),
             padding=(padding,) * 4,
+            dilation=(dilation, dilation),
             recipe=self.recipe,
         )
         y = self._add("conv", layer, {"x": x}, {"w": self._he(layer.weight_shape)})

@@ -1,7 +1,7 @@
 """A kernel on a feature map, and its windows as matrices, for golden models and references of layers with a kernel.
 
 Maps are ``(frames, height, width, channels)``.  Tap ``(i, j)`` of output pixel ``(r, c)`` reads the input pixel
-``(r * stride - padding_top + i, c * stride - padding_left + j)``; outside the map there are zeros.
+``(r * stride - padding_top + i * dilation, c * stride - padding_left + j * dilation)``; outside the map are zeros.
 """
 
 from __future__ import annotations
@@ -30,14 +30,22 @@ class Window:
     stride: tuple[int, int] = (1, 1)
     # top, left, bottom, right
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    # distance of neighbouring taps along rows, columns
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns from the first tap to the last."""
+        (rows, columns), (down, right) = self.kernel, self.dilation
+        return (rows - 1) * down + 1, (columns - 1) * right + 1
 
     @property
     def output(self) -> tuple[int, int]:
         """Height and width of the output map."""
         top, left, bottom, right = self.padding
         return (
-            (self.height + top + bottom - self.kernel[0]) // self.stride[0] + 1,
-            (self.width + left + right - self.kernel[1]) // self.stride[1] + 1,
+            (self.height + top + bottom - self.extent[0]) // self.stride[0] + 1,
+            (self.width + left + right - self.extent[1]) // self.stride[1] + 1,
         )
 
     @property
@@ -49,10 +57,11 @@ class Window:
         (out_height, out_width), (stride_h, stride_w) = self.output, self.stride
         for row in range(self.kernel[0]):
             for column in range(self.kernel[1]):
+                top, left = row * self.dilation[0], column * self.dilation[1]
                 yield (
                     row * self.kernel[1] + column,
-                    slice(row, row + (out_height - 1) * stride_h + 1, stride_h),
-                    slice(column, column + (out_width - 1) * stride_w + 1, stride_w),
+                    slice(top, top + (out_height - 1) * stride_h + 1, stride_h),
+                    slice(left, left + (out_width - 1) * stride_w + 1, stride_w),
                 )
 
     def _padded_shape(self, frames: int, channels: int) -> tuple[int, int, int, int]:

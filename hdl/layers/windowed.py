@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hdl.engine.window.walk import Axis, Walk
 from hdl.errors import ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.window import Window
+from hdl.spelling import QUIET
 from hdl.tensor import Port
 
 
@@ -36,6 +37,8 @@ class Windowed(InputMap):
     stride: tuple[int, int] = (1, 1)
     # top, left, bottom, right
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    # distance of neighbouring taps along rows, columns
+    dilation: tuple[int, int] = field(default=(1, 1), metadata=QUIET)
 
     # whether the engine stores the forward layer's output map and makes its input map
     transposed: ClassVar[bool] = False
@@ -47,8 +50,9 @@ class Windowed(InputMap):
 
     def check_shape(self) -> None:
         """Raises `ShapeError`."""
-        if min(*self.sizes, *self.kernel, *self.stride) < 1:
-            raise ShapeError(f"{self.name}: dimensions, kernel and stride {self.stride} must be positive")
+        if min(*self.sizes, *self.kernel, *self.stride, *self.dilation) < 1:
+            apart = "" if self.dilation == (1, 1) else f", dilation {self.dilation}"
+            raise ShapeError(f"{self.name}: dimensions, kernel and stride {self.stride}{apart} must be positive")
         if min(self.padding) < 0 or min(self.window.output) < 1:
             raise ShapeError(
                 f"{self.name} with padding {self.padding} does not fit the map",
@@ -65,7 +69,7 @@ class Windowed(InputMap):
     @property
     def window(self) -> Window:
         """The kernel on the forward layer's input map."""
-        return Window(self.height, self.width, self.kernel, self.stride, self.padding)
+        return Window(self.height, self.width, self.kernel, self.stride, self.padding, self.dilation)
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
@@ -99,9 +103,9 @@ class Windowed(InputMap):
         stored, made = (outputs, inputs) if self.transposed else (inputs, outputs)
 
         def axis(at: int) -> Axis:
-            return Axis(
-                stored[at], made[at], self.kernel[at], self.stride[at], self.padding[at], parallel[at], self.transposed
-            )
+            before, dilation = self.padding[at], self.dilation[at]
+            sizes = stored[at], made[at], self.kernel[at], self.stride[at]
+            return Axis(*sizes, before, parallel[at], self.transposed, dilation)
 
         return axis(0), axis(1)
 

@@ -10,6 +10,7 @@ every ``sharing`` repeat groups read stored words of their own, the last of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,8 +27,9 @@ SHARED_END = 7
 class Axis:
     """One spatial axis: which stored positions each output position reads.
 
-    Plain: output ``o`` reads ``o * stride - before + tap``.  Transposed (errors): ``o`` reads ``(o + before - tap) /
-    stride`` where that is whole; only such taps are visited, and which ones depends on the phase of ``o``.
+    Plain: output ``o`` reads ``o * stride - before + tap * dilation``.  Transposed (errors): ``o`` reads
+    ``(o + before - tap * dilation) / stride`` where that is whole; only such taps are visited, and which ones depends
+    on the phase of ``o``.
     """
 
     # positions of the stored map
@@ -41,6 +43,8 @@ class Axis:
     # taps a cycle: 1, or the whole kernel (then a transposed axis has stride 1)
     parallel: int = 1
     transposed: bool = False
+    # distance of neighbouring taps
+    dilation: int = 1
 
     @property
     def phases(self) -> int:
@@ -48,9 +52,19 @@ class Axis:
         return self.stride if self.transposed else 1
 
     @property
-    def direction(self) -> int:
-        """How the stored position moves with the tap."""
-        return -1 if self.transposed else 1
+    def tap_distance(self) -> int:
+        """How the stored position moves from one of the parallel taps to the next."""
+        return -self.dilation if self.transposed else self.dilation
+
+    @property
+    def _shared(self) -> int:
+        """What divides both stride and dilation: taps of a transposed phase are ``stride / _shared`` apart."""
+        return math.gcd(self.stride, self.dilation) if self.transposed else 1
+
+    def _first_tap(self, phase: int) -> int:
+        """The first tap of a transposed phase, whether the kernel has it or not; 0 where no tap fits."""
+        fits = (tap for tap in range(self.stride) if (tap * self.dilation - phase) % self.stride == 0)
+        return next(fits, 0)
 
     def phase(self, output: int) -> int:
         """The class of an output position."""
@@ -60,24 +74,30 @@ class Axis:
         """Cycles spent on taps of this axis."""
         if self.parallel > 1:
             return self.kernel // self.parallel
-        return -((phase - self.kernel) // self.stride) if self.transposed else self.kernel
+        if not self.transposed:
+            return self.kernel
+        if phase % self._shared:
+            return 0
+        return -((self._first_tap(phase) - self.kernel) // (self.stride // self._shared))
 
     def position(self, output: int, step: int) -> int:
         """The stored position of the first of the parallel taps in cycle ``step``; may lie outside the map."""
+        moved = step * self.parallel * self.dilation
         if self.transposed:
-            return (output + self.before) // self.stride - step * self.parallel
-        return output * self.stride - self.before + step * self.parallel
+            first = output + self.before - self._first_tap(self.phase(output)) * self.dilation
+            return first // self.stride - moved // self._shared
+        return output * self.stride - self.before + moved
 
     def tap_group(self, phase: int, step: int) -> int:
         """The index of the group of parallel taps in cycle ``step``; 0 for a phase without taps."""
         if not self.count(phase):
             return 0
-        return phase + step * self.stride if self.transposed else step
+        return self._first_tap(phase) + step * (self.stride // self._shared) if self.transposed else step
 
     def needed(self, output: int) -> int:
         """Leading stored positions that must be there before this output can be computed."""
         taps = self.count(self.phase(output)) * self.parallel
-        far = self.position(output, 0) + (0 if self.transposed else taps - 1)
+        far = self.position(output, 0) + (0 if self.transposed else (taps - 1) * self.dilation)
         return min(max(far + 1, 0), self.stored) if taps > 0 else 0
 
     def needs(self) -> list[int]:
@@ -93,7 +113,7 @@ class Axis:
             steps = max(self.count(self.phase(output)), 1) - 1
             near = self.position(output, steps if self.transposed else 0)
             if self.transposed:
-                near -= self.parallel - 1
+                near -= (self.parallel - 1) * self.dilation
             least = min(least, max(0, near))
             found[output - 1] = least
         return found
@@ -271,7 +291,7 @@ class Walk:
     def tap_offsets(self) -> list[int]:
         """Distance in stored words of each parallel tap from the first; tap columns fastest."""
         return [
-            (self.rows.direction * row * self.columns.stored + self.columns.direction * column) * self.groups
+            (self.rows.tap_distance * row * self.columns.stored + self.columns.tap_distance * column) * self.groups
             for row in range(self.rows.parallel)
             for column in range(self.columns.parallel)
         ]

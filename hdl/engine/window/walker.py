@@ -619,18 +619,19 @@ def axis_bounds(
     start = axis.position(0, 0)
     most = max(axis.count(phase) for phase in range(axis.phases))
     ends = [axis.position(output, step) for output in (0, axis.outputs - 1) for step in (0, max(most, 1) - 1)]
-    low, high = min(*ends, 0) - axis.kernel, max(*ends, axis.stored) + axis.kernel
+    margin = axis.kernel * axis.dilation
+    low, high = min(*ends, 0) - margin, max(*ends, axis.stored) + margin
     at = signal_for([low, high], start)
     delta = signal_for(table)
     rom = registered_look_up(domain.clk, move, delta, table=table)
     taps = axis.parallel
-    direction, stored = axis.direction, axis.stored
+    distance, stored = axis.tap_distance, axis.stored
 
     # a tap's position is never made: comparing the first one's with what the tap is away saves an adder
     @always(domain.clk.posedge)
     def judge() -> None:
         for tap in range(taps):
-            inside[tap].next = at >= 0 - tap * direction and at < stored - tap * direction
+            inside[tap].next = at >= 0 - tap * distance and at < stored - tap * distance
 
     @always(domain.clk.posedge)
     def step() -> None:

@@ -1,8 +1,8 @@
 """Convolution: forward engine, error engine, gradient engine.
 
-    y[r, c, m]  = sum over (n, i, j) of w[m, n, i, j] * x[r*sh - top + i, c*sw - left + j, n]
-    dx[h, v, n] = sum over (m, i, j) of w[m, n, i, j] * e[r, c, m]   with h = r*sh - top + i, v = c*sw - left + j
-    g[m, n, i, j] = sum over frames and (r, c) of e[r, c, m] * x[r*sh - top + i, c*sw - left + j, n]
+    y[r, c, m]  = sum over (n, i, j) of w[m, n, i, j] * x[r*sh - top + i*dh, c*sw - left + j*dw, n]
+    dx[h, v, n] = sum over (m, i, j) of w[m, n, i, j] * e[r, c, m]   with h = r*sh - top + i*dh, v = c*sw - left + j*dw
+    g[m, n, i, j] = sum over frames and (r, c) of e[r, c, m] * x[r*sh - top + i*dh, c*sw - left + j*dw, n]
 
 A tile has ``po`` filters, ``pi`` channels and ``pk`` taps; a fully connected layer is the case whose kernel covers the
 map (see gemm.py).

@@ -1,8 +1,8 @@
 """Depthwise convolution: every channel has a kernel of its own.  Forward engine, error engine, gradient engine.
 
-    y[r, c, n]  = sum over (i, j) of w[n, 0, i, j] * x[r*sh - top + i, c*sw - left + j, n]
-    dx[h, v, n] = sum over (i, j) of w[n, 0, i, j] * e[r, c, n]      with h = r*sh - top + i, v = c*sw - left + j
-    g[n, 0, i, j] = sum over frames and (r, c) of e[r, c, n] * x[r*sh - top + i, c*sw - left + j, n]
+    y[r, c, n]  = sum over (i, j) of w[n, 0, i, j] * x[r*sh - top + i*dh, c*sw - left + j*dw, n]
+    dx[h, v, n] = sum over (i, j) of w[n, 0, i, j] * e[r, c, n]      with h = r*sh - top + i*dh, v = c*sw - left + j*dw
+    g[n, 0, i, j] = sum over frames and (r, c) of e[r, c, n] * x[r*sh - top + i*dh, c*sw - left + j*dw, n]
 
 A tile has ``po`` channels and ``pk`` taps of each; ``pi`` is 1.  Ports, meaning and the choice of a tile are those of
 every convolution: `hdl.layers.conv.engine`, `hdl.layers.conv.roles`.
@@ -54,7 +54,7 @@ class _DepthwiseEngine(WindowEngine):
 
     def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights and of the ring, which every parallel tap reads a copy of."""
-        ring = (self.kernel[0] + 1) * self.walk_of(tile).row_words
+        ring = (self.window.extent[0] + 1) * self.walk_of(tile).row_words
         return super()._memory_share(tile, parts) + tile.pk * block_share(parts, ring, tile.po * SHARE_BITS)
 
     def _by_tap(self, weights: Any) -> Any:

@@ -38,6 +38,9 @@ def dense_examples() -> list[Example]:
         (fields(3, 4, 4, 8, **SAME, groups=2, recipe=STALE, tile=Tile(2, 1, 3), w_lanes=2), 1, 4),
         (fields(4, 3, 12, 8, **SAME, groups=4, recipe=PLAIN, tile=Tile(4, 3), w_lanes=4), 2, 1),
         (fields(5, 3, 2, 6, **SAME, stride=(2, 1), groups=2, recipe=PLAIN, tile=Tile(6, 1, 3)), 1, 2),
+        # taps apart: beside one another in a cycle, and with strides that have a divisor in common with the distance
+        (fields(6, 5, 2, 2, **SAME, dilation=(2, 1), recipe=STALE, tile=Tile(2, 1, 9), w_lanes=3), 1, 1),
+        (fields(7, 6, 2, 2, **SAME, stride=(2, 2), dilation=(2, 3), recipe=PLAIN, tile=Tile(1, 2)), 2, 1),
     ]
 
 
@@ -55,4 +58,5 @@ def depthwise_examples() -> list[Example]:
         (fields(3, 3, 3, **SAME, recipe=PLAIN, tile=Tile(1, 1, 9), w_lanes=3), 1, 3),
         (fields(4, 5, 2, **odd, recipe=PLAIN, tile=Tile(2, 1, 3), w_lanes=6), 1, 2),
         (fields(1, 1, 4, kernel=(1, 1), recipe=STALE, tile=Tile(4)), 2, 4),
+        (fields(7, 6, 2, **SAME, stride=(1, 2), dilation=(2, 2), recipe=PLAIN, tile=Tile(1, 1, 3)), 1, 1),
     ]

@@ -1,6 +1,6 @@
 """Max pool: the largest value of each window and channel, and the index of the tap it came from for the way back.
 
-    y[r, c, n]     = max over (i, j) of x[r*sh - top + i, c*sw - left + j, n]
+    y[r, c, n]     = max over (i, j) of x[r*sh - top + i*dh, c*sw - left + j*dw, n]
     index[r, c, n] = the first (i, j), as i * kw + j, that attains it
     dx[h, v, n]    = sum of e[r, c, n] over the windows (r, c) whose index points at (h, v)
 
@@ -50,18 +50,7 @@ class _Pool(Windowed):
 
     def __post_init__(self) -> None:
         self.check_shape()
-        covered = all(
-            0 <= (outputs - 1) * stride - before < size and before < kernel
-            for outputs, stride, before, size, kernel in zip(
-                self.window.output,
-                self.stride,
-                self.padding[:2],
-                (self.height, self.width),
-                self.kernel,
-                strict=True,
-            )
-        )
-        if not covered:
+        if not self.window.patches(np.ones((1, *self.input_shape[:2], 1), np.int64)).any(axis=3).all():
             raise ShapeError(
                 f"{self.name}, stride {self.stride}, padding {self.padding}: a window lies wholly in the padding, "
                 "where there is no largest value",
@@ -320,7 +309,7 @@ def max_pool_error(domain: ClockReset, e: Stream, index: Stream, dx: Stream, *, 
 
 
 # fields of the window
-WINDOW_FIELDS = ("kernel", "stride", "padding")
+WINDOW_FIELDS = ("kernel", "stride", "padding", "dilation")
 
 
 def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
@@ -334,4 +323,5 @@ def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
         ({"height": 2, "width": 3, "channels": 2, "kernel": (2, 3), "stride": (1, 1)}, 6, 1, 2),
         ({"height": 1, "width": 1, "channels": 1, "kernel": (1, 1), "stride": (1, 1)}, 1, 1, 1),
         ({"height": 5, "width": 5, "channels": 1, "kernel": (2, 2), "stride": (3, 3)}, 2, 1, 1),
+        ({"height": 5, "width": 6, "channels": 2, **same, "stride": (1, 2), "dilation": (2, 1)}, 3, 1, 2),
     ]

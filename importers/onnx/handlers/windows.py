@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hdl.layers.windowed import Windowed
@@ -10,8 +10,6 @@ from importers.onnx.problems import Unsupported
 
 if TYPE_CHECKING:
     from importers.onnx.context import Attributes
-
-DENSE = "only dense kernels are supported: export with dilation 1"
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,14 @@ class WindowSpec:
     stride: tuple[int, int]
     # top, left, bottom, right
     padding: tuple[int, int, int, int]
+    # distance of neighbouring taps along rows, columns
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns from the first tap to the last."""
+        (rows, columns), (down, right) = self.kernel, self.dilation
+        return (rows - 1) * down + 1, (columns - 1) * right + 1
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -39,8 +45,8 @@ def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int
     if kernel is not None and shape != tuple(kernel):
         raise Unsupported(f"kernel_shape {list(shape)} differs from the weights' {list(kernel)}", "export again")
     dilations = attributes.get("dilations", [1, 1])
-    if any(step != 1 for step in dilations):
-        raise Unsupported(f"dilations {dilations} are not supported", DENSE)
+    if len(dilations) != 2 or min(dilations) < 1:
+        raise Unsupported(f"dilations {dilations} are not supported", "export with two positive dilations")
     strides = attributes.get("strides", [1, 1])
     if len(strides) != 2 or min(strides) < 1:
         raise Unsupported(f"strides {strides} are not supported", "export with two positive strides")
@@ -48,13 +54,13 @@ def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int
     if len(pads) != 4 or min(pads) < 0:
         raise Unsupported(f"pads {pads} are not supported", "export with four pads of at least 0")
     stride = (int(strides[0]), int(strides[1]))
-    window = (int(shape[0]), int(shape[1]))
+    window = WindowSpec((int(shape[0]), int(shape[1])), stride, (0, 0, 0, 0), (int(dilations[0]), int(dilations[1])))
     automatic = attributes.get("auto_pad", "NOTSET") or "NOTSET"
-    return WindowSpec(window, stride, _padding(automatic, pads, size, window, stride))
+    return replace(window, padding=_padding(automatic, pads, size, window.extent, stride))
 
 
 def _padding(
-    automatic: str, pads: list[int], size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int]
+    automatic: str, pads: list[int], size: tuple[int, int], extent: tuple[int, int], stride: tuple[int, int]
 ) -> tuple[int, int, int, int]:
     if automatic == "NOTSET":
         return (int(pads[0]), int(pads[1]), int(pads[2]), int(pads[3]))
@@ -65,7 +71,7 @@ def _padding(
     before, after = [], []
     for axis in range(2):
         outputs = -(-size[axis] // stride[axis])
-        total = max(0, (outputs - 1) * stride[axis] + kernel[axis] - size[axis])
+        total = max(0, (outputs - 1) * stride[axis] + extent[axis] - size[axis])
         small, large = total // 2, total - total // 2
         before.append(small if automatic == "SAME_UPPER" else large)
         after.append(large if automatic == "SAME_UPPER" else small)
@@ -77,15 +83,17 @@ def rounded_up(spec: WindowSpec, size: tuple[int, int]) -> WindowSpec:
     ends = []
     for axis in range(2):
         start, end = spec.padding[axis], spec.padding[axis + 2]
-        reach = size[axis] + start + end - spec.kernel[axis]
+        reach = size[axis] + start + end - spec.extent[axis]
         last = -(-reach // spec.stride[axis])
         if last * spec.stride[axis] >= size[axis] + start:
             last -= 1
-        ends.append(max(end, last * spec.stride[axis] + spec.kernel[axis] - size[axis] - start))
-    return WindowSpec(spec.kernel, spec.stride, (spec.padding[0], spec.padding[1], ends[0], ends[1]))
+        ends.append(max(end, last * spec.stride[axis] + spec.extent[axis] - size[axis] - start))
+    return replace(spec, padding=(spec.padding[0], spec.padding[1], ends[0], ends[1]))
 
 
 def write_window(layer: Windowed) -> dict[str, Any]:
     """The attributes of an operator that slides this layer's window."""
     window = {"kernel_shape": layer.kernel, "strides": layer.stride, "pads": layer.padding}
+    if layer.dilation != (1, 1):
+        window["dilations"] = layer.dilation
     return {name: list(sizes) for name, sizes in window.items()}
