@@ -58,5 +58,5 @@ def depthwise_examples() -> list[Example]:
         (fields(3, 3, 3, **SAME, recipe=PLAIN, tile=Tile(1, 1, 9), w_lanes=3), 1, 3),
         (fields(4, 5, 2, **odd, recipe=PLAIN, tile=Tile(2, 1, 3), w_lanes=6), 1, 2),
         (fields(1, 1, 4, kernel=(1, 1), recipe=STALE, tile=Tile(4)), 2, 4),
-        (fields(7, 6, 2, **SAME, stride=(1, 2), dilation=(2, 2), recipe=PLAIN, tile=Tile(1, 1, 3)), 1, 1),
+        (fields(7, 6, 2, **SAME, stride=(2, 1), dilation=(2, 2), recipe=PLAIN, tile=Tile(1, 1, 3)), 1, 1),
     ]
