@@ -123,6 +123,7 @@ def trained(graph: Graph, frames: int = 64, seed: int = 3) -> tuple[Executor, np
 NODES = {
     "Conv": ([node("Conv", "h k b", "a", pads=[0, 1, 2, 1], strides=[2, 1])], {"k": (3, 2, 3, 3), "b": (3,)}),
     "depthwise": ([node("Conv", "h k", "a", group=2, pads=[1, 1, 1, 1])], {"k": (2, 1, 3, 3)}),
+    "dilated": ([node("Conv", "h k", "a", dilations=[1, 2], pads=[1, 2, 1, 1])], {"k": (2, 2, 3, 3)}),
     "groups": ([node("Conv", "h k", "c"), node("Conv", "c j", "a", group=2)], {"k": (4, 2, 1, 1), "j": (6, 2, 2, 3)}),
     "StochasticDepth": ([node("StochasticDepth", "h", "a", domain="dagtrain", ratio=0.25)], {}),
     "ChannelNorm": (
