@@ -7,20 +7,34 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.dram.region import Replay
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
+from hdl.streams import counter
+
+
+class Bursts:
+    """Bursts one way, as a rule and what carries them out tell each other of them."""
+
+    def __init__(self) -> None:
+        # of the rule: the coming burst may start
+        self.may_start: Bit = Signal(bool(0))
+        # what carries bursts out drives the rest.  From a register: the coming burst begins a tensor, ends one
+        self.first: Bit = Signal(bool(0))
+        self.last: Bit = Signal(bool(0))
+        # combinational in ``may_start``: it starts in this cycle
+        self.started: Bit = Signal(bool(0))
+        # the next burst, in the order they started, has been written or read; it was the last of its tensor
+        self.done: Bit = Signal(bool(0))
+        self.tensor_done: Bit = Signal(bool(0))
+        # the memory answers with an error
+        self.error: Bit = Signal(bool(0))
 
 
 @block
-def ring_rule(
-    domain: ClockReset, slot: Bits, may_write: Bit, write_started: Bit, written: Bit,
-    may_read: Bit, read_started: Bit, read_done: Bit, *, slots: int, preload: int,
-) -> Instances:  # fmt: skip
+def ring_rule(domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, slots: int, preload: int) -> Instances:
     """A burst may be written where one was read, and read where one was written.
 
     Ports:
         slot: out, `address_width` ``(slots)`` bits, from a register: where the coming burst is read.
-        may_write, may_read: out, 1 bit each, from registers: the coming burst may start.
-        write_started, read_started: in, 1 bit each: it starts in this cycle, while it may.
-        written, read_done: in, 1 bit each: a burst, in the order they started, has been written, or read.
+        writes, reads: in and out; drives ``may_start`` of both, from registers, takes ``started`` and ``done``.
     """
     room = Signal(intbv(0, min=0, max=slots + 1))
     filled = Signal(intbv(0, min=0, max=slots + 1))
@@ -28,20 +42,20 @@ def ring_rule(
 
     @always_comb
     def allow() -> None:
-        may_write.next = room != 0
-        may_read.next = filled != 0
+        writes.may_start.next = room != 0
+        reads.may_start.next = filled != 0
 
     @always(domain.clk.posedge)
     def count() -> None:
-        if read_done and not write_started:
+        if reads.done and not writes.started:
             room.next = room + 1
-        elif write_started and not read_done:
+        elif writes.started and not reads.done:
             room.next = room - 1
-        if written and not read_started:
+        if writes.done and not reads.started:
             filled.next = filled + 1
-        elif read_started and not written:
+        elif reads.started and not writes.done:
             filled.next = filled - 1
-        if read_started:
+        if reads.started:
             if slot == last:
                 slot.next = 0
             else:
@@ -55,19 +69,13 @@ def ring_rule(
 
 
 @block
-def replay_rule(
-    domain: ClockReset, slot: Bits, may_write: Bit, write_first: Bit, write_started: Bit, tensor_written: Bit,
-    may_read: Bit, read_last: Bit, read_started: Bit, tensor_read: Bit, *, unit: Replay,
-) -> Instances:  # fmt: skip
+def replay_rule(domain: ClockReset, slot: Bits, writes: Bursts, reads: Bursts, *, unit: Replay) -> Instances:
     """A version may be written when the one before the last is out of use, and read when it is written.
 
     Ports:
-        slot: out, `address_width` ``(ring_bursts)`` bits, from a register: where the coming burst is read.
-        may_write: out, 1 bit, combinational in ``write_first``: the coming burst may be written.
-        may_read: out, 1 bit, from registers: the coming burst may be read.
-        write_first, read_last: in, 1 bit each, of the coming burst: it begins a tensor, ends one.
-        write_started, read_started: in, 1 bit each: the coming burst starts in this cycle, while it may.
-        tensor_written, tensor_read: in, 1 bit each: the last burst of a tensor has been written, or read.
+        slot: out, `address_width` ``(unit.ring_bursts)`` bits, from a register: where the coming burst is read.
+        writes: in and out; drives ``may_start``, combinational in ``first``, takes ``started`` and ``tensor_done``.
+        reads: in and out; drives ``may_start``, from registers, takes ``last``, ``started`` and ``tensor_done``.
     """
     bursts = unit.tensor_bursts
     later = unit.batch - 1
@@ -79,20 +87,20 @@ def replay_rule(
 
     @always_comb
     def allow() -> None:
-        may_write.next = not write_first or room != 0
-        may_read.next = not fresh or versions != 0
-        retired.next = tensor_read and to_end == 0
-        entered.next = read_started and fresh
+        writes.may_start.next = not writes.first or room != 0
+        reads.may_start.next = not fresh or versions != 0
+        retired.next = reads.tensor_done and to_end == 0
+        entered.next = reads.started and fresh
 
     @always(domain.clk.posedge)
     def count() -> None:
-        if retired and not (write_started and write_first):
+        if retired and not (writes.started and writes.first):
             room.next = room + 1
-        elif write_started and write_first and not retired:
+        elif writes.started and writes.first and not retired:
             room.next = room - 1
-        if tensor_written and not entered:
+        if writes.tensor_done and not entered:
             versions.next = versions + 1
-        elif entered and not tensor_written:
+        elif entered and not writes.tensor_done:
             versions.next = versions - 1
         if domain.rst:
             room.next = 1
@@ -100,9 +108,9 @@ def replay_rule(
 
     @always(domain.clk.posedge)
     def frames() -> None:
-        if read_started:
+        if reads.started:
             fresh.next = False
-            if not read_last:
+            if not reads.last:
                 slot.next = slot + 1
             elif to_start == 0:
                 to_start.next = later
@@ -118,7 +126,7 @@ def replay_rule(
                     slot.next = bursts
                 else:
                     slot.next = 0
-        if tensor_read:
+        if reads.tensor_done:
             if to_end == 0:
                 to_end.next = later
             else:
@@ -143,20 +151,11 @@ def tensor_position(domain: ClockReset, step: Bit, first: Bit, last: Bit, *, bur
     """
     final = bursts - 1
     position = Signal(intbv(0)[address_width(bursts) :])
+    counting = counter(domain, step, position, count=bursts)
 
     @always_comb
     def out() -> None:
         first.next = position == 0
         last.next = position == final
 
-    @always(domain.clk.posedge)
-    def count() -> None:
-        if step:
-            if position == final:
-                position.next = 0
-            else:
-                position.next = position + 1
-        if domain.rst:
-            position.next = 0
-
-    return out, count
+    return out, counting

@@ -25,7 +25,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.dram.axi import Axi
 from hdl.dram.bursts import burst_reader, burst_writer
 from hdl.dram.region import Region, Replay, Ring
-from hdl.dram.rules import replay_rule, ring_rule
+from hdl.dram.rules import Bursts, replay_rule, ring_rule
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -95,29 +95,14 @@ def dram_store(domain: ClockReset, base: Bits, x: Stream, y: Stream, m: Axi, err
     unpack = width_adapter(domain, out, y, element_bits=bits, flush_every=unit.elements)
     fifo = queue(domain, fetched, out, depth=unit.prefetch)
     slot = Signal(intbv(0)[address_width(unit.ring_bursts) :])
-    may_write, written, tensor_written, write_error = (Signal(bool(0)) for _ in range(4))
-    write_first, write_started = Signal(bool(0)), Signal(bool(0))
-    may_read, read_started, read_done, tensor_read, read_error = (Signal(bool(0)) for _ in range(5))
-    read_first, read_last = Signal(bool(0)), Signal(bool(0))
     popped, bad = Signal(bool(0)), Signal(bool(0))
-    writer = burst_writer(
-        domain, base, packed, m.aw, m.w, m.b,
-        may_write, write_first, write_started, written, tensor_written, write_error, unit=unit,
-    )  # fmt: skip
-    reader = burst_reader(
-        domain, base, slot, m.ar, m.r, fetched, popped,
-        may_read, read_first, read_last, read_started, read_done, tensor_read, read_error, unit=unit,
-    )  # fmt: skip
+    writes, reads = Bursts(), Bursts()
+    writer = burst_writer(domain, base, packed, m, writes, unit=unit)
+    reader = burst_reader(domain, base, slot, m, fetched, popped, reads, unit=unit)
     if isinstance(unit, Replay):
-        rule = replay_rule(
-            domain, slot, may_write, write_first, write_started, tensor_written,
-            may_read, read_last, read_started, tensor_read, unit=unit,
-        )  # fmt: skip
+        rule = replay_rule(domain, slot, writes, reads, unit=unit)
     else:
-        rule = ring_rule(
-            domain, slot, may_write, write_started, written, may_read, read_started, read_done,
-            slots=unit.ring_bursts, preload=unit.preload_bursts,
-        )  # fmt: skip
+        rule = ring_rule(domain, slot, writes, reads, slots=unit.ring_bursts, preload=unit.preload_bursts)
 
     @always_comb
     def watch() -> None:
@@ -126,7 +111,7 @@ def dram_store(domain: ClockReset, base: Bits, x: Stream, y: Stream, m: Axi, err
 
     @always(domain.clk.posedge)
     def keep() -> None:
-        bad.next = bad or write_error or read_error
+        bad.next = bad or writes.error or reads.error
         if domain.rst:
             bad.next = False
 

@@ -2,9 +2,10 @@
 `hdl.signals.ClockReset`, and the docstring states cost and latency.  All keep the contract of `hdl.stream`.
 """
 
+from hdl.streams.counter import counter
 from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency
 from hdl.streams.fork_join import fork, join
-from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, wire
+from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, take_bits, wire
 from hdl.streams.reads import output_register, output_register_latency, read_stream
 from hdl.streams.width import AdapterKind, adapter_kind, bordering_adapter, width_adapter
 
@@ -14,6 +15,7 @@ __all__ = [
     "QueueKind",
     "adapter_kind",
     "bordering_adapter",
+    "counter",
     "fork",
     "half_pipe",
     "join",
@@ -26,6 +28,7 @@ __all__ = [
     "queue_latency",
     "read_stream",
     "s2m_pipe",
+    "take_bits",
     "width_adapter",
     "wire",
 ]

@@ -173,3 +173,22 @@ def pipe(domain: ClockReset, x: Stream, y: Stream, *, policy: Policy = Policy.FU
         return first, second
     stages = {Policy.NONE: wire, Policy.M2S: m2s_pipe, Policy.S2M: s2m_pipe, Policy.HALF: half_pipe}
     return stages[policy](domain, x, y)
+
+
+@block
+def take_bits(x: Stream, y: Stream, *, low: int) -> Instances:
+    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost.
+
+    Ports:
+        x: in, stream of at least ``low + y.width`` bits.
+        y: out, stream of any width, in the same cycle.
+    """
+    high = low + y.width
+
+    @always_comb
+    def connect() -> None:
+        y.valid.next = x.valid
+        y.payload.next = x.payload[high:low]
+        x.ready.next = y.ready
+
+    return connect

@@ -20,7 +20,7 @@ from hdl.fixed import Fixed
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import fork, m2s_pipe, queue, width_adapter
+from hdl.streams import counter, fork, m2s_pipe, queue, take_bits, width_adapter
 
 # cycles of a division beyond `SoftmaxNumbers.quotient_shift`: the first rank, loading, handing over
 DIVIDER_EXTRA = 3
@@ -78,8 +78,8 @@ def softmax_cross_entropy(
         queue(domain, sums, held_sums, depth=2),
         divide(domain, held_sums, quotients, numbers=numbers, label_bits=label_bits),
         fork(domain, quotients, parts),
-        low_bits(parts[0], factors, low=0),
-        low_bits(parts[1], records, low=factor_bits),
+        take_bits(parts[0], factors, low=0),
+        take_bits(parts[1], records, low=factor_bits),
         queue(domain, factors, held_factors, depth=2),
         m2s_pipe(domain, records, held_records),
         width_adapter(domain, held_records, metrics, element_bits=METRICS.width),
@@ -93,25 +93,6 @@ def softmax_cross_entropy(
             target=target,
         ),
     )
-
-
-@block
-def low_bits(x: Stream, y: Stream, *, low: int) -> Instances:
-    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost.
-
-    Ports:
-        x: in, stream of at least ``low`` bits more than ``y``.
-        y: out, stream of any width, in the same cycle.
-    """
-    high = low + y.width
-
-    @always_comb
-    def connect() -> None:
-        y.valid.next = x.valid
-        y.payload.next = x.payload[high:low]
-        x.ready.next = y.ready
-
-    return connect
 
 
 @block
@@ -193,6 +174,7 @@ def exponentials(
     last = classes - 1
     place = Signal(intbv(0)[address_width(classes) :])
     go, fire, ends, starts = (Signal(bool(0)) for _ in range(4))
+    counting = counter(domain, fire, place, count=classes)
     code, record = signed_signal(width), signed_signal(width)
     distance, label_distance = (Signal(intbv(0)[bits:]) for _ in range(2))
     value = Signal(intbv(0)[VALUE_BITS + 1 :])
@@ -259,16 +241,6 @@ def exponentials(
                 valid[stage].next = False
 
     @always(domain.clk.posedge)
-    def count() -> None:
-        if fire:
-            if ends:
-                place.next = 0
-            else:
-                place.next = place + 1
-        if domain.rst:
-            place.next = 0
-
-    @always(domain.clk.posedge)
     def add() -> None:
         if sums.ready:
             complete.next = False
@@ -285,7 +257,7 @@ def exponentials(
         if domain.rst:
             complete.next = False
 
-    return power, split, handshake, out, enter, count, add
+    return power, split, handshake, out, enter, counting, add
 
 
 @block

@@ -16,11 +16,10 @@ from hdl.engine.arithmetic.requantise import delay_line
 from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, Beat, LineWrite
 from hdl.engine.norm.control import control_process
 from hdl.engine.norm.error_path import error_path
-from hdl.engine.norm.frames import batch_counter, beat_counter, frame_gate
+from hdl.engine.norm.frames import batch_counter, beat_counter, frame_weights
 from hdl.engine.norm.parameter_gradients import parameter_gradients
 from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
 from hdl.engine.norm.table import line_table
-from hdl.engine.weights.buffer import weight_buffer
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
@@ -83,25 +82,13 @@ def norm_backward(
     beat = BatchBeat(fire, group, first_pixel, last_pixel, first_frame, last_frame)
     room, written = BackwardRoom(may_dx, may_gamma, may_beta), LineWrite(write, write_group, write_line, done)
 
-    counter = beat_counter(domain, fire, group, first_pixel, last_pixel, pixels=numbers.pixels, groups=groups)
-    frame_counter = batch_counter(
-        domain, fire, group, last_pixel, first_frame, last_frame, groups=groups, batch=shape.recipe.batch
-    )
+    counter = beat_counter(domain, beat, pixels=numbers.pixels, groups=groups)
+    frame_counter = batch_counter(domain, beat, groups=groups, batch=shape.recipe.batch)
     begin = accept_errors(
         domain, es, normals, inverses, gamma, beat, room, done, scale, shape=shape, contents=contents.get("weights")
     )
     sigmas = kept_inverses(domain.clk, beat, inverses.payload, sigma, groups=groups)
-    table = line_table(
-        domain,
-        beat,
-        line,
-        write,
-        write_group,
-        write_line,
-        groups=groups,
-        banks=shape.banks,
-        contents=contents.get("table"),
-    )
+    table = line_table(domain, beat, line, written, groups=groups, banks=shape.banks, contents=contents.get("table"))
     correlation = Signal(intbv(0)[lanes * (numbers.shaped.width + numbers.normal.width) :])
     path = error_path(
         domain.clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape=shape
@@ -200,54 +187,20 @@ def accept_errors(
         done: in, 1 bit: the control after the next frame (in order) is in the table at this edge.
         scale: out, ``lanes`` codes of ``shape.gamma``, `READ_LATENCY` cycles after a beat is accepted.
     """
-    groups, last_group = shape.groups, shape.groups - 1
-    permit, claim, claimable, start, finish, frame_last, open_, there = (Signal(bool(0)) for _ in range(8))
+    may, open_, there = (Signal(bool(0)) for _ in range(3))
     gammas = Stream(shape.lanes * shape.gamma.width)
-    place = Signal(intbv(0)[address_width(groups) :])
-    may_dx, may_gamma, may_beta = room.dx, room.g_gamma, room.g_beta
     adapt = [] if gamma is None else width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
-    versions = weight_buffer(
-        domain,
-        None if gamma is None else gammas,
-        claim,
-        claimable,
-        beat.fire,
-        place,
-        frame_last,
-        scale,
-        words=groups,
-        recipe=shape.recipe,
-        contents=contents,
-    )
-    gate = frame_gate(
-        domain,
-        claimable,
-        done,
-        start,
-        claim,
-        permit,
-        finish,
-        credits=shape.banks,
-        spacing=shape.cycles,
-        beats=shape.beats,
-    )
+    versions = None if gamma is None else gammas
+    weights = frame_weights(domain, versions, beat, done, may, scale, shape=shape, contents=contents)
 
     @always_comb
     def decide() -> None:
-        open_.next = (
-            may_dx
-            and ((may_gamma and may_beta) or not beat.last_pixel or not beat.last_frame)
-            and (permit or not beat.first_pixel or beat.group != 0)
-        )
+        open_.next = may and room.dx and ((room.g_gamma and room.g_beta) or not beat.last_pixel or not beat.last_frame)
         there.next = e.valid and normal.valid and (inverse.valid or not beat.first_pixel)
 
     @always_comb
     def handshake() -> None:
         beat.fire.next = open_ and there
-        start.next = open_ and there and beat.first_pixel and beat.group == 0
-        finish.next = open_ and there and beat.last_pixel and beat.group == last_group
-        frame_last.next = beat.last_pixel and beat.group == last_group
-        place.next = beat.group
 
     @always_comb
     def ready() -> None:
@@ -255,7 +208,7 @@ def accept_errors(
         normal.ready.next = open_ and e.valid and (inverse.valid or not beat.first_pixel)
         inverse.ready.next = open_ and e.valid and normal.valid and beat.first_pixel
 
-    return adapt, versions, gate, decide, handshake, ready
+    return adapt, weights, decide, handshake, ready
 
 
 @block

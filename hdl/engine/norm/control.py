@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from myhdl import Signal, always, always_comb, block, concat, intbv
+from myhdl import Signal, always_comb, block, concat, intbv
 
 from hdl.engine.arithmetic.lanes import (
     WIDE_PRODUCT_LATENCY,
@@ -24,6 +24,7 @@ from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_lanes
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bits, Clock, ClockReset, Instances
+from hdl.streams import counter
 
 
 @block
@@ -53,6 +54,7 @@ def control_process(
     v_sums, u_sums = signed_lanes(lanes, v_width + growth), signed_lanes(lanes, u_width + growth)
     early, first, last, complete, same = (Signal(bool(0)) for _ in range(5))
     place = Signal(intbv(0)[address_width(groups) :])
+    counting = counter(domain, complete, place, count=groups)
     write_state = Signal(bool(0))
     write_place = Signal(intbv(0)[len(place) :])
     controls_v = Signal(intbv(0)[lanes * numbers.control_v.width :])
@@ -105,22 +107,12 @@ def control_process(
         public="u",
     )
 
-    @always(domain.clk.posedge)
-    def count() -> None:
-        if complete:
-            if place == last_group:
-                place.next = 0
-            else:
-                place.next = place + 1
-        if domain.rst:
-            place.next = 0
-
     @always_comb
     def out() -> None:
         written.line.next = concat(controls_u, controls_v)
         written.done.next = written.enable and written.group == last_group
 
-    return sums, timing, v_path, u_path, count, out
+    return sums, timing, v_path, u_path, counting, out
 
 
 @block

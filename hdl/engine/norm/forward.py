@@ -14,12 +14,11 @@ from myhdl import Signal, always_comb, block, intbv
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.norm.bundles import Beat, ForwardRoom, LineWrite
 from hdl.engine.norm.data_path import data_path, data_sums
-from hdl.engine.norm.frames import beat_counter, frame_gate
+from hdl.engine.norm.frames import beat_counter, frame_weights
 from hdl.engine.norm.numbers import NORMAL
 from hdl.engine.norm.sequence import sequential_unit
 from hdl.engine.norm.shapes import ForwardShape, sum_widths
 from hdl.engine.norm.table import line_table
-from hdl.engine.weights.buffer import weight_buffer
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -74,32 +73,9 @@ def norm_forward(
     beat, written = Beat(fire, group, first_pixel, last_pixel), LineWrite(write, write_group, write_line, done)
     room = ForwardRoom(*(Signal(bool(0)) for _ in range(4)))
 
-    begin = frames(
-        domain,
-        xs,
-        gamma,
-        beta,
-        room,
-        done,
-        fire,
-        group,
-        first_pixel,
-        last_pixel,
-        pair,
-        shape=shape,
-        contents=contents.get("weights"),
-    )
-    table = line_table(
-        domain,
-        beat,
-        line,
-        write,
-        write_group,
-        write_line,
-        groups=groups,
-        banks=shape.banks,
-        contents=contents.get("table"),
-    )
+    begin = frames(domain, xs, gamma, beta, room, done, beat, pair, shape=shape, contents=contents.get("weights"))
+    counter = beat_counter(domain, beat, pixels=numbers.pixels, groups=groups)
+    table = line_table(domain, beat, line, written, groups=groups, banks=shape.banks, contents=contents.get("table"))
     path = data_path(domain, xs.payload, line, pair, beat, ys, normals, inverses, room, shape=shape)
     add = data_sums(domain, xs.payload, beat, sums_made, shape=shape)
     hold = queue(domain, sums_made, sums, depth=shape.sums_depth)
@@ -111,7 +87,7 @@ def norm_forward(
     def reserve_sums() -> None:
         reserve.next = fire and last_pixel
 
-    return adapters, begin, table, path, add, hold, places, statistics, reserve_sums
+    return adapters, begin, counter, table, path, add, hold, places, statistics, reserve_sums
 
 
 @block
@@ -142,10 +118,7 @@ def frames(
     beta: Stream | None,
     room: ForwardRoom,
     done: Bit,
-    fire: Bit,
-    group: Bits,
-    first_pixel: Bit,
-    last_pixel: Bit,
+    beat: Beat,
     pair: Bits,
     *,
     shape: ForwardShape,
@@ -158,65 +131,33 @@ def frames(
         gamma, beta: in, streams of codes of ``shape.gamma``, of ``shape.beta``, or both None.
         room: in, all of it.
         done: in, 1 bit: the statistics after the next frame (in order) are in the table at this edge.
-        fire: out, 1 bit, combinational: a beat is accepted at this edge.
-        group, first_pixel, last_pixel: out, as of `beat_counter`.
+        beat: in and out; drives ``fire``, takes the others.
         pair: out, ``lanes`` codes of ``shape.beta`` and above them ``lanes`` of ``shape.gamma``, `READ_LATENCY` cycles
             after a beat is accepted.
     """
-    groups, last_group = shape.groups, shape.groups - 1
-    permit, claim, claimable, start, finish, frame_last, ready = (Signal(bool(0)) for _ in range(7))
+    may, ready = Signal(bool(0)), Signal(bool(0))
     gammas = Stream(shape.lanes * shape.gamma.width)
     betas = Stream(shape.lanes * shape.beta.width)
     pairs = Stream(gammas.width + betas.width)
-    place = Signal(intbv(0)[address_width(groups) :])
     adapt_gamma = [] if gamma is None else width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
     adapt_beta = [] if beta is None else width_adapter(domain, beta, betas, element_bits=shape.beta.width)
     meet = [] if gamma is None else join(domain, [betas, gammas], pairs)
-    versions = weight_buffer(
-        domain,
-        None if gamma is None else pairs,
-        claim,
-        claimable,
-        fire,
-        place,
-        frame_last,
-        pair,
-        words=groups,
-        recipe=shape.recipe,
-        contents=contents,
-    )
-    gate = frame_gate(
-        domain,
-        claimable,
-        done,
-        start,
-        claim,
-        permit,
-        finish,
-        credits=shape.banks,
-        spacing=shape.cycles,
-        beats=shape.beats,
-    )
-    counter = beat_counter(domain, fire, group, first_pixel, last_pixel, pixels=shape.numbers.pixels, groups=groups)
-    may_y, may_normal, may_inverse, may_sums = room.y, room.normal, room.inverse, room.sums
+    versions = None if gamma is None else pairs
+    weights = frame_weights(domain, versions, beat, done, may, pair, shape=shape, contents=contents)
 
     @always_comb
     def decide() -> None:
         ready.next = (
-            may_y
-            and may_normal
-            and (may_inverse or not first_pixel)
-            and (may_sums or not last_pixel)
-            and (permit or not first_pixel or group != 0)
+            may
+            and room.y
+            and room.normal
+            and (room.inverse or not beat.first_pixel)
+            and (room.sums or not beat.last_pixel)
         )
 
     @always_comb
     def handshake() -> None:
         x.ready.next = ready
-        fire.next = ready and x.valid
-        start.next = ready and x.valid and first_pixel and group == 0
-        finish.next = ready and x.valid and last_pixel and group == last_group
-        frame_last.next = last_pixel and group == last_group
-        place.next = group
+        beat.fire.next = ready and x.valid
 
-    return adapt_gamma, adapt_beta, meet, versions, gate, counter, decide, handshake
+    return adapt_gamma, adapt_beta, meet, weights, decide, handshake

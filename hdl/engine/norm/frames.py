@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.engine.norm.bundles import BatchBeat, Beat
+from hdl.engine.norm.shapes import SETTLING, NormShape
+from hdl.engine.weights.buffer import weight_buffer
+from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
-
-# cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again
-SETTLING = 8
+from hdl.stream import Stream
 
 
 @block
-def beat_counter(
-    domain: ClockReset, fire: Bit, group: Bits, first_pixel: Bit, last_pixel: Bit, *, pixels: int, groups: int
-) -> Instances:
-    """Where in the frame the next beat stands: its ``group`` within the pixel; whether the pixel is first or last.
+def beat_counter(domain: ClockReset, beat: Beat, *, pixels: int, groups: int) -> Instances:
+    """Where in the frame the next beat stands: its group within the pixel; whether the pixel is first or last.
 
     Ports:
-        fire: in, 1 bit: the beat is accepted at this edge.
-        group: out, a number below ``groups``, from a register.
-        first_pixel, last_pixel: out, 1 bit each, from registers.
+        beat: in and out; takes ``fire``, drives ``group``, ``first_pixel`` and ``last_pixel``.
     """
     last_group = groups - 1
     final = pixels - 1
@@ -29,45 +29,34 @@ def beat_counter(
 
     @always(domain.clk.posedge)
     def count() -> None:
-        if fire:
-            if group != last_group:
-                group.next = group + 1
+        if beat.fire:
+            if beat.group != last_group:
+                beat.group.next = beat.group + 1
             else:
-                group.next = 0
+                beat.group.next = 0
                 if pixel == final:
                     pixel.next = 0
-                    first_pixel.next = True
-                    last_pixel.next = single == 1
+                    beat.first_pixel.next = True
+                    beat.last_pixel.next = single == 1
                 else:
                     pixel.next = pixel + 1
-                    first_pixel.next = False
-                    last_pixel.next = pixel == before_final
+                    beat.first_pixel.next = False
+                    beat.last_pixel.next = pixel == before_final
         if domain.rst:
-            group.next = 0
+            beat.group.next = 0
             pixel.next = 0
-            first_pixel.next = True
-            last_pixel.next = single == 1
+            beat.first_pixel.next = True
+            beat.last_pixel.next = single == 1
 
     return count
 
 
 @block
-def batch_counter(
-    domain: ClockReset,
-    fire: Bit,
-    group: Bits,
-    last_pixel: Bit,
-    first_frame: Bit,
-    last_frame: Bit,
-    *,
-    groups: int,
-    batch: int,
-) -> Instances:
+def batch_counter(domain: ClockReset, beat: BatchBeat, *, groups: int, batch: int) -> Instances:
     """Whether the next beat is of the first or of the last frame of a batch.
 
     Ports:
-        fire, group, last_pixel: in, as of `beat_counter`.
-        first_frame, last_frame: out, 1 bit each, from registers.
+        beat: in and out; drives ``first_frame`` and ``last_frame``, takes the others but ``first_pixel``.
     """
     last_group, final = groups - 1, batch - 1
     before_final = max(batch - 2, 0)
@@ -76,21 +65,83 @@ def batch_counter(
 
     @always(domain.clk.posedge)
     def count() -> None:
-        if fire and last_pixel and group == last_group:
+        if beat.fire and beat.last_pixel and beat.group == last_group:
             if frame == final:
                 frame.next = 0
-                first_frame.next = True
-                last_frame.next = single == 1
+                beat.first_frame.next = True
+                beat.last_frame.next = single == 1
             else:
                 frame.next = frame + 1
-                first_frame.next = False
-                last_frame.next = frame == before_final
+                beat.first_frame.next = False
+                beat.last_frame.next = frame == before_final
         if domain.rst:
             frame.next = 0
-            first_frame.next = True
-            last_frame.next = single == 1
+            beat.first_frame.next = True
+            beat.last_frame.next = single == 1
 
     return count
+
+
+@block
+def frame_weights(
+    domain: ClockReset,
+    versions: Stream | None,
+    beat: Beat,
+    done: Bit,
+    may: Bit,
+    word: Bits,
+    *,
+    shape: NormShape,
+    contents: Sequence[int] | None,
+) -> Instances:
+    """What the beats of each frame are multiplied by, and whether the next frame may start.
+
+    Ports:
+        versions: in, stream of words as wide as ``word``, ``shape.groups`` a version, ready from registers; or None:
+            all frames have those of the image.
+        beat: in, all of it.
+        done: in, 1 bit: what the data path needs of the next frame (in order) is in the table at this edge.
+        may: out, 1 bit, from registers: the next beat is not of a frame that has to wait.
+        word: out, of any width, `READ_LATENCY` cycles after a beat is accepted: that of its group.
+    """
+    groups, last_group = shape.groups, shape.groups - 1
+    claim, claimable, permit, start, finish, frame_last = (Signal(bool(0)) for _ in range(6))
+    place = Signal(intbv(0)[address_width(groups) :])
+    kept = weight_buffer(
+        domain,
+        versions,
+        claim,
+        claimable,
+        beat.fire,
+        place,
+        frame_last,
+        word,
+        words=groups,
+        recipe=shape.recipe,
+        contents=contents,
+    )
+    gate = frame_gate(
+        domain,
+        claimable,
+        done,
+        start,
+        claim,
+        permit,
+        finish,
+        credits=shape.banks,
+        spacing=shape.cycles,
+        beats=shape.beats,
+    )
+
+    @always_comb
+    def decide() -> None:
+        may.next = permit or not beat.first_pixel or beat.group != 0
+        start.next = beat.fire and beat.first_pixel and beat.group == 0
+        finish.next = beat.fire and beat.last_pixel and beat.group == last_group
+        frame_last.next = beat.last_pixel and beat.group == last_group
+        place.next = beat.group
+
+    return kept, gate, decide
 
 
 @block
@@ -119,7 +170,7 @@ def frame_gate(
 
     Args:
         credits: frames that may start before the first ``done``, norm_lag + 1.
-        spacing: least cycles between the starts of frames, at least `shortest_frame`; the layer's cycles a frame, so
+        spacing: least cycles between the starts of frames, at least what a frame needs; the layer's cycles a frame, so
             that frames don't come in bursts of ``credits``.
         beats: beats of a frame.
     """
@@ -163,8 +214,3 @@ def frame_gate(
             permit.next = False
 
     return decide, count
-
-
-def shortest_frame(beats: int) -> int:
-    """Least cycles between frames of so many beats: a frame shorter than `SETTLING` is followed by a pause."""
-    return beats if beats >= SETTLING else beats + SETTLING

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from hdl.engine.arithmetic.lanes import WIDE_PRODUCT_LATENCY, WIDE_SCALE_LATENCY
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
 from hdl.engine.arithmetic.serial import reciprocal_latency, root_latency, square_latency
-from hdl.engine.norm.frames import shortest_frame
 from hdl.engine.norm.numbers import BackwardNumbers, ForwardNumbers
 from hdl.engine.norm.sums import MEAN_LATENCY
 from hdl.engine.random import HASH_LATENCY
@@ -36,11 +36,20 @@ STATE_AT = CONTROL_SUMS_AT + MEAN_LATENCY + 1 + REQUANTISE_LATENCY
 TABLE_AT = STATE_AT + 1 + WIDE_PRODUCT_LATENCY + REQUANTISE_LATENCY
 
 
-@dataclass(frozen=True)
-class ForwardShape:
-    """Everything that the forward circuit is built from."""
+# cycles from a beat of one frame to the same beat of the next at least: state is written before it is read again
+SETTLING = 8
 
-    numbers: ForwardNumbers
+
+def shortest_frame(beats: int) -> int:
+    """Least cycles between frames of so many beats: a frame shorter than `SETTLING` is followed by a pause."""
+    return beats if beats >= SETTLING else beats + SETTLING
+
+
+@dataclass(frozen=True)
+class NormShape(ABC):
+    """What the circuits of both directions are built from."""
+
+    numbers: ForwardNumbers | BackwardNumbers
     recipe: Recipe
     groups: int
     # channels a cycle
@@ -48,6 +57,33 @@ class ForwardShape:
     # cycles between beats of the data path, as the ports deliver them
     beat_cycles: int
     gamma: Fixed
+
+    @property
+    def banks(self) -> int:
+        """Frames whose lines stand in the table."""
+        return self.recipe.norm_lag + 1
+
+    @property
+    def beats(self) -> int:
+        """Beats a frame."""
+        return self.numbers.pixels * self.groups
+
+    @property
+    def cycles(self) -> int:
+        """Cycles a frame."""
+        return max(shortest_frame(self.beats), math.ceil(self.loop_cycles / self.banks))
+
+    @property
+    @abstractmethod
+    def loop_cycles(self) -> int:
+        """From the first beat of a frame, unstalled, to the first beat of the frame that uses what it leaves."""
+
+
+@dataclass(frozen=True)
+class ForwardShape(NormShape):
+    """Everything that the forward circuit is built from."""
+
+    numbers: ForwardNumbers
     beta: Fixed
     y: Fixed
 
@@ -78,20 +114,9 @@ class ForwardShape:
         return max(self.statistics_at + 1, root + 1, reciprocal_latency(self.numbers.inverse.width) + 1)
 
     @property
-    def banks(self) -> int:
-        """Frames whose lines stand in the table."""
-        return self.recipe.norm_lag + 1
-
-    @property
-    def beats(self) -> int:
-        """Beats a frame."""
-        return self.numbers.pixels * self.groups
-
-    @property
     def cycles(self) -> int:
         """Cycles a frame."""
-        loop = math.ceil(self.loop_cycles / self.banks)
-        return max(shortest_frame(self.beats), self.groups * self.cycles_a_group, loop)
+        return max(super().cycles, self.groups * self.cycles_a_group)
 
     @property
     def sums_depth(self) -> int:
@@ -113,39 +138,16 @@ def sum_widths(shape: ForwardShape) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class BackwardShape:
+class BackwardShape(NormShape):
     """Everything that the backward circuit is built from."""
 
     numbers: BackwardNumbers
-    recipe: Recipe
-    groups: int
-    # channels a cycle
-    lanes: int
-    # cycles between beats of the data path, as the ports deliver them
-    beat_cycles: int
-    gamma: Fixed
     inverse: Fixed
     g_gamma: Fixed
     g_beta: Fixed
     # of the random bits
     key_gamma: int
     key_beta: int
-
-    @property
-    def banks(self) -> int:
-        """Frames whose lines stand in the table."""
-        return self.recipe.norm_lag + 1
-
-    @property
-    def beats(self) -> int:
-        """Beats a frame."""
-        return self.numbers.pixels * self.groups
-
-    @property
-    def cycles(self) -> int:
-        """Cycles a frame."""
-        loop = math.ceil(self.loop_cycles / self.banks)
-        return max(shortest_frame(self.beats), loop)
 
     @property
     def gradient_depth(self) -> int:

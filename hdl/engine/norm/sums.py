@@ -19,6 +19,7 @@ from hdl.engine.norm.numbers import RECIPROCAL_BITS, Mean
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import bits_of
+from hdl.streams import counter
 
 # cycles of `mean_lanes`
 MEAN_LATENCY = 1 + WIDE_SCALE_LATENCY
@@ -140,22 +141,12 @@ def memory_sums(
     word, total = (Signal(intbv(0)[lanes * bits :]) for _ in range(2))
     write = Signal(bool(0))
     place, write_at = (Signal(intbv(0)[address_width(groups) :]) for _ in range(2))
-    final = groups - 1
+    counting = counter(domain, early, place, count=groups)
     store = simple_dual_port(
         domain.clk, write, write_at, total, early, place, word, depth=groups, width=lanes * bits, output_register=True
     )
     wait = delay_vector(domain.clk, place, write_at, cycles=3)
     join = join_lanes(totals, total)
-
-    @always(domain.clk.posedge)
-    def count() -> None:
-        if early:
-            if place == final:
-                place.next = 0
-            else:
-                place.next = place + 1
-        if domain.rst:
-            place.next = 0
 
     @always(domain.clk.posedge)
     def add() -> None:
@@ -169,7 +160,7 @@ def memory_sums(
                 else:
                     totals[lane].next = old + values[lane]
 
-    return store, wait, join, count, add
+    return store, wait, join, counting, add
 
 
 @block

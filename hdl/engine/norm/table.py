@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.norm.bundles import Beat
+from hdl.engine.norm.bundles import Beat, LineWrite
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bit, Bits, ClockReset, Instances
+from hdl.signals import Bits, ClockReset, Instances
 
 
 @block
@@ -16,9 +16,7 @@ def line_table(
     domain: ClockReset,
     beat: Beat,
     line: Bits,
-    write: Bit,
-    write_group: Bits,
-    write_line: Bits,
+    written: LineWrite,
     *,
     groups: int,
     banks: int,
@@ -29,9 +27,7 @@ def line_table(
     Ports:
         beat: in, all of it but ``first_pixel``.
         line: out, of any width, 2 cycles after a beat is accepted.
-        write: in, 1 bit: a line is written at this edge; groups in order, frames in order.
-        write_group: in, `address_width` ``(groups)`` bits, with ``write``: whose it is.
-        write_line: in, as wide as ``line``, with ``write``.
+        written: in, all of it but ``done``; groups in order, frames in order.
     """
     depth, last_group = groups * banks, groups - 1
     last_base = depth - groups
@@ -39,9 +35,9 @@ def line_table(
     read_at, write_at = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
     store = simple_dual_port(
         domain.clk,
-        write,
+        written.enable,
         write_at,
-        write_line,
+        written.line,
         beat.fire,
         read_at,
         line,
@@ -55,7 +51,7 @@ def line_table(
     @always_comb
     def address() -> None:
         read_at.next = base + beat.group
-        write_at.next = write_base + write_group
+        write_at.next = write_base + written.group
 
     @always(domain.clk.posedge)
     def turn() -> None:
@@ -64,7 +60,7 @@ def line_table(
                 base.next = 0
             else:
                 base.next = base + groups
-        if write and write_group == last_group:
+        if written.enable and written.group == last_group:
             if write_base == last_base:
                 write_base.next = 0
             else:

@@ -15,22 +15,10 @@ from hdl.engine.arithmetic.mac import adder_trees, operand_bits, operand_lanes, 
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import accumulator, delay_line, requantise_lanes
 from hdl.engine.weights.buffer import weight_buffer
-from hdl.engine.weights.gradient_rounding import gradient_rounding
 from hdl.engine.window.convolution import RESULTS
-from hdl.engine.window.gradient import (
-    ERRORS,
-    MEMORY_TILES,
-    GradientShape,
-    Update,
-    batch_end,
-    error_gate,
-    memory_sums,
-    register_sums,
-    update_place,
-)
-from hdl.engine.window.row_store import row_store
+from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
-from hdl.engine.window.walker import Steps, WeightSteps, walker
+from hdl.engine.window.walker import Steps, WeightSteps
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
@@ -107,38 +95,6 @@ def channel_convolution(
         summed_results(domain, steps, may, sums, y, latency=2 + tree_levels(shape.taps), operations=walk.operations,
                        shift=shape.shift, target=shape.result),
     )  # fmt: skip
-
-
-@block
-def map_reader(
-    domain: ClockReset,
-    map_words: Stream,
-    words: Sequence[Bits],
-    claim: Bit,
-    claimable: Bit,
-    may: Bit,
-    steps: Steps,
-    *,
-    walk: Walk,
-    ring_rows: int,
-    weights: WeightSteps | None,
-) -> Instances:
-    """The ring of rows and the walk through it.
-
-    Ports:
-        map_words: in, stream of words of any width in raster order, of `row_store`.
-        words: out, a vector a tap, as wide as ``map_words``, with ``steps.valid``.
-        claim: out, 1 bit, of `walker`.
-        claimable, may: in, 1 bit each, of `walker`.
-        steps: out, when as said there.
-
-    Args:
-        ring_rows, weights: of `walker`.
-    """
-    row_written = Signal(bool(0))
-    rows = row_store(domain, map_words, row_written, *steps.reads, words, rows=ring_rows, row_words=walk.row_words)
-    walking = walker(domain, row_written, claim, claimable, may, steps, walk=walk, ring_rows=ring_rows, weights=weights)
-    return rows, walking
 
 
 @block
@@ -237,70 +193,3 @@ def summed_results(
         result_places(domain, steps.issue_last, taken, may, places=RESULTS),
         width_adapter(domain, taken, y, element_bits=target.width),
     )
-
-
-@block
-def channel_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
-    """As `hdl.engine.window.gradient.gradient`, but each error meets only its own channel.
-
-    Ports:
-        x: in, stream of codes of ``shape.x``, any number a beat.
-        e: in, stream of codes of ``shape.e``, any number a beat.
-        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
-    """
-    walk, tile = shape.walk, shape.tile
-    steps = Steps(walk, shape.ring_rows)
-    map_words, error_words, errors = Stream(tile.po * shape.x.width), *(Stream(tile.po * shape.e.width) for _ in "ab")
-    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
-    claim, claimable, may, rest, drained = (Signal(bool(0)) for _ in range(5))
-    products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
-    update = Update(shape.words)
-    tiles, beats = Stream(tile.size * shape.sum_bits), Stream(shape.lanes * shape.sum_bits)
-    store = memory_sums if shape.words >= MEMORY_TILES else register_sums
-    return (
-        width_adapter(domain, x, map_words, element_bits=shape.x.width),
-        width_adapter(domain, e, error_words, element_bits=shape.e.width),
-        queue(domain, error_words, errors, depth=ERRORS),
-        map_reader(domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows,
-                   weights=None),
-        error_gate(domain, error_words, errors, claimable, may, rest, steps),
-        batch_end(domain, steps, rest, drained, batch=shape.batch),
-        lane_products(domain.clk, words, steps.inside, errors.payload, products, shape=shape),
-        update_place(domain, steps, update, drained, words=shape.words),
-        store(domain, products, update, steps.valid, rest, drained, tiles, shape=shape),
-        width_adapter(domain, tiles, beats, element_bits=shape.sum_bits),
-        gradient_rounding(domain, beats, g, rounding=shape.rounding),
-    )  # fmt: skip
-
-
-@block
-def lane_products(
-    clk: Clock,
-    words: Sequence[Bits],
-    inside: Sequence[Bit],
-    error_word: Bits,
-    products: Sequence[Bits],
-    *,
-    shape: GradientShape,
-) -> Instances:
-    """The product of each channel's error with its operands at all taps, in the order of a tile.
-
-    Ports:
-        words: in, a vector a tap: ``tile.po`` codes of ``shape.x``.
-        inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
-        error_word: in, ``tile.po`` codes of ``shape.e``, with the words.
-        products: out, ``tile.size`` signed signals, 2 cycles later.
-    """
-    lanes, taps = shape.tile.po, shape.tile.pk
-    operands = [signed_signal(operand_bits(shape.x)) for _ in range(lanes * taps)]
-    errors = [signed_signal(operand_bits(shape.e)) for _ in range(lanes)]
-    split = operand_lanes(clk, words, inside, operands, fixed=shape.x)
-    split_errors = weight_lanes(clk, error_word, errors, fixed=shape.e)
-
-    @always(clk.posedge)
-    def multiply() -> None:
-        for lane in range(lanes):
-            for tap in range(taps):
-                products[lane * taps + tap].next = errors[lane] * operands[tap * lanes + lane]
-
-    return split, split_errors, multiply

@@ -12,9 +12,9 @@ from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY, accumulator, delay_line, requantise_lanes
 from hdl.engine.weights.buffer import weight_buffer
 from hdl.engine.window.frame_buffers import frame_sums, reorder_frame
-from hdl.engine.window.row_store import row_store
+from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
-from hdl.engine.window.walker import Steps, WeightSteps, walker
+from hdl.engine.window.walker import Steps, WeightSteps
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
 from hdl.signals import Bit, Bits, ClockReset, Instances
@@ -91,12 +91,9 @@ def convolution(
     weight_words = Stream(mac.sums * mac.terms * mac.weight.width)
     adapt_x = width_adapter(domain, x, map_words, element_bits=mac.operand.width)
     adapt_w = [] if w is None else width_adapter(domain, w, weight_words, element_bits=mac.weight.width)
-    row_written, claim, claimable, may, done = (Signal(bool(0)) for _ in range(5))
+    claim, claimable, may, done = (Signal(bool(0)) for _ in range(4))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     weight = Signal(intbv(0)[weight_words.width :])
-    rows = row_store(
-        domain, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
-    )
     versions = weight_buffer(
         domain,
         None if w is None else weight_words,
@@ -112,9 +109,10 @@ def convolution(
         streamed=shape.streamed,
         slots=shape.slots,
     )
-    walking = walker(
+    read = map_reader(
         domain,
-        row_written,
+        map_words,
+        words,
         claim,
         claimable,
         may,
@@ -134,17 +132,7 @@ def convolution(
     accumulate = accumulator(domain.clk, late[0], late[1], late[2], sums, totals, done)
     leave = leave_by_frame if shape.streamed else leave_at_once
     leaving = leave(domain, steps, totals, done, may, y, shape=shape)
-    return (
-        adapt_x,
-        adapt_w,
-        rows,
-        versions,
-        walking,
-        multiply,
-        flags,
-        accumulate,
-        leaving,
-    )
+    return adapt_x, adapt_w, versions, read, multiply, flags, accumulate, leaving
 
 
 @block

@@ -9,9 +9,9 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import operand_bits, operand_lanes, signed_signal, weight_lanes
 from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
-from hdl.engine.window.row_store import row_store
+from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
-from hdl.engine.window.walker import Steps, walker
+from hdl.engine.window.walker import Steps
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
@@ -74,7 +74,9 @@ class Update:
 
 
 @block
-def gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
+def gradient(
+    domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape, by_channel: bool = False
+) -> Instances:
     """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
 
     One operation multiplies the errors of ``po`` filters with ``pi`` channels at ``pk`` taps.  An error word serves
@@ -84,36 +86,68 @@ def gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: Grad
         x: in, stream of codes of ``shape.x``, any number a beat.
         e: in, stream of codes of ``shape.e``, any number a beat.
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
+
+    Args:
+        by_channel: each error meets only its own channel, ``po`` of them at a time.
     """
-    walk, tile = shape.walk, shape.tile
-    steps = Steps(walk, shape.ring_rows)
-    map_words, error_words, errors = (
-        Stream(shape.channels * shape.x.width),
-        *(Stream(tile.po * shape.e.width) for _ in "ab"),
-    )
-    adapt_x = width_adapter(domain, x, map_words, element_bits=shape.x.width)
+    tile = shape.tile
+    steps, update = Steps(shape.walk, shape.ring_rows), Update(shape.words)
+    error_words = Stream(tile.po * shape.e.width)
     adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
-    hold_e = queue(domain, error_words, errors, depth=ERRORS)
-    row_written, claim, claimable, may, rest, drained = (Signal(bool(0)) for _ in range(6))
-    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
-    rows = row_store(
-        domain, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
-    )
-    walking = walker(
-        domain, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
-    )
-    gate = error_gate(domain, error_words, errors, claimable, may, rest, steps)
+    rest, drained = Signal(bool(0)), Signal(bool(0))
+    products = product_signals(shape)
+    multiply = error_products(domain, x, error_words, rest, steps, products, shape=shape, by_channel=by_channel)
     batches = batch_end(domain, steps, rest, drained, batch=shape.batch)
-    products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
-    multiply = outer_products(domain.clk, words, steps.inside, errors.payload, products, shape=shape)
-    update = Update(shape.words)
     place = update_place(domain, steps, update, drained, words=shape.words)
     tiles, beats = Stream(tile.size * shape.sum_bits), Stream(shape.lanes * shape.sum_bits)
     store = memory_sums if shape.words >= MEMORY_TILES else register_sums
     sums = store(domain, products, update, steps.valid, rest, drained, tiles, shape=shape)
     adapt_g = width_adapter(domain, tiles, beats, element_bits=shape.sum_bits)
     rounding = gradient_rounding(domain, beats, g, rounding=shape.rounding)
-    return adapt_x, adapt_e, hold_e, rows, walking, gate, batches, multiply, place, sums, adapt_g, rounding
+    return adapt_e, multiply, batches, place, sums, adapt_g, rounding
+
+
+def product_signals(shape: GradientShape) -> list[Bits]:
+    """Of all products of an operation, in the order of a tile."""
+    return [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(shape.tile.size)]
+
+
+@block
+def error_products(
+    domain: ClockReset,
+    x: Stream,
+    errors: Stream,
+    blocked: Bit,
+    steps: Steps,
+    products: Sequence[Bits],
+    *,
+    shape: GradientShape,
+    by_channel: bool = False,
+) -> Instances:
+    """The walk over the map, and the products of each operation with its error word.
+
+    Ports:
+        x: in, stream of codes of ``shape.x``, any number a beat.
+        errors: in, stream of error words, ``tile.po`` codes of ``shape.e``.
+        blocked: in, 1 bit, from registers: no operation may start.
+        steps: out, when as said there.
+        products: out, ``tile.size`` signed signals, 2 cycles after ``steps.valid``.
+    """
+    walk, tile = shape.walk, shape.tile
+    map_words = Stream((tile.po if by_channel else shape.channels) * shape.x.width)
+    waiting = Stream(errors.width)
+    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
+    claim, claimable, may = (Signal(bool(0)) for _ in range(3))
+    multiply = lane_products if by_channel else outer_products
+    return (
+        width_adapter(domain, x, map_words, element_bits=shape.x.width),
+        queue(domain, errors, waiting, depth=ERRORS),
+        map_reader(
+            domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
+        ),
+        error_gate(domain, errors, waiting, claimable, may, blocked, steps),
+        multiply(domain.clk, words, steps.inside, waiting.payload, products, shape=shape),
+    )
 
 
 @block
@@ -232,6 +266,39 @@ def outer_products(
 
 
 @block
+def lane_products(
+    clk: Clock,
+    words: Sequence[Bits],
+    inside: Sequence[Bit],
+    error_word: Bits,
+    products: Sequence[Bits],
+    *,
+    shape: GradientShape,
+) -> Instances:
+    """The product of each channel's error with its operands at all taps, in the order of a tile.
+
+    Ports:
+        words: in, a vector a tap: ``tile.po`` codes of ``shape.x``.
+        inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
+        error_word: in, ``tile.po`` codes of ``shape.e``, with the words.
+        products: out, ``tile.size`` signed signals, 2 cycles later.
+    """
+    lanes, taps = shape.tile.po, shape.tile.pk
+    operands = [signed_signal(operand_bits(shape.x)) for _ in range(lanes * taps)]
+    errors = [signed_signal(operand_bits(shape.e)) for _ in range(lanes)]
+    split = operand_lanes(clk, words, inside, operands, fixed=shape.x)
+    split_errors = weight_lanes(clk, error_word, errors, fixed=shape.e)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(lanes):
+            for tap in range(taps):
+                products[lane * taps + tap].next = errors[lane] * operands[tap * lanes + lane]
+
+    return split, split_errors, multiply
+
+
+@block
 def update_place(domain: ClockReset, steps: Steps, update: Update, drained: Bit, *, words: int) -> Instances:
     """Counts tiles as operations arrive from the row store; the first pixel of a batch starts its sums afresh.
 
@@ -319,6 +386,34 @@ def drain_control(
 
 
 @block
+def add_products(
+    clk: Clock, before: Bits, fresh: Bit, products: Sequence[Bits], summed: Bits, *, bits: int
+) -> Instances:
+    """The sums of a tile with an operation's products.
+
+    Ports:
+        before: in, signed sums of ``bits`` bits, one a product.
+        fresh: in, 1 bit: they count as zeros.
+        products: in, signed signals.
+        summed: out, as wide as ``before``, 1 cycle later.
+    """
+    size, bound = len(products), 1 << (bits - 1)
+
+    @always(clk.posedge)
+    def add() -> None:
+        old = intbv(0, min=-bound, max=bound)
+        total = intbv(0, min=-bound, max=bound)
+        for lane in range(size):
+            old[:] = before[bits_of(lane, bits)].signed()
+            if fresh:
+                old[:] = 0
+            total[:] = old + products[lane]
+            summed.next[bits_of(lane, bits)] = total[bits:]
+
+    return add
+
+
+@block
 def memory_sums(
     domain: ClockReset,
     products: Sequence[Bits],
@@ -341,7 +436,6 @@ def memory_sums(
         tiles: out, stream of ``tile.size`` sums of ``shape.sum_bits`` bits.
     """
     words, bits, size = shape.words, shape.sum_bits, shape.tile.size
-    bound = 1 << (bits - 1)
     width = size * bits
     before, summed, read_word = (Signal(intbv(0)[width:]) for _ in range(3))
     read_at, drain_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
@@ -354,6 +448,7 @@ def memory_sums(
     store = simple_dual_port(domain.clk, write, write_at, summed, read, read_at, read_word, depth=words, width=width)
     drain = drain_control(domain, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
     leave = output_register(domain, read_tiles, tiles, depth=words)
+    add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
 
     @always_comb
     def choose() -> None:
@@ -374,18 +469,7 @@ def memory_sums(
         fresh[1].next = fresh[0]
         before.next = read_word
 
-    @always(domain.clk.posedge)
-    def add() -> None:
-        old = intbv(0, min=-bound, max=bound)
-        total = intbv(0, min=-bound, max=bound)
-        for lane in range(size):
-            old[:] = before[bits_of(lane, bits)].signed()
-            if fresh[1]:
-                old[:] = 0
-            total[:] = old + products[lane]
-            summed.next[bits_of(lane, bits)] = total[bits:]
-
-    return store, drain, leave, choose, delay, add
+    return store, drain, leave, add, choose, delay
 
 
 @block

@@ -12,16 +12,15 @@ from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.arithmetic.mac import operand_bits, signed_signal
+from hdl.engine.arithmetic.mac import operand_bits
 from hdl.engine.weights.gradient_rounding import gradient_rounding
 from hdl.engine.window.frame_buffers import reorder_frame
-from hdl.engine.window.gradient import ERRORS, GradientShape, error_gate, outer_products
-from hdl.engine.window.row_store import row_store
-from hdl.engine.window.walker import Steps, walker
+from hdl.engine.window.gradient import GradientShape, add_products, error_products, product_signals
+from hdl.engine.window.walker import Steps
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import output_register, queue, read_stream, width_adapter
+from hdl.streams import counter, output_register, queue, read_stream, width_adapter
 
 # cycles for which a pass holds a memory of sums, beyond its own work and the reading of its tiles
 LEAVE_LATENCY = 10
@@ -57,27 +56,15 @@ def gradient_passes(
         error_frames: frames of errors that the store which reorders them must hold.
     """
     walk, tile = shape.walk, shape.tile
-    bits = part_bits(shape)
+    bits, pixels = part_bits(shape), walk.pixels
     steps = Steps(walk, shape.ring_rows)
-    map_words = Stream(shape.channels * shape.x.width)
-    error_words, gated, ordered, errors = (Stream(tile.po * shape.e.width) for _ in range(4))
-    adapt_x = width_adapter(domain, x, map_words, element_bits=shape.x.width)
+    error_words, gated, ordered = (Stream(tile.po * shape.e.width) for _ in range(3))
     adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
-    started, room, row_written, claim, claimable, may, blocked = (Signal(bool(0)) for _ in range(7))
-    pixels = walk.pixels
+    started, room, blocked = (Signal(bool(0)) for _ in range(3))
     intake = frame_intake(domain, error_words, gated, room, started, words=pixels * walk.repeat)
     order = reorder_frame(domain, gated, ordered, started, room, pixels=walk.repeat, repeat=pixels, frames=error_frames)
-    hold_e = queue(domain, ordered, errors, depth=ERRORS)
-    words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
-    rows = row_store(
-        domain, map_words, row_written, *steps.reads, words, rows=shape.ring_rows, row_words=walk.row_words
-    )
-    walking = walker(
-        domain, row_written, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None
-    )
-    gate = error_gate(domain, ordered, errors, claimable, may, blocked, steps)
-    products = [signed_signal(operand_bits(shape.x) + operand_bits(shape.e)) for _ in range(tile.size)]
-    multiply = outer_products(domain.clk, words, steps.inside, errors.payload, products, shape=shape)
+    products = product_signals(shape)
+    multiply = error_products(domain, x, ordered, blocked, steps, products, shape=shape)
     tiles, parts = Stream(tile.size * bits), Stream(shape.lanes * bits)
     sums = pass_sums(
         domain, products, steps, blocked, tiles, words=walk.reduce * tap_groups(shape), pixels=pixels, bits=bits
@@ -87,22 +74,7 @@ def gradient_passes(
     add = add_parts(domain, parts, acc_in, totals, kept, shape=shape, bits=bits)
     hold_out = queue(domain, kept, acc_out, depth=2)
     rounding = gradient_rounding(domain, totals, g, rounding=shape.rounding)
-    return (
-        adapt_x,
-        adapt_e,
-        intake,
-        order,
-        hold_e,
-        rows,
-        walking,
-        gate,
-        multiply,
-        sums,
-        adapt_g,
-        add,
-        hold_out,
-        rounding,
-    )
+    return adapt_e, intake, order, multiply, sums, adapt_g, add, hold_out, rounding
 
 
 def tap_groups(shape: GradientShape) -> int:
@@ -122,6 +94,7 @@ def frame_intake(domain: ClockReset, x: Stream, y: Stream, room: Bit, started: B
     """
     place = Signal(intbv(0)[address_width(words) :])
     fire = Signal(bool(0))
+    counting = counter(domain, fire, place, count=words)
     final = words - 1
 
     @always_comb
@@ -135,17 +108,7 @@ def frame_intake(domain: ClockReset, x: Stream, y: Stream, room: Bit, started: B
         y.payload.next = x.payload
         started.next = fire and place == final
 
-    @always(domain.clk.posedge)
-    def count() -> None:
-        if fire:
-            if place == final:
-                place.next = 0
-            else:
-                place.next = place + 1
-        if domain.rst:
-            place.next = 0
-
-    return decide, pass_on, count
+    return decide, pass_on, counting
 
 
 @block
@@ -171,7 +134,7 @@ def pass_sums(
         tiles: out, stream of ``len(products)`` sums of ``bits`` bits.
     """
     size = len(products)
-    width, bound = size * bits, 1 << (bits - 1)
+    width = size * bits
     final, last_pixel = words - 1, pixels - 1
     word, drain_at = (Signal(intbv(0)[address_width(words) :]) for _ in range(2))
     pixel = Signal(intbv(0)[address_width(pixels) :])
@@ -188,6 +151,7 @@ def pass_sums(
     write_at, read_tiles = places[2], Stream(width)
     reading = read_stream(domain, may_read, fetch, drain_word, read_tiles)
     leave = output_register(domain, read_tiles, tiles, depth=words)
+    add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
     low = simple_dual_port(
         domain.clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width
     )
@@ -256,17 +220,6 @@ def pass_sums(
             before.next = high_word
         else:
             before.next = low_word
-
-    @always(domain.clk.posedge)
-    def add() -> None:
-        old = intbv(0, min=-bound, max=bound)
-        total = intbv(0, min=-bound, max=bound)
-        for lane in range(size):
-            old[:] = before[bits_of(lane, bits)].signed()
-            if fresh[1]:
-                old[:] = 0
-            total[:] = old + products[lane]
-            summed.next[bits_of(lane, bits)] = total[bits:]
 
     @always(domain.clk.posedge)
     def drain() -> None:

@@ -11,14 +11,15 @@ from hdl.engine.arithmetic.lanes import delay_vector
 from hdl.engine.arithmetic.mac import adder_trees, signed_signal, tree_levels
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
-from hdl.engine.window.channelwise import always_claimable, map_reader, summed_results
+from hdl.engine.window.channelwise import always_claimable, summed_results
 from hdl.engine.window.convolution import RESULTS
+from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import DATA_AFTER, Steps, WeightSteps
 from hdl.fixed import Fixed
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import fork, join, queue, width_adapter
+from hdl.streams import fork, join, queue, take_bits, width_adapter
 
 # cycles from a `Steps.weight` to the words of its operation
 TAP_AHEAD = DATA_AFTER - 2
@@ -91,30 +92,11 @@ def pool(domain: ClockReset, x: Stream, y: Stream, index: Stream, *, shape: Pool
         queue(domain, results, taken, depth=RESULTS),
         result_places(domain, steps.issue_last, taken, may, places=RESULTS),
         fork(domain, taken, parts),
-        bits_of(parts[0], y_words, low=0),
-        bits_of(parts[1], index_words, low=lanes * width),
+        take_bits(parts[0], y_words, low=0),
+        take_bits(parts[1], index_words, low=lanes * width),
         width_adapter(domain, y_words, y, element_bits=width),
         width_adapter(domain, index_words, index, element_bits=index_width),
     )  # fmt: skip
-
-
-@block
-def bits_of(x: Stream, y: Stream, *, low: int) -> Instances:
-    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost.
-
-    Ports:
-        x: in, stream of at least ``low + y.width`` bits.
-        y: out, stream of any width, in the same cycle.
-    """
-    high = low + y.width
-
-    @always_comb
-    def connect() -> None:
-        y.valid.next = x.valid
-        y.payload.next = x.payload[high:low]
-        x.ready.next = y.ready
-
-    return connect
 
 
 @block

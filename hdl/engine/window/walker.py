@@ -49,6 +49,39 @@ class Steps:
         return self.freed, self.read, self.addresses
 
 
+class Operation:
+    """What `loop_nest` says of an operation, 1 cycle after it: all registered."""
+
+    def __init__(self, walk: Walk) -> None:
+        # there is one
+        self.issued: Bit = Signal(bool(0))
+        # it ends its strip; its pixel has taps
+        self.frees: Bit = Signal(bool(0))
+        self.live: Bit = Signal(bool(0))
+        # it begins a result; ends one; ends a pass over the map
+        self.first: Bit = Signal(bool(0))
+        self.last: Bit = Signal(bool(0))
+        self.pass_last: Bit = Signal(bool(0))
+        # which strip of its frame
+        self.strip: Bits = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
+        # how the loops move behind it: a row of `Walk.deltas`, of those that `shared_moves` adds none
+        self.move = signal_for([LEVELS * walk.phases - 1])
+
+
+class Placed:
+    """What is known of an operation 2 cycles after it, beside where it reads: all registered."""
+
+    def __init__(self, walk: Walk) -> None:
+        # as of `Operation`; ``frees`` and ``valid`` only where there is one
+        self.valid: Bit = Signal(bool(0))
+        self.first: Bit = Signal(bool(0))
+        self.last: Bit = Signal(bool(0))
+        self.live: Bit = Signal(bool(0))
+        self.frees: Bit = Signal(bool(0))
+        # rows that end with its strip
+        self.freed = signal_for([walk.rows.stored])
+
+
 @dataclass(frozen=True)
 class WeightSteps:
     """How the weight word moves: word = Σ step * index over (repeat, reduce, tap row, tap column) groups, and
@@ -100,27 +133,19 @@ def walker(
     """
     token, taken = Signal(bool(0)), Signal(bool(0))
     grant = row_grants(domain, row_written, claim, claimable, token, taken, walk=walk)
-    within = signal_for([LEVELS * walk.phases - 1])
-    move = within if walk.sharing == 1 else signal_for([walk.levels * walk.phases - 1])
-    issued, frees, live, first, last, pass_last = (Signal(bool(0)) for _ in range(6))
-    strip = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
-    nest = loop_nest(
-        domain, token, may, taken, steps, within, issued, frees, strip, live, first, last, pass_last, walk=walk
-    )
-    delayed = [Signal(bool(0)) for _ in range(5)]
-    freed = signal_for([walk.rows.stored])
-    flags = second_stage(
-        domain.clk, issued, frees, live, first, last, pass_last, strip, delayed, freed, steps, walk=walk
-    )
+    operation, placed = Operation(walk), Placed(walk)
+    move = operation.move if walk.sharing == 1 else signal_for([walk.levels * walk.phases - 1])
+    nest = loop_nest(domain, token, may, taken, steps, operation, walk=walk)
+    flags = second_stage(domain.clk, operation, placed, steps, walk=walk)
     places = ring_addresses(domain, move, steps, walk=walk, ring_rows=ring_rows)
-    inside = map_bounds(domain, move, delayed, steps, walk=walk)
-    tail = flag_pipeline(domain.clk, delayed, freed, steps)
+    inside = map_bounds(domain, move, placed, steps, walk=walk)
+    tail = flag_pipeline(domain.clk, placed, steps)
     parts = [grant, nest, flags, places, inside, tail]
     if walk.sharing > 1:
         ticks = (steps.issue_last, steps.issue_final)
         if walk.outer_repeat:
             ticks = (steps.issue_pass_last, steps.issue_frame_last)
-        parts.append(shared_moves(domain, *ticks, within, move, walk=walk))
+        parts.append(shared_moves(domain, *ticks, operation.move, move, walk=walk))
     if weights is not None:
         start = weights.word(walk, *[0] * 7)
         parts.append(weight_words(domain, move, steps, table=weights.table(walk), start=start))
@@ -224,21 +249,7 @@ def _phase_tables(walk: Walk) -> dict[str, tuple[int, ...]]:
 
 @block
 def loop_nest(
-    domain: ClockReset,
-    token: Bit,
-    may: Bit,
-    taken: Bit,
-    steps: Steps,
-    move: Bits,
-    issued: Bit,
-    frees: Bit,
-    strip: Bits,
-    live: Bit,
-    first: Bit,
-    last: Bit,
-    pass_last: Bit,
-    *,
-    walk: Walk,
+    domain: ClockReset, token: Bit, may: Bit, taken: Bit, steps: Steps, operation: Operation, *, walk: Walk
 ) -> Instances:
     """The counters; everything but ``taken`` and the ``issue`` signals is registered.
 
@@ -246,11 +257,7 @@ def loop_nest(
         token, may: in, 1 bit each, from registers: the strip at work has its inputs; the consumer takes an operation.
         taken: out, 1 bit, combinational in both: the last operation of a strip.
         steps: out, the signals of ``issue`` alone.
-        move: out, as `signal_for` ``LEVELS * walk.phases - 1``, 1 cycle after an operation, as all below: how the loops
-            move behind it, a row of `Walk.deltas`.
-        issued, frees, live: out, 1 bit each: there is an operation; it ends its strip; its pixel has taps.
-        strip: out, `address_width` of ``walk.strip_needs``: which strip of its frame.
-        first, last, pass_last: out, 1 bit each: it begins a result; ends one; ends a pass over the map.
+        operation: out, 1 cycle after an operation.
     """
     tables = _phase_tables(walk)
     limits = {name: signal_for(tables[name]) for name in tables}
@@ -261,7 +268,7 @@ def loop_nest(
     tap_column, tap_row, reduce = (signal_for(tables[name]) for name in ("tap_column", "tap_row", "reduce"))
     repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
     repeat, column, row = (signal_for([count - 1]) for count in (repeats, columns, rows))
-    at_strip = Signal(intbv(0)[len(strip) :])
+    at_strip = Signal(intbv(0)[len(operation.strip) :])
     level = Signal(intbv(0, min=0, max=LEVELS))
     issue, fresh = Signal(bool(0)), Signal(bool(0))
     phases, whole = walk.phases, 0 if walk.sums_repeats else 1
@@ -362,14 +369,14 @@ def loop_nest(
 
     @always(domain.clk.posedge)
     def register() -> None:
-        issued.next = issue and not domain.rst
-        frees.next = level > on_column
-        strip.next = at_strip
-        live.next = has_taps != 0
-        first.next = fresh
-        last.next = level >= on_result
-        pass_last.next = level > on_row
-        move.next = level * phases + phase
+        operation.issued.next = issue and not domain.rst
+        operation.frees.next = level > on_column
+        operation.strip.next = at_strip
+        operation.live.next = has_taps != 0
+        operation.first.next = fresh
+        operation.last.next = level >= on_result
+        operation.pass_last.next = level > on_row
+        operation.move.next = level * phases + phase
 
     return lookups, rank, decide, announce, count, register
 
@@ -381,7 +388,7 @@ def shared_moves(domain: ClockReset, tick: Bit, ends: Bit, within: Bits, move: B
     Ports:
         tick: in, 1 bit, combinational: an operation ends a repeat group.
         ends: in, 1 bit, with ``tick``: the last one, so that an outer loop ticks.
-        within: in, as ``move`` of `loop_nest`, 1 cycle later.
+        within: in, ``move`` of `Operation`, 1 cycle later.
         move: out, as `signal_for` ``walk.levels * walk.phases - 1``, with ``within``: the row of `Walk.deltas`.
     """
     beyond = (SHARED_END - walk.repeat_level) * walk.phases
@@ -414,52 +421,37 @@ def shared_moves(domain: ClockReset, tick: Bit, ends: Bit, within: Bits, move: B
 
 
 @block
-def second_stage(
-    clk: Clock,
-    issued: Bit,
-    frees: Bit,
-    live: Bit,
-    first: Bit,
-    last: Bit,
-    pass_last: Bit,
-    strip: Bits,
-    delayed: Sequence[Bit],
-    freed: Bits,
-    steps: Steps,
-    *,
-    walk: Walk,
-) -> Instances:
+def second_stage(clk: Clock, operation: Operation, placed: Placed, steps: Steps, *, walk: Walk) -> Instances:
     """Flags beside the moves that were just looked up.
 
     Ports:
-        issued, frees, live, first, last, pass_last, strip: in, of `loop_nest`.
-        delayed: out, 1 bit each of valid, first, last, live, frees, 1 cycle later.
-        freed: out, as wide as ``steps.freed``, 1 cycle later: the rows that end with the operation's strip.
+        operation: in, all of it but ``move``.
+        placed: out, 1 cycle later.
         steps: out, ``weight_read`` and ``weight_pass_last`` alone.
     """
     frees_after = walk.strip_frees
     table = tuple(now - then for then, now in zip([0, *frees_after[:-1]], frees_after, strict=True))
-    rom = registered_look_up(clk, strip, freed, table=table)
+    rom = registered_look_up(clk, operation.strip, placed.freed, table=table)
 
     @always(clk.posedge)
     def delay() -> None:
-        delayed[0].next = issued
-        delayed[1].next = first
-        delayed[2].next = last
-        delayed[3].next = live
-        delayed[4].next = issued and frees
-        steps.weight_pass_last.next = pass_last
-        steps.weight_read.next = issued
+        placed.valid.next = operation.issued
+        placed.first.next = operation.first
+        placed.last.next = operation.last
+        placed.live.next = operation.live
+        placed.frees.next = operation.issued and operation.frees
+        steps.weight_pass_last.next = operation.pass_last
+        steps.weight_read.next = operation.issued
 
     return rom, delay
 
 
 @block
-def flag_pipeline(clk: Clock, delayed: Sequence[Bit], freed: Bits, steps: Steps) -> Instances:
+def flag_pipeline(clk: Clock, placed: Placed, steps: Steps) -> Instances:
     """Third stage: the read at the row store; fourth and fifth: its latency.
 
     Ports:
-        delayed, freed: in, of `second_stage`.
+        placed: in, all of it but ``live``.
         steps: out, ``read`` and ``freed`` 1 cycle later, ``valid``, ``first`` and ``last`` 3 cycles later.
     """
     valid = [Signal(bool(0)) for _ in range(2)]
@@ -468,14 +460,14 @@ def flag_pipeline(clk: Clock, delayed: Sequence[Bit], freed: Bits, steps: Steps)
 
     @always(clk.posedge)
     def third() -> None:
-        steps.read.next = delayed[0]
-        if delayed[4]:
-            steps.freed.next = freed
+        steps.read.next = placed.valid
+        if placed.frees:
+            steps.freed.next = placed.freed
         else:
             steps.freed.next = 0
-        valid[0].next = delayed[0]
-        first[0].next = delayed[1]
-        last[0].next = delayed[2]
+        valid[0].next = placed.valid
+        first[0].next = placed.first
+        last[0].next = placed.last
 
     @always(clk.posedge)
     def rest() -> None:
@@ -494,7 +486,7 @@ def ring_addresses(domain: ClockReset, move: Bits, steps: Steps, *, walk: Walk, 
     """The address of each parallel tap, modulo the ring.
 
     Ports:
-        move: in, of `loop_nest`.
+        move: in, a row of `Walk.deltas`, 1 cycle after an operation: how the loops move behind it.
         steps: in and out; takes ``weight_read``, drives ``addresses``.
     """
     total = ring_rows * walk.row_words
@@ -554,7 +546,7 @@ def weight_words(domain: ClockReset, move: Bits, steps: Steps, *, table: tuple[i
     """The weight word of each
 
     Ports:
-        move: in, of `loop_nest`.
+        move: in, a row of `Walk.deltas`, 1 cycle after an operation: how the loops move behind it.
         steps: in and out; takes ``weight_read``, drives ``weight``.
     """
     delta = signal_for(table)
@@ -571,12 +563,12 @@ def weight_words(domain: ClockReset, move: Bits, steps: Steps, *, table: tuple[i
 
 
 @block
-def map_bounds(domain: ClockReset, move: Bits, delayed: Sequence[Bit], steps: Steps, *, walk: Walk) -> Instances:
+def map_bounds(domain: ClockReset, move: Bits, placed: Placed, steps: Steps, *, walk: Walk) -> Instances:
     """Which parallel taps lie inside the map, beside the words of the row store.
 
     Ports:
-        move: in, of `loop_nest`.
-        delayed: in, of `second_stage`.
+        move: in, a row of `Walk.deltas`, 1 cycle after an operation: how the loops move behind it.
+        placed: in, ``valid`` and ``live`` alone.
         steps: out, ``inside`` alone.
     """
     row_inside = [Signal(bool(0)) for _ in range(walk.rows.parallel)]
@@ -585,14 +577,14 @@ def map_bounds(domain: ClockReset, move: Bits, delayed: Sequence[Bit], steps: St
     live = Signal(bool(0))
     row_deltas = walk.deltas(lambda row, _c, _p, _r, tap, _w, _f: walk.rows.position(row, tap))
     column_deltas = walk.deltas(lambda _r, column, _p, _d, _h, tap, _f: walk.columns.position(column, tap))
-    rows = axis_bounds(domain, move, delayed[0], row_inside, axis=walk.rows, table=row_deltas)
-    columns = axis_bounds(domain, move, delayed[0], column_inside, axis=walk.columns, table=column_deltas)
+    rows = axis_bounds(domain, move, placed.valid, row_inside, axis=walk.rows, table=row_deltas)
+    columns = axis_bounds(domain, move, placed.valid, column_inside, axis=walk.columns, table=column_deltas)
     tall, wide = walk.rows.parallel, walk.columns.parallel
     result = steps.inside
 
     @always(domain.clk.posedge)
     def combine() -> None:
-        live.next = delayed[3]
+        live.next = placed.live
         for row in range(tall):
             for column in range(wide):
                 inside[row * wide + column].next = row_inside[row] and column_inside[column] and live
@@ -612,7 +604,7 @@ def axis_bounds(
     """Tracks the stored position along one axis; registered verdicts on all its parallel taps.
 
     Ports:
-        move: in, of `loop_nest`.
+        move: in, a row of `Walk.deltas`, 1 cycle after an operation: how the loops move behind it.
         advance: in, 1 bit, 1 cycle after ``move``: an operation judges here and moves on.
         inside: out, 1 bit each of ``axis.parallel`` taps, 1 cycle after ``advance``.
     """

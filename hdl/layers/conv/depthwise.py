@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from myhdl import block
 
-from hdl.engine.window.channelwise import ChannelShape, channel_convolution, channel_gradient
-from hdl.engine.window.gradient import GradientShape
+from hdl.engine.window.channelwise import ChannelShape, channel_convolution
+from hdl.engine.window.gradient import GradientShape, gradient
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.layers.conv.engine import SHARE_BITS, Example, WindowEngine
@@ -204,4 +204,4 @@ def depthwise_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, s
         e: in, stream of codes of ``shape.e``, any number a beat.
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
     """
-    return channel_gradient(domain, x, e, g, shape=shape)
+    return gradient(domain, x, e, g, shape=shape, by_channel=True)

@@ -12,7 +12,7 @@ from hdl.errors import Problem
 from hdl.fixed import Fixed, IntArray
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import fork, join, m2s_pipe
+from hdl.streams import fork, join, m2s_pipe, take_bits
 
 # significant bits of a slope, and fraction bits that an offset has at least
 SLOPE_BITS = 16
@@ -129,7 +129,7 @@ def with_sums(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, affine: A
     waiting = [parts[1], *(Stream(x.width) for _ in range(stages))]
     register = m2s_pipe(domain, x, held)
     split = fork(domain, held, parts)
-    take = take_bits(parts[0], codes, lanes * width, 0)
+    take = take_bits(parts[0], codes, low=0)
     scale = scale_stream(domain, codes, products, lanes=lanes, factor=affine.factor)
     add = ()
     if affine.offset is not None:
@@ -167,21 +167,3 @@ def offset_stream(domain: ClockReset, x: Stream, y: Stream, *, lanes: int, grow:
         x.ready.next = computed.ready
 
     return register, add, handshake
-
-
-@block
-def take_bits(x: Stream, y: Stream, high: int, low: int) -> Instances:
-    """Bits [high, low) of a payload; no cost.
-
-    Ports:
-        x: in, stream of at least ``high`` bits.
-        y: out, stream of ``high - low`` bits, in the same cycle.
-    """
-
-    @always_comb
-    def connect() -> None:
-        y.valid.next = x.valid
-        y.payload.next = x.payload[high:low]
-        x.ready.next = y.ready
-
-    return connect

@@ -25,12 +25,12 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.affine import Affine, take_bits, with_sums
+from hdl.layers.pointwise.affine import Affine, with_sums
 from hdl.layers.pointwise.table import Table, read_and_add, read_tables
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import fork, join, m2s_pipe
+from hdl.streams import fork, join, m2s_pipe, take_bits
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 
@@ -506,8 +506,8 @@ def pointwise(
     else:
         register = m2s_pipe(domain, computed, held)
     split = fork(domain, held, parts)
-    to_y = take_bits(parts[0], exact, values, 0)
-    to_mask = take_bits(parts[1], mask, pair, values)
+    to_y = take_bits(parts[0], exact, low=0)
+    to_mask = take_bits(parts[1], mask, low=values)
     process = layer.lane_block(taken, computed)
     _check_names(process, taken=taken, computed=computed)
     lanes = always_comb(process)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from myhdl import Signal, always_comb, block, intbv
 
-from hdl.layers.pointwise.affine import take_bits
 from hdl.layers.storage import Memory
 from hdl.memory import address_width, read_only
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import fork, join, m2s_pipe, read_stream
+from hdl.streams import fork, join, m2s_pipe, read_stream, take_bits
 
 # cycles of `read_tables`: the address, then the word
 TABLE_CYCLES = 2
@@ -147,8 +146,8 @@ def read_and_add(
     addresses, read, both, computed = Stream(bits), Stream(pair), Stream(pair + added), Stream(pair)
     waiting = [Stream(added) for _ in range(TABLE_CYCLES + 1)]
     split = fork(domain, x, parts)
-    to_table = take_bits(parts[0], addresses, bits, 0)
-    to_wait = take_bits(parts[1], waiting[0], bits + added, bits)
+    to_table = take_bits(parts[0], addresses, low=0)
+    to_wait = take_bits(parts[1], waiting[0], low=bits)
     tables = read_tables(
         domain, addresses, read, lanes=lanes, table=table, y_width=y_width, mask_bits=mask_bits, images=images
     )

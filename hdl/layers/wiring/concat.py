@@ -25,7 +25,7 @@ from hdl.layers.meaning import State, Tape
 from hdl.memory import address_width
 from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import join, m2s_pipe, queue, queue_latency, width_adapter
+from hdl.streams import counter, join, m2s_pipe, queue, queue_latency, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 # beats that a queue holds beyond what its rates ask for: its own latency
@@ -391,24 +391,15 @@ def turns(domain: ClockReset, fire: Bit, first: Bit, *, a: int, b: int) -> Insta
         fire: in, 1 bit.
         first: out, 1 bit, from registers.
     """
-    last, switch = a + b - 1, a
+    switch = a
     count = Signal(intbv(0)[address_width(a + b) :])
+    stepping = counter(domain, fire, count, count=a + b)
 
     @always_comb
     def out() -> None:
         first.next = count < switch
 
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if fire:
-            if count == last:
-                count.next = 0
-            else:
-                count.next = count + 1
-        if domain.rst:
-            count.next = 0
-
-    return out, step
+    return out, stepping
 
 
 @block

@@ -1,0 +1,30 @@
+"""Counts what is repeated: beats of a frame, classes, groups."""
+
+from __future__ import annotations
+
+from myhdl import always, block
+
+from hdl.signals import Bit, Bits, ClockReset, Instances
+
+
+@block
+def counter(domain: ClockReset, step: Bit, place: Bits, *, count: int) -> Instances:
+    """0 … ``count`` - 1 and again.  Costs a counter.
+
+    Ports:
+        step: in, 1 bit: on to the next at this edge.
+        place: out, `hdl.memory.address_width` ``(count)`` bits, from a register.
+    """
+    last = count - 1
+
+    @always(domain.clk.posedge)
+    def move() -> None:
+        if step:
+            if place == last:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if domain.rst:
+            place.next = 0
+
+    return move
