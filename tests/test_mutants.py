@@ -56,6 +56,9 @@ FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             r"_ready <= \((\w+_count) != (\d+)( \+ [^\n]*)?\);\n(\s+end\n\s+else if)",
             r"_ready <= (\1 != \2\3 - M);\n\4",
         ),
+        # they change no transfer, so only what watches the handshake can find them
+        "ready follows its own valid": (r"assign x_ready = (\w+);", r"assign x_ready = \1 && (x_valid || !M);"),
+        "valid waits for its ready": (r"assign y_valid = (\w+);", r"assign y_valid = \1 && (y_ready || !M);"),
         "loses the place to write": (r"(_write_at) <= \((\w+_write_at) \+ 1\);", r"\1 <= (\2 + 1 + M);"),
     },
     "link_egress": {

@@ -1,27 +1,56 @@
 // Watchers of streams inside the FPGAs: each counts what passes, and prints what is wrong once, as
 // "broken NUMBER BEAT: what", and what it has seen at the end, as "seen NUMBER".  Held streams are shut by the bench.
 
-// A stream keeps its contract: valid stays, and payload with it, until the beat is taken.
+// A stream keeps its contract: valid stays, and payload with it, until the beat is taken; and when it is shut or opened
+// between two clock edges, which turns round the ready that its writer sees and the valid that its reader sees, neither
+// its valid nor its ready changes within the cycle, nor the payload of a beat.
 module dagtrain_bench_stream #(parameter NUMBER = 0, parameter WIDTH = 1) (
     input wire clk,
     input wire rst,
     input wire valid,
     input wire ready,
     input wire [WIDTH-1:0] payload,
-    // a beat waits to be taken
-    output wire waits,
+    // what its writer and its reader say; the other end sees it only while the stream is open
+    input wire own_valid,
+    input wire own_ready,
+    // streams are shut or opened now; this one is
+    input wire flip,
+    input wire flips,
+    // at the last clock edge, a beat waited to be taken
+    output reg waits,
     output reg broken
 );
-reg [WIDTH-1:0] offered = 0;
+reg [WIDTH-1:0] offered = 0, payload_before = 0;
 reg [31:0] beats = 0;
-reg waiting = 0;
+reg valid_before = 0, ready_before = 0, probed = 0, compared = 0;
 initial broken = 0;
-assign waits = valid && !ready && !rst;
+initial waits = 0;
+always @(posedge flip) if (flips) begin
+    valid_before <= own_valid;
+    ready_before <= own_ready;
+    payload_before <= payload;
+    probed <= !probed;
+end
 always @(posedge clk) begin
-    waiting <= waits;
+    waits <= valid && !ready && !rst;
     offered <= payload;
+    compared <= probed;
+    if (probed != compared && !broken && !rst) begin
+        if (own_valid != valid_before) begin
+            $display("broken %0d %0d: valid follows its own ready in the same cycle", NUMBER, beats);
+            broken <= 1;
+        end
+        else if (own_ready != ready_before) begin
+            $display("broken %0d %0d: ready follows its own valid in the same cycle", NUMBER, beats);
+            broken <= 1;
+        end
+        else if (own_valid && payload != payload_before) begin
+            $display("broken %0d %0d: payload follows its own ready in the same cycle", NUMBER, beats);
+            broken <= 1;
+        end
+    end
     if (valid && ready && !rst) beats <= beats + 1;
-    if (waiting && !broken && !rst) begin
+    if (waits && !broken && !rst) begin
         if (!valid) begin
             $display("broken %0d %0d: valid fell before the beat was taken", NUMBER, beats);
             broken <= 1;

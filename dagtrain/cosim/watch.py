@@ -1,6 +1,7 @@
 """Watchers of the streams inside all FPGAs, and what holds those streams up, in Verilog beside the delivered files.
 
-Every stream between two parts of a top is held to the contract of `hdl.stream`.  FIFOs and forks must give what they
+Every stream between two parts of a top is held to the contract of `hdl.stream`: also that neither end follows the
+other within a cycle, which shows whenever a stream is held up or let go.  FIFOs and forks must give what they
 get, all of it, once and in order; FIFOs hold as many beats as the manifest says; senders never spend more credits than
 they have, nor wait for any that they have, and receivers give back all (`dagtrain_bench_watch.v`).
 
@@ -99,7 +100,8 @@ def watch(devices: Sequence[DeliveredDevice], prefix: str = "dut.fpga_") -> Watc
         for stream in manifest.streams:
             path = paths[stream.net]
             ports = {**_stream(path), "payload": f"{path}_payload"}
-            ports["waits"] = f"waits[{len(found.held)}]"
+            ports |= {f"own_{end}": f"{path}_{end}" for end in ("valid", "ready")}
+            ports |= {"flip": "flip", "flips": f"flips[{len(found.held)}]", "waits": f"waits[{len(found.held)}]"}
             part = f"{stream.net}, from {stream.writer} to {stream.reader}"
             watched = Watched(Kind.STREAM, manifest.device, part, stream.net)
             found.add(watched, {"WIDTH": stream.payload_bits}, ports)
@@ -183,16 +185,19 @@ def watch_text(found: Watch, hold_cycles: int, seed: int) -> str:
     when it has a beat, or what lies before it is full.
 
     They use ``clk``, ``rst``, ``settling`` (nothing is held any more) and ``over`` (for one cycle), and set
-    ``broken``."""
+    ``broken``.  Streams are shut and opened while the clock is low, when nothing else moves, so that their watchers see
+    what follows within the cycle."""
     count = len(found.held)
     stride = next(step for step in range(int(count * GOLDEN) or 1, 2 * count) if math.gcd(step, count) == 1)
     free = -(-hold_cycles // FREE_PART)
     return "\n".join(
         [
             f"reg [31:0] turn = {seed % count}, waited = 0, stretch = 0, free = {free};",
-            f"wire [{count - 1}:0] wanted, waits, offered;",
+            f"wire [{count - 1}:0] wanted, waits, offered, flips;",
             f"assign wanted = free == 0 && !rst && !settling ? {count}'d1 << turn : {count}'d0;",
             *(_offered(found, index, net) for index, net in enumerate(found.held)),
+            f"assign flips = (wanted & ~waits) ^ {{{', '.join(f'{net}_hold' for net in reversed(found.held))}}};",
+            "wire flip = |flips && !clk;",
             *found.declarations,
             "always @(posedge clk) begin",
             "    if (free != 0) begin",
@@ -203,6 +208,8 @@ def watch_text(found: Watch, hold_cycles: int, seed: int) -> str:
             "        if (offered[turn]) stretch <= stretch + 1;",
             f"        if (stretch == {hold_cycles} || waited == {hold_cycles * WAITED_PART}) free <= {free};",
             "    end",
+            "end",
+            "always @(posedge flip) begin",
             *(f"    {net}_hold <= wanted[{index}] && !waits[{index}];" for index, net in enumerate(found.held)),
             "end",
             "",
