@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from rich.table import Table
 from dagtrain import threads as threads
 from dagtrain.files import working_folder
 from dagtrain.flow import (
+    check_step,
     cosim_step,
     emit_step,
     estimate_step,
@@ -109,6 +111,14 @@ Freeze = Annotated[
     typer.Option(
         help="Pattern of names of layers (`dagtrain show` prints them), such as 'layer1*', whose weights stay as they "
         "are: no gradient, no update, less hardware; may be given several times.",
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Only say what would become of the model: layers, normalisation, notes, all problems. Writes nothing; "
+        "exits with 1 if there are problems.",
     ),
 ]
 Devices = Annotated[Path, typer.Option(help="TOML file that describes the cluster.", show_default=False)]
@@ -286,6 +296,16 @@ def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
         raise typer.Exit(1)
 
 
+def _tell(result: StepResult, as_json: bool) -> None:
+    """A result that leaves no files."""
+    if as_json:
+        print(json.dumps({"step": result.step, "passed": result.passed, **result.data}))
+    else:
+        print("\n".join(result.lines))
+    if not result.passed:
+        raise typer.Exit(1)
+
+
 def _print_result(result: StepResult) -> None:
     state = "done" if result.done else "unchanged, nothing to do"
     print(f"{result.step}: {state}")
@@ -335,6 +355,17 @@ def _everywhere(out: Out = Path("build"), as_json: AsJson = False) -> None:
     del out, as_json
 
 
+@dataclass(frozen=True)
+class ImportJob:
+    """An import, or something to check."""
+
+    options: import_step.ImportOptions
+
+    def __call__(self, space: Workspace, progress: Progress) -> StepResult:
+        """The import."""
+        return import_step.run(space, self.options, progress)
+
+
 def _import(
     model: Model,
     norm: Norm = "online",
@@ -344,7 +375,7 @@ def _import(
     bits: Bits = None,
     count_saturations: Counted = None,
     freeze: Freeze = None,
-) -> Jobs:
+) -> tuple[ImportJob]:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
     options = import_step.ImportOptions(
         model=model,
@@ -356,7 +387,7 @@ def _import(
         counted=tuple(count_saturations or ()),
         freeze=tuple(freeze or ()),
     )
-    return (lambda space, progress: import_step.run(space, options, progress),)
+    return (ImportJob(options),)
 
 
 def _place(
@@ -494,8 +525,28 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
 # the steps of `run`
 ALL = (_import, _place, _emit, _cosim, _train, _report)
 
+
+def _or_check(command: Callable[..., None]) -> Callable[..., None]:
+    """The command `import`, with an option that leaves it at looking."""
+    names = inspect.signature(_import).parameters
+
+    def checked(*, check: bool, as_json: bool, **options: Any) -> None:
+        if not check:
+            command(as_json=as_json, **options)
+            return
+        (job,) = _import(**{name: options[name] for name in names})
+        _tell(check_step.run(job.options), as_json)
+
+    added = inspect.Parameter("check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Check)
+    parameters = [*inspect.signature(command).parameters.values(), added]
+    checked.__doc__ = command.__doc__
+    vars(checked)["__signature__"] = inspect.Signature(parameters)
+    checked.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return checked
+
+
 for _name, _steps in COMMANDS.items():
-    app.command(_name)(_command(*_steps))
+    app.command(_name)(_or_check(_command(*_steps)) if _steps == (_import,) else _command(*_steps))
 app.command("run", help=f"All steps: {', '.join(_step.__name__[1:] for _step in ALL)}.")(_command(*ALL))
 
 

@@ -10,6 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from importers.onnx import Imported, NormMode, import_with_notes
+from importers.onnx.norm import Fate
 from tests.import_support import assert_close, evaluate, forward, model, node, save
 
 RNG = np.random.default_rng(31)
@@ -133,3 +134,96 @@ def test_running_statistics_listed_as_results_are_none(tmp_path: Path) -> None:
     nodes = [node("Conv", "x w", "c"), norm, node("Relu", "n", "m"), *HEAD]
     proto = model(nodes, CONSTANTS, outputs=("y", "rm", "rv"))
     assert kinds(import_with_notes(save(proto, tmp_path))) == ["Conv", "OnlineNorm", "Relu"]
+
+
+# ---- which convolutions were folded
+
+VECTORS, OTHERS = "scale shift mean variance", "scale2 shift2 mean variance"
+BEFORE = {
+    "k3": RNG.standard_normal((3, 3, 1, 1)),
+    "k4": RNG.standard_normal((3, 3, 1, 1)),
+    "scale2": RNG.uniform(0.5, 2, 3),
+    "shift2": RNG.standard_normal(3),
+    "d2": RNG.standard_normal(3),
+    **CONSTANTS,
+}
+
+
+def fates(imported: Imported) -> dict[str, Fate]:
+    """Node -> what became of its normalisation."""
+    return {choice.node: choice.fate for choice in imported.norms}
+
+
+def test_of_a_folded_file_that_keeps_normalisation_before_activations_the_folded_ones_get_theirs_back(
+    tmp_path: Path,
+) -> None:
+    # as in DenseNet: norm, relu, 1x1 (its norm folded), relu, 3x3, joined, norm
+    nodes = [
+        node("Conv", "x w b", "stem"),
+        node("Relu", "stem", "r"),
+        node("BatchNormalization", f"r {VECTORS}", "n1"),
+        node("Relu", "n1", "r1"),
+        node("Conv", "r1 k3 d", "folded"),
+        node("Relu", "folded", "r2"),
+        node("Conv", "r2 k4", "plain"),
+        node("Add", "plain r", "joined"),
+        node("BatchNormalization", f"joined {OTHERS}", "m"),
+    ]
+    found = import_with_notes(save(net(*nodes, constants=BEFORE), tmp_path))
+    assert fates(found) == {
+        "stem_node": Fate.PUT_BACK,
+        "folded_node": Fate.PUT_BACK,
+        "plain_node": Fate.LEFT,
+        "n1_node": Fate.KEPT,
+        "m_node": Fate.KEPT,
+    }
+    assert kinds(found) == [
+        "Conv", "OnlineNorm", "Relu", "OnlineNorm", "Relu", "Conv", "OnlineNorm", "Relu", "Conv", "Add", "OnlineNorm",
+    ]  # fmt: skip
+
+
+def test_a_convolution_without_bias_that_meets_weights_before_a_normalisation_was_folded(tmp_path: Path) -> None:
+    nodes = [
+        node("BatchNormalization", f"x {VECTORS}", "n1"),
+        node("Conv", "n1 k3", "a"),
+        node("Conv", "a k4", "c"),
+        node("Relu", "c", "r"),
+        node("BatchNormalization", f"r {OTHERS}", "m"),
+    ]
+    proto = model([*nodes, *HEAD], BEFORE, ("N", 3, 6, 6))
+    found = import_with_notes(save(proto, tmp_path))
+    assert fates(found) == {"a_node": Fate.PUT_BACK, "c_node": Fate.LEFT, "n1_node": Fate.KEPT, "m_node": Fate.KEPT}
+
+
+def test_a_file_that_keeps_normalisation_behind_convolutions_was_not_folded(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w", "c"),
+        NORM,
+        node("Conv", "n k3 d", "plain"),
+        node("Relu", "plain", "m"),
+    ]
+    found = import_with_notes(save(net(*nodes, constants=BEFORE), tmp_path))
+    assert fates(found) == {"c_node": Fate.KEPT, "plain_node": Fate.LEFT}
+    assert kinds(found) == ["Conv", "OnlineNorm", "Conv", "Bias", "Relu"]
+
+
+def test_convolutions_on_averages_over_the_map_are_left(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", "x w b", "c"),
+        node("GlobalAveragePool", "c", "squeezed"),
+        node("Conv", "squeezed k3 d", "fewer"),
+        node("Relu", "fewer", "r"),
+        node("Conv", "r k4 d2", "more"),
+        node("Sigmoid", "more", "gate"),
+        node("Mul", "c gate", "m"),
+    ]
+    found = import_with_notes(save(net(*nodes, constants=BEFORE), tmp_path))
+    assert fates(found) == {"c_node": Fate.PUT_BACK, "fewer_node": Fate.LEFT, "more_node": Fate.LEFT}
+    assert found.norms[1].why == "it works on averages over the map, as in squeeze-and-excitation"
+
+
+def test_folding_says_what_it_folded(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "c"), NORM, node("Add", "n c", "s"), node("Conv", "s k3", "e")]
+    nodes.append(node("BatchNormalization", f"e {VECTORS}", "m"))
+    found = import_with_notes(save(net(*nodes, constants=BEFORE), tmp_path), norm=NormMode.NONE)
+    assert fates(found) == {"n_node": Fate.FOLDED, "e_node": Fate.FOLDED}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,8 @@ from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
 from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError, Problem
 from hdl.recipe import Recipe
-from importers.onnx import NormMode, external_files, import_model
+from importers.onnx import Imported, NormChoice, NormMode, external_files, import_model, import_with_notes
+from importers.onnx.norm import Fate
 
 IMPORT_COMMAND = COMMANDS["import"]
 # batches of the float reference from which binary points are chosen
@@ -92,7 +93,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     if not options.model.is_file():
         raise DagtrainError(f"{options.model} does not exist", "give the path of an ONNX file")
     recipe = load_recipe(options.recipe)
-    norm = _norm(options.norm)
+    norm = parse_norm(options.norm)
     splits = parse_splits(options.splits)
     numbers = Numbers(Widths.parse(options.bits), options.counted)
     depends = {
@@ -116,6 +117,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
         f"{meta['weights']:,} weights" + (f", {meta['frozen']:,} of them frozen" if meta["frozen"] else ""),
         f"multiplications a frame: {meta['forward_macs']:,} forward, {meta['error_macs']:,} error, "
         f"{meta['gradient_macs']:,} gradient; stash {meta['stash_bits']:,} bits",
+        *meta.get("notes", []),
     )
     return StepResult("import", folder, done, lines, meta)
 
@@ -157,7 +159,8 @@ def load_recipe(path: Path | None) -> Recipe:
     return recipe
 
 
-def _norm(text: str) -> NormMode:
+def parse_norm(text: str) -> NormMode:
+    """The mode of that name; `DagtrainError` for any other."""
     try:
         return NormMode(text)
     except ValueError:
@@ -238,8 +241,8 @@ def _work(
     progress: Progress,
 ) -> None:
     progress.begin("import", 4)
-    whole = freeze_layers(import_model(options.model, norm=norm, recipe=recipe), options.freeze)
-    forward = split_layers(whole, splits)
+    imported = import_with_notes(options.model, norm=norm, recipe=recipe)
+    forward = split_layers(freeze_layers(imported.graph, options.freeze), splits)
     progress.advance(note=f"{len(forward.nodes)} layers")
     training = differentiate(forward)
     progress.advance(note="training graph")
@@ -266,9 +269,28 @@ def _work(
         "error_macs": summary.error_macs,
         "gradient_macs": summary.gradient_macs,
         "stash_bits": summary.stash_bits,
+        "notes": _notes(imported),
+        "norms": [{"node": item.node, "fate": item.fate.value, "why": item.why} for item in imported.norms],
     }
     write_text(folder / "import.json", json.dumps(meta, indent=1) + "\n")
     progress.end(note=f"{len(graph.nodes)} nodes")
+
+
+def _notes(imported: Imported) -> list[str]:
+    """What was dropped or changed, and where normalisation stands."""
+    return [*imported.notes, *norm_lines(imported.norms)]
+
+
+def norm_lines(norms: Sequence[NormChoice], most: int = 3) -> list[str]:
+    """What becomes of normalisation, a line for every reason."""
+    groups: dict[tuple[Fate, str], list[str]] = {}
+    for choice in norms:
+        groups.setdefault((choice.fate, choice.why), []).append(choice.node)
+    lines = []
+    for (fate, why), nodes in groups.items():
+        more = f" and {len(nodes) - most} more" if len(nodes) > most else ""
+        lines.append(f"normalisation {fate.value} at {', '.join(nodes[:most])}{more}: {why}")
+    return lines
 
 
 def _source(model: Path, data: str | None) -> dict[str, str]:

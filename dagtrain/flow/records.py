@@ -60,6 +60,8 @@ class ImportRecord(Versioned):
     gradient_macs: Count
     # bits a frame
     stash_bits: Count
+    # what was dropped or changed, and where normalisation stands
+    notes: NotRequired[list[str]]
 
 
 @exact

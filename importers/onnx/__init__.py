@@ -6,21 +6,33 @@ Nothing behind `check` sees protocol buffers; what becomes of an operator stands
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
+from hdl.errors import ImportProblem
 from hdl.recipe import Recipe
 from importers.onnx.check import check_model
 from importers.onnx.handlers import HANDLERS
 from importers.onnx.idioms import rewrite
 from importers.onnx.load import external_files, load_proto
 from importers.onnx.lower import lower, report_unknown
-from importers.onnx.norm import NormMode, place_norm
+from importers.onnx.norm import NormChoice, NormMode, place_norm
 from importers.onnx.normalise import normalise
 from importers.onnx.problems import Problems
+from importers.onnx.report import Attempt, Operator
 
-__all__ = ["Imported", "NormMode", "external_files", "import_model", "import_with_notes"]
+__all__ = [
+    "Attempt",
+    "Imported",
+    "NormChoice",
+    "NormMode",
+    "attempt",
+    "external_files",
+    "import_model",
+    "import_with_notes",
+]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +45,8 @@ class Imported:
     graph: Graph
     # what was dropped or changed and the user may want to know
     notes: tuple[str, ...]
+    # of every convolution
+    norms: tuple[NormChoice, ...] = ()
 
 
 def import_model(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: Recipe | None = None) -> Graph:
@@ -47,12 +61,33 @@ def import_model(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: Recipe
 
 def import_with_notes(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: Recipe | None = None) -> Imported:
     """As `import_model`, with the notes."""
-    proto = load_proto(path)
     problems = Problems(str(path))
-    checked = check_model(proto, path, problems)
-    model = rewrite(normalise(checked.model, problems), HANDLERS, problems)
-    if not checked.sound:
+    tried = _attempt(path, norm, recipe or Recipe(), problems)
+    problems.raise_if_any()
+    assert tried.graph is not None, "without problems there is a graph"
+    return Imported(tried.graph, tried.notes, tried.norms)
+
+
+def attempt(path: Path, *, norm: NormMode = NormMode.ONLINE) -> Attempt:
+    """What would become of a file, its problems among it."""
+    try:
+        return _attempt(path, norm, Recipe(), Problems(str(path)))
+    except ImportProblem as error:
+        # not even a model
+        return Attempt(problems=error.problems)
+
+
+def _attempt(path: Path, norm: NormMode, recipe: Recipe, problems: Problems) -> Attempt:
+    checked = check_model(load_proto(path), path, problems)
+    normal = normalise(checked.model, problems)
+    model = rewrite(normal, HANDLERS, problems)
+    operators: dict[str, Operator] = {}
+    graph, notes = None, model.notes
+    norms: tuple[NormChoice, ...] = ()
+    if checked.sound:
+        model, norms = place_norm(model, norm)
+        graph, notes = lower(model, recipe, problems, operators)
+    else:
         report_unknown(model, problems)
-        problems.raise_if_any()
-    graph, notes = lower(place_norm(model, norm), recipe or Recipe(), problems)
-    return Imported(graph, notes)
+    folded = len(checked.model.nodes) - len(normal.nodes)
+    return Attempt(graph, notes, norms, Counter(model.rewritten), folded, operators, tuple(problems))

@@ -14,10 +14,14 @@ from importers.onnx.handlers import HANDLERS
 from importers.onnx.model import LOST, OnnxModel, OnnxNode
 from importers.onnx.normalise import RANDOM
 from importers.onnx.problems import Problems, Unsupported
+from importers.onnx.report import Operator
 
 
-def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, tuple[str, ...]]:
-    """(forward graph from the host's input to the loss; notes); `ImportProblem` with everything found."""
+def lower(
+    model: OnnxModel, recipe: Recipe, problems: Problems, operators: dict[str, Operator]
+) -> tuple[Graph | None, tuple[str, ...]]:
+    """(forward graph from the host's input to the loss; notes).  No graph if there are ``problems`` in the end; what
+    became of each operator goes to ``operators``."""
     state = Lowering(model, recipe, problems)
     channels, height, width = model.image_map
     # both keep their names whatever the file calls its nodes
@@ -27,16 +31,24 @@ def lower(model: OnnxModel, recipe: Recipe, problems: Problems) -> tuple[Graph, 
     state.nodes.append(Node(image_name, image, {}, edges, role=Role.HOST))
     state.values[model.image] = Value(edges["y"], (height, width, channels), model.image_shape)
     for node in model.nodes:
+        before = len(state.nodes)
         _lower_node(node, state)
+        if node.op != LOST:
+            row = operators.setdefault(node.op.removeprefix("dagtrain."), Operator())
+            row.nodes += 1
+            row.layers.update(type(made.layer).__name__ for made in state.nodes[before:])
+            row.lost += state.values[node.outputs[0]] is None
     report_unknown(model, problems)
     logits = _logits(state)
-    problems.raise_if_any()
+    notes = (*model.notes, *state.notes)
+    if list(problems):
+        return None, notes
     assert logits is not None, "a result without a value has a problem"
     loss = SoftmaxCrossEntropy(classes=logits.map[2])
     outputs = {port.name: f"{loss_name}.{port.name}" for port in loss.sources}
     state.nodes.append(Node(loss_name, loss, {"x": logits.edge}, outputs))
     graph = Graph(model.name, tuple(state.nodes), recipe, state.parameters)
-    return verify(graph.with_nodes(graph.nodes), Stage.FORWARD), (*model.notes, *state.notes)
+    return verify(graph.with_nodes(graph.nodes), Stage.FORWARD), notes
 
 
 def report_unknown(model: OnnxModel, problems: Problems) -> None:

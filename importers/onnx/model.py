@@ -86,6 +86,8 @@ class OnnxModel:
     output: str
     # what was dropped or changed and the user may want to know
     notes: tuple[str, ...] = ()
+    # idioms that were rewritten, one entry an instance
+    rewritten: tuple[str, ...] = ()
 
     @property
     def image_map(self) -> tuple[int, int, int]:

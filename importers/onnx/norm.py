@@ -1,11 +1,10 @@
 """Where normalisation stands: put back, folded away, or left, on ONNX's own level.
 
-* `NormMode.ONLINE`: wherever the file normalises, or did before an exporter folded normalisation into convolutions.
-  A file without any BatchNormalization is taken for folded: each convolution gets a BatchNormalization after it with
-  scale 1 and its bias as shift (exporters drop biases of 0), except the one that makes the class scores.  Online
-  statistics begin at mean 0 and variance 1, so at first the network computes what the file does, with the folded
-  scale in the weights; from there on it adapts.  A bias directly before a BatchNormalization vanishes: the mean that is
-  subtracted holds it.
+* `NormMode.ONLINE`: wherever the file normalises, or did before an exporter folded normalisation into convolutions,
+  which is decided for each convolution (`_decide`).  One that was folded gets a BatchNormalization after it with
+  scale 1 and its bias as shift (exporters drop biases of 0).  Online statistics begin at mean 0 and variance 1, so at
+  first the network computes what the file does, with the folded scale in the weights; from there on it adapts.  A bias
+  directly before a BatchNormalization vanishes: the mean that is subtracted holds it.
 * `NormMode.NONE`: BatchNormalization becomes part of the convolution before it, by its running statistics, which leaves
   a bias; where none is before it, a depthwise 1x1 convolution.
 * `NormMode.AS_IS`: normalisation and biases stay where the file has them.
@@ -13,15 +12,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
 from importers.onnx.model import Array, OnnxModel, OnnxNode
+from importers.onnx.names import safe
 
 NORM = "BatchNormalization"
+OTHER_NORMS = {"dagtrain.LayerNorm", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "LRN"}
 
 
 class NormMode(Enum):
@@ -32,32 +33,125 @@ class NormMode(Enum):
     AS_IS = "as-is"
 
 
-def place_norm(model: OnnxModel, mode: NormMode) -> OnnxModel:
-    """The model with BatchNormalization exactly where online normalisation is wanted."""
+class Fate(Enum):
+    """What becomes of the normalisation of a convolution."""
+
+    KEPT = "kept"
+    PUT_BACK = "put back"
+    LEFT = "left"
+    FOLDED = "folded"
+
+
+@dataclass(frozen=True)
+class NormChoice:
+    """What becomes of normalisation at one node, and why."""
+
+    # a convolution, or a BatchNormalization that no convolution has, as its layer is named
+    node: str
+    fate: Fate
+    why: str
+
+
+def place_norm(model: OnnxModel, mode: NormMode) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
+    """(the model with BatchNormalization exactly where online normalisation is wanted; what was decided)."""
     if mode is NormMode.AS_IS:
-        return model
+        return model, tuple(NormChoice(safe(node.label), Fate.KEPT, "as the file has it") for node in _norms(model))
     if mode is NormMode.NONE:
         return fold_norm(model)
-    if any(node.op == NORM for node in model.nodes):
-        return drop_lost_biases(model)
-    return restore_norm(model)
+    choices = _decide(model)
+    model = drop_lost_biases(
+        restore_norm(model, {name for name, choice in choices.items() if choice[0] is Fate.PUT_BACK})
+    )
+    by_name = {node.name: node for node in model.nodes}
+    return model, tuple(NormChoice(safe(by_name[name].label), *choice) for name, choice in choices.items())
 
 
-def restore_norm(model: OnnxModel) -> OnnxModel:
-    """Puts a BatchNormalization after every convolution but the one that makes the class scores."""
-    final = _before_result(model)
+def _norms(model: OnnxModel) -> list[OnnxNode]:
+    return [node for node in model.nodes if node.op == NORM]
+
+
+def _decide(model: OnnxModel) -> dict[str, tuple[Fate, str]]:
+    """Name -> (fate, why) of every convolution, and of every BatchNormalization that no convolution has.
+
+    Exporters fold all that they can, so a file in which a BatchNormalization follows a convolution was not folded."""
+    norms, others = _norms(model), sorted({node.op for node in model.nodes} & OTHER_NORMS)
+    final, pooled = _before_result(model), _pooled(model)
+    followed = {node.inputs[0] for node in norms if model.uses[node.inputs[0]] == 1}
+    convs = [node for node in model.nodes if node.op == "Conv" and _is_sound(node, model.constants)]
+    is_apart = any(node.outputs[0] in followed for node in convs)
+    found: dict[str, tuple[Fate, str]] = {}
+    for node in convs:
+        if node.outputs[0] in followed:
+            choice = (Fate.KEPT, "a BatchNormalization follows it")
+        elif node.name in final:
+            choice = (Fate.LEFT, "it makes the class scores")
+        elif node.inputs[0] in pooled:
+            choice = (Fate.LEFT, "it works on averages over the map, as in squeeze-and-excitation")
+        elif not norms and others:
+            choice = (Fate.LEFT, f"the file normalises by {others[0].removeprefix('dagtrain.')}")
+        elif not norms:
+            choice = (Fate.PUT_BACK, "the file has no BatchNormalization: it was folded")
+        elif is_apart:
+            choice = (Fate.LEFT, "the file keeps BatchNormalization apart and has none here")
+        elif not _has_bias(node) and _meets_norm(node.outputs[0], model):
+            choice = (Fate.LEFT, "it has no bias, and a BatchNormalization comes before the next weights")
+        else:
+            choice = (Fate.PUT_BACK, "no BatchNormalization in the file follows a convolution: they were folded")
+        found[node.name] = choice
+    made = {node.outputs[0] for node in convs} & followed
+    for node in norms:
+        if node.inputs[0] not in made:
+            found[node.name] = (Fate.KEPT, "it normalises what no single convolution makes")
+    return found
+
+
+def _is_sound(node: OnnxNode, constants: Mapping[str, Array]) -> bool:
+    """Whether weights are known and the bias, if there is one, has a number for each filter."""
+    known = _is_known(node, constants)
+    return known and (not _has_bias(node) or constants[node.inputs[2]].size == constants[node.inputs[1]].shape[0])
+
+
+def _is_known(node: OnnxNode, constants: Mapping[str, Array]) -> bool:
+    return all(name in constants for name in node.inputs[1:] if name)
+
+
+def _pooled(model: OnnxModel) -> set[str]:
+    """Tensors that follow from averages over the map alone."""
+    found: set[str] = set()
+    for node in model.nodes:
+        computed = [name for name in node.inputs if name and name not in model.constants]
+        if node.op in ("GlobalAveragePool", "ReduceMean") or (computed and all(name in found for name in computed)):
+            found.update(node.outputs)
+    return found
+
+
+def _meets_norm(tensor: str, model: OnnxModel) -> bool:
+    """Whether a BatchNormalization comes before the next weights and the result, whatever way a tensor goes."""
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        name = waiting.pop()
+        if name == model.output:
+            return False
+        for node in model.readers(name):
+            if node.op in ("Conv", "Gemm", "MatMul"):
+                return False
+            if node.op != NORM and node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                waiting.append(node.outputs[0])
+    return True
+
+
+def restore_norm(model: OnnxModel, names: Collection[str]) -> OnnxModel:
+    """Puts a BatchNormalization after each of these convolutions."""
+    if not names:
+        return model
     constants = dict(model.constants)
     nodes: list[OnnxNode] = []
     for node in model.nodes:
-        if node.op == "Conv" and node.name not in final and all(name in constants for name in node.inputs[1:] if name):
-            nodes += _normalised(node, constants)
-        else:
-            nodes.append(node)
-    count = len(nodes) - len(model.nodes)
-    if not count:
-        return model
-    note = f"normalisation was put back after {count} convolutions, as the file has none; `--norm as-is` leaves them"
-    return replace(model, nodes=tuple(nodes), constants=constants, notes=(*model.notes, note))
+        nodes += _normalised(node, constants) if node.name in names else [node]
+    some_left = "" if _norms(model) else ", as the file has none"
+    note = f"normalisation was put back after {len(names)} convolutions{some_left}; `--norm as-is` leaves them"
+    return replace(model, nodes=tuple(nodes), constants=constants).noted(note)
 
 
 def _normalised(node: OnnxNode, constants: dict[str, Array]) -> list[OnnxNode]:
@@ -106,18 +200,18 @@ def drop_lost_biases(model: OnnxModel) -> OnnxModel:
     if not lost:
         return model
     note = f"{lost} biases directly before a BatchNormalization were dropped: subtracting the mean cancels them"
-    return replace(model, nodes=tuple(nodes), notes=(*model.notes, note))
+    return replace(model, nodes=tuple(nodes)).noted(note)
 
 
-def fold_norm(model: OnnxModel) -> OnnxModel:
-    """Every BatchNormalization, by its running statistics, becomes weights and bias of the convolution before it."""
+def fold_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
+    """(the model in which every BatchNormalization, by its running statistics, is weights and bias of the convolution
+    before it; what was folded)."""
     constants = dict(model.constants)
     nodes: dict[str, OnnxNode] = {node.name: node for node in model.nodes}
-    folded = 0
+    choices: list[NormChoice] = []
     for node in model.nodes:
         if node.op != NORM or any(name not in constants for name in node.inputs[1:]):
             continue
-        folded += 1
         scale, shift = _affine(node, constants)
         before = model.producers.get(node.inputs[0])
         bias = f"{node.name}__bias"
@@ -127,22 +221,25 @@ def fold_norm(model: OnnxModel) -> OnnxModel:
             inputs = (node.inputs[0], weight, bias)
             group = {"group": int(scale.size)}
             nodes[node.name] = replace(node, op="Conv", inputs=inputs, outputs=node.outputs[:1], attributes=group)
+            choices.append(
+                NormChoice(safe(node.label), Fate.FOLDED, "no single convolution makes what it normalises: it is one")
+            )
             continue
         old = constants[before.inputs[2]].astype(np.float64) if _has_bias(before) else 0.0
         constants[weight] = constants[before.inputs[1]].astype(np.float64) * scale.reshape(-1, 1, 1, 1)
         constants[bias] = scale * old + shift
         nodes[before.name] = replace(before, inputs=(before.inputs[0], weight, bias), outputs=node.outputs[:1])
         del nodes[node.name]
-    if not folded:
-        return model
-    note = f"{folded} BatchNormalization nodes were folded into weights, by their running statistics"
-    return replace(model, nodes=tuple(nodes.values()), constants=constants, notes=(*model.notes, note))
+        choices.append(NormChoice(safe(before.label), Fate.FOLDED, "by its running statistics"))
+    if not choices:
+        return model, ()
+    note = f"{len(choices)} BatchNormalization nodes were folded into weights, by their running statistics"
+    return replace(model, nodes=tuple(nodes.values()), constants=constants).noted(note), tuple(choices)
 
 
 def _can_take(before: OnnxNode, model: OnnxModel, constants: Mapping[str, Array], channels: int) -> bool:
     """Whether the node before is a convolution with known weights that nobody else reads."""
-    known = all(name in constants for name in before.inputs[1:] if name)
-    if before.op != "Conv" or not known or model.uses[before.outputs[0]] != 1:
+    if before.op != "Conv" or not _is_known(before, constants) or model.uses[before.outputs[0]] != 1:
         return False
     return constants[before.inputs[1]].ndim == 4 and constants[before.inputs[1]].shape[0] == channels
 

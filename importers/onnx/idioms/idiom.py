@@ -62,6 +62,7 @@ def apply(idiom: Idiom, model: OnnxModel, shapes: Mapping[str, tuple[int, ...]])
     """The model with every instance of an idiom rewritten; what only the idiom read is left to `OnnxModel.live`."""
     scene = Scene(model, shapes)
     nodes: list[OnnxNode] = []
+    count = 0
     constants: dict[str, Array] = {}
     notes: dict[str, None] = {}
     for node in model.nodes:
@@ -70,10 +71,15 @@ def apply(idiom: Idiom, model: OnnxModel, shapes: Mapping[str, tuple[int, ...]])
             nodes.append(node)
         else:
             nodes += found.nodes
+            count += 1
             constants |= found.constants
             notes |= dict.fromkeys(found.notes)
-    if len(nodes) == len(model.nodes) and all(new is old for new, old in zip(nodes, model.nodes, strict=True)):
+    if not count:
         return model
     return replace(
-        model, nodes=tuple(nodes), constants={**model.constants, **constants}, notes=(*model.notes, *notes)
+        model,
+        nodes=tuple(nodes),
+        constants={**model.constants, **constants},
+        notes=(*model.notes, *notes),
+        rewritten=(*model.rewritten, *[idiom.name] * count),
     ).live()
