@@ -163,7 +163,7 @@ def _constants(proto: ModelProto, read: set[str], problems: Problems) -> tuple[d
             continue
         if tensor.data_type in FLOATS:
             value = value.astype(np.float32) if tensor.data_type != TensorProto.DOUBLE else value
-            _finite(where, value, problems)
+            value = _finite(where, value, problems)
         constants[tensor.name] = value
     for sparse in proto.graph.sparse_initializer:
         problems.add(f"weights {sparse.values.name}", "are sparse", "store them as a dense initialiser")
@@ -176,13 +176,16 @@ def _shown(dims: Sequence[int], most: int = 8) -> str:
     return f"{list(dims[:most])}" if len(dims) <= most else f"{list(dims[:most])[:-1]} … ({len(dims)} dimensions)"
 
 
-def _finite(where: str, value: Array, problems: Problems) -> None:
+def _finite(where: str, value: Array, problems: Problems) -> Array:
+    """The value, with zeros for what is no number, so that all else can still be looked at."""
     # one number is a limit, as of Clip and Pad, rather than a weight
     bad = np.isnan(value) if value.size == 1 else ~np.isfinite(value)
     if bad.any():
         position = tuple(int(axis) for axis in np.argwhere(bad)[0])
         what = f"{int(bad.sum())} of {value.size} are not finite, the first is {value[position]} at {list(position)}"
         problems.add(where, what, "the training diverged: export from an earlier checkpoint")
+        return np.where(bad, 0, value)
+    return value
 
 
 def _image(proto: ModelProto, given: set[str], read: set[str], problems: Problems) -> tuple[str, tuple[int, ...], bool]:
