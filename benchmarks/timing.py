@@ -32,6 +32,7 @@ from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvGradient
 from hdl.layers.pointwise.bias import BiasGradient
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.derivative_error import DerivativeError
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
@@ -113,6 +114,7 @@ LAYERS: Mapping[str, Layer] = {
     "error of a silu, 4 lanes": DerivativeError(**_MAP),
     "product of maps, 4 lanes": Mul(**_MAP),
     "map by vector, 4 lanes": Scale(**_MAP),
+    "affine by constants, 4 lanes": ChannelAffine(**_MAP),
     "error of the vector, 4 lanes": ScaleSum(**_MAP),
 }
 

@@ -68,7 +68,8 @@ Norm = Annotated[
     str,
     typer.Option(
         help="online: online normalisation wherever the model normalises, or did before folding; "
-        "none: fold normalisation into the weights; as-is: as the file has it."
+        "none: fold normalisation into the weights; as-is: as the file has it; "
+        "frozen: as the file has it, by its running statistics, and not trained."
     ),
 ]
 Recipe = Annotated[

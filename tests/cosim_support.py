@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.emission.delivered import Delivered, load_delivered
@@ -63,8 +65,9 @@ def squeezed_net(staleness: int) -> Graph:
     x = builder.activation(Silu, builder.norm(builder.conv(builder.input(6, 6, 2), 6, 3, padding=1)))
     s = builder.relu(builder.gemm(builder.global_average_pool(x), 3))
     x = builder.mul(x, builder.activation(Sigmoid, builder.gemm(s, 6)))
-    y = builder.conv(x, 4, 1)
-    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(builder.mul(y, y)), 5)))
+    y = builder.channel_affine(builder.conv(x, 4, 1), np.array([0.7, -1.3, 0.02, 2.0]), np.array([0.1, 0.0, -3.0, 0.5]))
+    y = builder.mul(y, builder.channel_affine(y, np.full(4, 0.3)))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 

@@ -77,6 +77,8 @@ def curved(recipe: Recipe) -> Graph:
     for kind in (Silu, HardSwish, Gelu, Tanh, Elu, Sigmoid, HardSigmoid, LeakyRelu):
         x = net.activation(kind, net.conv(x, 6, kernel=3, padding=1, bias=True), **parameters.get(kind, {}))
     x = net.activation(Gelu, net.conv(x, 6, kernel=1), approximate=Approximate.TANH)
+    x = net.channel_affine(x, np.linspace(-1, 2, 6), np.linspace(3, -3, 6))
+    x = net.mul(x, net.channel_affine(x, np.full(6, 0.3)))
     return net.classify(net.gemm(net.global_average_pool(x), 5))
 
 
@@ -145,6 +147,9 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         return inputs["a"] + inputs["b"]
     if name == "Mul":
         return inputs["a"] * inputs["b"]
+    if name == "ChannelAffine":
+        scaled = inputs["x"] * weights["scale"].reshape(1, -1, 1, 1)
+        return scaled + weights["offset"].reshape(1, -1, 1, 1) if layer.shifted else scaled
     if name == "Scale":
         return inputs["x"] * inputs["s"]
     if name == "Concat":
@@ -173,7 +178,8 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
     import torch
     from torch.nn import functional
 
-    parameters = {key: torch.tensor(value, requires_grad=True) for key, value in graph.parameters.items()}
+    held = {node.parameters[port.name] for node in graph.nodes for port in node.layer.held_parameters}
+    parameters = {key: torch.tensor(value, requires_grad=key not in held) for key, value in graph.parameters.items()}
     edges: dict[str, Any] = {}
     loss: Any = None
     for node in graph.nodes:
@@ -189,7 +195,7 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
             made = torch_node(node, inputs, weights)
             edges.update((node.outputs[port], value) for port, value in _by_port(made).items())
     loss.backward()
-    return loss.item(), {key: value.grad.numpy() for key, value in parameters.items()}
+    return loss.item(), {key: value.grad.numpy() for key, value in parameters.items() if key not in held}
 
 
 @pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped, normalised])

@@ -146,6 +146,8 @@ NODES = {
     "HardSwish": ([node("HardSwish", "h", "a")], {}),
     "Gelu": ([node("Gelu", "h", "a", approximate="tanh")], {}),
     "Silu": ([node("Sigmoid", "h", "s"), node("Mul", "h s", "a")], {}),
+    "ChannelAffine": ([node("ChannelAffine", "h k b", "a", domain="dagtrain")], {"k": (2,), "b": (2,)}),
+    "Mul by constants": ([node("Mul", "h k", "a")], {"k": (2, 1, 1)}),
     "Mul": ([node("Relu", "h", "r"), node("Mul", "h r", "a")], {}),
     "Scale": ([node("GlobalAveragePool", "h", "p"), node("Sigmoid", "p", "s"), node("Mul", "s h", "a")], {}),
     "ChannelSlice": (

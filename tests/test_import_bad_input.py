@@ -367,6 +367,14 @@ def _() -> ModelProto:
 
 
 @case(
+    "a product with constants of rows",
+    r"node m_node \(Mul\): a constant of shape \[6\] meets \[2, 2, 6, 6\]; only one number a channel .*",
+)
+def _() -> ModelProto:
+    return model([node("Mul", "x k", "m"), *HEAD], {"w": W, "k": np.ones(6) * 0.5})
+
+
+@case(
     "a product with a vector that was flattened", r"node m_node \(Mul\): multiplies tensors of shapes .* \[2, 2\]; .*"
 )
 def _() -> ModelProto:

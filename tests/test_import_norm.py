@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from dagtrain.graph.ir import Role
+from dagtrain.passes.autodiff import differentiate
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from importers.onnx import Imported, NormMode, import_with_notes
 from importers.onnx.norm import Fate
 from tests.import_support import assert_close, evaluate, forward, model, node, save
@@ -57,6 +60,8 @@ FOLDED = (node("Conv", "x w b", "c"), node("Relu", "c", "m"))
         (FOLDED, NormMode.ONLINE, ["Conv", "OnlineNorm", "Relu"]),
         (FOLDED, NormMode.NONE, ["Conv", "Bias", "Relu"]),
         (FOLDED, NormMode.AS_IS, ["Conv", "Bias", "Relu"]),
+        (WITH_NORM, NormMode.FROZEN, ["Conv", "Bias", "ChannelAffine", "Relu"]),
+        (FOLDED, NormMode.FROZEN, ["Conv", "Bias", "Relu"]),
     ],
 )
 def test_each_mode_puts_normalisation_where_it_says(
@@ -111,6 +116,31 @@ def test_folding_normalisation_does_not_change_the_function(opset: int, tmp_path
     imported = import_with_notes(save(proto, tmp_path), norm=NormMode.NONE)
     image = np.random.default_rng(32).standard_normal((2, 2, 6, 6))
     assert_close(forward(imported.graph, image), evaluate(proto, image), 1e-6)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_frozen_normalisation_does_not_change_the_function_and_is_not_trained(opset: int, tmp_path: Path) -> None:
+    before = node("BatchNormalization", "x one two three four", "early")
+    nodes = (before, node("Conv", "early w b", "c"), NORM, node("Relu", "n", "m"))
+    rng = np.random.default_rng(33)
+    constants = {**CONSTANTS, **{name: rng.uniform(0.5, 2, 2) for name in ("one", "two", "three", "four")}}
+    proto = net(*nodes, constants=constants, opset=opset)
+    image = np.random.default_rng(32).standard_normal((2, 2, 6, 6))
+    imported = import_with_notes(save(proto, tmp_path), norm=NormMode.FROZEN)
+    assert_close(forward(imported.graph, image), evaluate(proto, image), 1e-5)
+    assert any(note.startswith("2 BatchNormalization nodes stay as they are") for note in imported.notes)
+    training = differentiate(imported.graph)
+    updated = {node.name for node in training.nodes if node.role is Role.UPDATE}
+    frozen = [item.name for item in imported.graph.nodes if isinstance(item.layer, ChannelAffine)]
+    assert len(frozen) == 2
+    assert not [name for name in updated if name.split(".")[0] in frozen]
+    # nothing learns before the first
+    assert [f"{name}.error" in training.by_name for name in frozen] == [False, True]
+
+
+def test_a_folded_file_has_nothing_to_freeze(tmp_path: Path) -> None:
+    imported = import_with_notes(save(net(*FOLDED), tmp_path), norm=NormMode.FROZEN)
+    assert any("has no BatchNormalization that could stay" in note for note in imported.notes)
 
 
 def test_normalisation_that_no_convolution_can_take_becomes_a_depthwise_one(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.pointwise.bias import Bias
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.elu import Elu
 from hdl.layers.pointwise.gelu import Gelu
@@ -493,9 +494,37 @@ def test_a_channel_shuffle_is_two_reshapes_and_a_transposition(groups: int, tmp_
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1, 1), (1,), ()], ids=str)
-def test_adding_one_number_a_channel_is_a_bias(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_adding_one_number_a_channel_is_a_bias_and_one_for_all_a_constant(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
     layers = agrees(tmp_path, [node("Add", "x b", "m")], {"b": weights(*shape)}, classes=3)
-    assert sum(isinstance(layer, Bias) for layer in layers) == 1
+    assert [layer.frozen for layer in layers if isinstance(layer, Bias)] == [2 not in shape]
+
+
+@pytest.mark.parametrize("inputs", ["x s", "s x"])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1, 1), (1,), ()], ids=str)
+def test_multiplying_by_constants_is_not_trained(shape: tuple[int, ...], inputs: str, tmp_path: Path) -> None:
+    layers = agrees(tmp_path, [node("Mul", inputs, "m")], {"s": weights(*shape)}, classes=3)
+    assert [layer.shifted for layer in layers if isinstance(layer, ChannelAffine)] == [False]
+
+
+def test_constants_of_channels_that_are_not_trained_are_named_in_a_note(tmp_path: Path) -> None:
+    nodes = [
+        node("Mul", "x s", "a"),
+        node("Mul", "a t", "m"),
+        node("Flatten", "m", "f"),
+        node("Gemm", "f w", "y", transB=1),
+    ]
+    constants = {"s": weights(2, 1, 1), "t": np.array(0.5), "w": weights(3, 72)}
+    imported = import_with_notes(save(model(nodes, constants), tmp_path))
+    assert imported.notes == ("node a_node (Mul) multiplies channels by constants, s: nothing trains them",)
+
+
+def test_preprocessing_in_the_file_is_constants_before_all_that_learns(tmp_path: Path) -> None:
+    nodes = [node("Sub", "x mean", "a"), node("Div", "a deviation", "m")]
+    constants = {"mean": weights(2, 1, 1), "deviation": np.array([[[0.25]], [[4.0]]])}
+    layers = agrees(tmp_path, nodes, constants, classes=3)
+    assert sum(isinstance(layer, ChannelAffine) for layer in layers) == 1
 
 
 @pytest.mark.parametrize("last", ["Softmax", "LogSoftmax"])

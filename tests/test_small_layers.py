@@ -20,6 +20,7 @@ from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.norm.channel_norm import ChannelNorm, ChannelNormError
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias, BiasGradient
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.derivative_error import DerivativeError
 from hdl.layers.pointwise.dropout import Dropout, DropoutError
 from hdl.layers.pointwise.elu import Elu
@@ -51,6 +52,7 @@ MAPS = [
     DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, ChannelNorm,
     ChannelNormError, Narrow,
     Silu, Gelu, HardSwish, Tanh, Elu, DerivativeError, StochasticDepth, StochasticDepthError,
+    ChannelAffine,
 ]  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def test_the_error_of_a_vector_is_an_exact_sum_of_products_rounded_once() -> Non
     assert flat(layer.golden({}, {"e": 32767 * e, "x": 32767 * x})["ds"]) == [32767]
 
 
-@pytest.mark.parametrize("kind", [Mul, Scale, ScaleSum])
+@pytest.mark.parametrize("kind", [Mul, Scale, ScaleSum, ChannelAffine])
 def test_products_count_a_multiplier_a_lane_and_a_mac_an_element(kind: Any) -> None:
     layer = kind(**SIZES, lanes=4)
     assert (layer.multipliers, layer.macs) == (4, 360)
@@ -138,10 +140,44 @@ def test_products_that_need_more_bits_than_numpy_has_are_refused() -> None:
     for make in (
         lambda: Mul(**SIZES, a_fixed=wide, b_fixed=wide),
         lambda: Scale(**SIZES, x_fixed=wide, s_fixed=wide),
+        lambda: ChannelAffine(**SIZES, x_fixed=wide, scale_fixed=wide),
         lambda: ScaleSum(**SIZES, e_fixed=Fixed(29, 8), x_fixed=Fixed(29, 8)),
     ):
-        with pytest.raises(ShapeError, match=r"^\w+: products take 6[34] bits, more than 62; give the factors fewer"):
+        with pytest.raises(ShapeError, match=r"^\w+: products take 6[345] bits, more than 62; give the factors fewer"):
             make()
+
+
+# -------------------------------------------------------------------------------------- channel affine
+
+
+def affine_state(layer: ChannelAffine, scale: list[float], offset: list[float]) -> Any:
+    given = {"scale": np.array(scale), "offset": np.array(offset)}
+    return layer.start({port.name: given[port.name] for port in layer.held_parameters})
+
+
+def test_a_channel_affine_is_exact_rounds_ties_up_once_and_saturates() -> None:
+    fixed = Fixed(16, 1)
+    formats = {"x_fixed": fixed, "scale_fixed": fixed, "offset_fixed": Fixed(16, 3), "y_fixed": Fixed(16, 1)}
+    layer = ChannelAffine(height=1, width=1, channels=5, **formats)
+    state = affine_state(layer, [0.5, 0.5, -0.5, 100.0, -100.0], [0.0, 0.125, -0.125, 0.0, 0.0])
+    # in eighths: 2, 2 + 1, -2 - 1, rounded to halves; of 2/8 and -3/8 only the first is a tie
+    assert flat(layer.golden(state, {"x": codes_of([1, 1, 1, 32767, 32767])})["y"]) == [1, 1, -1, 32767, -32768]
+
+
+def test_the_way_back_of_a_channel_affine_has_its_scale_and_no_offset() -> None:
+    layer = ChannelAffine(height=1, width=1, channels=2)
+    assert [port.name for port in layer.held_parameters] == ["scale", "offset"]
+    assert layer.trained() == ()
+    back = dataclasses.replace(layer, kind=Kind.ERROR, shifted=False, x_fixed=Fixed(16, 12), y_fixed=Fixed(16, 12))
+    state = affine_state(back, [0.5, -2.0], [])
+    assert flat(back.golden(state, {"x": codes_of([100, 100])})["y"]) == [50, -200]
+
+
+def test_words_of_a_channel_affine_are_scales_below_offsets() -> None:
+    layer = ChannelAffine(height=1, width=1, channels=4, lanes=2, scale_fixed=Fixed(4, 0), offset_fixed=Fixed(8, 0))
+    state = affine_state(layer, [1, 2, 3, -1], [16, 32, -1, 0])
+    assert layer.images(state) == {"constants": [0x2010_21, 0x00FF_F3]}
+    assert layer.memories()[0].width == 24
 
 
 # ------------------------------------------------------------------------------------------------ fork

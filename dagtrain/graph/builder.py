@@ -25,6 +25,7 @@ from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.bias import Bias
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
@@ -131,6 +132,12 @@ class GraphBuilder:
         y = self._add("channel_norm", ChannelNorm(height=height, width=width, channels=channels), {"x": x})
         layer = DepthwiseConv(height=height, width=width, channels=channels, kernel=(1, 1), recipe=self.recipe)
         return self.bias(self._add("scale", layer, {"x": y}, {"w": np.ones((channels, 1, 1, 1))}))
+
+    def channel_affine(self, x: str, scale: FloatArray, offset: FloatArray | None = None) -> str:
+        """scale * x + offset, by constants of shape (channels,)."""
+        height, width, channels = self.shapes[x]
+        layer = ChannelAffine(height=height, width=width, channels=channels, shifted=offset is not None)
+        return self._add("affine", layer, {"x": x}, {"scale": scale, **({} if offset is None else {"offset": offset})})
 
     def relu(self, x: str, ceiling: float | None = None) -> str:
         """max(x, 0), cut off at ``ceiling`` if given (relu6: 6.0)."""

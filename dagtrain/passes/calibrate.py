@@ -17,6 +17,7 @@ from dagtrain.passes.narrow_stashes import narrow_stashes
 from dagtrain.passes.widths import Widths
 from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray
+from hdl.layers.capabilities import Freezable
 from hdl.tensor import Kind
 
 
@@ -53,7 +54,7 @@ def calibrate(
     1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
        2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Weights, and what
        comes between the last matrix and a loss, get at least the range that the options name; what a layer holds
-       counts as a weight.
+       counts as a weight, too; what it can only hold gets the finest format that has room for it.
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     4. Activations wait for the way back in the bits that the options name for stashes (`narrow_stashes`).
@@ -85,13 +86,15 @@ def calibrate(
 
 def _with_held_formats(graph: Graph, options: CalibrationOptions) -> Graph:
     """The graph with formats for what layers hold."""
-    headroom = options.headroom[Kind.WEIGHT]
 
     def fitted(node: Node) -> Node:
+        weight = isinstance(node.layer, Freezable)
+        least, headroom = (options.least_weight, options.headroom[Kind.WEIGHT]) if weight else (0.0, 0)
         width, formats = options.width.of(node.whole, Kind.WEIGHT), {}
         for port in node.layer.held_parameters:
-            peak = max(_peak(graph.parameters[node.parameters[port.name]]), options.least_weight)
-            formats[port.name] = fitting(peak, width, headroom, signed=port.tensor.fixed.signed)
+            peak = max(_peak(graph.parameters[node.parameters[port.name]]), least)
+            if peak > 0:
+                formats[port.name] = fitting(peak, width, headroom, signed=port.tensor.fixed.signed)
         return replace(node, layer=node.layer.with_formats(formats)) if formats else node
 
     return replace(graph, nodes=tuple(map(fitted, graph.nodes)))

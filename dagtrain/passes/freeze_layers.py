@@ -25,8 +25,8 @@ SHOWN = 5
 def freeze_layers(graph: Graph, patterns: Sequence[str]) -> Graph:
     """The forward graph with the layers frozen whose names match one of the patterns (``*``, ``?``, ``[ab]``).
 
-    Layers without parameters are as they are.  Raises `GraphError` with all that is wrong: a pattern that no layer
-    with parameters matches, a layer that can't be frozen, nothing left that learns."""
+    Layers without parameters, or with none that is trained, are as they are.  Raises `GraphError` with all that is
+    wrong: a pattern that no layer with parameters matches, a layer that can't be frozen, nothing left that learns."""
     weighted = {node.name: node for node in graph.nodes if node.layer.parameter_shapes()}
     problems: list[Problem | str] = []
     chosen: set[str] = set()
@@ -35,7 +35,7 @@ def freeze_layers(graph: Graph, patterns: Sequence[str]) -> Graph:
         chosen.update(found)
         if not found:
             problems.append(_unmatched(graph, pattern, list(weighted)))
-    made = {name: frozen(weighted[name].layer) for name in sorted(chosen)}
+    made = {name: frozen(weighted[name].layer) for name in sorted(chosen) if weighted[name].layer.trained()}
     problems += [f"{name} ({type(weighted[name].layer).__name__}) can't be frozen" for name in made if not made[name]]
     if (
         not problems

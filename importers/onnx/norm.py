@@ -8,6 +8,8 @@
 * `NormMode.NONE`: BatchNormalization becomes part of the convolution before it, by its running statistics, which leaves
   a bias; where none is before it, a depthwise 1x1 convolution.
 * `NormMode.AS_IS`: normalisation and biases stay where the file has them.
+* `NormMode.FROZEN`: every BatchNormalization becomes a `dagtrain.ChannelAffine`, by its running statistics, its scale
+  and its shift, which training leaves alone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from importers.onnx.names import safe
 
 NORM = "BatchNormalization"
 OTHER_NORMS = {"dagtrain.LayerNorm", "LayerNormalization", "InstanceNormalization", "GroupNormalization", "LRN"}
+# x, scale and offset of each channel, which nothing trains
+AFFINE = "dagtrain.ChannelAffine"
 
 
 class NormMode(Enum):
@@ -31,6 +35,7 @@ class NormMode(Enum):
     ONLINE = "online"
     NONE = "none"
     AS_IS = "as-is"
+    FROZEN = "frozen"
 
 
 class Fate(Enum):
@@ -40,6 +45,7 @@ class Fate(Enum):
     PUT_BACK = "put back"
     LEFT = "left"
     FOLDED = "folded"
+    FROZEN = "frozen"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ def place_norm(model: OnnxModel, mode: NormMode) -> tuple[OnnxModel, tuple[NormC
         return model, tuple(NormChoice(safe(node.label), Fate.KEPT, "as the file has it") for node in _norms(model))
     if mode is NormMode.NONE:
         return fold_norm(model)
+    if mode is NormMode.FROZEN:
+        return freeze_norm(model)
     choices = _decide(model)
     model = drop_lost_biases(
         restore_norm(model, {name for name, choice in choices.items() if choice[0] is Fate.PUT_BACK})
@@ -235,6 +243,25 @@ def fold_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
         return model, ()
     note = f"{len(choices)} BatchNormalization nodes were folded into weights, by their running statistics"
     return replace(model, nodes=tuple(nodes.values()), constants=constants).noted(note), tuple(choices)
+
+
+def freeze_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
+    """(the model in which every BatchNormalization, by its running statistics, is two constants a channel; which)."""
+    constants = dict(model.constants)
+    nodes: list[OnnxNode] = []
+    choices: list[NormChoice] = []
+    for node in model.nodes:
+        if node.op == NORM and _is_known(node, constants):
+            scale, offset = f"{node.name}__scale", f"{node.name}__offset"
+            constants[scale], constants[offset] = _affine(node, constants)
+            inputs = (node.inputs[0], scale, offset)
+            choices.append(NormChoice(safe(node.label), Fate.FROZEN, "by its running statistics"))
+            node = replace(node, op=AFFINE, inputs=inputs, outputs=node.outputs[:1], attributes={})
+        nodes.append(node)
+    note = f"{len(choices)} BatchNormalization nodes stay as they are, by their running statistics; nothing trains them"
+    if not choices:
+        note = "the file has no BatchNormalization that could stay as it is; exporters fold them in evaluation mode"
+    return replace(model, nodes=tuple(nodes), constants=constants).noted(note), tuple(choices)
 
 
 def _can_take(before: OnnxNode, model: OnnxModel, constants: Mapping[str, Array], channels: int) -> bool:

@@ -28,7 +28,7 @@ from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import join, m2s_pipe
+from hdl.streams import counter, join, m2s_pipe
 
 # significant bits of the factor
 FACTOR_BITS = 16
@@ -308,6 +308,8 @@ def frame_mask_stream(
     last, ones = elements // lanes - 1, (1 << lanes) - 1
     bit = Stream(1)
     beat = Signal(intbv(0)[address_width(elements // lanes) :])
+    step = Signal(bool(0))
+    beats = counter(domain, step, beat, count=elements // lanes)
     draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key)
 
     @always_comb
@@ -317,15 +319,6 @@ def frame_mask_stream(
         if bit.payload == 1:
             mask.payload.next = intbv(ones)[lanes:]
         bit.ready.next = mask.ready and beat == last
+        step.next = bit.valid and mask.ready
 
-    @always(domain.clk.posedge)
-    def count() -> None:
-        if bit.valid and mask.ready:
-            if beat == last:
-                beat.next = 0
-            else:
-                beat.next = beat + 1
-        if domain.rst:
-            beat.next = 0
-
-    return draws, out, count
+    return draws, beats, out

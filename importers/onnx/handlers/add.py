@@ -1,13 +1,12 @@
-"""Add and Sum: where branches join; with a constant vector, a bias."""
+"""Add and Sum: where branches join; with a constant vector, a bias; with one number, a constant."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from dagtrain.graph.ir import Node
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias
 from importers.onnx.context import Attributes, Lowering, Value
+from importers.onnx.handlers.per_channel import per_channel
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
@@ -48,17 +47,11 @@ def _sum(node: OnnxNode, state: Lowering, a: Value, b: Value) -> Value:
 def _add_constant(node: OnnxNode, state: Lowering, index: int) -> None:
     x = state.value(node, 1 - index)
     height, width, channels = x.map
-    vector = state.weight(node, index)
-    # ONNX aligns shapes at their ends; the axis of channels is the second of the tensor
-    sizes = (1,) * (len(x.shape) - vector.ndim) + vector.shape
-    others = sizes[:1] + sizes[2:]
-    if len(sizes) != len(x.shape) or x.shape[1] != channels or sizes[1] not in (1, channels) or set(others) != {1}:
-        raise Unsupported(
-            f"adds a constant of shape {list(vector.shape)} to {list(x.shape)}",
-            "only one number a channel is supported",
-        )
-    values = np.broadcast_to(vector.reshape(-1), (channels,)).copy()
-    layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe)
+    constant = state.weight(node, index)
+    values = per_channel(x, constant)
+    # one number for many channels is no parameter of theirs
+    frozen = constant.size < channels
+    layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe, frozen=frozen)
     state.give(node, state.emit(node, layer, {"x": x}, {"b": values}, view=x.shape))
 
 

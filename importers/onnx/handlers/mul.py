@@ -1,10 +1,14 @@
-"""Mul: of two maps, or of a map and one number a channel of each image, as squeeze-and-excitation has it."""
+"""Mul: of two maps; of a map and one number a channel of each image, as squeeze-and-excitation has it; by constants."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from dagtrain.graph.ir import Node
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.mul import Mul, Scale
 from importers.onnx.context import Attributes, Lowering
+from importers.onnx.handlers.per_channel import per_channel
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
@@ -13,8 +17,12 @@ from importers.onnx.writing import Writing
 
 @handles("Mul")
 def mul(node: OnnxNode, state: Lowering) -> None:
-    """Equal shapes, or (batch, channels, height, width) and (batch, channels, 1, 1) in any order."""
+    """Equal shapes, or (batch, channels, height, width) and (batch, channels, 1, 1) or one constant a channel."""
     Attributes(node).finish()
+    for index in range(2):
+        if state.is_constant(node, index):
+            _by_constant(node, state, index)
+            return
     a, b = state.value(node, 0), state.value(node, 1)
     if a.shape == b.shape and a.map == b.map:
         height, width, channels = a.map
@@ -30,6 +38,16 @@ def mul(node: OnnxNode, state: Lowering) -> None:
         raise Unsupported(f"multiplies tensors of shapes {shapes}", cure)
     scale = Scale(height=height, width=width, channels=channels)
     state.give(node, state.emit(node, scale, {"x": a, "s": b}, view=a.shape))
+
+
+def _by_constant(node: OnnxNode, state: Lowering, index: int) -> None:
+    x = state.value(node, 1 - index)
+    height, width, channels = x.map
+    scale = per_channel(x, np.asarray(state.constant(node, index), np.float64))
+    if np.ptp(scale) > 0:
+        state.notes.append(f"{node} multiplies channels by constants, {node.inputs[index]}: nothing trains them")
+    layer = ChannelAffine(height=height, width=width, channels=channels, shifted=False)
+    state.give(node, state.emit(node, layer, {"x": x}, {"scale": scale}, view=x.shape))
 
 
 @writes(Mul, Scale)

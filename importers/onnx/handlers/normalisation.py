@@ -1,4 +1,5 @@
-"""LayerNorm over channels; BatchNormalization: online normalisation, of what `norm` neither folded nor will fold."""
+"""LayerNorm over channels; BatchNormalization: online normalisation, of what `norm` neither folded nor will fold, and
+constants, of what it froze."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.bias import Bias
+from hdl.layers.pointwise.channel_affine import ChannelAffine
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
@@ -82,3 +84,31 @@ def write_channel_norm(node: Node, state: Writing) -> None:
     state.add(node, "Transpose", state.tensor(node), outputs=[last], perm=[0, 2, 3, 1])
     state.add(node, "LayerNormalization", last, scale, outputs=[normal], axis=-1, epsilon=node.layer.epsilon)
     state.add(node, "Transpose", normal, perm=[0, 3, 1, 2])
+
+
+@handles("dagtrain.ChannelAffine")
+def channel_affine(node: OnnxNode, state: Lowering) -> None:
+    """Each channel times a constant and plus another."""
+    Attributes(node).finish()
+    x = state.map_of(node)
+    height, width, channels = x.map
+    scale, offset = state.weight(node, 1), state.weight(node, 2)
+    if scale.shape != (channels,) or offset.shape != (channels,):
+        raise Unsupported(f"scale of shape {list(scale.shape)} meets {channels} channels", "export again")
+    layer = ChannelAffine(height=height, width=width, channels=channels)
+    held = {"scale": scale, "offset": offset}
+    state.give(node, state.emit(node, layer, {"x": x}, held, view=x.shape))
+
+
+@writes(ChannelAffine)
+def write_channel_affine(node: Node, state: Writing) -> None:
+    """With an offset, a normalisation of mean 0 and variance 1, which may be frozen again; else a product."""
+    assert isinstance(node.layer, ChannelAffine)
+    scale = state.value(node, "scale")
+    if not node.layer.shifted:
+        state.add(node, "Mul", state.tensor(node), state.constant(node, "scale", scale.reshape(-1, 1, 1)))
+        return
+    offset, zero, one = state.value(node, "offset"), np.zeros_like(scale), np.ones_like(scale)
+    vectors = {"weight": scale, "bias": offset, "running_mean": zero, "running_var": one}
+    constants = (state.constant(node, name, vector) for name, vector in vectors.items())
+    state.add(node, "BatchNormalization", state.tensor(node), *constants, epsilon=0.0)
