@@ -31,6 +31,7 @@ from benchmarks.circuits import ROOT, FixedCircuits, circuits_of_each_kind, draw
 from dagtrain.cli import BarProgress
 from dagtrain.files import write_text
 from dagtrain.flow.timing_step import READY_MODULES, DeviceVerilog, TimingOptions, time_device
+from hdl.analysis.same_cycle import FORBIDDEN
 from hdl.cache import cache_folder
 from hdl.costs.cell_delays import CellDelays, Pin
 from hdl.costs.synthesis import mapping_script, yosys_version
@@ -60,12 +61,20 @@ class Entry:
     ports: tuple[tuple[Any, ...], ...] = ()
 
     @property
+    def followed(self) -> dict[str, set[str]]:
+        """Port -> ports that it follows in the same cycle."""
+        found: dict[str, set[str]] = {}
+        for what, *where in self.ports:
+            if what == "through":
+                found.setdefault(where[1], set()).add(where[0])
+        return found
+
+    @property
     def own_handshakes(self) -> list[tuple[str, str]]:
         """Paths from one signal of a stream to its other one, which the contract of `hdl.stream` forbids."""
-        forbidden = {("valid", "ready"), ("ready", "valid"), ("ready", "payload")}
-        paths = [where[:2] for what, *where in self.ports if what == "through"]
+        paths = [(source, target) for target, sources in self.followed.items() for source in sorted(sources)]
         named = [(source, target, source.rpartition("_"), target.rpartition("_")) for source, target in paths]
-        return [(s, t) for s, t, of, to in named if of[0] == to[0] and (of[2], to[2]) in forbidden]
+        return [(s, t) for s, t, of, to in named if of[0] == to[0] and (to[2], of[2]) in FORBIDDEN]
 
     @property
     def delays(self) -> CellDelays:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import circuits, kept_timing
-from benchmarks.circuits import FixedCircuits, fixed_circuits
+from benchmarks.circuits import FixedCircuits, demo_design, fixed_circuits
 from benchmarks.kept_timing import Entry, KeptTiming, broken_rules, entry_of, module_digest
+from dagtrain.flow.emit_step import library
 from dagtrain.flow.timing_step import DeviceVerilog, time_device
+from hdl.convert.handshakes import broken_streams
 from hdl.costs.timing import NET_PS, time_module
 
 # characters of Verilog that the gate measures if they are new: a minute of Yosys
@@ -150,11 +152,33 @@ def _measured(found: FixedCircuits) -> KeptTiming:
     return known
 
 
-def test_every_circuit_of_the_demo_and_layers_of_imagenets_sizes_keep_their_limits() -> None:
-    found = fixed_circuits()
+@pytest.fixture(scope="module")
+def found() -> FixedCircuits:
+    return fixed_circuits()
+
+
+def test_every_circuit_of_the_demo_and_layers_of_imagenets_sizes_keep_their_limits(found: FixedCircuits) -> None:
     assert len(found.modules) > 200
     assert len(found.devices) == 3
     assert broken_rules(_measured(found), found) == []
+
+
+def test_no_stream_of_a_whole_device_follows_its_own_handshake(found: FixedCircuits) -> None:
+    """By the gates of all modules of the demo, wired as its tops wire them: what no module shows alone."""
+    known, modules = _measured(found), library()
+    followed = {}
+    for name, (module, text) in found.modules.items():
+        entry = known.module(module, text)
+        assert entry is not None
+        followed[name] = entry.followed
+    for device in demo_design(modules).devices:
+        assert len(device.streams) > 100
+        assert broken_streams(device.top, followed) == []
+        # one circuit with the fault is found wherever it stands
+        queues = [instance for instance in device.top.instances if instance.module.startswith("queue_")]
+        faulty = {queues[0].module: {**followed[queues[0].module], "x_ready": {"x_valid"}}}
+        streams = [q.connections["x_ready"].removesuffix("_ready") for q in queues if q.module in faulty]
+        assert {line.split()[4] for line in broken_streams(device.top, {**followed, **faulty})} >= set(streams)
 
 
 def test_the_fixed_circuits_are_generated_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import pytest
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.analysis.same_cycle import broken_handshakes, followed_ports
+from hdl.convert.handshakes import broken_streams
+from hdl.convert.netlist import Instance, Module, Wire
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
@@ -26,6 +28,7 @@ from tests.layer_support import all_examples, elaborate
 
 LINK = LinkFormat(word_bits=32, streams=3, devices=2)
 AXI = AxiFormat()
+ENDS = ("valid", "payload", "ready")
 UNITS: list[Unit] = [
     *(Egress(format=LINK, element_bits=16, lanes=n, elements=12, credits=4) for n in (1, 2, 3, 4)),
     *(Ingress(format=LINK, element_bits=16, lanes=n, elements=12, depth=d) for n in (1, 2, 3, 4) for d in (2, 8)),
@@ -104,6 +107,31 @@ def test_a_fork_joined_without_registers_makes_ready_follow_valid() -> None:
     found = broken_handshakes(one_to_one(diamond, 6, 12, depth=0), "diamond")
     assert found == ["diamond: ready of stream x follows its own valid in the same cycle"]
     assert broken_handshakes(one_to_one(diamond, 6, 12, depth=2), "diamond") == []
+
+
+def wired(depth: int) -> Module:
+    """As `diamond`, of modules."""
+    names = ("x", "head0", "head1", "tail0", "tail1", "y")
+    wires = [Wire(f"{name}_{end}", 1 if end != "payload" else 6) for name in names for end in ENDS]
+
+    def instance(module: str, name: str, **streams: str) -> Instance:
+        nets = {f"{port}_{end}": f"{net}_{end}" for port, net in streams.items() for end in ENDS}
+        return Instance(module, name, {"clk": "clk", "rst": "rst", **nets})
+
+    between = [instance(f"queue{depth}", f"q{i}", x=f"head{i}", y=f"tail{i}") for i in range(2)]
+    top = instance("fork", "f", x="x", ys0="head0", ys1="head1"), instance("join", "j", xs0="tail0", xs1="tail1", y="y")
+    return Module("diamond", (), tuple(wires), (*top, *between))
+
+
+def test_a_fork_joined_without_registers_is_found_among_modules() -> None:
+    parts = {
+        "fork": fork(ClockReset(), Stream(6), [Stream(6) for _ in range(2)]),
+        "join": join(ClockReset(), [Stream(6) for _ in range(2)], Stream(12)),
+        **{f"queue{depth}": one_to_one(queue, depth=depth) for depth in (0, 2)},
+    }
+    followed = {name: followed_ports(part, name) for name, part in parts.items()}
+    assert broken_streams(wired(0), followed) == ["diamond: ready of stream x follows its own valid in the same cycle"]
+    assert broken_streams(wired(2), followed) == []
 
 
 @block

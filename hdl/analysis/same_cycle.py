@@ -14,6 +14,9 @@ from hdl.analysis.expressions import Visitor
 from hdl.analysis.liveness import trace
 from hdl.elaboration.ports import port_signals
 
+# signals of a stream, and the other one of it that each must not follow within a cycle
+FORBIDDEN = (("ready", "valid"), ("valid", "ready"), ("payload", "ready"))
+
 
 def followed_ports(block: Any, name: str) -> dict[str, frozenset[str]]:
     """The ports that each port of an elaborated block follows in the same cycle; an input follows itself alone.
@@ -30,11 +33,10 @@ def broken_handshakes(block: Any, name: str) -> list[str]:
     the valid of its own stream, or valid or payload their own ready.  Raises as `followed_ports`."""
     followed = followed_ports(block, name)
     streams = [port.removesuffix("_ready") for port in followed if port.endswith("_ready")]
-    forbidden = (("ready", "valid"), ("valid", "ready"), ("payload", "ready"))
     return [
         f"{name}: {signal} of stream {stream} follows its own {other} in the same cycle"
         for stream in streams
-        for signal, other in forbidden
+        for signal, other in FORBIDDEN
         if f"{stream}_{other}" in followed.get(f"{stream}_{signal}", ())
     ]
 

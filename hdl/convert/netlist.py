@@ -96,7 +96,7 @@ class Module:
                 raise ConversionError(f"module {self.name}: {name!r} is declared twice")
         known = set(declared) | set(self.parameters)
         for where, text in self._expressions():
-            for used in _identifiers(text):
+            for used in identifiers(text):
                 if used not in known:
                     raise ConversionError(f"module {self.name}: {where} uses {used!r}, which isn't declared")
 
@@ -168,7 +168,7 @@ def _instance(instance: Instance) -> str:
     return f"{instance.module}{middle} {instance.name} (\n{connections}\n);"
 
 
-def _identifiers(text: str) -> list[str]:
+def identifiers(text: str) -> list[str]:
     """Names in a Verilog expression, based literals such as ``8'hff`` left out."""
     without_literals = re.sub(r"\d*'[sS]?[bBoOdDhH][0-9a-fA-FxXzZ_?]+|\"[^\"]*\"", " ", text)
     return [n for n in re.findall(r"(?<![\w$])[A-Za-z_]\w*", without_literals) if n not in VERILOG_KEYWORDS]
