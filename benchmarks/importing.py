@@ -1,0 +1,428 @@
+"""Which networks go through, and how far: model x exporter x mode x (imports, trains, plans, emits).
+
+    python benchmarks/importing.py                                  # all that is not known yet, then the table
+    python benchmarks/importing.py --only vgg resnet --steps imports trains --jobs 2
+    python benchmarks/importing.py --steps imports --write          # the table into docs/importing.md
+
+Models are those of `examples/models` (published size and small images), the ``light_*`` files of the onnx package, and
+two written in the style of Keras' and scikit-learn's exporters.  What a column says:
+
+* imports: the file at the published size and the one for small images become graphs.
+* trains: calibration, then batches of the emulator at the small size, all of the same frames with random labels; the
+  loss of the last batch is below that of the first.
+* plans: `dagtrain place` finds a plan at the published size on a large cluster within a time limit.
+* emits: at the small size, the circuits of every kind of layer in the training graph become Verilog that is clean under
+  ``verilator --lint-only -Wall``, two of each kind.
+
+Each step is a process of its own, with a limit of time and of memory.  A result is kept under ``--out`` by the digest
+of what it depends on, the model and our source, so that a run goes on where another stopped; rows whose graphs are
+equal but for their weights share what comes after the import.
+"""
+
+from __future__ import annotations
+
+import os
+
+# one BLAS thread a process
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import hashlib
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import onnx
+
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.files import write_text
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.training.feeds import synthetic_feeds
+from examples.models.published import NETWORKS, UNEXPORTABLE
+from examples.models.styles import STYLES
+from hdl.cache import cache_folder
+from hdl.convert.tools import lint_verilog
+from hdl.engine.loss.numbers import METRICS
+from hdl.errors import DagtrainError
+from hdl.recipe import Recipe
+from importers.onnx import import_model
+from importers.onnx.skeleton import fill, load_skeleton
+
+ROOT = Path(__file__).parent.parent
+MODELS = ROOT / "examples" / "models"
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+CLUSTER = "agilex-100"
+EXPORTERS, MODES = ("torchscript", "dynamo"), ("eval", "training")
+# step -> packages whose source its result depends on
+IMPORTING = ("hdl", "importers", "dagtrain/graph", "dagtrain/passes", "dagtrain/schedule", "dagtrain/training")
+STEPS = {
+    "imports": IMPORTING,
+    "trains": IMPORTING,
+    "plans": ("hdl", "importers", "placement", "dagtrain"),
+    "emits": (*IMPORTING, "dagtrain/emission"),
+}
+# of training: batches and frames of each
+BATCHES, FRAMES = 8, 4
+RECIPE = Recipe(batch=FRAMES, learning_rate=0.01)
+# cycles a frame for which circuits are folded that are emitted: few lanes, quick to convert
+SLOW = 1 << 24
+# circuits of a kind that are emitted
+CIRCUITS = 2
+DONE, FAILED, OPEN = "✓", "✗", "·"
+DOCS, BEGIN, END = ROOT / "docs" / "importing.md", "<!-- begin: benchmarks/importing.py -->", "<!-- end -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A file, at the published size and for small images; the same where there is but one."""
+
+    network: str
+    # exporter and mode, or in whose style it is
+    variant: str
+    # below examples/models, without suffix; or a file; or one of STYLES
+    published: str
+    small: str
+
+    @property
+    def name(self) -> str:
+        """As `--only` finds it."""
+        return f"{self.network}-{self.variant}"
+
+
+def rows() -> Iterator[Row]:
+    """All rows of the table."""
+    for network in NETWORKS:
+        for exporter in EXPORTERS:
+            for mode in MODES:
+                name = f"{network}-{exporter}-{mode}"
+                yield Row(network, f"{exporter}-{mode}", name, f"small/{name}")
+    for path in sorted(LIGHT.glob("light_*.onnx")):
+        yield Row(path.stem, "onnx", str(path), str(path))
+    for style in STYLES:
+        yield Row(style, "onnx", style, style)
+
+
+# ---- one step, in a process of its own
+
+
+def saved(source: str, folder: Path) -> Path:
+    """The model as a file with weights."""
+    if source.endswith(".onnx"):
+        return Path(source)
+    if source in UNEXPORTABLE:
+        raise DagtrainError(f"PyTorch can't write this file: {UNEXPORTABLE[source]}")
+    path = folder / f"{Path(source).name}.onnx"
+    onnx.save(STYLES[source]() if source in STYLES else fill(load_skeleton(MODELS / f"{source}.skeleton.gz")), path)
+    return path
+
+
+def graph_digest(graph: Graph) -> str:
+    """Of layers and edges, whatever they are called, and without weights."""
+    numbers = {edge: str(number) for number, edge in enumerate(graph.producers)}
+    lines = []
+    for node in graph.nodes:
+        layer = re.sub(r"\b(tensor_id|seed)=[^,)]*", "", repr(node.layer))
+        lines.append(f"{layer} {[numbers[edge] for edge in node.inputs.values()]} {sorted(node.parameters)}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def imports(row: Row, folder: Path) -> dict[str, Any]:
+    """Digests of both graphs."""
+    graphs = {"small": import_model(saved(row.small, folder))}
+    same = row.published == row.small
+    graphs["published"] = graphs["small"] if same else import_model(saved(row.published, folder))
+    return {size: graph_digest(graph) for size, graph in graphs.items()}
+
+
+def training_graph(row: Row, folder: Path) -> tuple[Graph, Mapping[str, Any]]:
+    """The calibrated graph of the small form, and a batch."""
+    graph = differentiate(import_model(saved(row.small, folder), recipe=RECIPE))
+    feeds = synthetic_feeds(graph, FRAMES, seed=1)
+    return calibrate(graph, [feeds]), feeds
+
+
+def trains(row: Row, folder: Path) -> dict[str, Any]:
+    """Losses of the batches."""
+    graph, feeds = training_graph(row, folder)
+    executor = Executor(graph)
+    losses = []
+    for _ in range(BATCHES):
+        (records,) = executor.step(feeds).values()
+        losses.append(float(METRICS.decode(records.reshape(-1, 2)[:, 0]).mean()))
+    if not losses[-1] < losses[0]:
+        shown = ", ".join(f"{loss:.3f}" for loss in losses)
+        raise DagtrainError(f"the loss does not fall in {BATCHES} batches: {shown}")
+    return {"losses": losses}
+
+
+def plans(row: Row, folder: Path, seconds: float) -> dict[str, Any]:
+    """What the plan promises."""
+    devices = ROOT / "examples" / "clusters" / f"{CLUSTER}.toml"
+    result = {}
+    for words in (
+        ["import", saved(row.published, folder)],
+        ["place", "--devices", devices, "--time-limit", seconds, "--no-split"],
+    ):
+        command = [Path(sys.executable).with_name("dagtrain"), *map(str, words), "--out", folder / "out", "--json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise DagtrainError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+        result = json.loads(done.stdout)
+    return {"frames_per_second": result["throughput_fps"]}
+
+
+def emits(row: Row, folder: Path) -> dict[str, Any]:
+    """Names of the modules that are clean."""
+    graph = fold_graph(insert_forks(training_graph(row, folder)[0]), SLOW)
+    kinds: dict[tuple[object, ...], dict[str, Any]] = {}
+    for node in graph.nodes:
+        if node.layer.sinks and node.layer.sources:
+            window = tuple(getattr(node.layer, name, None) for name in ("kernel", "stride"))
+            kinds.setdefault((type(node.layer).__name__, *window), {}).setdefault(repr(node.layer), node.layer)
+    library = ModuleLibrary(cache_folder() / "modules")
+    names = []
+    for layers in kinds.values():
+        for layer in list(layers.values())[-CIRCUITS:]:
+            module = library.layer(layer)
+            path = folder / f"{module.name}.v"
+            path.write_text(module.verilog.text)
+            lint_verilog([path], module.name)
+            names.append(module.name)
+    return {"kinds": len(kinds), "modules": names}
+
+
+def child(step: str, name: str, seconds: float, gigabytes: float) -> int:
+    """Do a step of a row and print what came of it as JSON."""
+    resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 2**30),) * 2)
+    works = {"imports": imports, "trains": trains, "plans": partial(plans, seconds=seconds), "emits": emits}
+    work: Callable[[Row, Path], dict[str, Any]] = works[step]
+    row = next(row for row in rows() if row.name == name)
+    with tempfile.TemporaryDirectory(prefix="importing-") as folder:
+        try:
+            result = {"ok": True, **work(row, Path(folder))}
+        except DagtrainError as error:
+            further = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+            result = {"ok": False, "reason": str(error.problems[0]).splitlines()[0] + further}
+        except MemoryError:
+            result = {"ok": False, "reason": f"takes more than {gigabytes:g} GiB"}
+    print(json.dumps(result))
+    return 0
+
+
+# ---- all steps
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one step."""
+
+    seconds: float
+    gigabytes: float
+
+
+@cache
+def source_digest(step: str) -> str:
+    """Of our source as far as a step depends on it."""
+    found = hashlib.sha256(Path(__file__).read_bytes())
+    for package in STEPS[step]:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            found.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+@cache
+def model_digest(source: str) -> str:
+    """Of a model's file."""
+    if source in UNEXPORTABLE:
+        return source
+    if source in STYLES:
+        return hashlib.sha256((MODELS / "styles.py").read_bytes()).hexdigest()
+    path = Path(source) if source.endswith(".onnx") else MODELS / f"{source}.skeleton.gz"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Results:
+    """What is known, on disk."""
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self.folder = folder
+        self.limits = limits
+
+    def path(self, step: str, row: Row) -> Path | None:
+        """Where the result lies; None if the row's import is not known or failed."""
+        if step == "imports":
+            what = model_digest(row.published) + model_digest(row.small)
+        else:
+            imported = self.get("imports", row)
+            if imported is None or not imported["ok"]:
+                return None
+            what = imported["published" if step == "plans" else "small"]
+        key = hashlib.sha256(f"{step} {what} {source_digest(step)}".encode()).hexdigest()
+        return self.folder / f"{step}-{key[:24]}.json"
+
+    def get(self, step: str, row: Row) -> dict[str, Any] | None:
+        """The result if it is known; one that a smaller limit cut off is not."""
+        path = self.path(step, row)
+        if path is None or not path.exists():
+            return None
+        found = json.loads(path.read_text())
+        cut = found.get("limit")
+        if cut and (cut["seconds"] < self.limits.seconds or cut["gigabytes"] < self.limits.gigabytes):
+            return None
+        return dict(found)
+
+    def make(self, step: str, row: Row) -> dict[str, Any]:
+        """Do the step."""
+        path = self.path(step, row)
+        assert path is not None, "asked for where the import succeeded"
+        result = self._run(step, row)
+        write_text(path, json.dumps({"row": row.name, **result}) + "\n")
+        return result
+
+    def _run(self, step: str, row: Row) -> dict[str, Any]:
+        limit = vars(self.limits)
+        words = ["--child", step, row.name, "--seconds", str(limit["seconds"]), "--memory", str(limit["gigabytes"])]
+        process = subprocess.Popen(
+            [sys.executable, __file__, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            # `dagtrain place` keeps the limit itself, after an import
+            output, errors = process.communicate(timeout=self.limits.seconds * (1.5 if step == "plans" else 1))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return {"ok": False, "reason": f"not done after {limit['seconds']:g} s", "limit": limit}
+        if process.returncode:
+            last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            return {"ok": False, "reason": f"crash: {last}"}
+        result = dict(json.loads(output.splitlines()[-1]))
+        if (step == "plans" and not result["ok"]) or "takes more than" in result.get("reason", ""):
+            result["limit"] = limit
+        return result
+
+
+def run(results: Results, chosen: list[Row], steps: list[str], jobs: int) -> None:
+    """Do what is not known, step by step, with a line for each."""
+    for step in steps:
+        wanted: dict[Path, Row] = {}
+        for row in chosen:
+            path = results.path(step, row)
+            if path is not None and results.get(step, row) is None:
+                wanted.setdefault(path, row)
+        print(f"{step}: {len(wanted)} to do", file=sys.stderr, flush=True)
+        number = iter(range(1, len(wanted) + 1))
+
+        def work(row: Row, step: str = step, number: Iterator[int] = number, total: int = len(wanted)) -> None:
+            start = time.perf_counter()
+            result = results.make(step, row)
+            told = DONE if result["ok"] else f"{FAILED} {result['reason']}"
+            seconds = time.perf_counter() - start
+            print(f"[{next(number)}/{total}] {row.name} {step} {seconds:.0f} s {told}", file=sys.stderr, flush=True)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(work, wanted.values()))
+
+
+# ---- the table
+
+
+def table(results: Results) -> list[str]:
+    """Markdown: a line a network, its variants in one cell, the reasons below."""
+    reasons: dict[str, int] = {}
+
+    def mark(step: str, row: Row) -> str:
+        result = results.get(step, row)
+        if result is None:
+            imported = results.get("imports", row)
+            return OPEN if imported is None or imported["ok"] else "–"
+        if result["ok"]:
+            return DONE
+        return f"{FAILED}{reasons.setdefault(general(result['reason']), len(reasons) + 1)}"
+
+    networks: dict[str, list[Row]] = {}
+    for row in rows():
+        networks.setdefault(row.network, []).append(row)
+    lines = [f"| model | {' | '.join(STEPS)} |", "|---" * (len(STEPS) + 1) + "|"]
+    for network, variants in networks.items():
+        cells = []
+        for step in STEPS:
+            marks = [mark(step, row) for row in variants]
+            cells.append(marks[0] if len(set(marks)) == 1 else " ".join(marks))
+        lines.append(f"| {network} | {' | '.join(cells)} |")
+    if reasons:
+        lines += ["", *(f"* {FAILED}{number}: {reason}" for reason, number in reasons.items())]
+    return lines
+
+
+def general(reason: str) -> str:
+    """A reason without what differs between exporters: names of nodes."""
+    reason = re.sub(r"^node \S+ \(", "(", reason)
+    return re.sub(r"; supported are .*", "", reason).replace("|", "\\|")
+
+
+def explained(results: Results) -> str:
+    """The table with its legend."""
+    legend = f"""Cells of PyTorch's networks stand for TorchScript evaluation, TorchScript training, dynamo evaluation,
+dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, – not tried, since it does not
+import, {OPEN} not run since the source changed. `light_*` are files of the onnx package, of one exporter; `keras` and `mlp`
+are written in the style of tf2onnx and skl2onnx."""
+    return "\n".join([legend, "", *table(results)])
+
+
+def write_docs(text: str) -> None:
+    """Put the table between its markers."""
+    docs = DOCS.read_text()
+    before, rest = docs.split(BEGIN)
+    DOCS.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END, 1)[1]}")
+
+
+def main() -> int:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name holds one of these")
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    parser.add_argument("--seconds", type=float, default=600, help="after which a step is given up")
+    parser.add_argument("--memory", type=float, default=8, help="GiB that a step may take")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "importing", help="where results are kept")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {DOCS.relative_to(ROOT)}")
+    parser.add_argument("--child", nargs=2, metavar=("STEP", "ROW"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        return child(*options.child, options.seconds, options.memory)
+    chosen = [row for row in rows() if any(text in row.name for text in options.only)]
+    if not chosen:
+        parser.error(f"no row's name holds {' or '.join(options.only)}")
+    results = Results(options.out, Limits(options.seconds, options.memory))
+    run(results, chosen, options.steps, options.jobs)
+    print(explained(results))
+    if options.write:
+        write_docs(explained(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
