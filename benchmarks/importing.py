@@ -8,8 +8,10 @@ Models are those of `examples/models` (published size and small images), the ``l
 two written in the style of Keras' and scikit-learn's exporters.  What a column says:
 
 * imports: the file at the published size and the one for small images become graphs.
-* trains: calibration, then batches of the emulator at the small size, all of the same frames with random labels; the
-  loss of the last batch is below that of the first.
+* trains: calibration, then eight batches of the emulator at the small size, all of the same four frames with random
+  labels; the loss of the last batch is below that of the first.  Weights are drawn (fill.py) and then scaled, engine
+  by engine, so that every convolution and matrix product has results of unit variance, as those of a trained network
+  have (LSUV: Mishkin and Matas, "All you need is a good init", ICLR 2016).
 * plans: `dagtrain place` finds a plan at the published size on a large cluster within a time limit.
 * emits: at the small size, the circuits of every kind of layer in the training graph become Verilog that is clean under
   ``verilator --lint-only -Wall``, two of each kind.
@@ -27,6 +29,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import re
@@ -46,11 +49,12 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import numpy as np
 import onnx
 
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
-from dagtrain.graph.executor import Executor
+from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -63,6 +67,7 @@ from hdl.cache import cache_folder
 from hdl.convert.tools import lint_verilog
 from hdl.engine.loss.numbers import METRICS
 from hdl.errors import DagtrainError
+from hdl.layers.conv.engine import WindowEngine
 from hdl.recipe import Recipe
 from importers.onnx import import_model
 from importers.onnx.skeleton import fill, load_skeleton
@@ -82,7 +87,7 @@ STEPS = {
 }
 # of training: batches and frames of each
 BATCHES, FRAMES = 8, 4
-RECIPE = Recipe(batch=FRAMES, learning_rate=0.01)
+RECIPE = Recipe(batch=FRAMES, learning_rate=0.001)
 # cycles a frame for which circuits are folded that are emitted: few lanes, quick to convert
 SLOW = 1 << 24
 # circuits of a kind that are emitted
@@ -153,11 +158,31 @@ def imports(row: Row, folder: Path) -> dict[str, Any]:
     return {size: graph_digest(graph) for size, graph in graphs.items()}
 
 
+def settled(graph: Graph, feeds: Mapping[str, Any]) -> Graph:
+    """The training graph with the weights of every engine scaled for results of unit variance."""
+    forward = {
+        node.outputs["y"]: node.parameters["w"]
+        for node in graph.nodes
+        if isinstance(node.layer, WindowEngine) and "w" in node.parameters and "y" in node.outputs
+    }
+    parameters = dict(graph.parameters)
+
+    def scale(edge: str, result: Any) -> None:
+        if edge in forward:
+            deviation = max(float(np.sqrt(np.mean(np.square(result)))), 1e-9)
+            # what comes behind sees the scaled result
+            result /= deviation
+            parameters[forward[edge]] = parameters[forward[edge]] / deviation
+
+    Executor(graph, Mode.REFERENCE).step(feeds, scale)
+    return dataclasses.replace(graph, parameters=parameters)
+
+
 def training_graph(row: Row, folder: Path) -> tuple[Graph, Mapping[str, Any]]:
     """The calibrated graph of the small form, and a batch."""
     graph = differentiate(import_model(saved(row.small, folder), recipe=RECIPE))
     feeds = synthetic_feeds(graph, FRAMES, seed=1)
-    return calibrate(graph, [feeds]), feeds
+    return calibrate(settled(graph, feeds), [feeds]), feeds
 
 
 def trains(row: Row, folder: Path) -> dict[str, Any]:
@@ -255,7 +280,7 @@ def model_digest(source: str) -> str:
     if source in UNEXPORTABLE:
         return source
     if source in STYLES:
-        return hashlib.sha256((MODELS / "styles.py").read_bytes()).hexdigest()
+        return hashlib.sha256(source.encode() + (MODELS / "styles.py").read_bytes()).hexdigest()
     path = Path(source) if source.endswith(".onnx") else MODELS / f"{source}.skeleton.gz"
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -386,9 +411,9 @@ def general(reason: str) -> str:
 def explained(results: Results) -> str:
     """The table with its legend."""
     legend = f"""Cells of PyTorch's networks stand for TorchScript evaluation, TorchScript training, dynamo evaluation,
-dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, – not tried, since it does not
-import, {OPEN} not run since the source changed. `light_*` are files of the onnx package, of one exporter; `keras` and `mlp`
-are written in the style of tf2onnx and skl2onnx."""
+dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, – not tried, since it
+does not import, {OPEN} not run since the source changed. `light_*` are files of the onnx package, of one exporter;
+`keras` and `mlp` are written in the style of tf2onnx and skl2onnx."""
     return "\n".join([legend, "", *table(results)])
 
 
