@@ -18,7 +18,7 @@ two written in the style of Keras' and scikit-learn's exporters.  What a column 
 
 Each step is a process of its own, with a limit of time and of memory.  A result is kept under ``--out`` by the digest
 of what it depends on, the model and our source, so that a run goes on where another stopped; rows whose graphs are
-equal but for their weights share what comes after the import.
+equal but for weights and epsilons share what comes after the import.
 """
 
 from __future__ import annotations
@@ -141,11 +141,11 @@ def saved(source: str, folder: Path) -> Path:
 
 
 def graph_digest(graph: Graph) -> str:
-    """Of layers and edges, whatever they are called, and without weights."""
+    """Of layers and edges, whatever they are called, without weights and the constants added to variances."""
     numbers = {edge: str(number) for number, edge in enumerate(graph.producers)}
     lines = []
     for node in graph.nodes:
-        layer = re.sub(r"\b(tensor_id|seed)=[^,)]*", "", repr(node.layer))
+        layer = re.sub(r"\b(tensor_id|seed|epsilon)=[^,)]*", "", repr(node.layer))
         lines.append(f"{layer} {[numbers[edge] for edge in node.inputs.values()]} {sorted(node.parameters)}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

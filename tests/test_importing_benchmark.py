@@ -1,0 +1,94 @@
+"""The table of docs/importing.md: rows are tried, results kept, reasons told; equal graphs are told from others."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from benchmarks import importing
+from benchmarks.importing import DONE, FAILED, OPEN, Limits, Results, general, graph_digest, rows, run, settled, table
+from dagtrain.graph.executor import Executor, Mode
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.training.feeds import synthetic_feeds
+from importers.onnx import import_model
+from tests.import_support import example, save
+
+MLP = next(row for row in rows() if row.network == "mlp")
+GOOGLENET = next(row for row in rows() if row.published in importing.UNEXPORTABLE)
+
+
+def test_rows_have_names_of_their_own() -> None:
+    names = [row.name for row in rows()]
+    assert len(set(names)) == len(names) == 29 * 4 + 9 + 2
+
+
+def test_exports_of_one_network_share_a_graph_and_others_do_not(tmp_path: Path) -> None:
+    names = ("resnet18-torchscript-training", "resnet18-dynamo-training", "shufflenet_v2-dynamo-training")
+    first, second, other = (graph_digest(import_model(save(example(f"small/{name}"), tmp_path))) for name in names)
+    assert first == second != other
+
+
+def test_settled_weights_give_results_of_unit_variance(tmp_path: Path) -> None:
+    graph = differentiate(import_model(save(example("small/squeezenet1_1-dynamo-eval"), tmp_path)))
+    feeds = synthetic_feeds(graph, 2, seed=3)
+    found = {}
+
+    def watch(edge: str, array: object) -> None:
+        node, _ = graph.producers[edge]
+        if "w" in node.parameters and edge == node.outputs.get("y"):
+            found[edge] = float((array**2).mean())  # type: ignore[operator]
+
+    Executor(settled(graph, feeds), Mode.REFERENCE).step(feeds, watch)
+    assert len(found) == 26
+    assert all(value == pytest.approx(1, rel=1e-6) for value in found.values())
+
+
+def test_a_row_is_tried_in_a_process_once_and_again_when_the_source_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = Results(tmp_path, Limits(100, 4))
+    assert f"| mlp | {OPEN} | {OPEN} | {OPEN} | {OPEN} |" in table(results)
+    run(results, [MLP], ["imports", "trains"], jobs=1)
+    told = capsys.readouterr().err
+    assert "[1/1] mlp-onnx imports" in told
+    assert "[1/1] mlp-onnx trains" in told
+    assert f"| mlp | {DONE} | {DONE} | {OPEN} | {OPEN} |" in table(results)
+    trained = results.get("trains", MLP)
+    assert trained is not None
+    assert trained["losses"][-1] < trained["losses"][0]
+    monkeypatch.setattr(results, "make", lambda *_: pytest.fail("done again"))
+    run(results, [MLP], ["imports", "trains"], jobs=1)
+    monkeypatch.setattr(importing, "source_digest", lambda _: "another")
+    assert results.get("imports", MLP) is None
+
+
+def test_what_fails_says_why_and_what_was_cut_off_is_tried_again_with_more(tmp_path: Path) -> None:
+    results = Results(tmp_path, Limits(0.01, 4))
+    run(results, [MLP, GOOGLENET], ["imports"], jobs=2)
+    lines = table(results)
+    assert f"| mlp | {FAILED}1 | – | – | – |" in lines
+    assert f"* {FAILED}1: not done after 0.01 s" in lines
+    more = Results(tmp_path, dataclasses.replace(results.limits, seconds=100))
+    assert more.get("imports", MLP) is None
+    run(more, [GOOGLENET], ["imports"], jobs=1)
+    found = more.get("imports", GOOGLENET)
+    assert found is not None
+    assert "PyTorch can't write this file" in found["reason"]
+
+
+def test_reasons_of_both_exporters_are_one() -> None:
+    reasons = {general(f"node {name} (Pad): mode is reflect") for name in ("/features/Pad", "node_pad_3")}
+    assert reasons == {"(Pad): mode is reflect"}
+
+
+def test_the_table_stands_between_its_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = tmp_path / "importing.md"
+    docs.write_text(importing.DOCS.read_text())
+    monkeypatch.setattr(importing, "DOCS", docs)
+    importing.write_docs("| new |")
+    importing.write_docs("| newer |")
+    before, after = (path.split(importing.BEGIN)[0] for path in (importing.DOCS.read_text(), docs.read_text()))
+    assert before == after
+    assert f"{importing.BEGIN}\n| newer |\n{importing.END}\n\n## How" in docs.read_text()
