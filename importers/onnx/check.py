@@ -162,7 +162,7 @@ def _constants(proto: ModelProto, read: set[str], problems: Problems) -> tuple[d
             damaged.append(tensor.name)
             continue
         if tensor.data_type in FLOATS:
-            value = value.astype(np.float32) if tensor.data_type != TensorProto.DOUBLE else value
+            value = value if tensor.data_type == TensorProto.DOUBLE else value.astype(np.float32, copy=False)
             value = _finite(where, value, problems)
         constants[tensor.name] = value
     for sparse in proto.graph.sparse_initializer:

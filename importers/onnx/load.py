@@ -28,9 +28,7 @@ AGAIN = "export or download it again"
 def load_proto(path: Path) -> ModelProto:
     """The model of a file with all weights inside it and all local functions inlined; `ImportProblem` else."""
     problems = Problems(str(path))
-    data = _read(path, problems)
-    problems.raise_if_any()
-    model = _parse(data, problems)
+    model = _parse_file(path, problems)
     problems.raise_if_any()
     if is_skeleton(model):
         problems.add("", "holds the structure of a model without its weights", "fill it with examples/models/fill.py")
@@ -41,10 +39,13 @@ def load_proto(path: Path) -> ModelProto:
 
 def external_files(path: Path) -> list[Path]:
     """Files beside a model that hold weights of it, whether they are there or not; none for what is no model."""
-    problems = Problems(str(path))
-    data = _read(path, problems)
-    model = ModelProto() if list(problems) else _parse(data, problems)
+    model = _parse_file(path, Problems(str(path)))
     return sorted({path.parent / location for location in map(_location, _tensors(model.graph)) if location})
+
+
+def _parse_file(path: Path, problems: Problems) -> ModelProto:
+    data = _read(path, problems)
+    return ModelProto() if list(problems) else _parse(data, problems)
 
 
 def _location(tensor: TensorProto) -> str:
@@ -92,6 +93,12 @@ def _parse(data: bytes, problems: Problems) -> ModelProto:
 
 def _not_text(message: Any, where: str) -> Iterator[tuple[str, bytes]]:
     """Names and other texts that are none, which protobuf leaves as bytes: (where, what)."""
+    if isinstance(message, TensorProto):
+        # listing its fields would copy the weights
+        for name in ("name", "doc_string"):
+            if isinstance(getattr(message, name), bytes):
+                yield f"{name} of {where}", getattr(message, name)
+        return
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = [value] if isinstance(value, str | bytes) else value

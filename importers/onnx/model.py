@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 import numpy.typing as npt
-from onnx import GraphProto, NodeProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper
 
 Array = npt.NDArray[Any]
 
@@ -63,6 +63,11 @@ def _attribute(item: Any) -> Any:
         return None
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    if isinstance(value, TensorProto | GraphProto):
+        # a part of a message keeps all of it in memory, weights included
+        alone = type(value)()
+        alone.CopyFrom(value)
+        return alone
     return list(value) if isinstance(value, list | tuple) or hasattr(value, "append") else value
 
 

@@ -25,7 +25,7 @@ def general_product(node: OnnxNode, state: Lowering) -> None:
     attributes.finish()
     weight = state.weight(node, 1)
     name = node.label
-    y = _dense(node, state, alpha * (weight if transposed else weight.T), name)
+    y = _dense(node, state, _times(alpha, weight if transposed else weight.T), name)
     if state.has(node, 2):
         filters = y.map[2]
         vector = beta * state.weight(node, 2)
@@ -43,6 +43,11 @@ def product(node: OnnxNode, state: Lowering) -> None:
     Attributes(node).finish()
     weight = state.weight(node, 1)
     state.give(node, _dense(node, state, weight.T, node.label))
+
+
+def _times(factor: float, weight: FloatArray) -> FloatArray:
+    """The product; weights of gigabytes are not copied for a factor of 1."""
+    return weight if factor == 1 else factor * weight
 
 
 def _dense(node: OnnxNode, state: Lowering, weight: FloatArray, name: str) -> Value:

@@ -1,0 +1,61 @@
+"""Seconds and memory of importing large models, each in a process of its own.
+
+    python benchmarks/import_speed.py [resnet152-dynamo-eval densenet121-dynamo-eval ...]
+
+Models are skeletons of examples/models, filled; the time is that of `importers.onnx.attempt`, from the path to the
+graph, the memory the most that the process ever held.  Exits with 1 where a model takes more than 5 s or 1 GB.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from importers.onnx.skeleton import fill, load_skeleton
+
+MODELS = Path(__file__).parent.parent / "examples" / "models"
+DEFAULT = (
+    "resnet152-dynamo-eval",
+    "resnet152-torchscript-training",
+    "densenet121-dynamo-eval",
+    "wide_resnet50_2-dynamo-eval",
+)
+MOST_SECONDS, MOST_GB = 5.0, 1.0
+# in a fresh process: seconds, GB, layers or the number of problems
+MEASURE = """
+import sys, time
+from pathlib import Path
+from importers.onnx import attempt
+begin = time.perf_counter()
+tried = attempt(Path(sys.argv[1]))
+seconds = time.perf_counter() - begin
+result = f"{len(tried.graph.nodes)} layers" if tried.graph else f"{len(tried.problems)} problems"
+# not ru_maxrss, which begins at what the process held that started this one
+held = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(seconds, int(held.split()[1]) / 2**20, result, sep=",")
+"""
+
+
+def main(names: list[str]) -> int:
+    """A line for every model; the exit code."""
+    code = 0
+    print(f"{'model':32} {'MB':>6} {'seconds':>8} {'GB':>6}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        for name in names or DEFAULT:
+            path.write_bytes(fill(load_skeleton(MODELS / f"{name}.skeleton.gz")).SerializeToString())
+            command = [sys.executable, "-c", MEASURE, str(path)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            seconds, gigabytes, result = done.stdout.strip().split(",")
+            slow = float(seconds) > MOST_SECONDS or float(gigabytes) > MOST_GB
+            code |= slow
+            size = path.stat().st_size / 2**20
+            verdict = "  too much" if slow else ""
+            print(f"{name:32} {size:6.0f} {float(seconds):8.2f} {float(gigabytes):6.2f}  {result}{verdict}", flush=True)
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
