@@ -1,7 +1,9 @@
 """What circuits are given: a clock, bits, vectors.  MyHDL's signals are all of these; it has no types of its own.
 
 How wide a vector is, what it holds and when stands in the docstring of the block that takes it, under "Ports": a line
-for each port with its direction as the block sees it, its width in terms of the parameters, and its timing.  A
+for each port with its direction as the block sees it, its width in terms of the parameters, and its timing.  What
+stands in double quotes is an expression of the parameters (``n`` codes of ``a_fixed``, ``n + 1`` bits, as wide as
+``x``); tests/test_ports.py evaluates it, and holds directions and widths against the circuits of all layers.  A
 ``domain`` is a `ClockReset`; a block that nothing resets has ``clk`` alone, and works on its rising edges.  These are
 not said again.  A stream is in if its beats come in; where it is only watched, the block gives no ready.
 """

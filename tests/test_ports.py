@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from myhdl import Signal, always_comb, block
+from myhdl import Signal, always_comb, block, intbv
 from myhdl._block import _Block
 from myhdl._Signal import _Signal
 
@@ -18,13 +19,14 @@ import hdl
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.elaboration.ports import subblocks
+from hdl.fixed import Fixed
 from hdl.layers.registry import load_layers
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
-from hdl.memory import unsimulated
-from hdl.signals import Bit, ClockReset, Instances
+from hdl.memory import address_width, unsimulated
+from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe
 from hdl.unit import Unit
@@ -138,6 +140,106 @@ def wrong_ways(circuit: Any) -> list[str]:
     return found
 
 
+# of ports in docstrings: a number, a format or a port, as an expression of the block's parameters
+EXPRESSION = r"(?:``([^`]+)``|`(\w+)`)"
+COUNT = rf"(?:{EXPRESSION}|an?|one)"
+SIGN = r"(?:signed |unsigned )?"
+CODES = re.compile(rf"{COUNT} {SIGN}(?:codes? )?of {EXPRESSION}(?! bits)")
+ANY_CODES = re.compile(rf"(?:stream of |^){SIGN}codes of {EXPRESSION}")
+SUMS = re.compile(rf"{COUNT} {SIGN}(?:sums?|numbers?|codes?) of {EXPRESSION} bits")
+BITS = re.compile(rf"^(?:streams? of )?{SIGN}(?:(\d+)|{EXPRESSION}) bits?\b(?! more| less)")
+PLACES = re.compile(r"`(?:hdl\.memory\.)?address_width` ``\(([^`]+)\)`` bits")
+ALIKE = re.compile(r"(?:^|streams? |vector a tap, )as wide as ``([^`]+)``")
+# what a width is not said by, or only from below or above
+VAGUE = re.compile(
+    r"\b(at least|at most|up to|more than|of each|then|likewise|other bits|as many of|a lane)\b|From the low bits"
+)
+
+
+class Parameters(dict[str, Any]):
+    """What an expression in a docstring may name: parameters of the block, names of its module, and where no other has
+    the name, what is an attribute of a parameter."""
+
+    def __missing__(self, name: str) -> Any:
+        for value in list(self.values()):
+            if dataclasses.is_dataclass(value) and hasattr(value, name):
+                return getattr(value, name)
+        raise KeyError(name)
+
+
+def expected_width(text: str, known: Mapping[str, Any]) -> tuple[int, bool] | None:
+    """(bits, whether a beat has any number of so many) that a port's line tells; None where it tells none.
+
+    Raises what evaluating an expression of it raises."""
+    if VAGUE.search(text):
+        return None
+
+    def value(written: str | None, name: str | None = None) -> Any:
+        return 1 if not (written or name) else eval(written or name or "", {"__builtins__": {"len": len}}, known)
+
+    every = ANY_CODES.search(text)
+    if every:
+        return value(*every.groups()).width, True
+    sums, codes = SUMS.search(text), CODES.finditer(text)
+    if sums:
+        return value(sums[1], sums[2]) * value(sums[3], sums[4]), False
+    first = next(codes, None)
+    if first:
+        found = [first, *(code for code in codes if text[: code.start()].endswith("and above them "))]
+        return sum(value(code[1], code[2]) * value(code[3], code[4]).width for code in found), False
+    bits, places, alike = BITS.search(text), PLACES.search(text), ALIKE.search(text)
+    if bits:
+        return int(bits[1]) if bits[1] else value(bits[2], bits[3]), False
+    if places:
+        return address_width(value(places[1])), False
+    # of a port that is not there nothing is said
+    return next(((width, False) for width in _widths(value(alike[1]))), None) if alike else None
+
+
+def _widths(port: Any) -> list[int]:
+    """Bits of a signal, of the payload of a stream, of each of several."""
+    if isinstance(port, list | tuple):
+        return [width for item in port for width in _widths(item)]
+    if isinstance(port, Stream):
+        return [port.width]
+    return [len(port) or 1] if isinstance(port, _Signal) else []
+
+
+def told_ports(text: str) -> Iterator[tuple[list[str], str]]:
+    """Names and all that is said, of each line of "Ports:" with those that go on below it."""
+    lines = list(LINE.finditer(text))
+    for line, following in zip(lines, [*lines[1:], None], strict=True):
+        rest = text[line.start(3) : following.start() if following else None].partition("\n\n")[0]
+        yield [name.strip() for name in line[1].split(",")], " ".join(rest.split())
+
+
+def wrong_widths(circuit: Any) -> tuple[list[str], int]:
+    """Ports of a block and of those inside that have other bits than is told, and how many have those."""
+    found, held = [], 0
+    for part in subblocks(circuit):
+        given = inspect.signature(part.func).bind(*part.args, **part.kwargs)
+        given.apply_defaults()
+        known = Parameters({**part.func.__globals__, **given.arguments})
+        text = part.func.__doc__ or ""
+        for names, told in told_ports(text) if "Ports:" in text else ():
+            for name in names:
+                widths = _widths(known[name]) if name in given.arguments else []
+                if not widths or (len(names) > 1 and ", of " in told):
+                    continue
+                where = f"{part.func.__name__}: {name}"
+                try:
+                    expected = expected_width(told, known)
+                except Exception as error:
+                    found.append(f"{where} is {told!r}, which says nothing: {type(error).__name__}: {error}")
+                    continue
+                if expected:
+                    bits, several = expected
+                    held += 1
+                    if any(width % bits if several else width != bits for width in widths):
+                        found.append(f"{where} has {widths} bits, and is said to have {bits}: {told!r}")
+    return found, held
+
+
 def units() -> tuple[Unit, ...]:
     """Of every kind of circuit between layers."""
     link, axi = LinkFormat(word_bits=32, streams=5, devices=3), AxiFormat(data_bits=64, address_bits=12)
@@ -152,14 +254,20 @@ def units() -> tuple[Unit, ...]:
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: type(unit).__name__)
 def test_ports_of_units_go_the_way_that_is_told(unit: Unit) -> None:
     streams = {name: Stream(width) for name, width in unit.streams.items()}
-    assert wrong_ways(unit.build(ClockReset(), streams)) == []
+    circuit = unit.build(ClockReset(), streams)
+    assert wrong_ways(circuit) == []
+    assert wrong_widths(circuit)[0] == []
 
 
 @pytest.mark.parametrize("kind", load_layers())
 def test_ports_in_layers_go_the_way_that_is_told(kind: str) -> None:
     for example in load_layers()[kind].examples():
         with unsimulated():
-            assert wrong_ways(elaborate(example)[0]) == []
+            circuit = elaborate(example)[0]
+        assert wrong_ways(circuit) == []
+        wrong, held = wrong_widths(circuit)
+        assert wrong == []
+        assert held >= 1
 
 
 @block
@@ -187,3 +295,52 @@ def test_ports_that_go_another_way_are_found() -> None:
         "backwards: x is said to be out, and is in",
         "backwards: y is said to be watched, and is out",
     ]
+
+
+@block
+def narrow(domain: ClockReset, x: Stream, y: Stream, at: Bits, some: Sequence[Bits], *, lanes: int) -> Instances:
+    """Other widths than it has.
+
+    Ports:
+        x: in, stream of ``lanes`` codes of ``FORM``, from
+            registers.
+        y: out, stream as wide as ``x``, 1 cycle later.
+        at: in, `address_width` ``(lanes)`` bits.
+        some: in, ``lane`` bits each.
+    """
+    del at, some, lanes
+    return m2s_pipe(domain, x, y)
+
+
+FORM = Fixed(8, 4)
+
+
+def test_ports_that_are_wider_or_narrower_are_found() -> None:
+    def found(x: int, at: int) -> tuple[list[str], int]:
+        some = [Signal(intbv(0)[2:])]
+        return wrong_widths(narrow(ClockReset(), Stream(x), Stream(x), Signal(intbv(0)[at:]), some, lanes=5))
+
+    unknown = "narrow: some is '``lane`` bits each.', which says nothing: NameError: name 'lane' is not defined"
+    assert found(40, 3)[0] == [unknown]
+    assert found(40, 3)[1] == found(39, 4)[1] >= 3
+    assert found(39, 4)[0] == [
+        "narrow: x has [39] bits, and is said to have 40: 'stream of ``lanes`` codes of ``FORM``, from registers.'",
+        "narrow: at has [4] bits, and is said to have 3: '`address_width` ``(lanes)`` bits.'",
+        unknown,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("stream of codes of ``FORM``, any number a beat.", (8, True)),
+        ("``n`` codes of ``FORM`` and above them ``n + 1`` of ``FORM``, later.", (56, False)),
+        ("stream of ``n`` signed sums of ``m`` bits.", (15, False)),
+        ("a code of `FORM`.", (8, False)),
+        ("1 bit each, from registers.", (1, False)),
+        ("stream of any width.", None),
+        ("at least ``n`` bits.", None),
+    ],
+)
+def test_what_a_line_tells_of_a_width(told: str, expected: tuple[int, bool] | None) -> None:
+    assert expected_width(told, Parameters(FORM=FORM, n=3, m=5)) == expected

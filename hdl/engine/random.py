@@ -31,7 +31,7 @@ def hash32_pipeline(clk: Clock, enable: Bit, index: Bits, step: Bits, key: int, 
 
     Ports:
         enable: in, 1 bit.
-        index: in, ``32 * lanes`` bits, lane 0 in the low bits, with ``enable``.
+        index: in, any number of lanes of `WORD` bits, lane 0 in the low bits, with ``enable``.
         step: in, 32 bits, for all lanes, with ``index``.
         result: out, as wide as ``index``, `HASH_LATENCY` cycles later, held while ``enable`` is low.
 
@@ -64,7 +64,7 @@ def hash32_whitening(index: Bits, step: Bits, word_x: int, word_y: int, x: Bits,
     """The key whitening before the first round, combinational.
 
     Ports:
-        index: in, ``32 * lanes`` bits.
+        index: in, any number of lanes of `WORD` bits.
         step: in, 32 bits.
         x, y: out, as wide as ``index``, in the same cycle.
     """
@@ -85,7 +85,7 @@ def hash32_round(clk: Clock, enable: Bit, x: Bits, y: Bits, word: int, x_next: B
 
     Ports:
         enable: in, 1 bit.
-        x, y: in, ``32 * lanes`` bits each, with ``enable``.
+        x, y: in, any number of lanes of `WORD` bits each, with ``enable``.
         x_next, y_next: out, as wide, 1 cycle later, held while ``enable`` is low.
     """
     lanes = len(x) // WORD

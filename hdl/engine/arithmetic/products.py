@@ -37,7 +37,7 @@ def product_stream(
 
     Ports:
         a, b: in, streams of ``lanes`` codes of ``a_fixed``, of ``b_fixed``, both signed; taken together.
-        y: out, stream of ``lanes`` codes of `exact_product`, `PRODUCT_CYCLES` later, from registers.
+        y: out, stream of ``lanes`` codes of ``exact_product(a_fixed, b_fixed)``, `PRODUCT_CYCLES` later.
     """
     a_width, b_width, width = a_fixed.width, b_fixed.width, a_fixed.width + b_fixed.width
     a_bound, b_bound, bound = 1 << (a_width - 1), 1 << (b_width - 1), 1 << (width - 1)

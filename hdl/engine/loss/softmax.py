@@ -165,7 +165,7 @@ def exponentials(
         x: in, stream of a code of ``numbers.x``.
         best: in, stream as `largest` makes it; needed with each ``x``, taken with the last of its frame.
         label: in, stream of as many bits as number a class; needed and taken as ``best``.
-        values: out, stream of `VALUE_BITS` + 1 bits, unsigned, `EXPONENTIAL_LATENCY` cycles after each ``x``.
+        values: out, stream of ``VALUE_BITS + 1`` bits, unsigned, `EXPONENTIAL_LATENCY` cycles after each ``x``.
         sums: out, stream, 1 cycle after the last value of a frame, from registers.  From the low bits on: the sum
             (``numbers.sum_bits``), the distance of the label's class (``numbers.distance_bits``), whether its code is
             the first largest (1 bit), the label.
@@ -267,7 +267,7 @@ def exponential(clk: Clock, go: Bit, distance: Bits, value: Bits, *, numbers: So
     Ports:
         go: in, 1 bit: everything moves on at this edge.
         distance: in, ``numbers.distance_bits``, unsigned.
-        value: out, `VALUE_BITS` + 1 bits, unsigned, 6 cycles with ``go`` later.
+        value: out, ``VALUE_BITS + 1`` bits, unsigned, 6 cycles with ``go`` later.
     """
     scale, shift = numbers.scale, numbers.exponent_shift
     scaled_bits = len(distance) + scale.bit_length()
@@ -481,10 +481,10 @@ def subtract_label(
     (`product_cycles`) and the difference.
 
     Ports:
-        values: in, stream of `VALUE_BITS` + 1 bits, unsigned, ``numbers.classes`` beats a frame.
+        values: in, stream of ``VALUE_BITS + 1`` bits, unsigned, ``numbers.classes`` beats a frame.
         factors: in, stream of a reciprocal of ``numbers.quotient_shift + 1`` bits and above it the label; needed with
             each of ``values``, taken with the last of its frame.
-        y: out, stream of a signed code of `VALUE_BITS` + ``numbers.quotient_shift + 3`` bits, `product_cycles` + 2
+        y: out, stream of ``VALUE_BITS + numbers.quotient_shift + 3`` bits, signed, `product_cycles` + 2
             cycles later, from registers.
     """
     classes, steps = numbers.classes, numbers.quotient_shift + 1

@@ -135,7 +135,7 @@ def control_state(
     Ports:
         sums: in, signed signals of one width, as ``steps`` read, `CONTROL_SUMS_AT` cycles after a group's last beat.
         steps: in; they write `STATE_AT` cycles after it.
-        controls: out, a code of ``control`` a lane, `TABLE_AT` cycles after it.
+        controls: out, ``len(sums)`` codes of ``control``, `TABLE_AT` cycles after it.
 
     Args:
         state, control: formats.

@@ -44,7 +44,7 @@ def new_statistics(
     Ports:
         start: in, 1 bit: ``place`` and ``word`` come with the next cycle.
         settled: in, 1 bit, ``shape.statistics_at`` cycles after ``start``: what is new is written at this edge.
-        place: in, `address_width` of ``shape.groups`` bits: the group, from ``start`` to ``settled``.
+        place: in, `address_width` ``(shape.groups)`` bits: the group, from ``start`` to ``settled``.
         word: in, sums as `data_sums` makes them, from ``start`` to ``settled``.
         new_means: out, signed codes of ``shape.numbers.mean``, with ``settled``.
         new_variances: out, unsigned codes of ``shape.numbers.variance``, with ``settled``.

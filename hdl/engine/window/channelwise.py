@@ -126,8 +126,8 @@ def channel_products(
     """Sums over the taps of a cycle, channel by channel.
 
     Ports:
-        weight_word: in, a code of ``weight`` for each channel and tap, taps innermost, with the words.
-        words: in, a vector a tap: a code of ``operand`` a channel.
+        weight_word: in, ``len(sums) * len(words)`` codes of ``weight``, taps innermost, with the words.
+        words: in, a vector a tap: ``len(sums)`` codes of ``operand``.
         inside: in, 1 bit a tap, with the words: whether the tap counts (else zeros).
         sums: out, a signed signal a channel, 2 cycles and the levels of the tree later.
     """

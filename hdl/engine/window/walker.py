@@ -388,7 +388,7 @@ def shared_moves(domain: ClockReset, tick: Bit, ends: Bit, within: Bits, move: B
     Ports:
         tick: in, 1 bit, combinational: an operation ends a repeat group.
         ends: in, 1 bit, with ``tick``: the last one, so that an outer loop ticks.
-        within: in, ``move`` of `Operation`, 1 cycle later.
+        within: in, as `Operation.move`, with it.
         move: out, as `signal_for` ``walk.levels * walk.phases - 1``, with ``within``: the row of `Walk.deltas`.
     """
     beyond = (SHARED_END - walk.repeat_level) * walk.phases
