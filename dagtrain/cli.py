@@ -73,7 +73,11 @@ Norm = Annotated[
     ),
 ]
 Recipe = Annotated[
-    Path | None, typer.Option(help="TOML file: batch, staleness, learning_rate, momentum, weight_decay, seed, …")
+    Path | None,
+    typer.Option(
+        help="TOML file: batch, staleness, learning_rate, schedule, momentum, nesterov, weight_decay, clip, seed, …; "
+        "docs/recipe.md lists all keys."
+    ),
 ]
 Data = Annotated[
     str | None,

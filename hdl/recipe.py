@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from hdl.spelling import spelt
+from hdl.spelling import QUIET, spelt
+
+# segments of straight lines that a cosine is made of: off by at most (pi / COSINE_SEGMENTS)**2 / 16 = 1.7e-4 of it
+COSINE_SEGMENTS = 60
+# bends of a schedule at most: batches at which its line changes direction
+MOST_BENDS = 256
+# a step to less than this share of the learning rate is a step to nothing: circuits keep 17 bits of it
+LEAST_SHARE = 2.0**-18
+
+
+class Schedule(StrEnum):
+    """How the learning rate goes on after the warm-up."""
+
+    CONSTANT = "constant"
+    # times `Recipe.step_factor` every `Recipe.period` batches
+    STEP = "step"
+    # down to `Recipe.final_rate` within `Recipe.period` batches along half a cosine, then constant
+    COSINE = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +52,20 @@ class Recipe:
     norm_backward_decay: float = 0.99
     # frames by which normalisation statistics lag, beyond the one frame of the published equations
     norm_lag: int = 1
+    # of the learning rate
+    schedule: Schedule = field(default=Schedule.CONSTANT, metadata=QUIET)
+    # batches in which the learning rate rises to its full value, batch n having (n + 1) / warm_up of it
+    warm_up: int = field(default=0, metadata=QUIET)
+    # batches between two steps; of a cosine, from its top to its end
+    period: int = field(default=0, metadata=QUIET)
+    # by which a step multiplies the learning rate
+    step_factor: float = field(default=0.1, metadata=QUIET)
+    # share of the learning rate at which a cosine ends
+    final_rate: float = field(default=0.0, metadata=QUIET)
+    # whether the momentum looks ahead (Nesterov's, as torch.optim.SGD has it)
+    nesterov: bool = field(default=False, metadata=QUIET)
+    # largest magnitude of an element of the mean gradient; 0: any
+    clip: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         problems = []
@@ -54,6 +86,11 @@ class Recipe:
         for name in ("norm_forward_decay", "norm_backward_decay"):
             if not 0 < getattr(self, name) < 1:
                 problems.append(f"{name} must lie in (0, 1), not {getattr(self, name)}")
+        if self.nesterov and not self.momentum:
+            problems.append("nesterov needs a momentum above 0")
+        if not 0 <= self.clip < math.inf:
+            problems.append(f"clip must be finite and not negative (0: none): {self.clip}")
+        problems += self._schedule_problems()
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -62,3 +99,66 @@ class Recipe:
     def version(self, frame: int) -> int:
         """The number of updates behind the weights with which ``frame`` is computed."""
         return max(0, (frame - self.staleness) // self.batch)
+
+    # ---- the learning rate
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the learning rate depends on the batch."""
+        return self.schedule is not Schedule.CONSTANT or self.warm_up > 1
+
+    def share(self, batch: int) -> float:
+        """What the update after batch ``batch`` (0, 1, …) takes of the learning rate, from 0 to 1."""
+        if batch < self.warm_up:
+            return (batch + 1) / self.warm_up
+        since = batch - self.warm_up
+        if self.schedule is Schedule.STEP:
+            share = self.step_factor ** (since // self.period)
+            return share if share >= LEAST_SHARE else 0.0
+        if self.schedule is Schedule.COSINE:
+            turn = math.pi * min(since, self.period) / self.period
+            return self.final_rate + (1 - self.final_rate) * (1 + math.cos(turn)) / 2
+        return 1.0
+
+    def rate(self, batch: int) -> float:
+        """The learning rate of the update after batch ``batch`` (0, 1, …)."""
+        return self.learning_rate * self.share(batch)
+
+    @property
+    def bends(self) -> tuple[int, ...]:
+        """Batches, from 0 on, between which circuits take the learning rate from straight lines."""
+        top = self.warm_up
+        # a line rises to the last batch of the warm-up, which has the full rate, as the next one has
+        found = {0, max(0, top - 1), top}
+        if self.schedule is Schedule.STEP:
+            # the last batch before a step still has the rate of the first
+            steps = top + self.period * self._steps
+            found.update(range(top, steps + 1, self.period))
+            found.update(range(top + self.period - 1, steps, self.period))
+        if self.schedule is Schedule.COSINE:
+            found.update(top + round(self.period * index / COSINE_SEGMENTS) for index in range(COSINE_SEGMENTS + 1))
+        return tuple(sorted(found))
+
+    @property
+    def _steps(self) -> int:
+        """Steps until nothing is left."""
+        return math.floor(math.log(LEAST_SHARE) / math.log(self.step_factor)) + 1
+
+    def _schedule_problems(self) -> list[str]:
+        problems = []
+        if self.warm_up < 0:
+            problems.append(f"warm_up must not be negative: {self.warm_up}")
+        if self.schedule is Schedule.CONSTANT and self.period:
+            problems.append(f"period is that of a step or a cosine: a constant schedule has none, not {self.period}")
+        if self.schedule is not Schedule.CONSTANT and self.period < 1:
+            problems.append(f"schedule {self.schedule.value} needs a period of at least 1 batch, not {self.period}")
+        if not 0 < self.step_factor < 1:
+            problems.append(f"step_factor must lie in (0, 1), not {self.step_factor}")
+        elif self.schedule is Schedule.STEP and self.period > 0 and 2 * self._steps + 3 > MOST_BENDS:
+            least = LEAST_SHARE ** (2 / (MOST_BENDS - 5))
+            problems.append(f"step_factor must be at most {math.floor(least * 1000) / 1000}, not {self.step_factor}")
+        if not 0 <= self.final_rate <= 1:
+            problems.append(f"final_rate is a share of learning_rate in [0, 1], not {self.final_rate}")
+        if max(self.warm_up, self.period) >= 1 << 31:
+            problems.append("warm_up and period must be less than 2**31 batches")
+        return problems

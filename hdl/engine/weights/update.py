@@ -21,10 +21,12 @@ from hdl.engine.arithmetic.lanes import (
     split_lanes,
     subtract_lanes,
 )
+from hdl.engine.arithmetic.mac import signed_signal
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
-from hdl.engine.arithmetic.scalar import Scalar
+from hdl.engine.arithmetic.scalar import MANTISSA_BITS, Scalar
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
+from hdl.engine.weights.rate import LEAST_CYCLES, RateLines, scheduled_rate
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
@@ -42,6 +44,8 @@ MASTER_AT = 17
 VIEW_AT = 20
 # a tensor takes at least so many cycles, so that its elements have been written when they are read again
 PIPELINE = MASTER_AT + 1
+# cycles that a momentum which looks ahead takes longer
+LOOK_AHEAD_CYCLES = 7
 # new weights that may be on their way; more than the latency of pipeline and queue, so that it never limits the rate
 RESULTS = 32
 
@@ -68,11 +72,27 @@ class UpdateShape:
     momentum_sum_bits: int
     master_sum_bits: int
     guard: int
+    # largest magnitude of a gradient that is taken as it is
+    clip: int | None = None
+    # whether the momentum looks ahead
+    nesterov: bool = False
+    # what takes the place of `rate_factor`, if that depends on the batch
+    rates: RateLines | None = None
 
     @property
     def beats(self) -> int:
         """Beats of a tensor."""
         return math.prod(self.shape) // self.lanes
+
+    @property
+    def later(self) -> int:
+        """Cycles by which everything behind the momentum is later than the constants above say."""
+        return LOOK_AHEAD_CYCLES if self.nesterov else 0
+
+    @property
+    def results(self) -> int:
+        """See `RESULTS`."""
+        return RESULTS + 2 * self.later
 
 
 @dataclass(frozen=True)
@@ -113,7 +133,7 @@ def update(
     place = Signal(intbv(0)[address_width(shape.beats) :])
     old_master, new_master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(2))
     old_momentum, new_momentum = (Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(2))
-    accept = gradient_gate(domain, g, may, fire, place, beats=shape.beats)
+    accept = gradient_gate(domain, g, may, fire, place, beats=shape.beats, pipeline=PIPELINE + shape.later)
     master_words = state_memory(
         domain.clk,
         fire,
@@ -122,7 +142,7 @@ def update(
         new_master,
         depth=shape.beats,
         read_delay=0,
-        write_delay=MASTER_AT,
+        write_delay=MASTER_AT + shape.later,
         contents=contents.get("master"),
         public="master",
     )
@@ -139,14 +159,21 @@ def update(
         public="momentum",
     )
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    step = update_step(domain, fire, g.payload, state, w, shape=shape)
-    places = result_places(domain, fire, w, may, places=RESULTS)
+    step = update_step(domain, fire, g.payload, state, w, shape=shape, rates=contents.get("rates"))
+    places = result_places(domain, fire, w, may, places=shape.results)
     return accept, master_words, momentum_words, step, places
 
 
 @block
 def update_outside(
-    domain: ClockReset, g: Stream, state_in: Stream, w: Stream, state_out: Stream, *, shape: UpdateShape
+    domain: ClockReset,
+    g: Stream,
+    state_in: Stream,
+    w: Stream,
+    state_out: Stream,
+    *,
+    shape: UpdateShape,
+    images: Mapping[str, Sequence[int]] | None = None,
 ) -> Instances:
     """As `update`, with state that comes with each gradient and leaves with each weight.
 
@@ -176,14 +203,76 @@ def update_outside(
     read_master = delay_vector(domain.clk, masters, old_master, cycles=MASTER_READ_AT)
     read_momentum = delay_vector(domain.clk, momenta, old_momentum, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    step = update_step(domain, fire, g.payload, state, w, shape=shape)
-    wait = delay_vector(domain.clk, new_momentum, late_momentum, cycles=MASTER_AT - MOMENTUM_AT)
+    step = update_step(domain, fire, g.payload, state, w, shape=shape, rates=(images or {}).get("rates"))
+    wait = delay_vector(domain.clk, new_momentum, late_momentum, cycles=MASTER_AT + shape.later - MOMENTUM_AT)
     whole = join_state(new_master, late_momentum, made.payload, shape=shape)
-    mark = delay_line(domain.clk, fire, made.valid, cycles=MASTER_AT)
-    hold = queue(domain, made, state_out, depth=RESULTS)
-    places_w = result_places(domain, fire, w, room_w, places=RESULTS)
-    places_state = result_places(domain, fire, state_out, room_state, places=RESULTS)
+    mark = delay_line(domain.clk, fire, made.valid, cycles=MASTER_AT + shape.later)
+    hold = queue(domain, made, state_out, depth=shape.results)
+    places_w = result_places(domain, fire, w, room_w, places=shape.results)
+    if shape.rates is None:
+        places_state = result_places(domain, fire, state_out, room_state, places=shape.results)
+    else:
+        places_state = rested_places(domain, fire, state_out, room_state, shape=shape)
     return take_together, parts, read_master, read_momentum, step, wait, whole, mark, hold, places_w, places_state
+
+
+@block
+def rested_places(domain: ClockReset, fire: Bit, state_out: Stream, room: Bit, *, shape: UpdateShape) -> Instances:
+    """`result_places` with a rest between tensors, so that each takes `LEAST_CYCLES`.
+
+    Ports:
+        fire: in, 1 bit: a beat is taken at this edge.
+        state_out: in, stream of any width, of which places are counted.
+        room: out, 1 bit, from registers: there is a place, and the last tensor began long enough ago.
+    """
+    rest = max(0, LEAST_CYCLES - shape.beats)
+    ends, place_free = Signal(bool(0)), Signal(bool(0))
+    resting = Signal(intbv(0, min=0, max=rest + 2))
+    places = result_places(domain, fire, state_out, place_free, places=shape.results)
+    mark = tensor_ends(domain, fire, ends, beats=shape.beats)
+
+    @always_comb
+    def both() -> None:
+        room.next = place_free and resting == 0
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        if ends:
+            resting.next = rest
+        elif resting != 0:
+            resting.next = resting - 1
+        if domain.rst:
+            resting.next = 0
+
+    return places, mark, both, count
+
+
+@block
+def tensor_ends(domain: ClockReset, fire: Bit, ends: Bit, *, beats: int) -> Instances:
+    """Which beat is a tensor's last.
+
+    Ports:
+        fire: in, 1 bit: a beat is taken at this edge.
+        ends: out, 1 bit, combinational: it is the last one.
+    """
+    last = beats - 1
+    place = Signal(intbv(0)[address_width(beats) :])
+
+    @always_comb
+    def decide() -> None:
+        ends.next = fire and place == last
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        if fire:
+            if place == last:
+                place.next = 0
+            else:
+                place.next = place + 1
+        if domain.rst:
+            place.next = 0
+
+    return decide, count
 
 
 @block
@@ -237,6 +326,7 @@ def update_step(
     w: Stream,
     *,
     shape: UpdateShape,
+    rates: Sequence[int] | None = None,
 ) -> Instances:
     """The arithmetic of a beat whose gradient is taken with ``fire``, and the queue of its weights.
 
@@ -245,20 +335,47 @@ def update_step(
         g: in, ``lanes`` codes of ``shape.gradient``, with ``fire``.
         state: in and out; drives what is new.
         w: out, stream of ``lanes`` codes of ``shape.weight``, from a queue that takes
-            them `VIEW_AT` cycles later.
+            them `VIEW_AT` + ``shape.later`` cycles later.
+
+    Args:
+        rates: the image of `scheduled_rate`, if there is one.
     """
     high, low = (Signal(intbv(0)[16 * shape.lanes :]) for _ in range(2))
     made = Stream(w.width)
     draw = random_halves(domain, fire, high, low, shape=shape)
-    momentum_path = next_momentum(domain.clk, g, state, high, shape=shape)
-    master_path = next_master(domain.clk, state, low, made.payload, shape=shape)
-    mark = delay_line(domain.clk, fire, made.valid, cycles=VIEW_AT)
-    hold = queue(domain, made, w, depth=RESULTS)
-    return draw, momentum_path, master_path, mark, hold
+    ahead = Signal(intbv(0)[len(state.new_momentum) :]) if shape.nesterov else None
+    mantissa = None if shape.rates is None else signed_signal(MANTISSA_BITS + 1)
+    momentum_path = next_momentum(domain.clk, g, state, high, ahead, shape=shape)
+    master_path = next_master(domain.clk, state, low, made.payload, ahead, mantissa, shape=shape)
+    mark = delay_line(domain.clk, fire, made.valid, cycles=VIEW_AT + shape.later)
+    hold = queue(domain, made, w, depth=shape.results)
+    if mantissa is None:
+        return draw, momentum_path, master_path, mark, hold
+    return draw, momentum_path, master_path, mark, hold, rate_in_time(domain, fire, mantissa, shape=shape, rates=rates)
 
 
 @block
-def gradient_gate(domain: ClockReset, g: Stream, may: Bit, fire: Bit, place: Bits, *, beats: int) -> Instances:
+def rate_in_time(
+    domain: ClockReset, fire: Bit, mantissa: Bits, *, shape: UpdateShape, rates: Sequence[int] | None
+) -> Instances:
+    """The learning rate's mantissa as the momentum of a beat meets it.
+
+    Ports:
+        fire: in, 1 bit: a gradient is taken at this edge.
+        mantissa: out, as of `scheduled_rate`, for that gradient `MOMENTUM_AT` + 1 + ``shape.later`` cycles later.
+    """
+    assert shape.rates is not None
+    ends, turn = Signal(bool(0)), Signal(bool(0))
+    mark = tensor_ends(domain, fire, ends, beats=shape.beats)
+    wait = delay_line(domain.clk, ends, turn, cycles=MOMENTUM_AT + shape.later)
+    rate = scheduled_rate(domain, turn, mantissa, lines=shape.rates, contents=rates)
+    return mark, wait, rate
+
+
+@block
+def gradient_gate(
+    domain: ClockReset, g: Stream, may: Bit, fire: Bit, place: Bits, *, beats: int, pipeline: int
+) -> Instances:
     """Accepts a beat of ``g`` while ``may``; after the last beat of a tensor rests until all its state is written.
 
     Ports:
@@ -266,9 +383,12 @@ def gradient_gate(domain: ClockReset, g: Stream, may: Bit, fire: Bit, place: Bit
         may: in, 1 bit, from registers.
         fire: out, 1 bit, combinational in ``may`` and ``g.valid``: a beat is taken at this edge.
         place: out, `address_width` ``(beats)`` bits, from a register: which beat of the tensor.
+
+    Args:
+        pipeline: cycles that a tensor takes at least.
     """
     last = beats - 1
-    rest = max(0, PIPELINE - beats)
+    rest = max(0, pipeline - beats)
     resting = Signal(intbv(0, min=0, max=rest + 2))
 
     @always_comb
@@ -300,7 +420,7 @@ def random_halves(domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape
     Ports:
         fire: in, 1 bit: a gradient is taken at this edge.
         high: out, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
-        low: out, ``16 * lanes`` bits, `MASTER_SUM_AT` cycles later.
+        low: out, ``16 * lanes`` bits, `MASTER_SUM_AT` + ``shape.later`` cycles later.
     """
     lanes, last = shape.lanes, shape.beats - 1
     index, words, late = (Signal(intbv(0)[32 * lanes :]) for _ in range(3))
@@ -311,7 +431,7 @@ def random_halves(domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape
     indices = stream_indices(domain, fire, index, shape=shape.shape, tile=shape.tile, lanes=lanes)
     pipeline = hash32_pipeline(domain.clk, enable, index, step, shape.key, words)
     wait = delay_vector(domain.clk, words, late, cycles=MOMENTUM_SUM_AT - HASH_LATENCY)
-    wait_low = delay_vector(domain.clk, low_now, low, cycles=MASTER_SUM_AT - MOMENTUM_SUM_AT)
+    wait_low = delay_vector(domain.clk, low_now, low, cycles=MASTER_SUM_AT + shape.later - MOMENTUM_SUM_AT)
 
     @always(domain.clk.posedge)
     def count_batches() -> None:
@@ -384,13 +504,17 @@ def state_memory(
 
 
 @block
-def next_momentum(clk: Clock, g: Bits, state: OptimiserState, random: Bits, *, shape: UpdateShape) -> Instances:
-    """``momentum = round(factor * momentum + g + decay * w)``.
+def next_momentum(
+    clk: Clock, g: Bits, state: OptimiserState, random: Bits, ahead: Bits | None, *, shape: UpdateShape
+) -> Instances:
+    """``momentum = round(factor * momentum + g + decay * w)``, and where it looks ahead, that once more of the result.
 
     Ports:
         g: in, ``lanes`` codes of ``shape.gradient``.
         state: in and out; takes what is old, drives ``new_momentum``.
         random: in, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
+        ahead: out, ``lanes`` codes of ``shape.momentum``, `MOMENTUM_AT` + `LOOK_AHEAD_CYCLES` cycles later; None where
+            the momentum does not look ahead.
     """
     lanes, bits = shape.lanes, shape.momentum_sum_bits
     enable = Signal(bool(1))
@@ -398,7 +522,10 @@ def next_momentum(clk: Clock, g: Bits, state: OptimiserState, random: Bits, *, s
     gradients, olds = signed_lanes(lanes, shape.gradient.width), signed_lanes(lanes, shape.momentum.width)
     kept, fresh, sums, totals = (signed_lanes(lanes, bits) for _ in range(4))
     total = Signal(intbv(0)[bits * lanes :])
-    wait = delay_vector(clk, g, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    if shape.clip is None:
+        wait = delay_vector(clk, g, gradient, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
+    else:
+        wait = clipped_gradients(clk, g, gradient, shape=shape, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
     split_old = split_lanes(clk, state.old_momentum, olds, width=shape.momentum.width)
     scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
@@ -409,14 +536,80 @@ def next_momentum(clk: Clock, g: Bits, state: OptimiserState, random: Bits, *, s
         decay = weight_decay(clk, state.old_master, decays, shape=shape)
         finish = add_lanes(clk, sums, decays, totals)
     else:
-        decay = []
+        decays, decay = None, []
         finish = register_lanes(clk, sums, totals)
     join = join_lanes(totals, total)
     rounding = round_stochastically(
         clk, enable, total, random, state.new_momentum, lanes=lanes, shift=shape.guard, target=shape.momentum
     )
     keep = always_on(clk, enable)
-    return wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
+    parts = wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
+    if ahead is None:
+        return parts
+    return parts, look_ahead(clk, state.new_momentum, fresh, decays, ahead, shape=shape)
+
+
+@block
+def clipped_gradients(clk: Clock, g: Bits, clipped: Bits, *, shape: UpdateShape, cycles: int) -> Instances:
+    """Gradients within ``shape.clip``, saturated.
+
+    Ports:
+        g: in, ``lanes`` codes of ``shape.gradient``.
+        clipped: out, likewise, ``cycles`` later.
+    """
+    lanes, width, limit = shape.lanes, shape.gradient.width, shape.clip or 0
+    bound, lowest = 1 << (width - 1), -limit & ((1 << width) - 1)
+    early = Signal(intbv(0)[len(g) :])
+    wait = delay_vector(clk, early, clipped, cycles=cycles - 1)
+
+    @always(clk.posedge)
+    def clip() -> None:
+        code = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            code[:] = g[bits_of(lane, width)].signed()
+            if code > limit:
+                early.next[bits_of(lane, width)] = limit
+            elif code < -limit:
+                early.next[bits_of(lane, width)] = lowest
+            else:
+                early.next[bits_of(lane, width)] = g[bits_of(lane, width)]
+
+    return wait, clip
+
+
+@block
+def look_ahead(
+    clk: Clock,
+    momentum: Bits,
+    fresh: Sequence[Bits],
+    decays: Sequence[Bits] | None,
+    ahead: Bits,
+    *,
+    shape: UpdateShape,
+) -> Instances:
+    """``ahead = factor * momentum + g + decay * w``, rounded to nearest.
+
+    Ports:
+        momentum: in, ``lanes`` codes of ``shape.momentum``.
+        fresh: in, lanes of g, 4 cycles before ``momentum``.
+        decays: in, lanes of the decay, 3 cycles before it, or None.
+        ahead: out, ``lanes`` codes of ``shape.momentum``, `LOOK_AHEAD_CYCLES` after it.
+    """
+    lanes, bits = shape.lanes, shape.momentum_sum_bits
+    momenta = signed_lanes(lanes, shape.momentum.width)
+    later, pushed, waited, kept, totals = (signed_lanes(lanes, bits) for _ in range(5))
+    flat, late = (Signal(intbv(0)[bits * lanes :]) for _ in range(2))
+    settle = register_lanes(clk, fresh, later)
+    push = register_lanes(clk, later, pushed) if decays is None else add_lanes(clk, later, decays, pushed)
+    join = join_lanes(pushed, flat)
+    # what is pushed is there 2 cycles before the momentum, and wanted 4 after it
+    wait = delay_vector(clk, flat, late, cycles=2 + 1 + WIDE_SCALE_LATENCY)
+    part = part_lanes(late, waited, width=bits)
+    split = split_lanes(clk, momentum, momenta, width=shape.momentum.width)
+    scale = scale_lanes(clk, momenta, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
+    add = add_lanes(clk, kept, waited, totals)
+    rounding = requantise_lanes(clk, totals, ahead, shift=shape.guard, target=shape.momentum)
+    return settle, push, join, wait, part, split, scale, add, rounding
 
 
 @block
@@ -439,13 +632,26 @@ def weight_decay(clk: Clock, master: Bits, decays: Sequence[Bits], *, shape: Upd
 
 
 @block
-def next_master(clk: Clock, state: OptimiserState, random: Bits, view: Bits, *, shape: UpdateShape) -> Instances:
+def next_master(
+    clk: Clock,
+    state: OptimiserState,
+    random: Bits,
+    view: Bits,
+    ahead: Bits | None,
+    mantissa: Bits | None,
+    *,
+    shape: UpdateShape,
+) -> Instances:
     """``master = round(master - rate * momentum)``, and the weights that engines see of it.
+
+    All but ``mantissa`` is later by ``shape.later``.
 
     Ports:
         state: in and out; takes ``old_master`` and ``new_momentum``, drives ``new_master``.
         random: in, ``16 * lanes`` bits, `MASTER_SUM_AT` cycles after the gradient is accepted.
         view: out, ``lanes`` codes of ``shape.weight``, `VIEW_AT` cycles after it.
+        ahead: in, what `next_momentum` makes, in place of ``new_momentum``; or None.
+        mantissa: in, what `rate_in_time` makes, in place of a constant; or None.
     """
     lanes, bits = shape.lanes, shape.master_sum_bits
     enable = Signal(bool(1))
@@ -453,10 +659,13 @@ def next_master(clk: Clock, state: OptimiserState, random: Bits, view: Bits, *, 
     momenta, olds = signed_lanes(lanes, shape.momentum.width), signed_lanes(lanes, shape.master.width)
     steps, aligned, totals = (signed_lanes(lanes, bits) for _ in range(3))
     total = Signal(intbv(0)[bits * lanes :])
-    wait = delay_vector(clk, state.old_master, late, cycles=MOMENTUM_AT - MASTER_READ_AT)
-    split = split_lanes(clk, state.new_momentum, momenta, width=shape.momentum.width)
+    wait = delay_vector(clk, state.old_master, late, cycles=MOMENTUM_AT + shape.later - MASTER_READ_AT)
+    split = split_lanes(clk, state.new_momentum if ahead is None else ahead, momenta, width=shape.momentum.width)
     split_old = split_lanes(clk, late, olds, width=shape.master.width)
-    scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY)
+    if mantissa is None:
+        scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY)
+    else:
+        scale = scale_by_rate(clk, momenta, mantissa, steps, shift=shape.rate_factor.shift)
     align = scale_lanes(clk, olds, aligned, scalar=Scalar(1, -shape.guard), cycles=WIDE_SCALE_LATENCY)
     subtract = subtract_lanes(clk, aligned, steps, totals)
     join = join_lanes(totals, total)
@@ -469,3 +678,36 @@ def next_master(clk: Clock, state: OptimiserState, random: Bits, view: Bits, *, 
     see = requantise_lanes(clk, news, view, shift=shift, target=shape.weight)
     keep = always_on(clk, enable)
     return wait, split, split_old, scale, align, subtract, join, rounding, split_new, see, keep
+
+
+@block
+def scale_by_rate(
+    clk: Clock, momenta: Sequence[Bits], mantissa: Bits, steps: Sequence[Bits], *, shift: int
+) -> Instances:
+    """``steps = floor(momenta * mantissa / 2**shift)``, `WIDE_SCALE_LATENCY` cycles; one multiplier a lane.
+
+    Ports:
+        momenta: in, signed lanes that fit a multiplier.
+        mantissa: in, signed, that fits one too.
+        steps: out, signed lanes, wide enough for product and result.
+    """
+    count = len(momenta)
+    bound = 1 << (len(steps[0]) - 1)
+    right, left = max(shift, 0), max(-shift, 0)
+    products, kept = (signed_lanes(count, len(momenta[0]) + len(mantissa)) for _ in range(2))
+    settle = register_lanes(clk, products, kept)
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(count):
+            products[lane].next = momenta[lane] * mantissa
+
+    @always(clk.posedge)
+    def shift_products() -> None:
+        number = intbv(0, min=-bound, max=bound)
+        for lane in range(count):
+            number[:] = kept[lane]
+            number[:] = number << left
+            steps[lane].next = number >> right
+
+    return settle, multiply, shift_products

@@ -1,8 +1,11 @@
 """Update: stochastic gradient descent with momentum and weight decay on a wide master copy of one parameter.
 
     M' = round(momentum * M + g + batch * weight_decay * w)
-    W' = round(W - learning_rate / batch * M')
+    W' = round(W - rate / batch * M')
     w' = W' rounded to nearest
+
+``rate`` is the recipe's of the batch at hand (`RateLines` of a schedule).  With ``clip``, g is cut off at batch * clip
+first.  With ``nesterov``, the step goes along momentum * M' + g + batch * weight_decay * w, rounded to nearest.
 
 g is the gradient's sum over the batch, W the master (twice the bits of w), w what the engines multiply by.  ``round``
 is stochastic and saturates; both roundings of an element take the halves of one random word.
@@ -15,12 +18,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 
+from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.scalar import Scalar
-from hdl.engine.weights.update import PIPELINE, RESULTS, VIEW_AT, UpdateShape, update, update_outside
+from hdl.engine.weights.rate import LEAST_CYCLES, RateLines
+from hdl.engine.weights.update import PIPELINE, VIEW_AT, UpdateShape, update, update_outside
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, round_shift
 from hdl.layers.base import Layer
@@ -29,7 +35,7 @@ from hdl.layers.folding import weight_lanes
 from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
 from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
-from hdl.recipe import Recipe
+from hdl.recipe import Recipe, Schedule
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
@@ -89,6 +95,11 @@ class Update(Layer):
                 raise FoldingError(f"{name}: {self.tile} does not divide it")
             if self.tile.size % self.w_lanes:
                 raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide a tile of {self.tile.size} weights")
+        if self.rates is not None and self.momentum_width > WIDEST_FACTOR:
+            raise FoldingError(
+                f"{name}: a momentum of {self.momentum_width} bits is too wide to be multiplied by a scheduled rate",
+                f"take at most {WIDEST_FACTOR} bits",
+            )
         widest = max(self.momentum_sum_bits, self.master_sum_bits)
         if widest > WIDEST:
             raise FoldingError(
@@ -143,9 +154,24 @@ class Update(Layer):
 
     @property
     def rate_factor(self) -> Scalar:
-        """M' into the master's sum."""
+        """M' into the master's sum, at the full learning rate."""
+        if self.rates is not None:
+            return self.rates.largest
         value = self.recipe.learning_rate / self.recipe.batch
         return Scalar.of(value, self.momentum_fixed.fraction_bits, self.master_sum_fraction)
+
+    @cached_property
+    def rates(self) -> RateLines | None:
+        """What takes the place of `rate_factor` where the learning rate depends on the batch."""
+        if not self.recipe.is_scheduled:
+            return None
+        return RateLines(self.recipe, self.momentum_fixed.fraction_bits, self.master_sum_fraction)
+
+    @property
+    def clip_code(self) -> int | None:
+        """The largest magnitude of a gradient that is taken as it is, at least a step; None where all are."""
+        code = max(1, round(self.recipe.clip * self.recipe.batch / self.g_fixed.step))
+        return None if self.recipe.clip == 0 or code >= -self.g_fixed.low else code
 
     @property
     def momentum_sum_bits(self) -> int:
@@ -205,9 +231,12 @@ class Update(Layer):
 
     @property
     def cycles_per_batch(self) -> int:
-        """A beat a cycle, but on chip an element must have been written before it is read again."""
+        """A beat a cycle, but on chip an element must have been written before it is read again, and the rate of a
+        schedule must be known."""
         beats = self.elements // self.w_lanes
-        return max(beats, PIPELINE) if self.state is Home.ON_CHIP else beats
+        if self.state is Home.ON_CHIP:
+            return max(beats, PIPELINE + self.circuit_shape.later)
+        return max(beats, LEAST_CYCLES) if self.rates is not None else beats
 
     @property
     def cycles_per_frame(self) -> int:
@@ -217,7 +246,12 @@ class Update(Layer):
     @property
     def pipeline_cycles(self) -> int:
         """From a gradient to its new weight."""
-        return VIEW_AT + queue_latency(RESULTS)
+        return VIEW_AT + self.circuit_shape.later + queue_latency(self.circuit_shape.results)
+
+    @property
+    def multipliers(self) -> int:
+        """Those of a scheduled rate; constant factors have none."""
+        return 0 if self.rates is None else self.w_lanes
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """Lanes so that all weights pass within the time of one frame, or as many as a tile has."""
@@ -243,14 +277,17 @@ class Update(Layer):
         """The formula, every rounding as in the circuit."""
         index = np.arange(self.elements, dtype=np.int64).reshape(self.shape)
         random = hash32(index, state["batch"], self.key)
-        master, momentum = state["master"], state["momentum"]
-        total = (
-            self.momentum_factor.times(momentum)
-            + self.gradient_factor.times(inputs["g"])
-            + self.decay_factor.times(self.view(master))
-        )
+        master, momentum, gradient = state["master"], state["momentum"], inputs["g"]
+        if self.clip_code is not None:
+            gradient = np.clip(gradient, -self.clip_code, self.clip_code)
+        push = self.gradient_factor.times(gradient) + self.decay_factor.times(self.view(master))
+        total = self.momentum_factor.times(momentum) + push
         momentum = self.momentum_fixed.saturate(stochastic_round_shift(total, GUARD, high_half(random)))
-        total = (master << GUARD) - self.rate_factor.times(momentum)
+        step = momentum
+        if self.recipe.nesterov:
+            step = self.momentum_fixed.saturate(round_shift(self.momentum_factor.times(momentum) + push, GUARD))
+        rate = self.rate_factor if self.rates is None else self.rates.factor(state["batch"])
+        total = (master << GUARD) - rate.times(step)
         master = self.master_fixed.saturate(stochastic_round_shift(total, GUARD, low_half(random)))
         state.update(master=master, momentum=momentum, batch=state["batch"] + 1)
         return {"w": self.view(master)}
@@ -267,25 +304,31 @@ class Update(Layer):
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
         weights = np.array(parameters["w"], np.float64).reshape(self.shape)
-        return {"w": weights, "momentum": np.zeros(self.shape)}
+        return {"w": weights, "momentum": np.zeros(self.shape), "batch": 0}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula in float64."""
         recipe = self.recipe
         decay = recipe.batch * recipe.weight_decay if self.decay else 0.0
-        momentum = recipe.momentum * state["momentum"] + inputs["g"] + decay * state["w"]
-        weights = state["w"] - recipe.learning_rate / recipe.batch * momentum
-        state.update(w=weights, momentum=momentum)
+        limit = recipe.clip * recipe.batch if recipe.clip else math.inf
+        push = np.clip(inputs["g"], -limit, limit) + decay * state["w"]
+        momentum = recipe.momentum * state["momentum"] + push
+        step = recipe.momentum * momentum + push if recipe.nesterov else momentum
+        weights = state["w"] - recipe.rate(state["batch"]) / recipe.batch * step
+        state.update(w=weights, momentum=momentum, batch=state["batch"] + 1)
         return {"w": weights}
 
     # ---- hardware
 
     def memories(self) -> tuple[Memory, ...]:
-        """Master and momentum, if they live here."""
+        """Master and momentum, if they live here; the lines of a schedule."""
+        rates = self.rates
+        table = () if rates is None else (Memory("rates", len(rates.words), rates.word_bits),)
         if self.state is Home.DRAM:
-            return ()
+            return table
         words = self.elements // self.w_lanes
         return (
+            *table,
             Memory("master", words, self.w_lanes * self.master_fixed.width, is_state=True),
             Memory("momentum", words, self.w_lanes * self.momentum_width, is_state=True),
         )
@@ -295,16 +338,18 @@ class Update(Layer):
         order = self.stream_order("w")
         at = slice(None) if order is None else order
         master, momentum = state["master"].reshape(-1)[at], state["momentum"].reshape(-1)[at]
+        table = {} if self.rates is None else {"rates": self.rates.words}
         if self.state is Home.DRAM:
             low = master & ((1 << self.master_fixed.width) - 1)
             both = low | (momentum & ((1 << self.momentum_width) - 1)) << self.master_fixed.width
-            return {"state": pack(both, self.state_fixed.width, self.w_lanes)}
+            return {"state": pack(both, self.state_fixed.width, self.w_lanes), **table}
         return {
+            **table,
             "master": pack(master, self.master_fixed.width, self.w_lanes),
             "momentum": pack(momentum, self.momentum_width, self.w_lanes),
         }
 
-    @property
+    @cached_property
     def circuit_shape(self) -> UpdateShape:
         """What the circuit is built from."""
         return UpdateShape(
@@ -323,6 +368,9 @@ class Update(Layer):
             momentum_sum_bits=self.momentum_sum_bits,
             master_sum_bits=self.master_sum_bits,
             guard=GUARD,
+            clip=self.clip_code,
+            nesterov=self.recipe.nesterov,
+            rates=self.rates,
         )
 
     def circuit(
@@ -332,14 +380,18 @@ class Update(Layer):
         g, w, shape = streams["g"], streams["w"], self.circuit_shape
         if self.state is Home.ON_CHIP:
             return update(domain, g, w, shape=shape, images=images)
-        return update_outside(domain, g, streams["state_in"], w, streams["state_out"], shape=shape)
+        return update_outside(domain, g, streams["state_in"], w, streams["state_out"], shape=shape, images=images)
 
     # ---- tests
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Vectors, tiles, decay, no momentum, lanes, tensors shorter than the pipeline."""
+        """Vectors, tiles, decay, no momentum, lanes, tensors shorter than the pipeline; schedules, looking ahead,
+        clipped gradients, each with state on chip and outside."""
         recipe = Recipe(batch=4, weight_decay=1e-3, seed=3)
+        cosine = dataclasses.replace(recipe, schedule=Schedule.COSINE, period=4, warm_up=2)
+        ahead = dataclasses.replace(recipe, nesterov=True, clip=4.0)
+        steps = dataclasses.replace(ahead, schedule=Schedule.STEP, period=2, step_factor=0.5, weight_decay=0.0)
         return (
             cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5),
             cls(shape=(40,), w_lanes=2, recipe=recipe, decay=False),
@@ -348,4 +400,8 @@ class Update(Layer):
             cls(shape=(5, 7), recipe=recipe, g_fixed=Fixed(16, 3), w_fixed=Fixed(12, 10)),
             cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5, state=Home.DRAM),
             cls(shape=(3,), recipe=recipe, state=Home.DRAM),
+            cls(shape=(4, 2, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=cosine, tensor_id=5),
+            cls(shape=(3,), recipe=ahead),
+            cls(shape=(24,), w_lanes=2, recipe=steps, tensor_id=7),
+            cls(shape=(2,), w_lanes=2, recipe=steps, state=Home.DRAM),
         )
