@@ -31,7 +31,7 @@ from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import queue
+from hdl.streams import counter, queue
 from hdl.tensor import Tile
 
 # cycles, counted from that in which a gradient is accepted, in which a signal shows what belongs to it
@@ -222,7 +222,7 @@ def rested_places(domain: ClockReset, fire: Bit, state_out: Stream, room: Bit, *
 
     Ports:
         fire: in, 1 bit: a beat is taken at this edge.
-        state_out: in, stream of any width, of which places are counted.
+        state_out: in, stream of any width, of which places are counted, watched.
         room: out, 1 bit, from registers: there is a place, and the last tensor began long enough ago.
     """
     rest = max(0, LEAST_CYCLES - shape.beats)
@@ -257,22 +257,13 @@ def tensor_ends(domain: ClockReset, fire: Bit, ends: Bit, *, beats: int) -> Inst
     """
     last = beats - 1
     place = Signal(intbv(0)[address_width(beats) :])
+    counting = counter(domain, fire, place, count=beats)
 
     @always_comb
     def decide() -> None:
         ends.next = fire and place == last
 
-    @always(domain.clk.posedge)
-    def count() -> None:
-        if fire:
-            if place == last:
-                place.next = 0
-            else:
-                place.next = place + 1
-        if domain.rst:
-            place.next = 0
-
-    return decide, count
+    return decide, counting
 
 
 @block
