@@ -497,8 +497,11 @@ def test_a_channel_shuffle_is_two_reshapes_and_a_transposition(groups: int, tmp_
 def test_adding_one_number_a_channel_is_a_bias_and_one_for_all_a_constant(
     shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    layers = agrees(tmp_path, [node("Add", "x b", "m")], {"b": weights(*shape)}, classes=3)
-    assert [layer.frozen for layer in layers if isinstance(layer, Bias)] == [2 not in shape]
+    nodes = [node("Add", "x b", "a"), node("Conv", "a k", "c"), node("Relu", "c", "r"), node("Add", "r b2", "m")]
+    constants = {"b": weights(*shape), "b2": weights(*shape), "k": weights(2, 2, 1, 1)}
+    layers = agrees(tmp_path, nodes, constants, classes=3)
+    # what comes before all that learns prepares the data
+    assert [layer.frozen for layer in layers if isinstance(layer, Bias)] == [True, 2 not in shape]
 
 
 @pytest.mark.parametrize("inputs", ["x s", "s x"])
@@ -506,6 +509,22 @@ def test_adding_one_number_a_channel_is_a_bias_and_one_for_all_a_constant(
 def test_multiplying_by_constants_is_not_trained(shape: tuple[int, ...], inputs: str, tmp_path: Path) -> None:
     layers = agrees(tmp_path, [node("Mul", inputs, "m")], {"s": weights(*shape)}, classes=3)
     assert [layer.shifted for layer in layers if isinstance(layer, ChannelAffine)] == [False]
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1), (1,), ()], ids=str)
+def test_one_number_a_channel_behind_what_learns_is_trained_as_pytorch_does(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    nodes = [node("Conv", "x k", "c"), node("Relu", "c", "r"), node("Mul", "s r", "m")]
+    layers = agrees(tmp_path, nodes, {"k": weights(3, 2, 1, 1), "s": weights(*shape)}, classes=3)
+    wanted = DepthwiseConv if 3 in shape else ChannelAffine
+    assert sum(isinstance(layer, wanted) for layer in layers) == 1
+
+
+def test_a_layer_scale_that_an_exporter_merged_becomes_a_parameter_of_each_branch(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x k", "c"), node("Mul", "c s", "a"), node("Relu", "a", "r"), node("Mul", "r s", "m")]
+    layers = agrees(tmp_path, nodes, {"k": weights(3, 2, 1, 1), "s": np.full((3, 1, 1), 0.125)}, classes=3)
+    assert sum(isinstance(layer, DepthwiseConv) for layer in layers) == 2
 
 
 def test_constants_of_channels_that_are_not_trained_are_named_in_a_note(tmp_path: Path) -> None:
@@ -525,6 +544,7 @@ def test_preprocessing_in_the_file_is_constants_before_all_that_learns(tmp_path:
     constants = {"mean": weights(2, 1, 1), "deviation": np.array([[[0.25]], [[4.0]]])}
     layers = agrees(tmp_path, nodes, constants, classes=3)
     assert sum(isinstance(layer, ChannelAffine) for layer in layers) == 1
+    assert [layer.frozen for layer in layers if isinstance(layer, Bias)] == [True]
 
 
 @pytest.mark.parametrize("last", ["Softmax", "LogSoftmax"])

@@ -153,6 +153,19 @@ class Lowering:
             raise Unsupported(f"input {index} has shape {list(value.shape)}", "flatten it to (batch, features) before")
         return value
 
+    def learns(self, value: Value) -> bool:
+        """Whether anything that a tensor comes from is trained; else it is data, prepared perhaps."""
+        makers = {made: node for node in self.nodes for made in node.outputs.values()}
+        waiting, seen = [value.edge], {value.edge}
+        while waiting:
+            maker = makers[waiting.pop()]
+            if maker.layer.trained():
+                return True
+            fresh = set(maker.inputs.values()) - seen
+            seen |= fresh
+            waiting += fresh
+        return False
+
     # ---- what handlers make
 
     def add(

@@ -49,8 +49,8 @@ def _add_constant(node: OnnxNode, state: Lowering, index: int) -> None:
     height, width, channels = x.map
     constant = state.weight(node, index)
     values = per_channel(x, constant)
-    # one number for many channels is no parameter of theirs
-    frozen = constant.size < channels
+    # one number for many channels is no parameter of theirs, and what prepares the data is none at all
+    frozen = constant.size < channels or not state.learns(x)
     layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe, frozen=frozen)
     state.give(node, state.emit(node, layer, {"x": x}, {"b": values}, view=x.shape))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dagtrain.graph.ir import Node
+from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.mul import Mul, Scale
 from importers.onnx.context import Attributes, Lowering
@@ -41,10 +42,17 @@ def mul(node: OnnxNode, state: Lowering) -> None:
 
 
 def _by_constant(node: OnnxNode, state: Lowering, index: int) -> None:
+    """One number a channel behind anything that learns is a parameter, as a bias is; all else stays as it is."""
     x = state.value(node, 1 - index)
     height, width, channels = x.map
-    scale = per_channel(x, np.asarray(state.constant(node, index), np.float64))
-    if np.ptp(scale) > 0:
+    constant = np.asarray(state.constant(node, index), np.float64)
+    scale = per_channel(x, constant)
+    if constant.size > 1 and state.learns(x):
+        trained = DepthwiseConv(height=height, width=width, channels=channels, kernel=(1, 1), recipe=state.recipe)
+        weights = {"w": state.weight(node, index).reshape(channels, 1, 1, 1)}
+        state.give(node, state.emit(node, trained, {"x": x}, weights, view=x.shape))
+        return
+    if constant.size > 1:
         state.notes.append(f"{node} multiplies channels by constants, {node.inputs[index]}: nothing trains them")
     layer = ChannelAffine(height=height, width=width, channels=channels, shifted=False)
     state.give(node, state.emit(node, layer, {"x": x}, {"scale": scale}, view=x.shape))
