@@ -15,14 +15,14 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from hdl.errors import ImportProblem
-from importers.onnx import import_model
+from importers.onnx import NormMode, import_model
 from importers.onnx.check import check_model
 from importers.onnx.handlers import HANDLERS
 from importers.onnx.idioms import rewrite
 from importers.onnx.model import OnnxModel
 from importers.onnx.normalise import normalise
 from importers.onnx.problems import Problems
-from tests.import_support import Array, assert_close, model, node, save
+from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
 
 RNG = np.random.default_rng(71)
 SQRT2, ROOT = math.sqrt(2), math.sqrt(2 / math.pi)
@@ -509,8 +509,8 @@ def windows(size: int, outputs: int) -> Array:
     return np.array([[min(start + k, end - 1) for k in range(most)] for start, end in bounds])
 
 
-@pytest.mark.parametrize(("outputs", "wanted"), [(7, "AveragePool"), (4, "AveragePool"), (3, "ReduceMean")])
-def test_adaptive_pooling_by_gathering(outputs: int, wanted: str) -> None:
+@pytest.mark.parametrize("outputs", [7, 4, 3])
+def test_adaptive_pooling_by_gathering(outputs: int) -> None:
     pixels = windows(8, outputs)
     rows = np.broadcast_to(pixels[:, :, None, None], (*pixels.shape, *pixels.shape))
     columns = np.broadcast_to(pixels[None, None], (*pixels.shape, *pixels.shape))
@@ -521,10 +521,13 @@ def test_adaptive_pooling_by_gathering(outputs: int, wanted: str) -> None:
         node("ReduceMean", "w axes", "y", keepdims=0),
     ]
     proto = model(nodes, {"i": np.stack([rows, columns], -1), "axes": np.array([-3, -1])}, ("N", 2, 8, 8), opset=18)
-    made, _ = rewritten(proto)
-    assert made.nodes[-1].op == wanted
-    if wanted == "AveragePool":
-        becomes(proto, [wanted])
+    if outputs != 3:
+        becomes(proto, ["AveragePool"])
+        return
+    _, problems = rewritten(proto)
+    assert [problem.what.partition("but ")[2] for problem in problems] == [
+        "its windows are not all of one size and one distance apart, as they are where the map's size is a multiple"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -600,6 +603,52 @@ def test_divisions_and_differences_are_products_and_sums(text: str, wanted: list
 def test_what_is_expanded_for_a_product_broadcasts() -> None:
     nodes = [node("GlobalAveragePool", "x", "g"), node("Expand", "g s", "e"), node("Mul", "e x", "y")]
     becomes(model(nodes, {"s": np.array([1, 2, 6, 6])}), ["GlobalAveragePool", "Mul"])
+
+
+def test_adaptive_pooling_by_windows_of_several_sizes_is_named() -> None:
+    nodes = [
+        node("Transpose", "x", "t", perm=[2, 3, 0, 1]),
+        node("GatherND", "t i", "g"),
+        node("Transpose", "g", "w", perm=[4, 5, 0, 1, 2, 3]),
+        node("Where", "mask w zero", "y"),
+    ]
+    constants = {"i": np.zeros((3, 4, 3, 4, 2), int), "mask": np.ones((4, 1, 1), bool), "zero": np.float32(0)}
+    _, problems = rewritten(model(nodes, constants, ("N", 2, 8, 8), opset=18))
+    assert [str(problem) for problem in problems] == [
+        "node g_node (GatherND): begins adaptive pooling spelt out, which breaks at node y_node (Where); a mean over "
+        "windows of one size, as where the size of the result divides that of the map, must follow"
+    ]
+
+
+# ---- with the layers
+
+
+WHOLE: list[tuple[tuple[int | str, ...], int, Spelling]] = [
+    *((("N", 2, 6, 6), opset, spelling) for _, opset, spelling in ACTIVATIONS),
+    *((("N", 12, 5, 6), 13, spelling) for _, spelling in SHUFFLES),
+    *((("N", 4, 4, 4), 17, spelling) for wanted, spelling in LAYER_NORMS if wanted == ["LayerNorm"]),
+]
+
+
+@pytest.mark.parametrize(("image", "opset", "spelling"), WHOLE)
+def test_layers_of_what_was_spelt_out_compute_what_the_file_does(
+    image: tuple[int | str, ...], opset: int, spelling: Spelling, tmp_path: Path
+) -> None:
+    nodes, constants = spelling
+    head = [
+        node("GlobalAveragePool", "y", "pooled"),
+        node("Flatten", "pooled", "flattened"),
+        node("Gemm", "flattened weight", "scores", transB=1),
+    ]
+    sizes = (2, *(size for size in image if isinstance(size, int)))
+    channels = ReferenceEvaluator(model(nodes, constants, sizes, opset=opset)).run(None, {"x": np.zeros(sizes, "f4")})[
+        0
+    ]
+    weight = np.random.default_rng(73).standard_normal((3, channels.shape[1]))
+    proto = model([*nodes, *head], {**constants, "weight": weight}, image, ["scores"], opset)
+    frames = np.random.default_rng(74).standard_normal(sizes) * 4
+    graph = import_model(save(proto, tmp_path), norm=NormMode.NONE)
+    assert_close(forward(graph, frames), evaluate(proto, frames), 1e-5)
 
 
 # ---- all in all

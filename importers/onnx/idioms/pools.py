@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from importers.onnx.idioms.idiom import Idiom, Rewrite, in_place
+from importers.onnx.idioms.idiom import Idiom, Rewrite, Step, in_place
 from importers.onnx.idioms.pattern import Constant, Op, Scene, Tensor, first_match
 from importers.onnx.model import Array, OnnxNode
 
@@ -185,10 +185,18 @@ def _positive(tensor: str, scene: Scene) -> bool:
     return node.op in POSITIVE or (node.op == "Clip" and low is not None and low >= 0)
 
 
+def _why(_node: OnnxNode, _scene: Scene) -> str:
+    return "its windows are not all of one size and one distance apart, as they are where the map's size is a multiple"
+
+
+TURN = Step(("Transpose",), "a Transpose")
+AVERAGE = Step(
+    ("ReduceMean",), "a mean over windows of one size, as where the size of the result divides that of the map,"
+)
 POOLS = (
     Idiom("a pool of one pixel", ("AveragePool", "MaxPool"), _single),
     Idiom("mean over the map", ("ReduceMean",), _mean_of_means),
     Idiom("largest of the map", ("GlobalMaxPool", "ReduceMax"), _global_max),
-    Idiom("adaptive pooling", ("ReduceMean",), _adaptive),
+    Idiom("adaptive pooling", ("ReduceMean",), _adaptive, ("GatherND",), (TURN, AVERAGE), _why),
     Idiom("padding", ("Conv", "MaxPool", "AveragePool"), _padded),
 )
