@@ -94,6 +94,16 @@ def convnext_net(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
+def alexnet(staleness: int) -> Graph:
+    """A streaming graph that begins as AlexNet does: normalised across channels, then pooled."""
+    builder = GraphBuilder("alexnet", Recipe(batch=BATCH, staleness=staleness), seed=16)
+    x = builder.relu(builder.conv(builder.input(6, 6, 2), 8, 3, padding=1))
+    x = builder.max_pool(builder.local_response_norm(x, 5, alpha=0.05, beta=0.75, bias=2.0), 2, 2)
+    x = builder.local_response_norm(builder.relu(builder.conv(x, 6, 3, padding=1)), 3, alpha=0.02)
+    training = differentiate(builder.classify(builder.gemm(x, 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
 def twelve_net(staleness: int) -> Graph:
     """A streaming graph of larger maps, 12 x 12, with a stride and a pool: most of its work is in its first layers."""
     builder = GraphBuilder("twelve", Recipe(batch=BATCH, staleness=staleness), seed=12)

@@ -153,6 +153,15 @@ def convnext_net(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.channel_norm(net.global_average_pool(x)), 3))
 
 
+def alexnet(recipe: Recipe) -> Graph:
+    """Normalised across channels twice, by odd and even numbers of neighbours."""
+    net = GraphBuilder("alexnet", recipe, seed=9)
+    x = net.relu(net.conv(net.input(6, 6, 2), 7, kernel=3, padding=1))
+    x = net.max_pool(net.local_response_norm(x, 5, alpha=0.5, beta=0.75, bias=2.0), kernel=2, stride=2)
+    x = net.local_response_norm(net.conv(x, 6, kernel=3, padding=1), 4, alpha=0.8, beta=1.25, bias=0.5)
+    return net.classify(net.gemm(x, 3))
+
+
 def random_net(seed: int, recipe: Recipe) -> Graph:
     """A seeded chain of random layers with random shortcuts."""
     rng = np.random.default_rng(seed)
@@ -180,7 +189,7 @@ def random_net(seed: int, recipe: Recipe) -> Graph:
     return net.classify(net.gemm(x, 3))
 
 
-NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net, shuffle_net, convnext_net]
+NETS = [plain_net, residual_net, inverted_residual_net, shared_net, inception_net, shuffle_net, convnext_net, alexnet]
 
 
 def batch(graph: Graph, seed: int, frames: int) -> dict[str, FloatArray]:

@@ -118,6 +118,15 @@ def normalised(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(net.channel_norm(net.global_average_pool(x)), 5))
 
 
+def responding(recipe: Recipe) -> Graph:
+    """Normalised across channels twice."""
+    net = GraphBuilder("responding", recipe, seed=27)
+    x = net.relu(net.conv(net.input(6, 6, 2), 7, kernel=3, padding=1))
+    x = net.max_pool(net.local_response_norm(x, 5, alpha=0.5, beta=0.75, bias=2.0), kernel=2, stride=2)
+    x = net.local_response_norm(net.conv(x, 6, kernel=3, padding=1), 3, alpha=0.8, beta=1.25, bias=0.5)
+    return net.classify(net.gemm(x, 5))
+
+
 def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
     import torch
@@ -161,6 +170,8 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         made = functional.layer_norm(last, (layer.channels,), eps=layer.epsilon).permute(0, 3, 1, 2)
         # autograd has no use for the stash
         return {"y": made}
+    if name == "LocalResponseNorm":
+        return functional.local_response_norm(inputs["x"], layer.size, layer.alpha, layer.beta, layer.bias)
     if name == "ChannelShuffle":
         return functional.channel_shuffle(inputs["x"], layer.groups)
     if name == "ChannelSlice":
@@ -198,7 +209,7 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
     return loss.item(), {key: value.grad.numpy() for key, value in parameters.items() if key not in held}
 
 
-@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped, normalised])
+@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped, normalised, responding])
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:
         pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")

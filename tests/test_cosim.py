@@ -25,6 +25,7 @@ from tests.cosim_support import (
     CLOSE,
     CYCLES,
     DEVICES,
+    alexnet,
     convnext_net,
     inception_net,
     placement,
@@ -124,6 +125,13 @@ def test_channels_split_shuffled_and_sliced_train_to_the_bits_of_the_emulator(ki
 @pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
 def test_normalisation_over_channels_trains_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(convnext_net(1), kind, tmp_path, seed=6)
+    assert trained.mismatches == ()
+    assert trained.compared_words > 100
+
+
+@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+def test_local_response_normalisation_trains_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
+    trained = train(alexnet(1), kind, tmp_path, seed=8)
     assert trained.mismatches == ()
     assert trained.compared_words > 100
 

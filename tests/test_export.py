@@ -130,6 +130,7 @@ NODES = {
         [node("LayerNorm", "h gain shift", "a", domain="dagtrain", epsilon=1e-3)],
         {"gain": (2,), "shift": (2,)},
     ),
+    "LocalResponseNorm": ([node("LRN", "h", "a", size=3, alpha=0.3, beta=0.6, bias=1.5)], {}),
     "Bias alone": ([node("Relu", "h", "r"), node("Add", "r b", "a")], {"b": (2, 1, 1)}),
     "a bias behind two readers": (
         [node("Conv", "h k", "c", pads=[1, 1, 1, 1]), node("Add", "c b", "d"), node("Add", "c d", "a")],

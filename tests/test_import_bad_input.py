@@ -486,6 +486,11 @@ def _layer_norm_of_one() -> ModelProto:
     return model(nodes, {"w": np.ones((3, 36))}, image=("N", 1, 6, 6))
 
 
+@case("lrn that adds nothing", r"node m_node \(LRN\): LocalResponseNorm: bias is 0\.0; it must be positive and finite")
+def _lrn() -> ModelProto:
+    return model([node("LRN", "x", "m", size=3, bias=0.0), *HEAD], {"w": W})
+
+
 @case(
     "reshape of the batch",
     r"node flat_node \(Reshape\): reshapes \[2, 2, 6, 6\] \(batch 2\) to \[1, 144\]; .*leave the batch.*",

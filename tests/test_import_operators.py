@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.norm.channel_norm import ChannelNorm
+from hdl.layers.norm.local_response_norm import LocalResponseNorm
 from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.dropout import Dropout
@@ -456,6 +458,32 @@ def test_layer_norm_over_channels_is_a_norm_a_scale_and_a_shift(inputs: str, tmp
     assert kinds == ["ChannelNorm", "DepthwiseConv", "Bias"][: len(inputs.split())]
     # and as it is written between Transposes
     assert_close(forward(import_model(save(written, tmp_path), norm=NormMode.NONE), frames), wanted, 1e-5)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+@pytest.mark.parametrize(
+    "attributes",
+    [{"size": 5}, {"size": 3, "alpha": 0.5, "beta": 0.5, "bias": 10.0}, {"size": 4, "alpha": 0.2}],
+    ids=str,
+)
+def test_local_response_normalisation_is_what_onnx_says_it_is(
+    opset: int, attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    numbers = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0} | attributes
+    weight = weights(3, 28)
+    nodes = [node("LRN", "x", "m", **attributes), node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
+    graph = import_model(save(model(nodes, {"w": weight}, ("N", 7, 2, 2), opset=opset), tmp_path), norm=NormMode.NONE)
+    (layer,) = (item.layer for item in graph.nodes if isinstance(item.layer, LocalResponseNorm))
+    assert {name: getattr(layer, name) for name in numbers} == pytest.approx(numbers)
+    # ONNX's evaluator sums squares for as many channels as there are frames; this is its text, channel by channel
+    x = np.random.default_rng(25).standard_normal((2, 7, 2, 2))
+    y = np.empty_like(x)
+    for c in range(7):
+        first = max(0, c - math.floor((numbers["size"] - 1) / 2))
+        last = min(6, c + math.ceil((numbers["size"] - 1) / 2))
+        squares = (x[:, first : last + 1] ** 2).sum(1)
+        y[:, c] = x[:, c] / (numbers["bias"] + numbers["alpha"] / numbers["size"] * squares) ** numbers["beta"]
+    assert_close(forward(graph, x), y.reshape(2, -1) @ weight.T, 1e-5)
 
 
 @pytest.mark.parametrize("axis", [-1, 1])

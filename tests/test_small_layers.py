@@ -18,6 +18,7 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import lanes_for
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.norm.channel_norm import ChannelNorm, ChannelNormError
+from hdl.layers.norm.local_response_norm import LocalResponseNorm, LocalResponseNormError
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.bias import Bias, BiasGradient
 from hdl.layers.pointwise.channel_affine import ChannelAffine
@@ -50,7 +51,7 @@ SIZES = {"height": 6, "width": 5, "channels": 12}
 MAPS = [
     Relu, ReluError, LeakyRelu, HardSigmoid, SlopeError, Sigmoid, SigmoidError, Add, Bias, BiasGradient, Dropout,
     DropoutError, GlobalAveragePool, GlobalAveragePoolError, Mul, Scale, ScaleSum, ChannelShuffle, ChannelNorm,
-    ChannelNormError, Narrow,
+    ChannelNormError, LocalResponseNorm, LocalResponseNormError, Narrow,
     Silu, Gelu, HardSwish, Tanh, Elu, DerivativeError, StochasticDepth, StochasticDepthError,
     ChannelAffine,
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.norm.channel_norm import ChannelNorm
+from hdl.layers.norm.local_response_norm import LocalResponseNorm
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.base import Pointwise
@@ -138,6 +139,14 @@ class GraphBuilder:
         height, width, channels = self.shapes[x]
         layer = ChannelAffine(height=height, width=width, channels=channels, shifted=offset is not None)
         return self._add("affine", layer, {"x": x}, {"scale": scale, **({} if offset is None else {"offset": offset})})
+
+    def local_response_norm(self, x: str, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> str:
+        """x by a power of the squares of neighbouring channels."""
+        height, width, channels = self.shapes[x]
+        layer = LocalResponseNorm(
+            height=height, width=width, channels=channels, size=size, alpha=alpha, beta=beta, bias=bias
+        )
+        return self._add("local_response_norm", layer, {"x": x})
 
     def relu(self, x: str, ceiling: float | None = None) -> str:
         """max(x, 0), cut off at ``ceiling`` if given (relu6: 6.0)."""

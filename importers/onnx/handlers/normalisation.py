@@ -1,5 +1,5 @@
-"""LayerNorm over channels; BatchNormalization: online normalisation, of what `norm` neither folded nor will fold, and
-constants, of what it froze."""
+"""LayerNorm and LRN over channels; BatchNormalization: online normalisation, where `norm` left it, or constants, where
+it was frozen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from dagtrain.graph.ir import Node
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.norm.channel_norm import ChannelNorm
+from hdl.layers.norm.local_response_norm import LocalResponseNorm, strength_for
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.channel_affine import ChannelAffine
@@ -18,6 +19,9 @@ from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
 from importers.onnx.writing import Writing
+
+# ONNX's own
+LRN_DEFAULTS = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
 
 
 @handles("BatchNormalization")
@@ -112,3 +116,32 @@ def write_channel_affine(node: Node, state: Writing) -> None:
     vectors = {"weight": scale, "bias": offset, "running_mean": zero, "running_var": one}
     constants = (state.constant(node, name, vector) for name, vector in vectors.items())
     state.add(node, "BatchNormalization", state.tensor(node), *constants, epsilon=0.0)
+
+
+@handles("LRN")
+def local_response_norm(node: OnnxNode, state: Lowering) -> None:
+    """Over neighbouring channels."""
+    attributes = Attributes(node)
+    numbers = dict[str, Any]((name, float(attributes.get(name, value))) for name, value in LRN_DEFAULTS.items())
+    size = attributes.get("size", 1)
+    attributes.finish()
+    x = state.map_of(node)
+    height, width, channels = x.map
+    layer = LocalResponseNorm(
+        height=height,
+        width=width,
+        channels=channels,
+        size=size,
+        strength_fixed=strength_for(numbers["bias"]),
+        **numbers,
+    )
+    state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
+
+
+@writes(LocalResponseNorm)
+def write_local_response_norm(node: Node, state: Writing) -> None:
+    """As it was read."""
+    layer = node.layer
+    assert isinstance(layer, LocalResponseNorm)
+    numbers = {name: getattr(layer, name) for name in LRN_DEFAULTS}
+    state.add(node, "LRN", state.tensor(node), size=layer.size, **numbers)
