@@ -11,6 +11,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -312,11 +313,13 @@ def _tell(result: StepResult, as_json: bool) -> None:
 
 
 def _print_result(result: StepResult) -> None:
-    state = "done" if result.done else "unchanged, nothing to do"
+    state = "left out" if result.left_out else "done" if result.done else "unchanged, nothing to do"
     print(f"{result.step}: {state}")
     for line in result.lines:
         print(f"  {line}")
-    print(f"  -> {result.folder}", flush=True)
+    if not result.left_out:
+        print(f"  -> {result.folder}")
+    sys.stdout.flush()
 
 
 def _as_data(result: StepResult) -> dict[str, Any]:
@@ -324,6 +327,7 @@ def _as_data(result: StepResult) -> dict[str, Any]:
         "step": result.step,
         "folder": str(result.folder),
         "done": result.done,
+        "left_out": result.left_out,
         "passed": result.passed,
         **result.data,
     }
@@ -477,6 +481,13 @@ def _train(
     return (lambda space, progress: train_step.run(space, options, progress),)
 
 
+@wraps(_train)
+def _train_on_data(**given: Any) -> Jobs:
+    """As `_train`, where there is data to train on."""
+    options = train_step.TrainOptions(**given)
+    return (lambda space, progress: train_step.left_out(space, options) or train_step.run(space, options, progress),)
+
+
 def _profile(
     batches: Annotated[int, typer.Option(help="Batches to train.")] = 16, data: Data = None, seed: Seed = 1
 ) -> Jobs:
@@ -528,7 +539,7 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
     "evaluate": (_evaluate,),
 }
 # the steps of `run`
-ALL = (_import, _place, _emit, _cosim, _train, _report)
+ALL = (_import, _place, _emit, _cosim, _train_on_data, _report)
 
 
 def _or_check(command: Callable[..., None]) -> Callable[..., None]:
@@ -552,7 +563,7 @@ def _or_check(command: Callable[..., None]) -> Callable[..., None]:
 
 for _name, _steps in COMMANDS.items():
     app.command(_name)(_or_check(_command(*_steps)) if _steps == (_import,) else _command(*_steps))
-app.command("run", help=f"All steps: {', '.join(_step.__name__[1:] for _step in ALL)}.")(_command(*ALL))
+app.command("run", help="All steps: import, place, emit, cosim, train, report.")(_command(*ALL))
 
 
 @app.command()

@@ -25,5 +25,7 @@ class StepResult:
     lines: tuple[str, ...] = ()
     # the same for a program
     data: Mapping[str, Any] = field(default_factory=dict)
+    # whether it could not be done, for a reason that the lines say, and need not be
+    left_out: bool = False
     # False when the step ran but its verdict is negative (a mismatch in co-simulation)
     passed: bool = True

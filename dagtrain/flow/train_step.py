@@ -121,6 +121,16 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     return StepResult("train", folder, done, lines, meta)
 
 
+def left_out(workspace: Workspace, options: TrainOptions) -> StepResult | None:
+    """What to say of a training that there is no data for; None where there is."""
+    if data_name(workspace, options.data) is not None:
+        return None
+    folder = workspace.folder("train")
+    return StepResult(
+        "train", folder, False, ("there is no data: give --data, or `dagtrain train --data` now",), left_out=True
+    )
+
+
 def data_name(workspace: Workspace, given: str | None) -> str | None:
     """The data that a step is to use: its own option's, or those of `import`."""
     imported = read_json(
