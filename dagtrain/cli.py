@@ -189,6 +189,14 @@ Hold = Annotated[
         "FIFOs fill and credits run out. 0: neither."
     ),
 ]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="A checkpoint that the hardware begins from, weights, momenta and statistics: what `dagtrain train` left "
+        "(build/train), or a state.npz of it. Without it, the model's weights.",
+        show_default=False,
+    ),
+]
 HeldOut = Annotated[
     str | None,
     typer.Option(
@@ -431,9 +439,10 @@ def _place(
     return jobs
 
 
-def _emit() -> Jobs:
+def _emit(weights: Weights = None) -> Jobs:
     """Write one folder of Verilog for each FPGA: sources, memory images, constraints, project, manifest."""
-    return (lambda space, progress: emit_step.run(space, emit_step.EmitOptions(), progress),)
+    options = emit_step.EmitOptions(weights=weights)
+    return (lambda space, progress: emit_step.run(space, options, progress),)
 
 
 def _cosim(
@@ -444,6 +453,7 @@ def _cosim(
     simulator: Simulator = "verilator",
     engine: Engine = None,
     data: Data = None,
+    weights: Weights = None,
     seed: Seed = 1,
     efficiency: Efficiency = True,
 ) -> Jobs:
@@ -456,6 +466,7 @@ def _cosim(
         simulator=simulator,
         engine=engine,
         data=data,
+        weights=weights,
         seed=seed,
         efficiency=efficiency,
     )

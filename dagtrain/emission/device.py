@@ -238,8 +238,7 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
 
 def first_images(graph: Graph, node: Node) -> dict[str, list[int]]:
     """The contents of a node's memories, rings and replayed sinks before the first frame."""
-    parameters = {name: graph.parameters[key] for name, key in node.parameters.items()}
-    return node.layer.images(node.layer.start(parameters))
+    return node.layer.images(node.layer.start(graph.initial(node)))
 
 
 def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:

@@ -22,12 +22,13 @@ from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
-from dagtrain.flow.emit_step import COMMAND, library
-from dagtrain.flow.placed import load_placed_graph, load_plan
+from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
+from dagtrain.flow.placed import load_plan
 from dagtrain.flow.records import CosimRecord, EmitRecord, ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import saturated
 from dagtrain.flow.tools import SIMULATORS, require_tools
+from dagtrain.flow.trained import begun_from, weights_digest
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
@@ -56,6 +57,8 @@ class CosimOptions:
     # verilator or icarus, under MyHDL only; None: verilator
     engine: str | None = None
     data: str | None = None
+    # what `dagtrain emit` must have begun from; None: whatever it did
+    weights: Path | None = None
     seed: int = 1
     # also measure the MAC-slot efficiency of every engine, alone and without stalls, in Verilator
     efficiency: bool = True
@@ -128,7 +131,13 @@ def _tools(options: CosimOptions) -> tuple[str, ...]:
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
     require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
     plan, delivered = load_plan(workspace), load_emitted(workspace)
-    graph = folded_graph(load_placed_graph(workspace), plan)
+    begun = load_emitted_graph(workspace)
+    if options.weights is not None and weights_digest(begun) != weights_digest(begun_from(begun, options.weights)):
+        command = f"dagtrain emit --weights {options.weights}"
+        raise DagtrainError(
+            f"{workspace.folder('emit')} does not begin from {options.weights}", f"run `{command}` first"
+        )
+    graph = folded_graph(begun, plan)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx", ImportRecord)
     source = options.data or imported["data"]
     modules = library()

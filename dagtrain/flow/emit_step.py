@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
@@ -17,13 +18,18 @@ from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.records import EmitRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import require_tools
+from dagtrain.flow.trained import begun_from, weights_digest
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import Choice, Pace, chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
 from dagtrain.progress import Progress
+from dagtrain.training.emulator import Emulator
 from hdl.cache import cache_folder
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
+
+# the checkpoint that the design begins from, in the step's folder
+BEGUN = "begun.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +38,23 @@ class EmitOptions:
 
     # run `verilator --lint-only -Wall` over every top
     lint: bool = True
+    # a checkpoint to begin from, or the folder that `dagtrain train` left; None: the weights of the model
+    weights: Path | None = None
 
 
 def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepResult:
     """Emit unless nothing changed."""
     graph = load_placed_graph(workspace)
+    if options.weights is not None:
+        graph = begun_from(graph, options.weights)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
-    depends = {"import": workspace.fingerprint("import"), "place": workspace.fingerprint("place"), "lint": options.lint}
+    depends: dict[str, Any] = {
+        "import": workspace.fingerprint("import"),
+        "place": workspace.fingerprint("place"),
+        "lint": options.lint,
+    }
+    if options.weights is not None:
+        depends["weights"] = weights_digest(graph)
     done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))
     folder = workspace.folder("emit")
     meta = read_json(folder / "emit.json", COMMAND, EmitRecord)
@@ -48,6 +64,12 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
         for device in meta["devices"]
     )
     return StepResult("emit", folder, done, lines, meta)
+
+
+def load_emitted_graph(workspace: Workspace) -> Graph:
+    """The placed graph with what the emitted design begins with."""
+    folder, graph = workspace.require("emit", COMMAND), load_placed_graph(workspace)
+    return begun_from(graph, folder / BEGUN) if (folder / BEGUN).is_file() else graph
 
 
 def library() -> ModuleLibrary:
@@ -98,6 +120,8 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     if options.lint:
         tops = {folder / device.name: device.top.name for device in design.devices}
         lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))
+    if options.weights is not None:
+        Emulator(graph).save(folder / BEGUN)
     summaries = [
         _summary(device.name, len(device.nodes), len(used_modules(device.top, modules)), device)
         for device in design.devices

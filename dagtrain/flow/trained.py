@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.placed import load_placed_graph
 from dagtrain.flow.records import TrainedOnRecord
 from dagtrain.flow.workspace import COMMANDS, MissingStep, Workspace, read_json
+from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import StorageError
 from dagtrain.training.emulator import Emulator
 
@@ -24,6 +31,32 @@ def load_trained(workspace: Workspace) -> Emulator:
     except StorageError as error:
         raise MissingStep(error.what, f"run `{COMMAND}` again") from error
     return emulator
+
+
+def begun_from(graph: Graph, path: Path) -> Graph:
+    """The graph with what a checkpoint of it has: weights, masters, momenta, statistics; counters begin anew.
+
+    Raises `StorageError` for a checkpoint of another graph."""
+    file = path / STATE if path.is_dir() else path
+    emulator = Emulator(graph)
+    try:
+        emulator.load(file)
+    except StorageError as error:
+        cure = "give what `dagtrain train` left of this plan; where `dagtrain place` split layers since, train again"
+        raise StorageError(error.what, cure) from error
+    states = emulator.executor.states
+    carried = {node.name: node.layer.carried(states[node.name]) for node in graph.nodes}
+    kept = {name: values for name, values in carried.items() if values}
+    return replace(graph, parameters={**graph.parameters, **emulator.executor.parameters()}, carried=kept)
+
+
+def weights_digest(graph: Graph) -> str:
+    """What identifies a state to begin from: weights and what is carried over, whatever file it came from."""
+    arrays = {**graph.parameters, **{f"{n}.{k}": v for n, kept in graph.carried.items() for k, v in kept.items()}}
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(name.encode() + np.ascontiguousarray(arrays[name], np.float64).tobytes())
+    return found.hexdigest()
 
 
 def train_record(workspace: Workspace) -> TrainedOnRecord:

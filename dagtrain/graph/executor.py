@@ -171,7 +171,7 @@ class Executor:
 
     def _start(self, action: _Action) -> None:
         node = action.node
-        values = {port: self.graph.parameters[key] for port, key in node.parameters.items()}
+        values = self.graph.initial(node)
         start = node.layer.start if self.mode is Mode.GOLDEN else node.layer.start_reference
         self.states[node.name] = start(values)
         for sink, slot in action.weights:

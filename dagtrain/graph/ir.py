@@ -130,6 +130,13 @@ class Graph:
     recipe: Recipe
     # initial values, in the parameter's own shape as ONNX writes it
     parameters: Mapping[str, FloatArray] = field(default_factory=dict)
+    # what an earlier training left beside the weights, by node and name (`Meaning.carried`)
+    carried: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)
+
+    def initial(self, node: Node) -> dict[str, FloatArray]:
+        """What `Meaning.start` takes for a node."""
+        weights = {name: self.parameters[key] for name, key in node.parameters.items()}
+        return {**weights, **self.carried.get(node.name, {})}
 
     @cached_property
     def by_name(self) -> dict[str, Node]:

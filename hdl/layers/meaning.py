@@ -59,8 +59,15 @@ class Meaning(Shape):
         """Golden state before the first frame.
 
         ``parameters`` are initial weights by weight sink (for an update: by its source), values that are exact
-        in that port's format, in the parameter's own shape."""
+        in that port's format, in the parameter's own shape; and what an earlier training `carried`, if any."""
         del parameters
+        return {}
+
+    def carried(self, state: State) -> dict[str, FloatArray]:
+        """What of a golden state a training takes over that begins from it, beside the weights: values by name.
+
+        `start` takes them among its parameters.  What counts frames or batches begins anew."""
+        del state
         return {}
 
     @abstractmethod

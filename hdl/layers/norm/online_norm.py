@@ -148,12 +148,20 @@ class OnlineNorm(NormLayer):
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """Mean 0, variance 1."""
+        """Mean 0, variance 1, unless they are carried over; of all frames of lag."""
         mean, variance = self.numbers.start(self.channels)
+        if "mean" in parameters:
+            mean = self.numbers.mean.encode(parameters["mean"])
+            variance = self.numbers.variance.encode(parameters["variance"])
         initial = {name: self.port(name).tensor.fixed.encode(parameters[name]) for name in ("gamma", "beta")}
         tables = deque([self.numbers.table(mean, variance)] * (self.recipe.norm_lag + 1))
         held = {"held": initial} if self.frozen else {}
         return {"mean": mean, "variance": variance, "tables": tables, "initial": initial, **held}
+
+    def carried(self, state: State) -> dict[str, FloatArray]:
+        """The running statistics."""
+        formats = {"mean": self.numbers.mean, "variance": self.numbers.variance}
+        return {name: fixed.decode(state[name]) for name, fixed in formats.items()}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """`definition`, compiled."""
@@ -275,20 +283,25 @@ class OnlineNorm(NormLayer):
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """Statistics now; weights and tables as at the start."""
+        """Statistics and tables now; weights as at the start."""
         numbers, lanes = self.numbers, self.core
         initial = state["initial"]
         beta, gamma = (pack(initial[name], getattr(self, f"{name}_fixed").width, lanes) for name in ("beta", "gamma"))
         shift = lanes * self.beta_fixed.width
         weights = [low | high << shift for low, high in zip(beta, gamma, strict=True)]
-        centre, inverse = numbers.table(*numbers.start(self.channels))
         shift = lanes * numbers.inverse.width
-        pairs = zip(pack(inverse, numbers.inverse.width, lanes), pack(centre, numbers.centre.width, lanes), strict=True)
+        table = [
+            low | high << shift
+            for centre, inverse in state["tables"]
+            for low, high in zip(
+                pack(inverse, numbers.inverse.width, lanes), pack(centre, numbers.centre.width, lanes), strict=True
+            )
+        ]
         return {
             "weights": weights + [0] * (self.versions - 1) * self.groups,
             "mean": pack(state["mean"], numbers.mean.width, lanes),
             "variance": pack(state["variance"], numbers.variance.width, lanes),
-            "table": [low | high << shift for low, high in pairs] * (self.recipe.norm_lag + 1),
+            "table": table,
         }
 
     def circuit(

@@ -139,12 +139,19 @@ class OnlineNormBackward(NormLayer):
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """The control process starts at rest."""
+        """The control process starts at rest, unless it is carried over; for all frames of lag."""
         v, u = np.zeros(self.channels, np.int64), np.zeros(self.channels, np.int64)
+        if "v" in parameters:
+            v, u = self.numbers.state_v.encode(parameters["v"]), self.numbers.state_u.encode(parameters["u"])
         tables = deque([self.numbers.table(v, u)] * (self.recipe.norm_lag + 1))
         initial = self.gamma_fixed.encode(parameters["gamma"])
         held = {"held": {"gamma": initial}} if self.frozen else {}
         return {"v": v, "u": u, "tables": tables, "batch": 0, "initial": initial, **held}
+
+    def carried(self, state: State) -> dict[str, FloatArray]:
+        """The control process."""
+        formats = {"v": self.numbers.state_v, "u": self.numbers.state_u}
+        return {name: fixed.decode(state[name]) for name, fixed in formats.items()}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """`definition`, compiled."""
@@ -265,13 +272,21 @@ class OnlineNormBackward(NormLayer):
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
-        """The control process now; weights and table as at the start."""
+        """The control process and its table now; weights as at the start."""
         numbers, lanes = self.numbers, self.core
+        shift = lanes * numbers.control_v.width
+        table = [
+            low | high << shift
+            for v, u in state["tables"]
+            for low, high in zip(
+                pack(v, numbers.control_v.width, lanes), pack(u, numbers.control_u.width, lanes), strict=True
+            )
+        ]
         return {
             "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * (self.versions - 1) * self.groups,
             "v": pack(state["v"], numbers.state_v.width, lanes),
             "u": pack(state["u"], numbers.state_u.width, lanes),
-            "table": [0] * (self.recipe.norm_lag + 1) * self.groups,
+            "table": table,
         }
 
     def circuit(

@@ -269,9 +269,18 @@ class Update(Layer):
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """The master is the initial weight; no momentum."""
-        weights = self.w_fixed.encode(parameters["w"]).reshape(self.shape)
-        return {"master": weights << MASTER_EXTRA, "momentum": np.zeros(self.shape, np.int64), "batch": 0}
+        """The master is the initial weight, and there is no momentum, unless both are carried over."""
+        master = self.w_fixed.encode(parameters["w"]) << MASTER_EXTRA
+        momentum = np.zeros(self.shape, np.int64)
+        if "master" in parameters:
+            master = self.master_fixed.encode(parameters["master"])
+            momentum = self.momentum_fixed.encode(parameters["momentum"])
+        return {"master": master.reshape(self.shape), "momentum": momentum.reshape(self.shape), "batch": 0}
+
+    def carried(self, state: State) -> dict[str, FloatArray]:
+        """Master and momentum."""
+        formats = {"master": self.master_fixed, "momentum": self.momentum_fixed}
+        return {name: fixed.decode(state[name]) for name, fixed in formats.items()}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """The formula, every rounding as in the circuit."""
