@@ -40,6 +40,7 @@ from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.mul import Mul, Scale, ScaleSum
 from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.slope_error import SlopeError
+from hdl.layers.pool.average_pool import AveragePool, AveragePoolError
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.layers.storage import Home
@@ -81,6 +82,7 @@ _POOL = {
     "padding": (1, 1, 1, 1),
     "stride": (1, 1),
 }
+_WINDOW = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}
 _MAP = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
 # with memories of several blocks, or of no network above
 LAYERS: Mapping[str, Layer] = {
@@ -105,6 +107,17 @@ LAYERS: Mapping[str, Layer] = {
     "gradient of a bias, 4 096 sums": BiasGradient(height=56, width=56, channels=4096, recipe=Recipe(batch=256)),
     "max pool, nine taps": MaxPool(**_POOL),  # type: ignore[arg-type]
     "error of a max pool, nine taps": MaxPoolError(**_POOL),  # type: ignore[arg-type]
+    "average pool, borders count less": AveragePool(height=112, width=112, channels=4, engine_taps=3, **_WINDOW),  # type: ignore[arg-type]
+    "error of such a pool": AveragePoolError(height=112, width=112, channels=4, **_WINDOW),  # type: ignore[arg-type]
+    "convolution in groups": Conv(
+        height=28,
+        width=28,
+        channels=48,
+        filters=64,
+        groups=16,
+        tile=Tile(2, 3, 3),
+        **_KERNEL,  # type: ignore[arg-type]
+    ),
     "dropout, 4 lanes": Dropout(height=1, width=1, channels=4096, lanes=4, ratio=0.3),
     "leaky relu, 4 lanes": LeakyRelu(**_MAP),
     "hard sigmoid, 4 lanes": HardSigmoid(**_MAP, y_fixed=Fixed(16, 13)),

@@ -43,9 +43,10 @@ def mobile(recipe: Recipe) -> Graph:
 
 
 def pooled(recipe: Recipe) -> Graph:
-    """Padded max pool in front of a dense layer over the map."""
+    """Padded pools in front of a dense layer over the map."""
     net = GraphBuilder("pooled", recipe, seed=22)
-    x = net.max_pool(net.conv(net.input(7, 7, 2), 5, kernel=5, padding=2), kernel=3, stride=2, padding=1)
+    x = net.average_pool(net.conv(net.input(7, 7, 2), 5, kernel=5, padding=2), kernel=3, stride=1, padding=1, counted=1)
+    x = net.average_pool(net.max_pool(x, kernel=3, stride=2, padding=1), kernel=3, stride=1, padding=1)
     return net.classify(net.gemm(x, 5))
 
 
@@ -150,6 +151,15 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         top, left, bottom, right = layer.padding
         padded = functional.pad(inputs["x"], (left, right, top, bottom), value=-np.inf)
         return functional.max_pool2d(padded, layer.kernel, layer.stride, dilation=layer.dilation)
+    if name == "AveragePool":
+        top, left, bottom, right = layer.padding
+        padded = functional.pad(inputs["x"], (left, right, top, bottom))
+        total = functional.avg_pool2d(padded, layer.kernel, layer.stride, divisor_override=1)
+        low, start, high, end = layer.counted
+        inside = functional.pad(torch.ones_like(inputs["x"]), (start, end, low, high), value=1.0)
+        rest = (left - start, right - end, top - low, bottom - high)
+        counts = functional.avg_pool2d(functional.pad(inside, rest), layer.kernel, layer.stride, divisor_override=1)
+        return total / counts
     if name == "GlobalAveragePool":
         return inputs["x"].mean((2, 3), keepdim=True)
     if name == "Add":

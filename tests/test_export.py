@@ -142,6 +142,26 @@ NODES = {
     "Sigmoid": ([node("Sigmoid", "h", "a")], {}),
     "Dropout": ([node("Dropout", "h ratio", "a")], {"ratio": 0.25}),
     "MaxPool": ([node("MaxPool", "h", "a", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=1)], {}),
+    "AveragePool": ([node("AveragePool", "h", "a", kernel_shape=[3, 3], strides=[2, 1], pads=[1, 1, 0, 1])], {}),
+    "AveragePool with padding": (
+        [node("AveragePool", "h", "a", kernel_shape=[3, 3], pads=[1, 1, 0, 1], count_include_pad=1)],
+        {},
+    ),
+    "AveragePool rounded up": (
+        [
+            node(
+                "AveragePool",
+                "h",
+                "a",
+                kernel_shape=[2, 3],
+                strides=[3, 2],
+                pads=[1, 0, 0, 1],
+                ceil_mode=1,
+                count_include_pad=1,
+            )
+        ],
+        {},
+    ),
     "Tanh": ([node("Tanh", "h", "a")], {}),
     "Elu": ([node("Elu", "h", "a", alpha=0.7)], {}),
     "HardSwish": ([node("HardSwish", "h", "a")], {}),

@@ -510,14 +510,6 @@ def _mixing() -> ModelProto:
 
 
 @case(
-    "local average pool",
-    r"node m_node \(AveragePool\): kernel \[2, 2\] .* average pooling is supported over the whole map only",
-)
-def _average() -> ModelProto:
-    return model([node("AveragePool", "x", "m", kernel_shape=[2, 2]), *HEAD], {"w": np.ones((3, 50))})
-
-
-@case(
     "mean over channels", r"node m_node \(ReduceMean\): averages axes \[1\] .*; only the mean over height and width .*"
 )
 def _mean() -> ModelProto:

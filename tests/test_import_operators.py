@@ -31,6 +31,7 @@ from hdl.layers.pointwise.sigmoid import Sigmoid
 from hdl.layers.pointwise.silu import Silu
 from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from hdl.layers.pointwise.tanh import Tanh
+from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Concat, Split
@@ -259,6 +260,26 @@ def test_average_pool_over_the_whole_map(tmp_path: Path) -> None:
 def test_max_pools(attributes: dict[str, Any], tmp_path: Path) -> None:
     layers = agrees(tmp_path, [node("MaxPool", "x", "m", **attributes)], image=("N", 2, 6, 8), classes=3)
     assert sum(isinstance(layer, MaxPool) for layer in layers) == 1
+
+
+@pytest.mark.parametrize(
+    ("attributes", "opset"),
+    [
+        ({"kernel_shape": [2, 3]}, 9),
+        ({"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, 11),
+        ({"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}, 11),
+        ({"kernel_shape": [3, 2], "strides": [2, 1], "pads": [0, 1, 1, 0], "dilations": [1, 2]}, 19),
+        ({"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}, 11),
+        ({"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, 20),
+        ({"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 0, 1], "ceil_mode": 1, "count_include_pad": 1}, 20),
+        ({"kernel_shape": [1, 1], "strides": [2, 2]}, 17),
+    ],
+    ids=str,
+)
+def test_average_pools(attributes: dict[str, Any], opset: int, tmp_path: Path) -> None:
+    nodes = [node("AveragePool", "x", "m", **attributes)]
+    layers = agrees(tmp_path, nodes, image=("N", 2, 6, 8), classes=3, opset=opset)
+    assert sum(isinstance(layer, AveragePool) for layer in layers) == 1
 
 
 def test_a_fully_connected_layer_sees_a_flattened_map_in_the_order_of_onnx(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
@@ -171,6 +172,20 @@ class GraphBuilder:
             padding=(padding,) * 4,
         )
         return self._add("max_pool", layer, {"x": x})
+
+    def average_pool(self, x: str, kernel: int, stride: int, padding: int = 0, counted: int = 0) -> str:
+        """The mean of each square window, in which so much of the equal padding counts."""
+        height, width, channels = self.shapes[x]
+        layer = AveragePool(
+            height=height,
+            width=width,
+            channels=channels,
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            padding=(padding,) * 4,
+            counted=(counted,) * 4,
+        )
+        return self._add("average_pool", layer, {"x": x})
 
     def global_average_pool(self, x: str) -> str:
         """The mean of each channel; output (1, 1, channels)."""

@@ -10,7 +10,6 @@ but a few rows is kept and overlapping windows sum exactly.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -18,77 +17,28 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from myhdl import block
 
-from hdl.engine.arithmetic.mac import tree_levels
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
 from hdl.engine.window.pool import PoolShape, pool, pool_error
-from hdl.engine.window.strips import result_strips
-from hdl.engine.window.walk import Walk
-from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.folding import divisors, lanes_for
 from hdl.layers.meaning import State, Tape
-from hdl.layers.windowed import Windowed
+from hdl.layers.pool.base import WINDOW_FIELDS, WindowPool
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
-from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
 ERROR = Fixed(16, 12)
-# upper bound on the cycles of adapters, memories, comparisons, rounding and output queue
-PIPELINE = 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pool(Windowed):
+class _MaxPool(WindowPool):
     """What both directions share."""
-
-    # channels and taps that the engine handles a cycle
-    engine_lanes: int = 1
-    engine_taps: int = 1
-
-    def __post_init__(self) -> None:
-        self.check_shape()
-        if not self.window.patches(np.ones((1, *self.input_shape[:2], 1), np.int64)).any(axis=3).all():
-            raise ShapeError(
-                f"{self.name}, stride {self.stride}, padding {self.padding}: a window lies wholly in the padding, "
-                "where there is no largest value",
-                "make the padding smaller than the kernel",
-            )
-        if self.engine_lanes < 1 or self.channels % self.engine_lanes:
-            raise FoldingError(f"{self.name}: {self.engine_lanes} engine lanes do not divide {self.channels} channels")
-        if self.engine_taps not in self.tap_groups:
-            raise FoldingError(
-                f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible",
-                f"choose one of {self.tap_groups}",
-            )
 
     @property
     def index_fixed(self) -> Fixed:
         """Format of the index."""
         return Fixed(max(1, (self.window.taps - 1).bit_length()), 0, signed=False)
-
-    @property
-    def walk(self) -> Walk:
-        """The order of work."""
-        return self.channel_walk(self.engine_lanes, self.engine_taps)
-
-    def _fold(self, cycles: int, lanes: Mapping[str, tuple[int, int, int]]) -> Self:
-        """With the cheapest engine; ``lanes`` maps fields to shapes of maps."""
-        fields = {name: lanes_for(h * w * c, c, cycles) for name, (h, w, c) in lanes.items()}
-        engines = [
-            (width * taps, taps, width)
-            for width in divisors(self.channels)
-            for taps in self.tap_groups
-            if max((walk := self.channel_walk(width, taps)).cycles, walk.words) <= cycles
-        ]
-        if engines:
-            _, taps, width = min(engines)
-            folded = dataclasses.replace(self, engine_lanes=width, engine_taps=taps, **fields)  # type: ignore[arg-type]
-            if folded.cycles_per_frame <= cycles:
-                return folded
-        raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame", "allow more cycles")
 
     def _pool_shape(self, stored: str, operand: Fixed, result: Fixed) -> PoolShape:
         """What the engine is built from; ``stored`` is the port of the stored map."""
@@ -104,27 +54,9 @@ class _Pool(Windowed):
             shift=operand.fraction_bits - result.fraction_bits,
         )
 
-    @property
-    def pipeline_cycles(self) -> int:
-        """The work of all rows that one stored row may have held up, and the pipeline."""
-        return self.walk.waiting_cycles + PIPELINE
-
-    @property
-    def strips(self) -> Strips:
-        """Rows of the result."""
-        stores, gives = (
-            {port.name: (port, self.engine_lanes) for port in ports} for ports in (self.sinks, self.sources)
-        )
-        return result_strips(self.walk, stores, gives, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
-
-    @property
-    def rounding_cycles(self) -> int:
-        """Cycles from an exact result to a rounded one."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, kw_only=True)
-class MaxPool(_Pool):
+class MaxPool(_MaxPool):
     """Sink ``x``; sources ``y`` in the format of x, and the stash ``index``."""
 
     x_lanes: int = 1
@@ -153,7 +85,7 @@ class MaxPool(_Pool):
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest comparisons a cycle."""
         del tile
-        return self._fold(cycles, {"x_lanes": self.input_shape, "y_lanes": self.output_shape})
+        return self.fold_with(cycles, {"x_lanes": self.input_shape, "y_lanes": self.output_shape})
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on an output row starts when all input rows that it needs are there."""
@@ -204,7 +136,7 @@ class MaxPool(_Pool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxPoolError(_Pool):
+class MaxPoolError(_MaxPool):
     """Sinks ``e`` and ``index``, source ``dx``: exact sums over overlapping windows, rounded once, saturated."""
 
     transposed: ClassVar[bool] = True
@@ -236,7 +168,7 @@ class MaxPoolError(_Pool):
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest additions a cycle."""
         del tile
-        return self._fold(cycles, {"e_lanes": self.output_shape, "dx_lanes": self.input_shape})
+        return self.fold_with(cycles, {"e_lanes": self.output_shape, "dx_lanes": self.input_shape})
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Work on a row of dx starts when all rows of e and index that it needs are there."""
@@ -306,10 +238,6 @@ def max_pool_error(domain: ClockReset, e: Stream, index: Stream, dx: Stream, *, 
         dx: out, stream of codes of ``shape.result``, any number a beat.
     """
     return pool_error(domain, e, index, dx, shape=shape)
-
-
-# fields of the window
-WINDOW_FIELDS = ("kernel", "stride", "padding", "dilation")
 
 
 def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:

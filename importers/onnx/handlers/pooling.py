@@ -1,10 +1,11 @@
-"""MaxPool, GlobalAveragePool, and what amounts to the latter: ReduceMean and AveragePool over the whole map."""
+"""MaxPool, AveragePool, GlobalAveragePool, and what amounts to the latter: ReduceMean over height and width."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dagtrain.graph.ir import Node
+from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
 from importers.onnx.context import Attributes, Lowering, Value
@@ -44,18 +45,21 @@ def global_average_pool(node: OnnxNode, state: Lowering) -> None:
 
 @handles("AveragePool")
 def average_pool(node: OnnxNode, state: Lowering) -> None:
-    """Only where one window is the whole map."""
+    """`GlobalAveragePool` where one window is the whole map.  Rounding up (``ceil_mode``) is padding at the ends, which
+    doesn't count, whether other padding does (``count_include_pad``) or not."""
     x = state.map_of(node)
+    height, width, channels = x.map
     attributes = Attributes(node)
-    attributes.ignore("count_include_pad", "ceil_mode")
-    window = read_window(attributes, x.map[:2], None)
+    include, up = attributes.get("count_include_pad", 0), attributes.get("ceil_mode", 0)
+    window = read_window(attributes, (height, width), None)
     attributes.finish()
-    if window.kernel != x.map[:2] or any(window.padding):
-        raise Unsupported(
-            f"kernel {list(window.kernel)} with pads {list(window.padding)} on a map of {list(x.map[:2])}",
-            "average pooling is supported over the whole map only",
-        )
-    state.give(node, _average(node, state, x, True))
+    if window.kernel == (height, width) and not any(window.padding):
+        state.give(node, _average(node, state, x, True))
+        return
+    counted = window.padding if include else (0, 0, 0, 0)
+    window = rounded_up(window, (height, width)) if up else window
+    layer = AveragePool(height=height, width=width, channels=channels, **window.fields, counted=counted)
+    state.give(node, state.emit(node, layer, {"x": x}))
 
 
 @handles("ReduceMean")
@@ -91,6 +95,24 @@ def write_max_pool(node: Node, state: Writing) -> None:
     """Rounded down: what rounding up added is padding."""
     assert isinstance(node.layer, MaxPool)
     state.add(node, "MaxPool", **write_window(node.layer))
+
+
+@writes(AveragePool)
+def write_average_pool(node: Node, state: Writing) -> None:
+    """Padding that counts is there before padding that doesn't, where both are."""
+    layer = node.layer
+    assert isinstance(layer, AveragePool)
+    window, read = write_window(layer), state.tensor(node)
+    if layer.counted == layer.padding:
+        state.add(node, "AveragePool", read, count_include_pad=1, **window)
+        return
+    if any(layer.counted):
+        top, left, bottom, right = layer.counted
+        sizes = state.constant(node, "pads", [0, 0, top, left, 0, 0, bottom, right], np.int64)
+        read, given = f"{node.name}.padded", read
+        state.add(node, "Pad", given, sizes, outputs=[read])
+        window["pads"] = [every - some for every, some in zip(layer.padding, layer.counted, strict=True)]
+    state.add(node, "AveragePool", read, **window)
 
 
 @writes(GlobalAveragePool)

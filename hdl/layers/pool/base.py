@@ -1,0 +1,87 @@
+"""What pools share whose window is smaller than the map: lanes and taps of the engine, its order of work, folding."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from hdl.engine.arithmetic.mac import tree_levels
+from hdl.engine.window.strips import result_strips
+from hdl.engine.window.walk import Walk
+from hdl.errors import FoldingError, ShapeError
+from hdl.layers.folding import divisors, lanes_for
+from hdl.layers.windowed import Windowed
+from hdl.strips import Strips
+
+# upper bound on the cycles of adapters, memories, comparisons, sums, products, rounding and output queue
+PIPELINE = 48
+# fields of the window
+WINDOW_FIELDS = ("kernel", "stride", "padding", "dilation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPool(Windowed):
+    """A pool of either direction."""
+
+    # channels and taps that the engine handles a cycle
+    engine_lanes: int = 1
+    engine_taps: int = 1
+
+    def __post_init__(self) -> None:
+        self.check_shape()
+        if not self.window.patches(np.ones((1, *self.input_shape[:2], 1), np.int64)).any(axis=3).all():
+            raise ShapeError(
+                f"{self.name}, stride {self.stride}, padding {self.padding}: a window lies wholly in the padding",
+                "make the padding smaller than the kernel",
+            )
+        if self.engine_lanes < 1 or self.channels % self.engine_lanes:
+            raise FoldingError(f"{self.name}: {self.engine_lanes} engine lanes do not divide {self.channels} channels")
+        if self.engine_taps not in self.tap_groups:
+            raise FoldingError(
+                f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible",
+                f"choose one of {self.tap_groups}",
+            )
+
+    @property
+    def walk(self) -> Walk:
+        """The order of work."""
+        return self.channel_walk(self.engine_lanes, self.engine_taps)
+
+    def fold_with(self, cycles: int, lanes: Mapping[str, tuple[int, int, int]]) -> Self:
+        """With the cheapest engine; ``lanes`` maps fields to shapes of maps."""
+        fields = {name: lanes_for(h * w * c, c, cycles) for name, (h, w, c) in lanes.items()}
+        engines = [
+            (width * taps, taps, width)
+            for width in divisors(self.channels)
+            for taps in self.tap_groups
+            if max((walk := self.channel_walk(width, taps)).cycles, walk.words) <= cycles
+        ]
+        if engines:
+            _, taps, width = min(engines)
+            folded = dataclasses.replace(self, engine_lanes=width, engine_taps=taps, **fields)  # type: ignore[arg-type]
+            if folded.cycles_per_frame <= cycles:
+                return folded
+        raise FoldingError(f"{self.name} can't be done in {cycles} cycles a frame", "allow more cycles")
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """The work of all rows that one stored row may have held up, and the pipeline."""
+        return self.walk.waiting_cycles + PIPELINE
+
+    @property
+    def strips(self) -> Strips:
+        """Rows of the result."""
+        stores, gives = (
+            {port.name: (port, self.engine_lanes) for port in ports} for ports in (self.sinks, self.sources)
+        )
+        return result_strips(self.walk, stores, gives, 1 + tree_levels(self.walk.taps), self.rounding_cycles)
+
+    @property
+    @abstractmethod
+    def rounding_cycles(self) -> int:
+        """Cycles from an exact result to a rounded one."""
