@@ -13,8 +13,9 @@ from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import accumulator, delay_line
 from hdl.engine.arithmetic.rounding import round_stream, scale_stream
 from hdl.engine.arithmetic.tables import look_up, signal_for
-from hdl.engine.window.channelwise import always_claimable, map_reader
+from hdl.engine.window.channelwise import always_claimable
 from hdl.engine.window.convolution import RESULTS
+from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps
 from hdl.fixed import Fixed
