@@ -134,7 +134,7 @@ def tap_sums(
     """Sums over the taps of a cycle, channel by channel.
 
     Ports:
-        words: in, a vector a tap: a code of ``fixed`` a channel.
+        words: in, a vector a tap: ``len(sums)`` codes of ``fixed``.
         inside: in, 1 bit a tap, with the words: whether the tap counts.
         sums: out, a signed signal a channel, 1 cycle and the levels of the tree later.
     """
