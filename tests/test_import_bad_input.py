@@ -516,6 +516,27 @@ def _mean() -> ModelProto:
     return model([node("ReduceMean", "x", "m", axes=[1]), *HEAD], {"w": np.ones((3, 36))})
 
 
+def _pad(pads: list[int], **attributes: Any) -> ModelProto:
+    return model(
+        [node("Pad", "x p", "r", **attributes), node("Sigmoid", "r", "m"), *HEAD], {"p": np.array(pads), "w": W}
+    )
+
+
+@case("a pad of others than zeros", r"node r_node \(Pad\): pads in mode reflect with 0\.0; only zeros are supported .*")
+def _reflecting() -> ModelProto:
+    return _pad([0, 0, 1, 1, 0, 0, 1, 1], mode="reflect")
+
+
+@case("a pad that cuts", r"node r_node \(Pad\): pads \[0, 0, -1, 0, 0, 0, 0, 0\]; only pads of at least 0 around .*")
+def _cutting() -> ModelProto:
+    return _pad([0, 0, -1, 0, 0, 0, 0, 0])
+
+
+@case("a pad of another length", r"node r_node \(Pad\): pads \[0, 1\] on 4 axes; export with two pads an axis")
+def _short_pads() -> ModelProto:
+    return _pad([0, 1])
+
+
 @case("softmax inside", r"node m_node \(Softmax\): stands elsewhere than at the end over the classes; .*")
 def _softmax() -> ModelProto:
     return model([node("Softmax", "x", "m"), *HEAD], {"w": W})

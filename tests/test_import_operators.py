@@ -282,6 +282,28 @@ def test_average_pools(attributes: dict[str, Any], opset: int, tmp_path: Path) -
     assert sum(isinstance(layer, AveragePool) for layer in layers) == 1
 
 
+@pytest.mark.parametrize(
+    ("inputs", "attributes", "opset"),
+    [
+        ("x", {"pads": [0, 0, 2, 1, 0, 0, 0, 3]}, 10),
+        ("x around", {}, 11),
+        ("x around zero", {"mode": "constant"}, 13),
+        ("x ends zero axes", {}, 18),
+    ],
+)
+def test_a_pad_in_front_of_other_layers_puts_zeros_around(
+    inputs: str, attributes: dict[str, Any], opset: int, tmp_path: Path
+) -> None:
+    constants = {"around": np.array([0, 0, 2, 1, 0, 0, 0, 3]), "zero": np.float32(0)}
+    constants |= {"ends": np.array([3, 2, 0, 1]), "axes": np.array([-1, 2])}
+    used = {name: constants[name] for name in inputs.split()[1:]}
+    nodes = [node("Pad", inputs, "p", **attributes), node("Sigmoid", "p", "m")]
+    layers = agrees(tmp_path, nodes, used, image=("N", 2, 4, 5), classes=3, opset=opset)
+    assert [layer.counted for layer in layers if isinstance(layer, AveragePool)] == [
+        (2, 3, 1, 0) if opset == 18 else (2, 1, 0, 3)
+    ]
+
+
 def test_a_fully_connected_layer_sees_a_flattened_map_in_the_order_of_onnx(tmp_path: Path) -> None:
     nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w b", "y", transB=1, alpha=0.5, beta=2.0)]
     layers = agrees(tmp_path, nodes, {"w": weights(5, 72), "b": weights(5)})

@@ -34,7 +34,7 @@ class WindowPool(Windowed):
 
     def __post_init__(self) -> None:
         self.check_shape()
-        if not self.window.patches(np.ones((1, *self.input_shape[:2], 1), np.int64)).any(axis=3).all():
+        if not self.covered:
             raise ShapeError(
                 f"{self.name}, stride {self.stride}, padding {self.padding}: a window lies wholly in the padding",
                 "make the padding smaller than the kernel",
@@ -46,6 +46,11 @@ class WindowPool(Windowed):
                 f"{self.name}, stride {self.stride}: {self.engine_taps} taps a cycle are impossible",
                 f"choose one of {self.tap_groups}",
             )
+
+    @property
+    def covered(self) -> bool:
+        """Whether every window has something to say: a tap in the map."""
+        return bool(self.window.patches(np.ones((1, *self.input_shape[:2], 1), np.int64)).any(axis=3).all())
 
     @property
     def walk(self) -> Walk:

@@ -99,16 +99,20 @@ def write_max_pool(node: Node, state: Writing) -> None:
 
 @writes(AveragePool)
 def write_average_pool(node: Node, state: Writing) -> None:
-    """Padding that counts is there before padding that doesn't, where both are."""
+    """Padding that counts is a Pad of its own where other padding doesn't, and around windows of one element."""
     layer = node.layer
     assert isinstance(layer, AveragePool)
     window, read = write_window(layer), state.tensor(node)
-    if layer.counted == layer.padding:
+    single = layer.kernel == layer.stride == (1, 1)
+    if layer.counted == layer.padding and not single:
         state.add(node, "AveragePool", read, count_include_pad=1, **window)
         return
     if any(layer.counted):
         top, left, bottom, right = layer.counted
         sizes = state.constant(node, "pads", [0, 0, top, left, 0, 0, bottom, right], np.int64)
+        if layer.counted == layer.padding:
+            state.add(node, "Pad", read, sizes)
+            return
         read, given = f"{node.name}.padded", read
         state.add(node, "Pad", given, sizes, outputs=[read])
         window["pads"] = [every - some for every, some in zip(layer.padding, layer.counted, strict=True)]

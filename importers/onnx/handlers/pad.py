@@ -1,0 +1,43 @@
+"""Pad with zeros where no window takes it as its padding: an average over single elements, whose padding counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hdl.layers.pool.average_pool import AveragePool
+from importers.onnx.context import Attributes, Lowering
+from importers.onnx.handlers.registry import handles
+from importers.onnx.model import OnnxNode
+from importers.onnx.problems import Unsupported
+
+
+@handles("Pad")
+def pad(node: OnnxNode, state: Lowering) -> None:
+    """Around height and width; sizes and value are attributes before opset 11, axes may be given since 18."""
+    x = state.map_of(node)
+    height, width, channels = x.map
+    attributes = Attributes(node)
+    mode, value = attributes.get("mode", "constant"), attributes.get("value", 0.0)
+    pads = attributes.get("pads", None)
+    attributes.finish()
+    if state.has(node, 1):
+        pads = state.constant(node, 1).reshape(-1).tolist()
+    if state.has(node, 2):
+        value = state.constant(node, 2).item()
+    axes = state.constant(node, 3).reshape(-1).tolist() if state.has(node, 3) else list(range(len(x.shape)))
+    if pads is None or len(pads) != 2 * len(axes):
+        raise Unsupported(f"pads {pads} on {len(axes)} axes", "export with two pads an axis")
+    sizes = np.zeros((2, len(x.shape)), int)
+    sizes[:, [int(axis) % len(x.shape) for axis in axes]] = np.reshape(pads, (2, -1))
+    if mode != "constant" or value:
+        raise Unsupported(f"pads in mode {mode} with {value}", "only zeros are supported in front of other layers")
+    if sizes.min() < 0 or len(x.shape) != 4 or sizes[:, :2].any():
+        raise Unsupported(f"pads {pads}", "only pads of at least 0 around height and width are supported")
+    if not sizes.any():
+        state.give(node, x)
+        return
+    around = (int(sizes[0, 2]), int(sizes[0, 3]), int(sizes[1, 2]), int(sizes[1, 3]))
+    layer = AveragePool(
+        height=height, width=width, channels=channels, kernel=(1, 1), stride=(1, 1), padding=around, counted=around
+    )
+    state.give(node, state.emit(node, layer, {"x": x}))
