@@ -76,8 +76,8 @@ Norm = Annotated[
 Recipe = Annotated[
     Path | None,
     typer.Option(
-        help="TOML file: batch, staleness, learning_rate, schedule, momentum, nesterov, weight_decay, clip, seed, …; "
-        "docs/recipe.md lists all keys."
+        help="TOML file: batch, staleness, learning_rate, schedule, momentum, nesterov, weight_decay, clip, loss, "
+        "seed, …; docs/recipe.md lists all keys."
     ),
 ]
 Data = Annotated[

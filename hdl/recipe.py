@@ -26,6 +26,14 @@ class Schedule(StrEnum):
     COSINE = "cosine"
 
 
+class Loss(StrEnum):
+    """What training makes small."""
+
+    CROSS_ENTROPY = "cross-entropy"
+    # of the scores, against 1 for the label's class and 0 for all others
+    MEAN_SQUARED_ERROR = "mean-squared-error"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Mini-batch SGD with momentum and weight decay under a fixed staleness.
@@ -66,6 +74,9 @@ class Recipe:
     nesterov: bool = field(default=False, metadata=QUIET)
     # largest magnitude of an element of the mean gradient; 0: any
     clip: float = field(default=0.0, metadata=QUIET)
+    loss: Loss = field(default=Loss.CROSS_ENTROPY, metadata=QUIET)
+    # share of the target that cross-entropy deals out to all classes alike
+    label_smoothing: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         problems = []
@@ -90,6 +101,10 @@ class Recipe:
             problems.append("nesterov needs a momentum above 0")
         if not 0 <= self.clip < math.inf:
             problems.append(f"clip must be finite and not negative (0: none): {self.clip}")
+        if not 0 <= self.label_smoothing < 1:
+            problems.append(f"label_smoothing must lie in [0, 1), not {self.label_smoothing}")
+        elif self.label_smoothing and self.loss is not Loss.CROSS_ENTROPY:
+            problems.append(f"label_smoothing is for the loss {Loss.CROSS_ENTROPY.value}, not {self.loss.value}")
         problems += self._schedule_problems()
         if problems:
             raise ValueError("; ".join(problems))

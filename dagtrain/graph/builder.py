@@ -19,7 +19,7 @@ from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
-from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.loss.choice import loss_of
 from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.local_response_norm import LocalResponseNorm
 from hdl.layers.norm.online_norm import OnlineNorm
@@ -233,7 +233,7 @@ class GraphBuilder:
     def classify(self, logits: str) -> Graph:
         """The finished, verified graph, with softmax and cross-entropy as its loss."""
         _, _, classes = self.shapes[logits]
-        self._add("loss", SoftmaxCrossEntropy(classes=classes), {"x": logits})
+        self._add("loss", loss_of(self.recipe, classes), {"x": logits})
         return verify(Graph(self.name, tuple(self.nodes), self.recipe, dict(self.parameters)), Stage.FORWARD)
 
     def _add(

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class Imported:
     """What came of a file."""
 
-    # at Stage.FORWARD: HostInput, layers, SoftmaxCrossEntropy, whose label and result follow with differentiation
+    # at Stage.FORWARD: HostInput, layers, the recipe's loss, whose label and result follow with differentiation
     graph: Graph
     # what was dropped or changed and the user may want to know
     notes: tuple[str, ...]

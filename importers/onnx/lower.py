@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.errors import DagtrainError
-from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from hdl.layers.loss.choice import loss_of
 from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 from importers.onnx.context import Lost, Lowering, Value, is_vector
@@ -44,7 +44,7 @@ def lower(
     if list(problems):
         return None, notes
     assert logits is not None, "a result without a value has a problem"
-    loss = SoftmaxCrossEntropy(classes=logits.map[2])
+    loss = loss_of(recipe, logits.map[2])
     outputs = {port.name: f"{loss_name}.{port.name}" for port in loss.sources}
     state.nodes.append(Node(loss_name, loss, {"x": logits.edge}, outputs))
     graph = Graph(model.name, tuple(state.nodes), recipe, state.parameters)

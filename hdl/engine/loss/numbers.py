@@ -34,6 +34,8 @@ class SoftmaxNumbers:
 
     x: Fixed
     classes: int
+    # share of the target that all classes have alike
+    smoothing: float = 0.0
 
     @property
     def exponent_shift(self) -> int:
@@ -69,6 +71,16 @@ class SoftmaxNumbers:
     def quotient_shift(self) -> int:
         """The reciprocal is 2**(VALUE_BITS + quotient_shift) // s: at most `quotient_shift` + 1 bits."""
         return QUOTIENT_BITS + (self.classes - 1).bit_length()
+
+    @property
+    def hot(self) -> int:
+        """The target of the label's class, with the fraction bits of an exponential times a reciprocal."""
+        return self.cold + round((1 - self.smoothing) * (1 << (VALUE_BITS + self.quotient_shift)))
+
+    @property
+    def cold(self) -> int:
+        """The target of every other class, likewise."""
+        return round(self.smoothing / self.classes * (1 << (VALUE_BITS + self.quotient_shift)))
 
     @cached_property
     def log_of_exponent(self) -> tuple[int, ...]:

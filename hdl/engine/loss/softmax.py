@@ -68,6 +68,8 @@ def softmax_cross_entropy(
     factors, held_factors = Stream(factor_bits), Stream(factor_bits)
     records, held_records = Stream(2 * METRICS.width), Stream(2 * METRICS.width)
     products = Stream(VALUE_BITS + numbers.quotient_shift + 3)
+    lowered = Stream(products.width) if numbers.cold else products
+    shares = [subtract_share(domain, products, lowered, share=numbers.cold)] if numbers.cold else []
     parts = [Stream(quotients.width) for _ in range(2)]
     return (
         largest(domain, x, codes, best, classes=classes),
@@ -86,13 +88,39 @@ def softmax_cross_entropy(
         subtract_label(domain, held_values, held_factors, products, numbers=numbers),
         round_stream(
             domain,
-            products,
+            lowered,
             error,
             lanes=1,
             shift=VALUE_BITS + numbers.quotient_shift - target.fraction_bits,
             target=target,
         ),
+        *shares,
     )
+
+
+@block
+def subtract_share(domain: ClockReset, x: Stream, y: Stream, *, share: int) -> Instances:
+    """What every class has of a smooth label's target, subtracted; a register.
+
+    Ports:
+        x: in, stream of a signed code; valid and payload from registers.
+        y: out, stream as wide, 1 cycle later, from registers; the difference must fit.
+    """
+    width, share_bits = x.width, share.bit_length()
+    bound = 1 << (width - 1)
+    computed = Stream(width)
+    register = m2s_pipe(domain, computed, y)
+
+    @always_comb
+    def subtract() -> None:
+        code = intbv(0, min=-bound, max=bound)
+        code[:] = x.payload.signed()
+        code[:] = code - intbv(share)[share_bits:]
+        computed.valid.next = x.valid
+        computed.payload.next = code[width:]
+        x.ready.next = computed.ready
+
+    return register, subtract
 
 
 @block
@@ -477,8 +505,8 @@ def log_loss(clk: Clock, mantissa: Bits, power: Bits, rest: Bits, loss: Bits, *,
 def subtract_label(
     domain: ClockReset, values: Stream, factors: Stream, y: Stream, *, numbers: SoftmaxNumbers
 ) -> Instances:
-    """Exponential times reciprocal, less one where the class is the label's; registers for the factors, the product
-    (`product_cycles`) and the difference.
+    """Exponential times reciprocal, less the label's class's lead of the target over the others, which is one if labels
+    are not smooth; registers for the factors, the product (`product_cycles`) and the difference.
 
     Ports:
         values: in, stream of ``VALUE_BITS + 1`` bits, unsigned, ``numbers.classes`` beats a frame.
@@ -498,7 +526,7 @@ def subtract_label(
     go, fire, ends = (Signal(bool(0)) for _ in range(3))
     result = Signal(intbv(0)[y.width :])
     bound = 1 << (y.width - 1)
-    one = 1 << (VALUE_BITS + numbers.quotient_shift)
+    one = numbers.hot - numbers.cold
     width, one_bits = y.width, VALUE_BITS + steps
     multiply = whole_product if steps <= WIDEST_FACTOR else product_of_halves
     multiplier = multiply(domain.clk, go, left, right, product)

@@ -1,9 +1,11 @@
 """Softmax with cross-entropy: the loss, its error, and whether the guess was right.
 
     p[i] = exp(x[i] - m) / s      m = max x,   s = sum of exp(x[i] - m)
-    error[i] = p[i] - (i == label)
+    error[i] = p[i] - t[i]        t[i] = (1 - smoothing) * (i == label) + smoothing / classes
     loss = ln s + m - x[label]    (nats)
 
+With label smoothing the error is that of cross-entropy against t; the loss that is told stays the one of the label
+alone, so that trainings with and without can be compared.
 Everything is an integer function of the codes (`SoftmaxNumbers`); against float64, probabilities err by less than
 2**-14 and the loss by less than 2**-10 (plus the rounding of the formats), see tests/test_softmax_cross_entropy.py.
 """
@@ -11,7 +13,7 @@ Everything is an integer function of the codes (`SoftmaxNumbers`); against float
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -25,6 +27,7 @@ from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.wiring.host import HostLabel, HostOutput
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -46,10 +49,14 @@ class SoftmaxCrossEntropy(Layer):
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # of the error, which lies in [-1, 1]
     e_fixed: Fixed = Fixed(16, 14)  # noqa: RUF009 - frozen
+    # share of the target that all classes have alike
+    smoothing: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise ShapeError(f"SoftmaxCrossEntropy needs at least 2 classes, not {self.classes}")
+        if not 0 <= self.smoothing < 1:
+            raise ShapeError(f"SoftmaxCrossEntropy: smoothing must lie in [0, 1), not {self.smoothing}")
         if not self.x_fixed.signed:
             raise ShapeError(f"SoftmaxCrossEntropy takes signed logits, not {self.x_fixed}")
 
@@ -74,7 +81,7 @@ class SoftmaxCrossEntropy(Layer):
     @cached_property
     def numbers(self) -> SoftmaxNumbers:
         """The arithmetic."""
-        return SoftmaxNumbers(self.x_fixed, self.classes)
+        return SoftmaxNumbers(self.x_fixed, self.classes, self.smoothing)
 
     # ---- cycles and folding
 
@@ -116,7 +123,8 @@ class SoftmaxCrossEntropy(Layer):
 
     def latency_cycles(self, source: str) -> int:
         """From the last of x: exponentials of all classes, the divider, and pipelines; the loss needs no product."""
-        ends = METRICS_LATENCY if source == "metrics" else ERROR_LATENCY + product_cycles(self.numbers)
+        smooth = int(self.numbers.cold > 0)
+        ends = METRICS_LATENCY if source == "metrics" else ERROR_LATENCY + product_cycles(self.numbers) + smooth
         return self.classes + self.numbers.quotient_shift + ends
 
     # ---- meaning
@@ -130,8 +138,8 @@ class SoftmaxCrossEntropy(Layer):
         values = numbers.exponentials(distance)
         total = values.sum(axis=1, keepdims=True)
         fraction_bits = VALUE_BITS + numbers.quotient_shift
-        hot = (np.arange(self.classes) == label).astype(np.int64)
-        error = requantise(values * numbers.reciprocal(total) - (hot << fraction_bits), fraction_bits, self.e_fixed)
+        target = np.where(np.arange(self.classes) == label, numbers.hot, numbers.cold)
+        error = requantise(values * numbers.reciprocal(total) - target, fraction_bits, self.e_fixed)
         away = np.take_along_axis(distance, label, axis=1)
         loss = numbers.logarithm(total) + round_shift(away, self.x_fixed.fraction_bits - METRICS.fraction_bits)
         right = (x.argmax(axis=1, keepdims=True) == label).astype(np.int64)
@@ -144,7 +152,8 @@ class SoftmaxCrossEntropy(Layer):
         x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :].astype(np.int64)
         away = x - x.max(axis=1, keepdims=True)
         total = np.exp(away).sum(axis=1, keepdims=True)
-        error = np.exp(away) / total - (np.arange(self.classes) == label)
+        target = (1 - self.smoothing) * (np.arange(self.classes) == label) + self.smoothing / self.classes
+        error = np.exp(away) / total - target
         loss = np.log(total) - np.take_along_axis(away, label, axis=1)
         right = (x.argmax(axis=1, keepdims=True) == label).astype(np.float64)
         metrics = np.concatenate([loss, right], axis=1)
@@ -192,11 +201,12 @@ class SoftmaxCrossEntropy(Layer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Few and many classes, more classes than bits of a quotient, binary points on both sides of the metrics', a
-        product of two multipliers."""
+        product of two multipliers, smooth labels."""
         return (
             cls(classes=10),
             cls(classes=2, x_fixed=Fixed(16, 12)),
             cls(classes=40, x_fixed=Fixed(16, 5), e_fixed=Fixed(16, 15)),
             cls(classes=5, x_fixed=Fixed(18, 17), e_fixed=Fixed(16, 12)),
             cls(classes=520),
+            cls(classes=7, smoothing=0.1),
         )
