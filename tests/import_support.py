@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
@@ -65,6 +66,18 @@ def example(name: str, size: int | None = None) -> ModelProto:
     return proto
 
 
+class LRN(OpRun):
+    """As ONNX says it; the evaluator's own takes the sums of as many channels as there are frames, and 0 elsewhere."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
+        before = (size - 1) // 2
+        squares = np.pad(x.astype(np.float64) ** 2, ((0, 0), (before, size - 1 - before), (0, 0), (0, 0)))
+        sums = sum(squares[:, first : first + x.shape[1]] for first in range(size))
+        return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
+
+
 def evaluate(proto: ModelProto, image: Array) -> Array:
     """What ONNX's own reference evaluator computes, without a Softmax at the end."""
     bare = onnx.ModelProto()
@@ -78,8 +91,9 @@ def evaluate(proto: ModelProto, image: Array) -> Array:
     # up to opset 13 the evaluator updates running statistics even where the file asks for no such results
     if bare.opset_import[0].version < 14 and any(item.op_type == "BatchNormalization" for item in bare.graph.node):
         bare.opset_import[0].version = 14
-    name = bare.graph.input[0].name
-    return np.asarray(ReferenceEvaluator(bare).run(None, {name: image.astype(np.float32)})[0])
+    weights = {tensor.name for tensor in bare.graph.initializer}
+    name = next(item.name for item in bare.graph.input if item.name not in weights)
+    return np.asarray(ReferenceEvaluator(bare, new_ops=[LRN]).run(None, {name: image.astype(np.float32)})[0])
 
 
 def forward(graph: Graph, image: Array) -> Array:

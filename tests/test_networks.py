@@ -9,13 +9,17 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from examples.models.published import NETWORKS, UNEXPORTABLE
+from examples.models.styles import keras, mlp
 from hdl.layers.conv.engine import WindowEngine
+from hdl.layers.pointwise.dropout import Dropout
+from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from importers.onnx import NormMode, import_model
 from importers.onnx.skeleton import load_skeleton
-from tests.import_support import MODELS, evaluate, example, forward, save
+from tests.import_support import MODELS, Array, evaluate, example, forward, save
 
 SUFFIX = ".skeleton.gz"
 EXPORTERS, MODES = ("torchscript", "dynamo"), ("eval", "training")
@@ -31,9 +35,25 @@ CHOSEN = {
     "mnasnet-torchscript-eval",
     # squeeze and excite; hard swish spelt out
     "mobilenetv3_small-torchscript-eval-opset11",
+    # halves of the channels by Slice and by Split; channel shuffle
+    "shufflenet_v2-torchscript-eval",
+    "shufflenet_v2-dynamo-eval",
+    # grouped convolutions
+    "regnet_y_400mf-dynamo-eval",
+    # SiLU
+    "efficientnet_b0-torchscript-eval",
 }
+# draws of each network in training mode: dropout and stochastic depth
+DRAWS = {
+    "squeezenet1_1": (1, 0),
+    "mnasnet": (1, 0),
+    "mobilenetv3_small": (1, 0),
+    "regnet_y_400mf": (0, 0),
+    "efficientnet_b0": (1, 9),
+}
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("light_*.onnx"))
 # in the default suite at the published size
-COUNTED = {"squeezenet1_1-torchscript-training", "mnasnet-torchscript-eval"}
+COUNTED = {"squeezenet1_1-torchscript-training", "shufflenet_v2-dynamo-training", "mobilenetv3_small-torchscript-eval"}
 
 
 def test_there_is_a_file_of_every_network_exporter_and_mode() -> None:
@@ -57,13 +77,77 @@ def test_the_file_holds_the_published_number_of_parameters(network: str) -> None
     "name", [pytest.param(name, marks=() if name in CHOSEN else pytest.mark.slow) for name in SMALL if "-eval" in name]
 )
 def test_the_forward_pass_equals_the_reference_evaluator(name: str, tmp_path: Path) -> None:
-    proto = example(f"small/{name}")
     size = NETWORKS[name.partition("-")[0]].small
-    graph = import_model(save(proto, tmp_path), norm=NormMode.NONE)
     image = np.random.default_rng(41).standard_normal((2, 3, size, size))
-    found, wanted = forward(graph, image), evaluate(proto, image)
-    assert found.shape == wanted.shape
+    _agree(example(f"small/{name}"), image, image, tmp_path)
+
+
+def _agree(proto: onnx.ModelProto, image: Array, given: Array, folder: Path) -> None:
+    """The graph's scores of ``image``, (N, C, H, W), are the evaluator's of the same image as the file wants it."""
+    graph = import_model(save(proto, folder), norm=NormMode.NONE)
+    found, wanted = forward(graph, image), evaluate(proto, given)
+    wanted = wanted.reshape(found.shape)
     assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("network", DRAWS)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_an_export_in_training_mode_draws_as_the_network_does(network: str, exporter: str, tmp_path: Path) -> None:
+    graph = import_model(save(example(f"small/{network}-{exporter}-training"), tmp_path))
+    layers = [type(node.layer) for node in graph.nodes]
+    assert (layers.count(Dropout), layers.count(StochasticDepth)) == DRAWS[network]
+
+
+def test_the_style_of_tf2onnx_equals_the_reference_evaluator(tmp_path: Path) -> None:
+    image = np.random.default_rng(42).standard_normal((3, 3, 32, 32))
+    _agree(_scores(keras(), "predictions/BiasAdd:0"), image, image.transpose(0, 2, 3, 1), tmp_path)
+    assert len(import_model(save(keras(), tmp_path)).nodes) == 1 + 4 * 3 + 3 + 1
+
+
+def test_the_style_of_skl2onnx_equals_the_reference_evaluator(tmp_path: Path) -> None:
+    image = np.random.default_rng(43).standard_normal((5, 64, 1, 1))
+    graph = import_model(save(mlp(), tmp_path), norm=NormMode.NONE)
+    wanted = evaluate(_scores(mlp(), "out/BiasAdd:0"), image.reshape(5, 64))
+    assert np.abs(forward(graph, image) - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+def _scores(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model up to the class scores: what comes behind is the loss's or no part of training."""
+    last = next(index for index, item in enumerate(proto.graph.node) if item.output[0] == name)
+    del proto.graph.node[last + 1 :], proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return proto
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem == "light_squeezenet" else pytest.mark.slow) for path in LIGHT],
+    ids=lambda path: path.stem,
+)
+def test_a_file_of_the_onnx_package_equals_the_reference_evaluator(path: Path, tmp_path: Path) -> None:
+    image = np.random.default_rng(44).standard_normal((1, 3, 224, 224))
+    _agree(_with_weights(onnx.load(path)), image, image, tmp_path)
+
+
+def _with_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The files hold shapes alone, of tensors whose elements are all equal; here they are drawn.  No dropout."""
+    rng = np.random.default_rng(45)
+    shapes = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    kept = []
+    for node in proto.graph.node:
+        if node.op_type != "ConstantOfShape":
+            if node.op_type == "Dropout":
+                del node.attribute[:]
+                node.attribute.append(onnx.helper.make_attribute("ratio", 0.0))
+            kept.append(node)
+            continue
+        shape = tuple(int(size) for size in shapes[node.input[0]])
+        scale = np.sqrt(2 / max(1, math.prod(shape[1:])))
+        drawn = rng.normal(0, scale, shape) if len(shape) > 1 else rng.uniform(0.5, 1.5, shape)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(drawn.astype(np.float32), node.output[0]))
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    return proto
 
 
 @pytest.mark.parametrize(

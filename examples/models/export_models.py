@@ -121,11 +121,16 @@ class Variant(NamedTuple):
 
 def export(variant: Variant, path: Path, size: int | None = None) -> nn.Module:
     """Write one model, and return it; ``size`` is the image's height and width if not the network's own."""
-    name, exporter, mode, keep_norm, small, opset = variant
     torch.manual_seed(SEED)
-    model = build(name, small)
+    model = build(variant.name, variant.small)
     # fresh models have equal vectors of ones and zeros, which exporters merge; that case is wanted as well
-    model = seasoned(model) if mode == "eval" else model
+    model = seasoned(model) if variant.mode == "eval" else model
+    return write(model, variant, path, size)
+
+
+def write(model: nn.Module, variant: Variant, path: Path, size: int | None = None) -> nn.Module:
+    """As `export`, of this network; it is left in the mode of the export."""
+    name, exporter, mode, keep_norm, small, opset = variant
     model.train(mode == "training")
     size = size or (NETWORKS[name].small if small else NETWORKS[name].size)
     image = torch.randn(2, 3, size, size)
