@@ -66,7 +66,7 @@ def squeezed_net(staleness: int) -> Graph:
     s = builder.relu(builder.gemm(builder.global_average_pool(x), 3))
     x = builder.mul(x, builder.activation(Sigmoid, builder.gemm(s, 6)))
     y = builder.channel_affine(builder.conv(x, 4, 1), np.array([0.7, -1.3, 0.02, 2.0]), np.array([0.1, 0.0, -3.0, 0.5]))
-    y = builder.mul(y, builder.channel_affine(y, np.full(4, 0.3)))
+    y = builder.mul(y, builder.dropout(builder.channel_affine(y, np.full(4, 0.3)), 0.25, per_frame=True))
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,15 @@ def curved(recipe: Recipe) -> Graph:
     x = net.channel_affine(x, np.linspace(-1, 2, 6), np.linspace(3, -3, 6))
     x = net.mul(x, net.channel_affine(x, np.full(6, 0.3)))
     return net.classify(net.gemm(net.global_average_pool(x), 5))
+
+
+def thinned(recipe: Recipe) -> Graph:
+    """Branches that some frames skip, and dropout before the classifier."""
+    net = GraphBuilder("thinned", recipe, seed=27)
+    x = net.conv(net.input(5, 4, 2), 6, kernel=3, padding=1)
+    for ratio in (0.25, 0.6):
+        x = net.add(net.dropout(net.relu(net.conv(x, 6, kernel=3, padding=1)), ratio, per_frame=True), x)
+    return net.classify(net.gemm(net.dropout(net.global_average_pool(x), 0.3), 5))
 
 
 def torch_activation(layer: Any, x: Any) -> Any:
@@ -166,6 +176,9 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         return inputs["a"] + inputs["b"]
     if name == "Mul":
         return inputs["a"] * inputs["b"]
+    if name in ("Dropout", "StochasticDepth"):
+        drawn = torch.tensor(layer.keep(0, RECIPE.batch).transpose(0, 3, 1, 2).copy())
+        return inputs["x"] * drawn / (1 - layer.ratio)
     if name == "ChannelAffine":
         scaled = inputs["x"] * weights["scale"].reshape(1, -1, 1, 1)
         return scaled + weights["offset"].reshape(1, -1, 1, 1) if layer.shifted else scaled
@@ -219,7 +232,9 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
     return loss.item(), {key: value.grad.numpy() for key, value in parameters.items() if key not in held}
 
 
-@pytest.mark.parametrize("build", [mobile, pooled, squeezed, shuffled, curved, grouped, normalised, responding])
+@pytest.mark.parametrize(
+    "build", [mobile, pooled, squeezed, shuffled, curved, thinned, grouped, normalised, responding]
+)
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:
         pytest.importorskip("torch", reason="PyTorch is an optional extra: pip install -e .[torch]")
@@ -228,8 +243,10 @@ def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     shape = forward.nodes[0].layer.sources[0].tensor.shape
     images = rng.normal(size=(RECIPE.batch, *shape))
     labels = rng.integers(0, 5, (RECIPE.batch, 1, 1, 1)).astype(np.float64)
-    loss, expected = torch_gradients(forward, images, labels)
     graph = differentiate(forward)
+    # the layers that draw random bits know which only now
+    drawing = tuple(replace(node, layer=graph.by_name[node.name].layer) for node in forward.nodes)
+    loss, expected = torch_gradients(replace(forward, nodes=drawing), images, labels)
     updates = {node.inputs["g"]: node.parameters["w"] for node in graph.nodes if "g" in node.inputs}
     found: dict[str, FloatArray] = {}
 

@@ -27,8 +27,10 @@ from hdl.layers.pointwise.add import Add
 from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pointwise.channel_affine import ChannelAffine
+from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.mul import Mul, Scale
 from hdl.layers.pointwise.relu import Relu
+from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.pool.global_average_pool import GlobalAveragePool
 from hdl.layers.pool.max_pool import MaxPool
@@ -159,6 +161,14 @@ class GraphBuilder:
         height, width, channels = self.shapes[x]
         layer = kind(height=height, width=width, channels=channels, **parameters)
         return self._add(kind.__name__.lower(), layer, {"x": x})
+
+    def dropout(self, x: str, ratio: float, per_frame: bool = False) -> str:
+        """Elements zeroed at random while training; of ``per_frame``, whole frames (stochastic depth)."""
+        height, width, channels = self.shapes[x]
+        kind = StochasticDepth if per_frame else Dropout
+        return self._add(
+            "dropout", kind(height=height, width=width, channels=channels, ratio=ratio, recipe=self.recipe), {"x": x}
+        )
 
     def max_pool(self, x: str, kernel: int, stride: int, padding: int = 0) -> str:
         """The largest of each square window."""
