@@ -20,8 +20,6 @@ from hdl.layers.capabilities import Batched
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
-from hdl.simulate.drivers import Bench
-from hdl.simulate.myhdl_run import run_myhdl
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
 
@@ -29,8 +27,6 @@ BATCHES = 3
 # frames a batch of layers without a recipe
 FRAMES = 3
 STALL = 0.35
-# cycles in which what a stage of input suffices for has come
-STAGE_CYCLES = 4_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,52 +188,6 @@ def simulate(case: Case, design: CaseDesign, backend: Backend, stall: float, see
         {back[name]: cycles for name, cycles in run.fire_cycles.items()},
         run.cycles,
     )
-
-
-class StagedBench(Bench):
-    """Gives the inputs of one stage, and those of the next once its outputs have come, at full pace."""
-
-    def __init__(
-        self,
-        design: Design,
-        inputs: Mapping[str, Sequence[int]],
-        source: str,
-        stages: Sequence[tuple[int, Mapping[str, int]]],
-    ) -> None:
-        nothing: dict[str, Sequence[int]] = dict.fromkeys(inputs, ())
-        cycles = STAGE_CYCLES * len(stages)
-        super().__init__(design, nothing, {source: stages[-1][0]}, seed=1, stall=0.0, max_cycles=cycles, drain=0)
-        (self._sink,) = (sink for sink in self.sinks if sink.name == source)
-        self._inputs, self._stages = inputs, list(stages)
-        self._begin()
-
-    def finished(self) -> bool:
-        """As any bench, after looking whether the stage is over."""
-        while self._stages and len(self._sink.beats) >= self._stages[0][0]:
-            del self._stages[0]
-            self._begin()
-        return super().finished()
-
-    def _begin(self) -> None:
-        given = self._stages[0][1] if self._stages else {}
-        for source in self.sources:
-            if source.name in given:
-                source.beats = self._inputs[source.name][: given[source.name]]
-
-
-def in_stages(
-    case: Case, design: CaseDesign, source: Port, stages: Sequence[tuple[int, Mapping[str, int]]]
-) -> Sequence[int]:
-    """What comes out of a source in MyHDL when so many beats of each sink are given, and more only once so many came.
-
-    Sinks that no stage names get nothing.  Raises `DeadlockError` if what a stage gives doesn't suffice.
-
-    Args:
-        stages: beats of the source, beats by sink; ascending."""
-    inputs = {design.names[port]: beats for port, beats in case.inputs.items()}
-    named = [(count, {design.names[port]: beats for port, beats in given.items()}) for count, given in stages]
-    output = design.names[source.name]
-    return run_myhdl(design, StagedBench(design, inputs, output, named)).outputs[output]
 
 
 def assert_equal_bits(case: Case, design: CaseDesign, backend: Backend, seed: int, stall: float = STALL) -> None:

@@ -31,7 +31,6 @@ from tests.layer_support import (
     elaborate,
     frame_ends,
     frames_a_batch,
-    in_stages,
     make_case,
     reads_frames,
     simulate,
@@ -64,11 +63,10 @@ QUICK_FIRST = [
 ]
 
 
-# classes, those whose circuits run for long in the slow suite only
-KINDS = [
-    pytest.param(kind, marks=pytest.mark.slow) if kind.startswith("OnlineNorm") else kind
-    for kind in sorted({name.rsplit("-")[0] for name in NAMES})
-]
+# the simulator that tells cycles: all tests of an example share one build of it, and each run takes it milliseconds
+PACED = Backend.VERILATOR
+
+KINDS = sorted({name.rsplit("-")[0] for name in NAMES})
 
 
 @cache
@@ -90,7 +88,7 @@ def converted(name: str) -> VerilogModule:
 @cache
 def unstalled(name: str) -> Run:
     """The traffic of an example through its circuit at full pace, simulated once for all tests."""
-    return simulate(case(name), design(name), Backend.MYHDL, stall=0.0, seed=1)
+    return simulate(case(name), design(name), PACED, stall=0.0, seed=1)
 
 
 @cache
@@ -145,7 +143,7 @@ def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
     found = case(name, batches, least_batch=9 + 64 // LAYERS[name].cycles_per_frame)
     layer, frames = found.layer, frames_a_batch(found.layer)
     same = found.layer == LAYERS[name] and batches == BATCHES
-    result = unstalled(name) if same else simulate(found, design_of(found), Backend.MYHDL, stall=0.0, seed=1)
+    result = unstalled(name) if same else simulate(found, design_of(found), PACED, stall=0.0, seed=1)
     sources = [port for port in layer.sources if not port.tensor.kind.per_batch]
     sinks = [port for port in layer.sinks if not port.tensor.kind.per_batch]
     if not sources and not sinks:
@@ -195,9 +193,14 @@ def test_outputs_come_from_no_more_input_than_declared(name: str) -> None:
     found = case(name)
     for source in found.layer.sources:
         if not source.tensor.kind.per_batch:
-            stages = [(beats, needed(found, source, beats)) for beats in asked_beats(source)]
-            # raises DeadlockError if what a stage gives doesn't suffice
-            assert in_stages(found, design(name), source, stages) == found.outputs[source.name][: source.beats]
+            for beats in asked_beats(source):
+                # nothing of a batch
+                given = dict.fromkeys(found.inputs, 0) | needed(found, source, beats)
+                run = paced(name, source, beats, given)
+                assert run is not None, (source.name, beats)
+                came = run.outputs[design(name).names[source.name]]
+                assert len(came) >= beats
+                assert came == found.outputs[source.name][: len(came)]
 
 
 def asked_beats(source: Port) -> list[int]:
@@ -215,14 +218,14 @@ def needed(found: Case, source: Port, beats: int) -> dict[str, int]:
     }
 
 
-def cycles_until(name: str, source: Port, beats: int, given: Mapping[str, int], limit: int = MOST_CYCLES) -> int | None:
-    """Cycles until so many beats came out of a source when so many are given to some of the sinks, and all to the
+def paced(name: str, source: Port, beats: int, given: Mapping[str, int], limit: int = MOST_CYCLES) -> Run | None:
+    """The run until so many beats came out of a source when so many are given to some of the sinks, and all to the
     others; None if they don't come within the limit."""
     found, made = case(name), design(name)
     inputs = {made.names[port]: part[: given.get(port, len(part))] for port, part in found.inputs.items()}
     counts = {made.names[source.name]: beats}
     try:
-        return run_streams(Backend.MYHDL, made, inputs, counts, seed=1, max_cycles=limit, drain_cycles=0).cycles
+        return run_streams(PACED, made, inputs, counts, seed=1, max_cycles=limit, drain_cycles=0)
     except DeadlockError:
         return None
 
@@ -240,11 +243,12 @@ def test_outputs_need_no_less_input_than_declared(kind: str) -> None:
                 pairs = {port.name: (source.name, port.name, asked[port.name] == port.beats) for port in sinks}
                 open_pairs = {sink: pair for sink, pair in pairs.items() if asked[sink] and not tight.get(pair)}
                 if open_pairs:
-                    whole = cycles_until(name, source, beats, {})
+                    whole = paced(name, source, beats, {})
                     assert whole is not None, (name, source.name, beats)
                 for sink, pair in open_pairs.items():
                     # what comes with all input comes about as soon without some of it, or never
-                    less = cycles_until(name, source, beats, {sink: asked[sink] - 1}, 2 * whole + PATIENCE_CYCLES)
+                    limit = 2 * whole.cycles + PATIENCE_CYCLES
+                    less = paced(name, source, beats, {sink: asked[sink] - 1}, limit)
                     tight[pair] = less is None
     assert all(tight.values()), tight
 
