@@ -9,9 +9,9 @@ two written in the style of Keras' and scikit-learn's exporters.  What a column 
 
 * imports: the file at the published size and the one for small images become graphs.
 * trains: calibration, then eight batches of the emulator at the small size, all of the same four frames with random
-  labels; their loss, evaluated without dropout, is lower than before.  Weights are drawn (fill.py) and then scaled, engine
-  by engine, so that every convolution and matrix product has results of unit variance, as those of a trained network
-  have (LSUV: Mishkin and Matas, "All you need is a good init", ICLR 2016).
+  labels; their loss, evaluated without dropout, is lower than before.  Weights are drawn (fill.py) and then scaled,
+  engine by engine, so that every convolution and matrix product has results of unit variance, as those of a trained
+  network have (LSUV: Mishkin and Matas, "All you need is a good init", ICLR 2016).
 * plans: `dagtrain place` finds a plan at the published size on a large cluster within a time limit.
 * emits: at the small size, the circuits of every kind of layer in the training graph become Verilog that is clean under
   ``verilator --lint-only -Wall``, two of each kind.
