@@ -1,6 +1,9 @@
 """Does the 16-bit pipeline learn?  Held-out accuracy of the digits net, beside float training without staleness.
 
     python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness D] [--batches 16] [--out table.json]
+    python benchmarks/learning.py --schedule cosine --warm-up-epochs 1 --nesterov --smoothing 0.1
+
+A schedule ends with the last epoch; steps divide the training behind the warm-up into three parts.
 
 Each seed has its own split (80 % / 20 %), order of images and random bits of rounding; the initial weights are the
 ONNX file's.  The float column is the float64 reference of the same graph with the same hyper-parameters at
@@ -21,6 +24,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from multiprocessing import Pool
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +34,14 @@ from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.sources import load_digits
-from hdl.recipe import Recipe
+from hdl.recipe import Loss, Recipe, Schedule
 from importers.onnx import import_model
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 # what issue and docs promise
 LEAST_MEAN, LEAST_WORST, MOST_LOSS = 0.98, 0.97, 0.01
+# images of a training part, and of how many equal parts of the training steps begin a new one
+TRAIN_FRAMES, STEP_PARTS = 1438, 3
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ def main() -> int:
     options = parse()
     recipe = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
     recipe = replace(recipe, **{name: value for name, value in changed(options).items() if value is not None})
+    recipe = scheduled(recipe, options)
     staleness = recipe.staleness if options.staleness is None else options.staleness
     runs = []
     for seed in range(1, options.seeds + 1):
@@ -67,7 +74,7 @@ def main() -> int:
     plain = [curve[-1] for run, curve in zip(runs, curves, strict=True) if run.mode is Mode.REFERENCE]
     print(
         f"batch {recipe.batch}, learning rate {recipe.learning_rate}, momentum {recipe.momentum}, "
-        f"weight decay {recipe.weight_decay}, {options.epochs} epochs; held-out accuracy"
+        f"weight decay {recipe.weight_decay}, {options.epochs} epochs{said(recipe)}; held-out accuracy"
     )
     print(f"{'seed':>6} {'float, D=0':>12} {f'16 bits, D={staleness}':>14}")
     for seed, (a, b) in enumerate(zip(plain, exact, strict=True), 1):
@@ -82,14 +89,41 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def changed(options: argparse.Namespace) -> dict[str, float | int | None]:
+def changed(options: argparse.Namespace) -> dict[str, Any]:
     """Hyper-parameters said on the command line, None where the recipe's hold."""
     return {
         "batch": options.batch,
         "learning_rate": options.rate,
         "momentum": options.momentum,
         "weight_decay": options.decay,
+        "nesterov": options.nesterov,
+        "clip": options.clip,
+        "loss": Loss(options.loss),
+        "label_smoothing": options.smoothing,
     }
+
+
+def scheduled(recipe: Recipe, options: argparse.Namespace) -> Recipe:
+    """The recipe with the schedule that was asked for, which ends with the last epoch."""
+    epoch = TRAIN_FRAMES // recipe.batch
+    warm_up = round(options.warm_up_epochs * epoch)
+    left = options.epochs * epoch - warm_up
+    schedule = Schedule(options.schedule)
+    period = {Schedule.CONSTANT: 0, Schedule.STEP: max(1, left // STEP_PARTS), Schedule.COSINE: left}[schedule]
+    return replace(recipe, schedule=schedule, warm_up=warm_up, period=period)
+
+
+def said(recipe: Recipe) -> str:
+    """What the recipe has beside the usual."""
+    parts = {
+        f"{recipe.schedule} schedule over {recipe.period} batches": recipe.period,
+        f"warm-up of {recipe.warm_up} batches": recipe.warm_up,
+        "Nesterov": recipe.nesterov,
+        f"clip {recipe.clip}": recipe.clip,
+        f"{recipe.loss}": recipe.loss is not Loss.CROSS_ENTROPY,
+        f"label smoothing {recipe.label_smoothing}": recipe.label_smoothing,
+    }
+    return "".join(f", {part}" for part, there in parts.items() if there)
 
 
 def judge(plain: list[float], exact: list[float]) -> list[str]:
@@ -145,6 +179,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, help="learning rate, if not the recipe's")
     parser.add_argument("--momentum", type=float, help="if not the recipe's")
     parser.add_argument("--decay", type=float, help="weight decay, if not the recipe's")
+    parser.add_argument("--schedule", choices=list(map(str, Schedule)), default="constant")
+    parser.add_argument("--warm-up-epochs", type=float, default=0.0, help="epochs in which the learning rate rises")
+    parser.add_argument("--nesterov", action="store_true", default=None, help="a momentum that looks ahead")
+    parser.add_argument("--clip", type=float, help="largest magnitude of a mean gradient")
+    parser.add_argument("--loss", choices=list(map(str, Loss)), default=str(Loss.CROSS_ENTROPY))
+    parser.add_argument("--smoothing", type=float, help="share of the target that all classes have alike")
     parser.add_argument("--batches", type=int, default=16, help="batches of the calibration")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at once")
     parser.add_argument("--out", type=Path, help="JSON file for the curves")
