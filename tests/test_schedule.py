@@ -155,6 +155,16 @@ def test_gradients_are_cut_off_at_the_clip_and_no_sooner() -> None:
     np.testing.assert_allclose(layer.w_fixed.decode(w), reference, atol=layer.w_fixed.step)
 
 
+def test_the_circuit_cuts_gradients_off_where_the_golden_model_does() -> None:
+    # a power of two, around which sampled codes lie thick
+    layer = Update(shape=(64,), w_lanes=8, recipe=Recipe(batch=4, clip=4.0, momentum=0.0, learning_rate=0.5))
+    assert layer.clip_code == 4096
+    case = make_case(layer, batches=120, seed=7)
+    near = np.concatenate([g.reshape(-1) for g in case.tensors["g"]])
+    assert {-4097, -4096, -4095, 4095, 4096, 4097} <= set(near.tolist())
+    assert_equal_bits(case, design_of(case), Backend.VERILATOR, seed=1, stall=0.1)
+
+
 @pytest.mark.parametrize(("clip", "code"), [(0.0, None), (1e9, None), (128.0 / 4, None), (127.9 / 4, 32742), (1e-9, 1)])
 def test_a_clip_beyond_the_format_costs_nothing_and_the_least_is_a_step(clip: float, code: int | None) -> None:
     assert Update(shape=(3,), recipe=Recipe(batch=4, clip=clip)).clip_code == code
