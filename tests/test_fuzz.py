@@ -50,7 +50,23 @@ def bases() -> list[onnx.ModelProto]:
         node("GlobalAveragePool", "m", "q"),
         node("Flatten", "q", "y"),
     ]
-    return [tiny_model(), model(nodes, constants), model(sized, {"size": np.array([1, 2, 1, 1])})]
+    spelt_out = [
+        node("Transpose", "x", "t", perm=[0, 2, 3, 1]),
+        node("MatMul", "t m", "n"),
+        node("RandomUniformLike", "n", "r"),
+        node("Less", "r half", "l"),
+        node("Cast", "l", "o", to=1),
+        node("Div", "o half", "d"),
+        node("Mul", "n d", "e"),
+        node("Sigmoid", "e", "g"),
+        node("Mul", "g e", "s"),
+        node("ReduceMean", "s", "a", axes=[1, 2], keepdims=0),
+        node("Gemm", "a v", "y", transB=1),
+        node("ArgMax", "y", "label", axis=1),
+    ]
+    numbers = {"m": rng.random((2, 4)), "half": np.float32(0.5), "v": rng.random((3, 4))}
+    idioms = model(spelt_out, numbers, outputs=("label", "y"), opset=13)
+    return [tiny_model(), model(nodes, constants), model(sized, {"size": np.array([1, 2, 1, 1])}), idioms]
 
 
 def import_faults(count: int, folder: Path, bytewise: bool) -> list[str]:

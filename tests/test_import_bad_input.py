@@ -214,6 +214,22 @@ def _no_pixels() -> ModelProto:
     return model([node("Relu", "x", "m"), *HEAD], {"w": W}, ("N", 2, 0, 6))
 
 
+@case(
+    "image beyond memory",
+    r"input x: has shape \[N, 2, 1000000, 1000000\]; an image may have 67,108,864 elements: export for smaller images",
+)
+def _beyond_memory() -> ModelProto:
+    return model([node("Relu", "x", "m"), *HEAD], {"w": W}, ("N", 2, 10**6, 10**6))
+
+
+@case(
+    "padding beyond reason",
+    r"node c_node \(Conv\): pads \[1, 1, 100000, 1\] are not supported; export with four pads from 0 to 4096",
+)
+def _beyond_reason() -> ModelProto:
+    return conv(pads=[1, 1, 10**5, 1])
+
+
 @case("image of bytes", r"input x: has type UINT8; export with float images; .*")
 def _bytes() -> ModelProto:
     proto = good()

@@ -6,6 +6,7 @@ What doesn't lead to the class scores is dropped and checked by nobody.  What is
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ AXES = {
 SHAPES = "export with the shape (N, channels, height, width), or (N, features)"
 # what stands for a size that is not known, where no layers are made but idioms are still looked for
 GUESS = 224
+# elements
+LARGEST_IMAGE = 1 << 26
 UNSIZED = (DYNAMIC_BATCH, 3, GUESS, GUESS)
 
 
@@ -227,6 +230,11 @@ def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[tuple[int, .
         problems.add(where, f"has shape {text} with dynamic {', '.join(dynamic)}", cure)
     if any(size is not None and size < 1 for size in sizes):
         problems.add(where, f"has shape {text}", "all sizes must be positive")
+        return UNSIZED, False
+    if math.prod(size or 1 for size in sizes[1:]) > LARGEST_IMAGE:
+        problems.add(
+            where, f"has shape {text}", f"an image may have {LARGEST_IMAGE:,} elements: export for smaller images"
+        )
         return UNSIZED, False
     guesses = {"batch": DYNAMIC_BATCH, "channels": 3}
     guessed = (guesses.get(name, GUESS) if size is None else size for name, size in zip(names, sizes, strict=True))

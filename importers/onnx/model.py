@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 import numpy.typing as npt
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,13 @@ class OnnxNode:
     def to_proto(self) -> NodeProto:
         """The protocol buffer again, for ONNX's own tools."""
         domain, _, op = self.op.rpartition(".")
-        return helper.make_node(op, self.inputs, self.outputs, self.name, domain=domain or None, **self.attributes)
+        node = helper.make_node(op, self.inputs, self.outputs, self.name, domain=domain or None)
+        for key, value in sorted(self.attributes.items()):
+            # a list of nothing has no type; all that ONNX's operators take empty are lists of whole numbers
+            kind = AttributeProto.INTS if isinstance(value, list) and not value else None
+            if value is not None:
+                node.attribute.append(helper.make_attribute(key, value, attr_type=kind))
+        return node
 
     @staticmethod
     def from_proto(proto: NodeProto, name: str, module: str = "") -> OnnxNode:

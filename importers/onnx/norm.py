@@ -114,8 +114,8 @@ def _decide(model: OnnxModel) -> dict[str, tuple[Fate, str]]:
 
 
 def _is_sound(node: OnnxNode, constants: Mapping[str, Array]) -> bool:
-    """Whether weights are known and the bias, if there is one, has a number for each filter."""
-    known = _is_known(node, constants)
+    """Whether weights are known as a convolution's, and the bias, if there is one, has a number for each filter."""
+    known = _is_known(node, constants) and constants[node.inputs[1]].ndim == 4
     return known and (not _has_bias(node) or constants[node.inputs[2]].size == constants[node.inputs[1]].shape[0])
 
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 SMALL = 64
 # elements of a constant that folding may make: more than the weights of any network that this tool is for
 LARGEST_CONSTANT = 1 << 28
+# what inference of shapes raises for damaged nodes
+CANT_INFER = (shape_inference.InferenceError, RuntimeError, ValueError, TypeError)
 # never folded, though all inputs are known
 RANDOM = {
     "RandomNormal",
@@ -117,15 +119,17 @@ def _fold_once(model: OnnxModel) -> OnnxModel:
         if values is not None:
             constants.update((name, value) for name, value in zip(node.outputs, values, strict=False) if name)
         elif node.op == "If" and node.inputs[0] in constants and constants[node.inputs[0]].size == 1:
-            kept += _branch(node, bool(constants[node.inputs[0]].reshape(())), constants)
+            kept += _branch(node, bool(constants[node.inputs[0]].reshape(())), constants) or [node]
         else:
             kept.append(node)
     return replace(model, nodes=tuple(kept), constants=constants)
 
 
 def _branch(node: OnnxNode, chosen: bool, constants: dict[str, Array]) -> list[OnnxNode]:
-    """The nodes of the branch of an If that is taken; its constants go to ``constants``."""
+    """The nodes of the branch of an If that is taken; its constants go to ``constants``.  None of a damaged branch."""
     graph = node.attributes["then_branch" if chosen else "else_branch"]
+    if len(graph.output) != len(node.outputs):
+        return []
     inside = {tensor.name for tensor in graph.initializer} | {name for item in graph.node for name in item.output}
     # names inside a branch may stand in the other one, and in other graphs, too
     local = {name: f"{node.name}/{name}" for name in inside}
@@ -181,7 +185,7 @@ def _would_make(proto: onnx.ModelProto, given: Mapping[str, Array]) -> int:
     sized.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in given.items() if v.size <= SMALL)
     try:
         results = shape_inference.infer_shapes(sized, data_prop=True).graph.output
-    except (shape_inference.InferenceError, RuntimeError):
+    except CANT_INFER:
         return 0
     shapes = [[dim.dim_value for dim in item.type.tensor_type.shape.dim] for item in results]
     return max((math.prod(shape) for shape in shapes), default=0)
@@ -206,7 +210,7 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", model.opset)])
     try:
         inferred = shape_inference.infer_shapes(proto, data_prop=True).graph
-    except (shape_inference.InferenceError, RuntimeError) as error:
+    except CANT_INFER as error:
         log.debug("shapes of %s can't be inferred: %s", model.name, error)
         inferred = graph
     found = {model.image: tuple(model.image_shape)} | {name: value.shape for name, value in model.constants.items()}

@@ -41,7 +41,7 @@ def slice_channels(node: OnnxNode, state: Lowering) -> None:
     attributes.finish()
     for index, name in enumerate(("starts", "ends", "axes", "steps"), 1):
         if state.has(node, index):
-            given[name] = np.atleast_1d(state.constant(node, index)).tolist()
+            given[name] = state.constant(node, index).reshape(-1).tolist()
     if given["starts"] is None or given["ends"] is None:
         raise Unsupported("has no starts or no ends", "export again")
     x = state.value(node)

@@ -10,6 +10,8 @@ from importers.onnx.problems import Unsupported
 
 if TYPE_CHECKING:
     from importers.onnx.context import Attributes
+# more can only be a mistake, and would take memory before anybody else sees it
+LARGEST_PAD = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int
     if len(strides) != 2 or min(strides) < 1:
         raise Unsupported(f"strides {strides} are not supported", "export with two positive strides")
     pads = attributes.get("pads", [0, 0, 0, 0])
-    if len(pads) != 4 or min(pads) < 0:
-        raise Unsupported(f"pads {pads} are not supported", "export with four pads of at least 0")
+    if len(pads) != 4 or not all(0 <= pad <= LARGEST_PAD for pad in pads):
+        raise Unsupported(f"pads {pads} are not supported", f"export with four pads from 0 to {LARGEST_PAD}")
     stride = (int(strides[0]), int(strides[1]))
     window = WindowSpec((int(shape[0]), int(shape[1])), stride, (0, 0, 0, 0), (int(dilations[0]), int(dilations[1])))
     automatic = attributes.get("auto_pad", "NOTSET") or "NOTSET"
