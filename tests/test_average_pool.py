@@ -20,11 +20,11 @@ from tests.layer_support import assert_equal_bits, design_of, make_case
 
 
 def random_pool(kind: type[Layer], seed: int) -> Any:
-    """A pool of random shape, padding that counts in part, lanes and formats."""
+    """A pool of random shape, padding that counts in part, or cuts, lanes and formats."""
     rng = np.random.default_rng(seed)
     while True:
         kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 5)))
-        padding = tuple(int(rng.integers(0, kernel[side % 2])) for side in range(4))
+        padding = tuple(int(rng.integers(-1, kernel[side % 2])) for side in range(4))
         fields: dict[str, Any] = {
             "height": int(rng.integers(1, 7)),
             "width": int(rng.integers(1, 7)),
@@ -33,7 +33,9 @@ def random_pool(kind: type[Layer], seed: int) -> Any:
             "stride": (int(rng.integers(1, 3)), int(rng.integers(1, 3))),
             "dilation": (int(rng.integers(1, 3)), 1),
             "padding": padding,
-            "counted": tuple(int(rng.integers(0, side + 1)) for side in padding) if rng.random() < 0.7 else (0,) * 4,
+            "counted": tuple(int(rng.integers(0, max(side, 0) + 1)) for side in padding)
+            if rng.random() < 0.7
+            else (0,) * 4,
         }
         try:
             layer: Any = kind(**fields)

@@ -143,7 +143,7 @@ NODES = {
     "Dropout": ([node("Dropout", "h ratio", "a")], {"ratio": 0.25}),
     "MaxPool": ([node("MaxPool", "h", "a", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], ceil_mode=1)], {}),
     "AveragePool": ([node("AveragePool", "h", "a", kernel_shape=[3, 3], strides=[2, 1], pads=[1, 1, 0, 1])], {}),
-    "Pad": ([node("Pad", "h around", "r"), node("Relu", "r", "a")], {"around": [0, 0, 2, 1, 0, 0, 0, 3]}),
+    "Pad": ([node("Pad", "h around", "r"), node("Relu", "r", "a")], {"around": [0, 0, 2, -1, 0, 0, 0, 3]}),
     "AveragePool with padding": (
         [node("AveragePool", "h", "a", kernel_shape=[3, 3], pads=[1, 1, 0, 1], count_include_pad=1)],
         {},

@@ -543,9 +543,11 @@ def _reflecting() -> ModelProto:
     return _pad([0, 0, 1, 1, 0, 0, 1, 1], mode="reflect")
 
 
-@case("a pad that cuts", r"node r_node \(Pad\): pads \[0, 0, -1, 0, 0, 0, 0, 0\]; only pads of at least 0 around .*")
-def _cutting() -> ModelProto:
-    return _pad([0, 0, -1, 0, 0, 0, 0, 0])
+@case(
+    "a pad of channels", r"node r_node \(Pad\): pads \[0, 1, 0, 0, 0, 0, 0, 0\]; only pads around height and width .*"
+)
+def _pad_of_channels() -> ModelProto:
+    return _pad([0, 1, 0, 0, 0, 0, 0, 0])
 
 
 @case("a pad of another length", r"node r_node \(Pad\): pads \[0, 1\] on 4 axes; export with two pads an axis")

@@ -28,7 +28,7 @@ class Window:
     width: int
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
-    # top, left, bottom, right
+    # top, left, bottom, right; of the map that is cut off where negative
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     # distance of neighbouring taps along rows, columns
     dilation: tuple[int, int] = (1, 1)
@@ -68,12 +68,22 @@ class Window:
         top, left, bottom, right = self.padding
         return frames, self.height + top + bottom, self.width + left + right, channels
 
+    @property
+    def _kept(self) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where in the padded map the map lies, and which of it that is: frames, rows and columns of each."""
+        padded = self._padded_shape(1, 1)[1:3]
+        inner, kept = [slice(None)], [slice(None)]
+        for size, whole, before in zip((self.height, self.width), padded, self.padding[:2], strict=True):
+            inner.append(slice(max(before, 0), min(before + size, whole)))
+            kept.append(slice(max(-before, 0), min(size, whole - before)))
+        return tuple(inner), tuple(kept)
+
     def patches(self, maps: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """``(frames, out_height, out_width, taps, channels)``: what every output pixel sees."""
         frames, channels = len(maps), maps.shape[3]
         padded = np.zeros(self._padded_shape(frames, channels), maps.dtype)
-        top, left = self.padding[:2]
-        padded[:, top : top + self.height, left : left + self.width] = maps
+        inner, kept = self._kept
+        padded[inner] = maps[kept]
         found = np.empty((frames, *self.output, self.taps, channels), maps.dtype)
         for tap, rows, columns in self._slices():
             found[:, :, :, tap] = padded[:, rows, columns]
@@ -85,8 +95,13 @@ class Window:
         padded = np.zeros(self._padded_shape(frames, channels), patches.dtype)
         for tap, rows, columns in self._slices():
             padded[:, rows, columns] += patches[:, :, :, tap]
-        top, left = self.padding[:2]
-        return padded[:, top : top + self.height, left : left + self.width]
+        if min(self.padding) >= 0:
+            top, left = self.padding[:2]
+            return padded[:, top : top + self.height, left : left + self.width]
+        maps = np.zeros((frames, self.height, self.width, channels), patches.dtype)
+        inner, kept = self._kept
+        maps[kept] = padded[inner]
+        return maps
 
     def chunks(self, frames: int, channels: int) -> Iterator[slice]:
         """Ranges of frames whose patches take about `CHUNK_BYTES`."""

@@ -42,6 +42,8 @@ class Windowed(InputMap):
 
     # whether the engine stores the forward layer's output map and makes its input map
     transposed: ClassVar[bool] = False
+    # whether padding may be negative, and cuts rows and columns off
+    cuts: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class Windowed(InputMap):
         if min(*self.sizes, *self.kernel, *self.stride, *self.dilation) < 1:
             apart = "" if self.dilation == (1, 1) else f", dilation {self.dilation}"
             raise ShapeError(f"{self.name}: dimensions, kernel and stride {self.stride}{apart} must be positive")
-        if min(self.padding) < 0 or min(self.window.output) < 1:
+        if (min(self.padding) < 0 and not self.cuts) or min(self.window.output) < 1:
             raise ShapeError(
                 f"{self.name} with padding {self.padding} does not fit the map",
                 "make the padding (none negative) or the map larger",

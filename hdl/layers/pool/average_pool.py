@@ -8,7 +8,8 @@ the map are zeros.  1 / k is a fixed-point factor: where all windows count alike
 significant bits (exact if k is a power of two), else one of several of up to `NARROW_FACTOR` or `WIDE_FACTOR` bits, by
 one multiplier a lane.  Sums and products are exact, and rounded once.
 
-Of windows of one element whose padding counts, that is a map with zeros around it.
+Of windows of one element whose padding counts, that is a map with zeros around it; negative padding cuts rows and
+columns off.
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ class _AveragePool(WindowPool):
     # top, left, bottom, right: rows and columns of the padding that count, as zeros
     counted: tuple[int, int, int, int] = (0, 0, 0, 0)
 
+    cuts: ClassVar[bool] = True
+
     def check_shape(self) -> None:
         """What counts is padding."""
         super().check_shape()
-        if not all(0 <= some <= every for some, every in zip(self.counted, self.padding, strict=True)):
+        if not all(0 <= some <= max(every, 0) for some, every in zip(self.counted, self.padding, strict=True)):
             raise ShapeError(f"{self.name}: of padding {self.padding}, {self.counted} can't count")
 
     @property
@@ -341,6 +344,7 @@ def average_pool_error(domain: ClockReset, e: Stream, dx: Stream, *, shape: Aver
 def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
     """(fields, taps a cycle, lanes of x, lanes of y) for the suite."""
     same = {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
+    cut = {"padding": (-2, 1, 3, -1), "counted": (0, 1, 3, 0)}
     around = {"padding": (2, 1, 0, 3), "counted": (2, 1, 0, 3)}
     return [
         ({"height": 4, "width": 4, "channels": 2, "kernel": (2, 2), "stride": (2, 2)}, 1, 1, 1),
@@ -349,4 +353,5 @@ def example_fields() -> list[tuple[dict[str, Any], int, int, int]]:
         ({"height": 4, "width": 5, "channels": 3, **same, "stride": (1, 1), "engine_lanes": 3}, 3, 3, 1),
         ({"height": 1, "width": 1, "channels": 1, "kernel": (1, 1), "stride": (1, 1)}, 1, 1, 1),
         ({"height": 3, "width": 2, "channels": 2, "kernel": (1, 1), "stride": (1, 1), **around}, 1, 2, 1),
+        ({"height": 5, "width": 6, "channels": 2, "kernel": (1, 1), "stride": (1, 1), **cut}, 1, 1, 2),
     ]

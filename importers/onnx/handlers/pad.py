@@ -1,4 +1,4 @@
-"""Pad with zeros where no window takes it as its padding: an average over single elements, whose padding counts."""
+"""Pad with zeros, or to cut, where no window takes it as padding: means of single elements, whose padding counts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,20 @@ def pad(node: OnnxNode, state: Lowering) -> None:
     sizes[:, [int(axis) % len(x.shape) for axis in axes]] = np.reshape(pads, (2, -1))
     if mode != "constant" or value:
         raise Unsupported(f"pads in mode {mode} with {value}", "only zeros are supported in front of other layers")
-    if sizes.min() < 0 or len(x.shape) != 4 or sizes[:, :2].any():
-        raise Unsupported(f"pads {pads}", "only pads of at least 0 around height and width are supported")
+    if len(x.shape) != 4 or sizes[:, :2].any():
+        raise Unsupported(f"pads {pads}", "only pads around height and width are supported")
     if not sizes.any():
         state.give(node, x)
         return
     around = (int(sizes[0, 2]), int(sizes[0, 3]), int(sizes[1, 2]), int(sizes[1, 3]))
+    top, left, bottom, right = (max(side, 0) for side in around)
     layer = AveragePool(
-        height=height, width=width, channels=channels, kernel=(1, 1), stride=(1, 1), padding=around, counted=around
+        height=height,
+        width=width,
+        channels=channels,
+        kernel=(1, 1),
+        stride=(1, 1),
+        padding=around,
+        counted=(top, left, bottom, right),
     )
     state.give(node, state.emit(node, layer, {"x": x}))

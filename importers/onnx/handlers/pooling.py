@@ -103,16 +103,17 @@ def write_average_pool(node: Node, state: Writing) -> None:
     layer = node.layer
     assert isinstance(layer, AveragePool)
     window, read = write_window(layer), state.tensor(node)
-    single = layer.kernel == layer.stride == (1, 1)
-    if layer.counted == layer.padding and not single:
+    # of single elements, of which nothing else can be around the map than zeros that count
+    if layer.kernel == layer.stride == (1, 1):
+        top, left, bottom, right = layer.padding
+        state.add(node, "Pad", read, state.constant(node, "pads", [0, 0, top, left, 0, 0, bottom, right], np.int64))
+        return
+    if layer.counted == layer.padding:
         state.add(node, "AveragePool", read, count_include_pad=1, **window)
         return
     if any(layer.counted):
         top, left, bottom, right = layer.counted
         sizes = state.constant(node, "pads", [0, 0, top, left, 0, 0, bottom, right], np.int64)
-        if layer.counted == layer.padding:
-            state.add(node, "Pad", read, sizes)
-            return
         read, given = f"{node.name}.padded", read
         state.add(node, "Pad", given, sizes, outputs=[read])
         window["pads"] = [every - some for every, some in zip(layer.padding, layer.counted, strict=True)]
