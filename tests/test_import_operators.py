@@ -33,6 +33,7 @@ from hdl.layers.pointwise.stochastic_depth import StochasticDepth
 from hdl.layers.pointwise.tanh import Tanh
 from hdl.layers.pool.average_pool import AveragePool
 from hdl.layers.pool.max_pool import MaxPool
+from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Concat, Split
 from importers.onnx import NormMode, import_model, import_with_notes
@@ -540,7 +541,7 @@ def test_layer_normalization_of_features_is_over_the_channels_of_a_pixel(axis: i
     assert [layer.epsilon for layer in layers if isinstance(layer, ChannelNorm)] == pytest.approx([1e-5])
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
 def test_a_channel_shuffle_is_two_reshapes_and_a_transposition(groups: int, tmp_path: Path) -> None:
     def net(shuffle: list[NodeProto]) -> onnx.ModelProto:
         nodes = [*shuffle, node("Flatten", "m", "flat"), node("Gemm", "flat w", "y", transB=1)]
@@ -560,6 +561,9 @@ def test_a_channel_shuffle_is_two_reshapes_and_a_transposition(groups: int, tmp_
     frames = np.random.default_rng(23).standard_normal((2, 6, 2, 2))
     graph = import_model(save(named, tmp_path), norm=NormMode.NONE)
     assert_close(forward(graph, frames), evaluate(net(spelt), frames), 1e-5)
+    # one row or column stays as it is
+    shuffles = [item.layer.groups for item in graph.nodes if isinstance(item.layer, ChannelShuffle)]
+    assert shuffles == ([groups] if groups in (2, 3) else [])
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1, 1), (1,), ()], ids=str)

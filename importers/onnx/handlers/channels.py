@@ -21,7 +21,7 @@ FLATTENED = "slice or split the map before Flatten or Reshape"
 
 @handles("dagtrain.ChannelShuffle")
 def channel_shuffle(node: OnnxNode, state: Lowering) -> None:
-    """``groups`` rows of channels, column by column."""
+    """``groups`` rows of channels, column by column; one row or column is nothing."""
     attributes = Attributes(node)
     groups = attributes.get("groups", 1)
     attributes.finish()
@@ -29,6 +29,9 @@ def channel_shuffle(node: OnnxNode, state: Lowering) -> None:
     height, width, channels = x.map
     if groups < 1 or channels % groups:
         raise Unsupported(f"shuffles {channels} channels in {groups} groups", "groups must divide the channels")
+    if groups in (1, channels):
+        state.give(node, x)
+        return
     layer = ChannelShuffle(height=height, width=width, channels=channels, groups=groups)
     state.give(node, state.emit(node, layer, {"x": x}, view=x.shape))
 
