@@ -6,11 +6,18 @@ OUT ?= build
 # small matrices: idle BLAS threads that spin cost more than they bring
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-torch check setup clean
+.PHONY: demo demo-mnist test test-slow test-torch check setup clean
 
 demo: setup
 	$(BIN)/dagtrain run examples/digits/digits.onnx --data digits --recipe examples/digits/recipe.toml \
 	    --devices examples/digits/cluster.toml --out $(OUT)/digits
+
+# a small ResNet on 5 000 images of MNIST through all steps, then back to ONNX
+demo-mnist: setup
+	$(BIN)/dagtrain run examples/mnist/mnist.onnx --data examples/mnist/data.toml --recipe examples/mnist/recipe.toml \
+	    --devices examples/mnist/cluster.toml --out $(OUT)/mnist
+	$(BIN)/dagtrain export --out $(OUT)/mnist
+	$(BIN)/dagtrain evaluate $(OUT)/mnist/export/mnist.onnx --out $(OUT)/mnist
 
 test: setup check
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
