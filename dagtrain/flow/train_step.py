@@ -164,7 +164,7 @@ def _work(
             raise
         raise Interrupted(
             f"interrupted in epoch {len(training.epochs) + 1} of {options.epochs}; the same command goes on from batch "
-            f"{training.saved} of {batches}; --epochs {max(1, len(training.epochs))} keeps what is complete"
+            f"{training.saved} of {batches}"
         ) from None
     finally:
         curves.close()
