@@ -25,9 +25,9 @@ from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.split_layers import Parts
 from dagtrain.progress import Silent
-from dagtrain.training.data import load_digits
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.feeds import synthetic_feeds
+from dagtrain.training.sources import load_digits
 from hdl.cache import cache_folder
 from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError
