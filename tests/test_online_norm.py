@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.training.data import load_digits
+from dagtrain.training.feeds import feeds_of
+from dagtrain.training.profile import profile
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
@@ -17,6 +24,8 @@ from hdl.recipe import Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
+from hdl.tensor import Kind
+from importers.onnx import import_model
 from tests.layer_support import watch_memories
 
 # those whose scale and shift come as streams; frozen ones are run by tests/test_layer_conformance.py
@@ -449,3 +458,20 @@ def test_frames_follow_at_the_declared_cycles(layer: Any) -> None:
     name, beats = ("x" if isinstance(layer, OnlineNorm) else "e"), layer.pixels * layer.channels // layer.lanes
     steady = np.diff(run.fire_cycles[name][::beats])
     assert set(steady[-6:].tolist()) == {layer.cycles_per_frame}, steady
+
+
+def test_a_norm_adds_at_most_twice_the_error_that_other_layers_of_the_digits_net_do() -> None:
+    recipe = Recipe(batch=16, staleness=9)
+    training = differentiate(import_model(Path(__file__).parent.parent / "examples/digits/digits.onnx", recipe=recipe))
+    data = load_digits()
+    feeds = [feeds_of(training, data, index) for index in islice(data.batches(recipe.batch, 1, 0), 12)]
+    graph = calibrate(training, feeds[:8])
+    found = profile(graph, feeds)
+    norms = {
+        node.outputs[port] for node in graph.nodes if isinstance(node.layer, OnlineNorm) for port in ("y", "inverse")
+    }
+    maps = [one for one in found if one.kind in (Kind.ACTIVATION, Kind.ERROR) or one.edge in norms]
+    others = [one.own_error_steps for one in maps if one.edge not in norms]
+    worst = max(one.own_error_steps for one in maps if one.edge in norms)
+    assert 0.25 < max(others) < 0.4
+    assert worst <= 2 * max(others), worst

@@ -115,6 +115,7 @@ def _record(one: TensorProfile) -> dict[str, object]:
         "zeros": one.zeros,
         "lost": one.lost,
         "octaves": {str(octave): count for octave, count in one.octaves.items()},
+        "own_error_steps": one.own_error_steps,
         # JSON knows no infinity
         "signal_to_error_db": decibels if math.isfinite(decibels) else None,
         "remark": remark(one),

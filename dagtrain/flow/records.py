@@ -155,6 +155,8 @@ class TensorRecord(TypedDict):
     numbers: Positive
     saturated: Count
     zeros: Count
+    # root mean square
+    own_error_steps: float
     remark: str
 
 

@@ -84,11 +84,17 @@ class Executor:
             self._start(action)
         self._feeds = {node.name: node.layer.sources[0] for node in graph.nodes if not node.layer.sinks}
 
-    def step(self, feeds: Mapping[str, npt.ArrayLike], observe: Observer | None = None) -> dict[str, Array]:
+    def step(
+        self,
+        feeds: Mapping[str, npt.ArrayLike],
+        observe: Observer | None = None,
+        instead: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
         """One batch: values by host input in, arrays (codes or values) by host output out.
 
         ``feeds`` are values, not codes; GOLDEN rounds them into the input's format.  ``observe`` sees every edge
-        with its array as it is made.  Changes the states; raises `GraphError` on missing or misshapen feeds."""
+        with its array as it is made.  Readers of an edge in ``instead`` get the array there, not the one that was made.
+        Changes the states; raises `GraphError` on missing or misshapen feeds."""
         edges: dict[str, Array] = {}
         results: dict[str, Array] = {}
         arriving: dict[str, Array] = {}
@@ -108,6 +114,8 @@ class Executor:
                 edges[edge] = made[source]
                 if observe is not None:
                     observe(edge, made[source])
+                if instead is not None and edge in instead:
+                    edges[edge] = instead[edge]
             arriving.update((edge, edges[edge]) for edge in action.slots)
             for edge in action.release:
                 del edges[edge]

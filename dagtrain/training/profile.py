@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.graph.executor import Array, Executor, Mode, Observer
+from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, Role
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.wiring.saturation_counter import at_an_end
@@ -48,6 +48,9 @@ class TensorProfile:
     peak: float
     # signal to error of the first batch, where both have the same weights, in decibels; infinite without any error
     signal_to_error_db: float
+    # what the layer adds itself: root mean square, in steps, of what it makes of the hardware's numbers beside what
+    # float64 makes of the same
+    own_error_steps: float
 
     @property
     def saturation(self) -> float:
@@ -73,6 +76,8 @@ class _Seen:
     # sums of squares in the first batch
     signal: float = 0.0
     error: float = 0.0
+    # of all batches, in steps
+    own: float = 0.0
 
     def exact(self, codes: IntArray, fixed: Fixed) -> None:
         """What the hardware has."""
@@ -94,6 +99,15 @@ class _Seen:
         self.signal += float(np.square(values).sum())
         self.error += float(np.square(fixed.decode(codes) - values).sum())
 
+    def alone(self, codes: IntArray, values: FloatArray, fixed: Fixed) -> None:
+        """Both, of the same inputs; what the format can't hold is no error of the layer."""
+        self.own += float(np.square(codes - np.clip(values / fixed.step, fixed.low, fixed.high)).sum())
+
+    @property
+    def own_error_steps(self) -> float:
+        """Root mean square."""
+        return math.sqrt(self.own / self.numbers)
+
     @property
     def signal_to_error_db(self) -> float:
         """Power of the reference over that of the difference."""
@@ -107,22 +121,28 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
 
     Masks, indices and labels are none.  Without any batch the result is empty."""
     golden, reference = Executor(graph, Mode.GOLDEN), Executor(graph, Mode.REFERENCE)
+    # each layer in float64, on what the hardware gives it
+    alone = Executor(graph, Mode.REFERENCE)
     makers = {
         edge: (node, node.layer.port(port).tensor)
         for node in graph.nodes
         if node.role not in COPIES
         for port, edge in node.outputs.items()
     }
-    edges = {edge: tensor.fixed for edge, (_node, tensor) in makers.items() if carries_numbers(tensor.fixed)}
+    formats = {edge: graph.tensor(edge).fixed for edge in graph.producers}
+    edges = {edge: formats[edge] for edge in makers if carries_numbers(formats[edge])}
     seen = {edge: _Seen() for edge in edges}
     for feeds in batches:
         exact: dict[str, IntArray] = {}
         values: dict[str, FloatArray] = {}
-        golden.step(feeds, _keeper(exact, edges))
-        reference.step(feeds, _keeper(values, edges))
+        own: dict[str, FloatArray] = {}
+        golden.step(feeds, exact.__setitem__)
+        reference.step(feeds, values.__setitem__)
+        alone.step(feeds, own.__setitem__, {edge: formats[edge].decode(codes) for edge, codes in exact.items()})
         for edge, fixed in edges.items():
             seen[edge].exact(exact[edge], fixed)
             seen[edge].reference(values[edge], fixed)
+            seen[edge].alone(exact[edge], own[edge], fixed)
             if golden.batches == 1:
                 seen[edge].beside(exact[edge], values[edge], fixed)
     return tuple(
@@ -138,6 +158,7 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
             octaves=dict(sorted(found.octaves.items())),
             peak=found.peak,
             signal_to_error_db=found.signal_to_error_db,
+            own_error_steps=found.own_error_steps,
         )
         for edge, fixed in edges.items()
         if (found := seen[edge]).numbers
@@ -147,13 +168,3 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
 def carries_numbers(fixed: Fixed) -> bool:
     """Whether a format is one of numbers, not of a mask, an index or a label."""
     return fixed.signed or fixed.fraction_bits != 0
-
-
-def _keeper(found: dict[str, Array], edges: Mapping[str, Fixed]) -> Observer:
-    """Puts the arrays of these edges there."""
-
-    def keep(edge: str, array: Array) -> None:
-        if edge in edges:
-            found[edge] = array
-
-    return keep

@@ -180,9 +180,11 @@ def reciprocal_latency(bits: int) -> int:
 def serial_reciprocal(
     clk: Clock, load: Bit, divisors: Sequence[Bits], quotients: Sequence[Bits], *, exponent: int
 ) -> Instances:
-    """``quotients = min(2**exponent // divisors, highest)``, a bit a cycle, `reciprocal_latency`; divisors are above 1.
+    """``quotients = min(round(2**exponent / divisors), highest)``, a bit a cycle, `reciprocal_latency`; divisors are
+    above 1.
 
-    Costs registers of about three divisors and a subtractor a lane.
+    Rounds to nearest, ties up: what remains at the end, doubled, is not below the divisor.
+    Costs registers of about three divisors, a subtractor and an adder a lane.
 
     Ports:
         load: in, 1 bit.
@@ -230,8 +232,11 @@ def serial_reciprocal(
                     remainder[lane].next = trial[width:]
                     partial[lane].next = concat(partial[lane][bits - 1 :], intbv(0)[1:])
             elif left == 1:
+                trial[:] = concat(remainder[lane], intbv(0)[1:])
                 if over[lane]:
                     quotients[lane].next = highest
+                elif trial >= divisor[lane] and partial[lane] != highest:
+                    quotients[lane].next = partial[lane] + 1
                 else:
                     quotients[lane].next = partial[lane]
 

@@ -104,7 +104,7 @@ class ForwardNumbers:
 
     @property
     def numerator_bits(self) -> int:
-        """inverse = 2**this // root."""
+        """inverse = 2**this / root, to nearest."""
         return self.x.width + SQUARE_GUARD + 6
 
     @property
@@ -162,7 +162,7 @@ class ForwardNumbers:
     def table(self, mean: IntArray, variance: IntArray) -> tuple[IntArray, IntArray]:
         """What the data path needs of the statistics: centre and inverse."""
         root = integer_root((variance + self.epsilon_code) << ROOT_EXTRA)
-        inverse = np.minimum((1 << self.numerator_bits) // root, self.inverse.high)
+        inverse = np.minimum(((1 << self.numerator_bits) + (root >> 1)) // root, self.inverse.high)
         shift = self.mean.fraction_bits - self.centre.fraction_bits
         return self.centre.saturate(round_shift(mean, shift)), inverse
 

@@ -227,7 +227,7 @@ def forward_batch(
             _advance(sums[c], squares[c], mean, variance, c, k)
             root = _root((variance[c] + k.epsilon) << ROOT_EXTRA)
             centre[t + ahead, c] = _fit(mean[c], k.centre_shift, k.centre)
-            inverse[t + ahead, c] = min(k.numerator // root, k.inverse_top)
+            inverse[t + ahead, c] = min((k.numerator + (root >> 1)) // root, k.inverse_top)
 
 
 @njit(cache=True)
