@@ -212,7 +212,7 @@ class OnlineNorm(NormLayer):
     @property
     def closeness(self) -> dict[str, float]:
         """The inverse is rounded before it multiplies: its error counts an activation of many deviations times."""
-        return {"y": 2.5, "normal": 4.5, "inverse": 0.85}
+        return {"y": 3.0, "normal": 5.0, "inverse": 0.95}
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
