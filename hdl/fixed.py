@@ -77,6 +77,13 @@ def round_shift(codes: IntArray, shift: int) -> IntArray:
     return (codes + (1 << (shift - 1))) >> shift
 
 
-def requantise(codes: IntArray, fraction_bits: int, target: Fixed) -> IntArray:
-    """Codes with ``fraction_bits`` right of the point, rounded once and saturated into ``target``."""
-    return target.saturate(round_shift(codes, fraction_bits - target.fraction_bits))
+def requantise(codes: IntArray | FloatArray, fraction_bits: int, target: Fixed) -> IntArray:
+    """Codes with ``fraction_bits`` right of the point, `round_shift`-ed once and saturated into ``target``.
+
+    ``codes`` may be integers held in float64, as products of matrices are."""
+    from hdl.fixed_kernel import nearest
+
+    result = np.empty(codes.shape, np.int64)
+    flat = np.ascontiguousarray(codes).reshape(-1)
+    nearest(flat, fraction_bits - target.fraction_bits, target.low, target.high, result.reshape(-1))
+    return result

@@ -90,5 +90,13 @@ def stochastic_round_shift(codes: IntArray, shift: int, random16: IntArray) -> I
 
 
 def requantise_stochastically(codes: IntArray, fraction_bits: int, target: Fixed, random16: IntArray) -> IntArray:
-    """Codes with ``fraction_bits`` right of the point, rounded stochastically and saturated into ``target``."""
-    return target.saturate(stochastic_round_shift(codes, fraction_bits - target.fraction_bits, random16))
+    """Codes with ``fraction_bits`` right of the point, `stochastic_round_shift`-ed and saturated into ``target``."""
+    shift = fraction_bits - target.fraction_bits
+    if shift <= 0:
+        return target.saturate(codes << -shift)
+    from hdl.fixed_kernel import stochastic
+
+    result = np.empty(codes.shape, np.int64)
+    flat, noise = (np.ascontiguousarray(array).reshape(-1) for array in (codes, random16))
+    stochastic(flat, shift, noise, ROUNDING_BITS - shift, target.low, target.high, result.reshape(-1))
+    return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,40 +68,23 @@ class Window:
         top, left, bottom, right = self.padding
         return frames, self.height + top + bottom, self.width + left + right, channels
 
-    @property
-    def _kept(self) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where in the padded map the map lies, and which of it that is: frames, rows and columns of each."""
-        padded = self._padded_shape(1, 1)[1:3]
-        inner, kept = [slice(None)], [slice(None)]
-        for size, whole, before in zip((self.height, self.width), padded, self.padding[:2], strict=True):
-            inner.append(slice(max(before, 0), min(before + size, whole)))
-            kept.append(slice(max(-before, 0), min(size, whole - before)))
-        return tuple(inner), tuple(kept)
+    def patches(self, maps: npt.NDArray[Number], dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
+        """``(frames, out_height, out_width, taps, channels)``: what every output pixel sees; of the maps' type if none
+        is given."""
+        from hdl.layers.window_kernel import gather
 
-    def patches(self, maps: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        """``(frames, out_height, out_width, taps, channels)``: what every output pixel sees."""
-        frames, channels = len(maps), maps.shape[3]
-        padded = np.zeros(self._padded_shape(frames, channels), maps.dtype)
-        inner, kept = self._kept
-        padded[inner] = maps[kept]
-        found = np.empty((frames, *self.output, self.taps, channels), maps.dtype)
-        for tap, rows, columns in self._slices():
-            found[:, :, :, tap] = padded[:, rows, columns]
+        found = np.empty((len(maps), *self.output, self.taps, maps.shape[3]), dtype or maps.dtype)
+        gather(np.ascontiguousarray(maps), self.kernel, self.stride, self.dilation, self.padding[:2], found)
         return found
 
     def scatter(self, patches: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """The transpose of `patches`: every patch entry added to the input pixel it came from."""
-        frames, channels = len(patches), patches.shape[4]
-        padded = np.zeros(self._padded_shape(frames, channels), patches.dtype)
-        for tap, rows, columns in self._slices():
-            padded[:, rows, columns] += patches[:, :, :, tap]
-        if min(self.padding) >= 0:
-            top, left = self.padding[:2]
-            return padded[:, top : top + self.height, left : left + self.width]
-        maps = np.zeros((frames, self.height, self.width, channels), patches.dtype)
-        inner, kept = self._kept
-        maps[kept] = padded[inner]
-        return maps
+        from hdl.layers.window_kernel import scatter
+
+        found = np.zeros((len(patches), self.height, self.width, patches.shape[4]), patches.dtype)
+        given = np.ascontiguousarray(patches)
+        scatter(given, self.kernel, self.stride, self.dilation, self.padding[:2], found)
+        return found
 
     def chunks(self, frames: int, channels: int) -> Iterator[slice]:
         """Ranges of frames whose patches take about `CHUNK_BYTES`."""

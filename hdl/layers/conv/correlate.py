@@ -14,13 +14,11 @@ from hdl.layers.window import Number, Window
 EXACT = 1 << 53
 
 
-def product(left: npt.NDArray[Number], right: npt.NDArray[Number], bound: int) -> npt.NDArray[Number]:
-    """``left @ right``, exact for integers whose partial sums stay within ``bound``.
-
-    Raises OverflowError when int64 could overflow."""
-    if left.dtype == np.int64 and bound >= 1 << 62:
+def checked(factor: npt.NDArray[Number], bound: int) -> npt.NDArray[Number]:
+    """A factor of a product whose partial sums stay within ``bound``.  Raises OverflowError if int64 could overflow."""
+    if factor.dtype == np.int64 and bound >= 1 << 62:
         raise OverflowError(f"sums up to {bound} do not fit 64 bits; use narrower formats or fewer terms")
-    return left @ right
+    return factor
 
 
 def fastest(array: npt.NDArray[Any], bound: int) -> npt.NDArray[Any]:
@@ -43,25 +41,27 @@ def joined(parts: Sequence[npt.NDArray[Number]], axis: int) -> npt.NDArray[Numbe
 def correlate(
     window: Window, maps: npt.NDArray[Number], weights: npt.NDArray[Number], bound: int = 0
 ) -> npt.NDArray[Number]:
-    """Convolution as networks mean it: weights ``(filters, channels, kernel_h, kernel_w)``, maps by frame."""
+    """Convolution as networks mean it: weights ``(filters, channels, kernel_h, kernel_w)``, maps by frame.
+
+    Of integers the result is integers, in float64 where ``bound`` lets it (`fastest`)."""
     filters, channels = weights.shape[:2]
     matrix = fastest(weights.transpose(2, 3, 1, 0).reshape(-1, filters), bound)
-    result = np.empty((len(maps), *window.output, filters), maps.dtype)
+    result = np.empty((len(maps), *window.output, filters), matrix.dtype)
     for part in window.chunks(len(maps), channels):
-        rows = window.patches(fastest(maps[part], bound)).reshape(-1, len(matrix))
-        result[part] = product(rows, matrix, bound).reshape(-1, *window.output, filters)
+        rows = window.patches(maps[part], matrix.dtype).reshape(-1, len(matrix))
+        np.matmul(rows, checked(matrix, bound), out=result[part].reshape(-1, filters))
     return result
 
 
 def correlate_error(
     window: Window, errors: npt.NDArray[Number], weights: npt.NDArray[Number], bound: int = 0
 ) -> npt.NDArray[Number]:
-    """The error at the input of `correlate` from the errors at its output."""
+    """The error at the input of `correlate` from the errors at its output; of the type that `correlate` has."""
     filters, channels = weights.shape[:2]
     matrix = fastest(weights.transpose(0, 2, 3, 1).reshape(filters, -1), bound)
-    result = np.empty((len(errors), window.height, window.width, channels), errors.dtype)
+    result = np.empty((len(errors), window.height, window.width, channels), matrix.dtype)
     for part in window.chunks(len(errors), channels):
-        patches = product(fastest(errors[part], bound).reshape(-1, filters), matrix, bound)
+        patches = fastest(errors[part], bound).reshape(-1, filters) @ checked(matrix, bound)
         result[part] = window.scatter(patches.reshape(-1, *window.output, window.taps, channels))
     return result
 
@@ -73,7 +73,7 @@ def correlate_gradient(
     channels, filters = maps.shape[3], errors.shape[3]
     total = np.zeros((filters, window.taps * channels), maps.dtype)
     for part in window.chunks(len(maps), channels):
-        rows = window.patches(fastest(maps[part], bound)).reshape(-1, window.taps * channels)
-        made = product(fastest(errors[part], bound).reshape(-1, filters).T, rows, bound)
-        total += made.astype(total.dtype)
+        columns = checked(fastest(errors[part], bound), bound).reshape(-1, filters).T
+        rows = window.patches(maps[part], columns.dtype).reshape(-1, window.taps * channels)
+        total += (columns @ rows).astype(total.dtype)
     return total.reshape(filters, *window.kernel, channels).transpose(0, 3, 1, 2)

@@ -28,13 +28,21 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.rate import LEAST_CYCLES, RateLines
 from hdl.engine.weights.update import PIPELINE, VIEW_AT, UpdateShape, update, update_outside
 from hdl.errors import FoldingError, ShapeError
-from hdl.fixed import Fixed, FloatArray, IntArray, round_shift
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack
 from hdl.layers.folding import weight_lanes
 from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
-from hdl.random_bits import ROUNDING_BITS, hash32, high_half, low_half, stable_id, stochastic_round_shift, tensor_key
+from hdl.random_bits import (
+    ROUNDING_BITS,
+    hash32,
+    high_half,
+    low_half,
+    requantise_stochastically,
+    stable_id,
+    tensor_key,
+)
 from hdl.recipe import Recipe, Schedule
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -291,19 +299,19 @@ class Update(Layer):
             gradient = np.clip(gradient, -self.clip_code, self.clip_code)
         push = self.gradient_factor.times(gradient) + self.decay_factor.times(self.view(master))
         total = self.momentum_factor.times(momentum) + push
-        momentum = self.momentum_fixed.saturate(stochastic_round_shift(total, GUARD, high_half(random)))
+        momentum = requantise_stochastically(total, self.momentum_sum_fraction, self.momentum_fixed, high_half(random))
         step = momentum
         if self.recipe.nesterov:
-            step = self.momentum_fixed.saturate(round_shift(self.momentum_factor.times(momentum) + push, GUARD))
+            step = requantise(self.momentum_factor.times(momentum) + push, self.momentum_sum_fraction, self.momentum_fixed)
         rate = self.rate_factor if self.rates is None else self.rates.factor(state["batch"])
         total = (master << GUARD) - rate.times(step)
-        master = self.master_fixed.saturate(stochastic_round_shift(total, GUARD, low_half(random)))
+        master = requantise_stochastically(total, self.master_sum_fraction, self.master_fixed, low_half(random))
         state.update(master=master, momentum=momentum, batch=state["batch"] + 1)
         return {"w": self.view(master)}
 
     def view(self, master: IntArray) -> IntArray:
         """The weights that engines see of a master."""
-        return self.w_fixed.saturate(round_shift(master, MASTER_EXTRA))
+        return requantise(master, self.master_fixed.fraction_bits, self.w_fixed)
 
     @property
     def key(self) -> int:

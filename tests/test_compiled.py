@@ -1,0 +1,77 @@
+"""What is compiled for the emulator's sake beside its definition in NumPy (norms: tests/test_norm_kernel.py)."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.fixed import Fixed, requantise, round_shift
+from hdl.layers.window import Window
+from hdl.random_bits import requantise_stochastically, stochastic_round_shift
+
+FORMATS = (Fixed(16, 8), Fixed(5, -2), Fixed(8, 8, signed=False))
+SEED = 20261122
+
+
+def codes(rng: np.random.Generator, bits: int, shape: tuple[int, ...] = (3, 5, 7)) -> np.ndarray:
+    """Random, with 0, ±1, halves of a step and both ends among them."""
+    found = rng.integers(-(1 << bits), 1 << bits, shape)
+    ends = np.array([0, 1, -1, 128, -128, 384, -384, 127, -129, -(1 << bits), (1 << bits) - 1])
+    found.reshape(-1)[: len(ends)] = ends
+    return found
+
+
+@pytest.mark.parametrize("target", FORMATS, ids=str)
+@pytest.mark.parametrize("fraction_bits", [-4, 0, 7, 8, 9, 16, 30])
+def test_rounding_to_nearest_is_that_of_numpy(target: Fixed, fraction_bits: int) -> None:
+    rng = np.random.default_rng(SEED)
+    for bits in (4, 12, 40):
+        given = codes(rng, bits)
+        wanted = target.saturate(round_shift(given, fraction_bits - target.fraction_bits))
+        for array in (given, given.astype(np.float64), np.asfortranarray(given), given[::-1, ::2][::-1]):
+            want = wanted if array.shape == given.shape else wanted[:, ::2]
+            np.testing.assert_array_equal(requantise(array, fraction_bits, target), want)
+
+
+@pytest.mark.parametrize("target", FORMATS, ids=str)
+@pytest.mark.parametrize("fraction_bits", [0, 8, 9, 20, 30])
+def test_stochastic_rounding_is_that_of_numpy(target: Fixed, fraction_bits: int) -> None:
+    rng = np.random.default_rng(SEED)
+    given = codes(rng, 40)
+    random16 = rng.integers(0, 1 << 16, given.shape)
+    random16.reshape(-1)[:4] = [0, 65535, 0, 65535]
+    wanted = target.saturate(stochastic_round_shift(given, fraction_bits - target.fraction_bits, random16))
+    np.testing.assert_array_equal(requantise_stochastically(given, fraction_bits, target, random16), wanted)
+
+
+WINDOWS = [
+    Window(5, 4, (3, 2), (1, 1), (1, 0, 1, 1)),
+    Window(6, 7, (2, 3), (2, 3), (0, 2, 1, 0)),
+    Window(4, 4, (1, 1)),
+    Window(7, 6, (3, 3), (1, 2), (2, 1, 2, 1), (2, 1)),
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_patches_are_what_every_output_pixel_sees(window: Window) -> None:
+    maps = codes(np.random.default_rng(SEED), 10, (2, window.height, window.width, 3))
+    for dtype in (np.dtype(np.int64), np.dtype(np.float64)):
+        found = window.patches(maps, dtype)
+        assert found.dtype == dtype
+        assert found.shape == (2, *window.output, window.taps, 3)
+        for row, column, tap in itertools.product(*map(range, (*window.output, window.taps))):
+            y = row * window.stride[0] - window.padding[0] + tap // window.kernel[1] * window.dilation[0]
+            x = column * window.stride[1] - window.padding[1] + tap % window.kernel[1] * window.dilation[1]
+            inside = 0 <= y < window.height and 0 <= x < window.width
+            np.testing.assert_array_equal(found[:, row, column, tap], maps[:, y, x] if inside else 0)
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_scatter_is_the_transpose_of_patches(window: Window) -> None:
+    rng = np.random.default_rng(SEED)
+    maps = codes(rng, 10, (2, window.height, window.width, 3))
+    weights = codes(rng, 10, (2, *window.output, window.taps, 3))
+    assert (window.patches(maps) * weights).sum() == (maps * window.scatter(weights)).sum()
+    assert window.scatter(weights.astype(np.float64)).dtype == np.float64
