@@ -1,9 +1,9 @@
-"""PyTorch, CPU, float32: seconds a training step of the digits net.  Needs nothing but torch.
+"""PyTorch, CPU, float32: seconds a training step of a net.  Needs nothing but torch.
 
-    python benchmarks/torch_digits.py [batch] [steps]
+    python benchmarks/torch_step.py digits|resnet18 [batch] [steps]
 
-The same blocks as examples/digits, with batch normalisation instead of online normalisation, which PyTorch lacks and
-which a loop over frames would make slower: the comparison is in PyTorch's favour.
+The same blocks as in benchmarks/emulator.py, with batch normalisation instead of online normalisation, which PyTorch
+lacks and which a loop over frames would make slower: the comparison is in PyTorch's favour.
 """
 
 from __future__ import annotations
@@ -73,15 +73,31 @@ def digits_net() -> nn.Module:
     )
 
 
+def resnet18() -> nn.Module:
+    """ResNet-18 in its form for images of 32x32: a 3x3 stem, no pool after it."""
+    blocks: list[nn.Module] = []
+    channels = 64
+    for filters, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        blocks += [Residual(channels, filters, stride), Residual(filters, filters, 1)]
+        channels = filters
+    stem = (*conv(3, 64, 3), nn.ReLU(inplace=True))
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+NETS = {"digits": (digits_net, (1, 8, 8)), "resnet18": (resnet18, (3, 32, 32))}
+
+
 def main() -> None:
     """Prints the median seconds of a step."""
-    batch = int(sys.argv[1]) if len(sys.argv) > 1 else 16
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+    name = sys.argv[1]
+    batch = int(sys.argv[2]) if len(sys.argv) > 2 else 16
+    steps = int(sys.argv[3]) if len(sys.argv) > 3 else 100
     torch.manual_seed(0)
-    net = digits_net()
+    build, shape = NETS[name]
+    net = build()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
-    images, labels = torch.rand(batch, 1, 8, 8), torch.randint(0, 10, (batch,))
+    images, labels = torch.rand(batch, *shape), torch.randint(0, 10, (batch,))
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()
