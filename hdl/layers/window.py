@@ -53,21 +53,6 @@ class Window:
         """Kernel positions."""
         return self.kernel[0] * self.kernel[1]
 
-    def _slices(self) -> Iterator[tuple[int, slice, slice]]:
-        (out_height, out_width), (stride_h, stride_w) = self.output, self.stride
-        for row in range(self.kernel[0]):
-            for column in range(self.kernel[1]):
-                top, left = row * self.dilation[0], column * self.dilation[1]
-                yield (
-                    row * self.kernel[1] + column,
-                    slice(top, top + (out_height - 1) * stride_h + 1, stride_h),
-                    slice(left, left + (out_width - 1) * stride_w + 1, stride_w),
-                )
-
-    def _padded_shape(self, frames: int, channels: int) -> tuple[int, int, int, int]:
-        top, left, bottom, right = self.padding
-        return frames, self.height + top + bottom, self.width + left + right, channels
-
     def patches(self, maps: npt.NDArray[Number], dtype: np.dtype[Any] | None = None) -> npt.NDArray[Any]:
         """``(frames, out_height, out_width, taps, channels)``: what every output pixel sees; of the maps' type if none
         is given."""
