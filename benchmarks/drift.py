@@ -23,8 +23,8 @@ from dagtrain.graph.executor import Array, Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
-from dagtrain.training.data import load_digits
 from dagtrain.training.feeds import feeds_of
+from dagtrain.training.sources import load_digits
 from hdl.layers.capabilities import Batched
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model

@@ -263,7 +263,7 @@ def test_conv_rejects_no_weight_lanes() -> None:
 
 def test_fields_stand_in_the_order_that_names_of_circuits_are_made_of() -> None:
     window, tile = ["kernel", "stride", "padding", "dilation"], ["recipe", "w_lanes", "tile"]
-    own = ["x_lanes", "y_lanes", "tensor_id", "x_fixed", "w_fixed", "y_fixed"]
+    own = ["frozen", "x_lanes", "y_lanes", "tensor_id", "x_fixed", "w_fixed", "y_fixed"]
     dense, depthwise = ([field.name for field in dataclasses.fields(kind)] for kind in (Conv, DepthwiseConv))
     assert dense == ["height", "width", "channels", "filters", "groups", *window, *tile, "weights", *own]
     assert depthwise == ["height", "width", "channels", *window, *tile, *own]

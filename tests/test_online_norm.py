@@ -11,9 +11,9 @@ import pytest
 
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
-from dagtrain.training.data import load_digits
 from dagtrain.training.feeds import feeds_of
 from dagtrain.training.profile import profile
+from dagtrain.training.sources import load_digits
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers, Mean, integer_root
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed

@@ -302,7 +302,9 @@ class Update(Layer):
         momentum = requantise_stochastically(total, self.momentum_sum_fraction, self.momentum_fixed, high_half(random))
         step = momentum
         if self.recipe.nesterov:
-            step = requantise(self.momentum_factor.times(momentum) + push, self.momentum_sum_fraction, self.momentum_fixed)
+            step = requantise(
+                self.momentum_factor.times(momentum) + push, self.momentum_sum_fraction, self.momentum_fixed
+            )
         rate = self.rate_factor if self.rates is None else self.rates.factor(state["batch"])
         total = (master << GUARD) - rate.times(step)
         master = requantise_stochastically(total, self.master_sum_fraction, self.master_fixed, low_half(random))
