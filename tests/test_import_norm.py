@@ -13,7 +13,7 @@ from dagtrain.graph.ir import Role
 from dagtrain.passes.autodiff import differentiate
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from importers.onnx import Imported, NormMode, import_with_notes
-from importers.onnx.norm import Fate
+from importers.onnx.norm import Fate, NormChoice
 from tests.import_support import assert_close, evaluate, forward, model, node, save
 
 RNG = np.random.default_rng(31)
@@ -90,9 +90,9 @@ def test_normalisation_put_back_has_scale_1_and_the_bias_as_shift(tmp_path: Path
 def test_normalisation_is_put_back_where_the_exporter_dropped_a_bias_of_0(tmp_path: Path) -> None:
     imported = import_with_notes(save(net(node("Conv", "x w", "c"), node("Relu", "c", "m")), tmp_path))
     assert kinds(imported) == ["Conv", "OnlineNorm", "Relu"]
-    assert imported.notes == (
-        "normalisation was put back after 1 convolutions, as the file has none; `--norm as-is` leaves them",
-    )
+    assert imported.notes == ()
+    why = "the file has no BatchNormalization: it was folded"
+    assert imported.norms[0] == NormChoice("c_node", Fate.PUT_BACK, why)
 
 
 def test_the_convolution_that_makes_the_class_scores_is_never_normalised(tmp_path: Path) -> None:

@@ -289,7 +289,8 @@ def norm_lines(norms: Sequence[NormChoice], most: int = 3) -> list[str]:
     lines = []
     for (fate, why), nodes in groups.items():
         more = f" and {len(nodes) - most} more" if len(nodes) > most else ""
-        lines.append(f"normalisation {fate.value} at {', '.join(nodes[:most])}{more}: {why}")
+        cure = "; `--norm as-is` leaves it out" if fate is Fate.PUT_BACK else ""
+        lines.append(f"normalisation {fate.value} at {', '.join(nodes[:most])}{more}: {why}{cure}")
     return lines
 
 

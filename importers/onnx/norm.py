@@ -157,9 +157,7 @@ def restore_norm(model: OnnxModel, names: Collection[str]) -> OnnxModel:
     nodes: list[OnnxNode] = []
     for node in model.nodes:
         nodes += _normalised(node, constants) if node.name in names else [node]
-    some_left = "" if _norms(model) else ", as the file has none"
-    note = f"normalisation was put back after {len(names)} convolutions{some_left}; `--norm as-is` leaves them"
-    return replace(model, nodes=tuple(nodes), constants=constants).noted(note)
+    return replace(model, nodes=tuple(nodes), constants=constants)
 
 
 def _normalised(node: OnnxNode, constants: dict[str, Array]) -> list[OnnxNode]:
@@ -239,10 +237,7 @@ def fold_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
         nodes[before.name] = replace(before, inputs=(before.inputs[0], weight, bias), outputs=node.outputs[:1])
         del nodes[node.name]
         choices.append(NormChoice(safe(before.label), Fate.FOLDED, "by its running statistics"))
-    if not choices:
-        return model, ()
-    note = f"{len(choices)} BatchNormalization nodes were folded into weights, by their running statistics"
-    return replace(model, nodes=tuple(nodes.values()), constants=constants).noted(note), tuple(choices)
+    return replace(model, nodes=tuple(nodes.values()), constants=constants), tuple(choices)
 
 
 def freeze_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:
