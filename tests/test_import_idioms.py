@@ -199,6 +199,12 @@ def test_formulas_like_an_activation_s_are_left_alone(spelling: Spelling) -> Non
     assert_close(np.asarray(ours), np.asarray(ReferenceEvaluator(model(*spelling)).run(None, {"x": x})[0]), 1e-5)
 
 
+def test_a_ceiling_other_than_6_makes_no_hard_swish() -> None:
+    spelling = spelt("a = Add x t; c = Clip a; d = Mul c f; y = Mul d x", t=3.0, f=1 / 6, Clip_min=0.0, Clip_max=5.0)
+    made, _ = rewritten(model(*spelling, opset=9))
+    assert [item.op for item in made.nodes] == ["Add", "Clip", "Mul", "Mul"]
+
+
 def test_what_others_read_of_an_idiom_stays() -> None:
     becomes(model(*spelt("g = Sigmoid x; s = Mul x g; y = Add s g")), ["Sigmoid", "Silu", "Add"])
 
@@ -280,6 +286,10 @@ def test_random_masks_are_dropout_or_stochastic_depth(
 
 
 BROKEN: list[tuple[str, Spelling]] = [
+    (
+        r"node r_node \(RandomUniformLike\): .* but what is kept is not divided by 0.7, the share that is kept; .*",
+        spelt("r = RandomUniformLike x; l = Less r k; m = Cast l; d = Div m h; y = Mul x d", k=0.7, h=0.5, Cast_to=1),
+    ),
     (
         r"node r_node \(RandomUniformLike\): begins dropout or stochastic depth spelt out, which breaks at node y_node "
         r"\(Mul\); a comparison with the share that is kept must follow",
