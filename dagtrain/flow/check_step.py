@@ -43,7 +43,8 @@ def run(options: ImportOptions) -> StepResult:
     count = len(tried.problems)
     verdict = f"can be imported{layers}" if passed else f"can't be imported, {count} problem{'s' if count > 1 else ''}"
     lines.append(f"{options.model} {verdict}")
-    return StepResult("check", Path(), True, tuple(lines), {"model": str(options.model), **tried.as_data()}, passed)
+    data = {"model": str(options.model), **tried.as_data()}
+    return StepResult("check", Path(), done=True, lines=tuple(lines), data=data, passed=passed)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
