@@ -26,7 +26,7 @@ from onnx import ModelProto, TensorProto, external_data_helper, helper, numpy_he
 
 from dagtrain import cli
 from dagtrain.files import write_text
-from dagtrain.flow import cosim_step, emit_step, estimate_step, export_step, import_step, report_step
+from dagtrain.flow import cosim_step, emit_step, estimate_step, export_step, import_step, profile_step, report_step
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.planning.realise import Realiser
 from dagtrain.training.emulator import Emulator
@@ -425,6 +425,7 @@ ORDER = [
     ("report", r"run `dagtrain import MODEL\.onnx` first"),
     ("estimate", r"run `dagtrain import MODEL\.onnx` first"),
     ("show", r"run `dagtrain import MODEL\.onnx` first"),
+    ("profile", r"run `dagtrain import MODEL\.onnx` first"),
     ("export", "run `dagtrain train` first"),
     ("evaluate", "run `dagtrain train` first"),
 ]
@@ -831,6 +832,7 @@ def _changed(case: Case, step: str) -> tuple[object, ...]:
         "train": ("train", "--data", case.data(), "--epochs", 3),
         "report": ("report",),
         "estimate": ("estimate", "--cycles", 400),
+        "profile": ("profile", "--batches", 1),
         "export": ("export",),
         "evaluate": ("evaluate",),
     }[step]
@@ -848,6 +850,7 @@ INTERRUPTED: dict[str, tuple[Any, str]] = {
     "train": (Emulator, "train_batch"),
     "report": (report_step, "render"),
     "estimate": (estimate_step, "library"),
+    "profile": (profile_step, "render_profile"),
     "export": (export_step, "write_model"),
     "evaluate": (Emulator, "judge"),
 }

@@ -44,6 +44,7 @@ COSIM = {
     "equal": True,
     "mismatches": [],
     "losses": [2.0, 1.5] * 8 + [1.0, 0.5] * 8,
+    "saturations": {},
     "traffic": "",
     "mac_efficiency": "",
 }
