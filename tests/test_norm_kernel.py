@@ -43,6 +43,16 @@ def batch(layer: Any, rng: np.random.Generator) -> dict[str, IntArray]:
     return inputs
 
 
+def assert_same(found: Any, wanted: Any, name: str) -> None:
+    """Entries of a state: arrays, lists of them, arrays by port."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), name
+        for key in wanted:
+            assert_same(found[key], wanted[key], f"{name} of {key}")
+    else:
+        np.testing.assert_array_equal(np.array(found), np.array(wanted), err_msg=name)
+
+
 @pytest.mark.parametrize("layer", layers())
 def test_the_kernel_equals_the_definition_over_several_batches(layer: Any) -> None:
     rng = np.random.default_rng(13)
@@ -56,7 +66,7 @@ def test_the_kernel_equals_the_definition_over_several_batches(layer: Any) -> No
             np.testing.assert_array_equal(given[port], codes, err_msg=f"batch {number}, {port}")
         assert state.keys() == defined.keys()
         for name in state.keys() - {"initial", "previous"}:
-            np.testing.assert_array_equal(np.array(state[name]), np.array(defined[name]), err_msg=name)
+            assert_same(state[name], defined[name], name)
 
 
 def test_evaluation_freezes_the_statistics() -> None:
@@ -72,4 +82,4 @@ def test_evaluation_freezes_the_statistics() -> None:
     np.testing.assert_array_equal(made, np.repeat(made[:1], 6, axis=0))
     np.testing.assert_array_equal(made[0], layer.golden(copy.deepcopy(state), {"x": frame, **weights})["y"][0])
     for name in ("mean", "variance", "tables"):
-        np.testing.assert_array_equal(np.array(state[name]), np.array(kept[name]))
+        assert_same(state[name], kept[name], name)

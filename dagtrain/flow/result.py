@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class StepResult:
     lines: tuple[str, ...] = ()
     # the same for a program
     data: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
     # whether it could not be done, for a reason that the lines say, and need not be
     left_out: bool = False
     # False when the step ran but its verdict is negative (a mismatch in co-simulation)

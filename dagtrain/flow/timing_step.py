@@ -72,12 +72,12 @@ def run(workspace: Workspace, options: TimingOptions, progress: Progress) -> Ste
     if options.files:
         found = _timed(dict(_module(path) for path in options.files), options.net_ps, progress)
         data = _as_data(found, {}, (), options)
-        return StepResult("timing", workspace.folder("timing"), True, _table(data), data, _passed(data))
+        return StepResult("timing", workspace.folder("timing"), True, _table(data), data, passed=_passed(data))
     devices = [_device(device) for device in load_emitted(workspace).devices]
     depends = {"emit": workspace.fingerprint("emit"), **asdict(options)}
     done = workspace.run("timing", depends, lambda fresh: _work(fresh, devices, options, progress))
     kept = read_json(workspace.folder("timing") / "timing.json", "dagtrain timing", TimingRecord)
-    return StepResult("timing", workspace.folder("timing"), done, _table(kept), kept, _passed(kept))
+    return StepResult("timing", workspace.folder("timing"), done, _table(kept), kept, passed=_passed(kept))
 
 
 def _module(path: Path) -> tuple[str, str]:
