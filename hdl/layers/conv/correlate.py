@@ -45,11 +45,12 @@ def correlate(
 
     Of integers the result is integers, in float64 where ``bound`` lets it (`fastest`)."""
     filters, channels = weights.shape[:2]
-    matrix = fastest(weights.transpose(2, 3, 1, 0).reshape(-1, filters), bound)
+    # a row a filter: its taps are turned in place, and the product takes the matrix as it lies
+    matrix = fastest(weights.transpose(0, 2, 3, 1).reshape(filters, -1), bound)
     result = np.empty((len(maps), *window.output, filters), matrix.dtype)
     for part in window.chunks(len(maps), channels):
-        rows = window.patches(maps[part], matrix.dtype).reshape(-1, len(matrix))
-        np.matmul(rows, checked(matrix, bound), out=result[part].reshape(-1, filters))
+        rows = window.patches(maps[part], matrix.dtype).reshape(-1, matrix.shape[1])
+        np.matmul(rows, checked(matrix, bound).T, out=result[part].reshape(-1, filters))
     return result
 
 
