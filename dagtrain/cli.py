@@ -80,6 +80,14 @@ Recipe = Annotated[
         "seed, …; docs/recipe.md lists all keys."
     ),
 ]
+Aux = Annotated[
+    float | None,
+    typer.Option(
+        help="Train auxiliary heads too (GoogLeNet, Inception v3), each loss counting so much, such as 0.3; "
+        "without it they are dropped. Takes the place of the recipe's `auxiliary`.",
+        show_default=False,
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -387,6 +395,7 @@ def _import(
     model: Model,
     norm: Norm = "online",
     recipe: Recipe = None,
+    aux: Aux = None,
     data: Data = None,
     split: Splits = None,
     bits: Bits = None,
@@ -398,6 +407,7 @@ def _import(
         model=model,
         norm=norm,
         recipe=recipe,
+        aux=aux,
         data=data,
         splits=tuple(split or ()),
         bits=tuple(bits or ()),

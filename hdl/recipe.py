@@ -12,6 +12,8 @@ from hdl.spelling import QUIET, spelt
 COSINE_SEGMENTS = 60
 # bends of a schedule at most: batches at which its line changes direction
 MOST_BENDS = 256
+# the smallest weight of an auxiliary head's loss: circuits keep its error in as many bits more as it is smaller
+LEAST_WEIGHT = 0.01
 # a step to less than this share of the learning rate is a step to nothing: circuits keep 17 bits of it
 LEAST_SHARE = 2.0**-18
 
@@ -77,6 +79,8 @@ class Recipe:
     loss: Loss = field(default=Loss.CROSS_ENTROPY, metadata=QUIET)
     # share of the target that cross-entropy deals out to all classes alike
     label_smoothing: float = field(default=0.0, metadata=QUIET)
+    # weight of the loss of every auxiliary head; 0: they are dropped
+    auxiliary: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         problems = []
@@ -105,6 +109,8 @@ class Recipe:
             problems.append(f"label_smoothing must lie in [0, 1), not {self.label_smoothing}")
         elif self.label_smoothing and self.loss is not Loss.CROSS_ENTROPY:
             problems.append(f"label_smoothing is for the loss {Loss.CROSS_ENTROPY.value}, not {self.loss.value}")
+        if self.auxiliary and not LEAST_WEIGHT <= self.auxiliary <= 1:
+            problems.append(f"auxiliary must lie in [{LEAST_WEIGHT}, 1], or be 0 to drop heads, not {self.auxiliary}")
         problems += self._schedule_problems()
         if problems:
             raise ValueError("; ".join(problems))

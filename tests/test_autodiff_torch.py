@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.autodiff import differentiate
 from hdl.fixed import FloatArray
+from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.pointwise.base import Pointwise
 from hdl.layers.pointwise.elu import Elu
 from hdl.layers.pointwise.gelu import Approximate, Gelu
@@ -138,6 +139,16 @@ def responding(recipe: Recipe) -> Graph:
     return net.classify(net.gemm(x, 5))
 
 
+def two_headed(recipe: Recipe) -> Graph:
+    """Two auxiliary heads of different depths, whose losses count less."""
+    net = GraphBuilder("heads", replace(recipe, auxiliary=0.3), seed=28)
+    x = net.relu(net.conv(net.input(6, 5, 2), 6, kernel=3, padding=1))
+    first = net.gemm(net.global_average_pool(net.relu(net.conv(x, 4, kernel=1))), 5)
+    x = net.relu(net.conv(x, 6, kernel=3, padding=1))
+    second = net.gemm(net.global_average_pool(x), 5)
+    return net.classify(net.gemm(net.conv(x, 4, kernel=3), 5), first, second)
+
+
 def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
     """One forward layer in PyTorch; maps are (frames, channels, height, width)."""
     import torch
@@ -208,14 +219,14 @@ def _by_port(made: Any) -> dict[str, Any]:
 
 
 def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tuple[float, dict[str, FloatArray]]:
-    """(summed loss, gradient by parameter key) of a forward graph."""
+    """(summed loss of the main head, gradient of all by parameter key) of a forward graph."""
     import torch
     from torch.nn import functional
 
     held = {node.parameters[port.name] for node in graph.nodes for port in node.layer.held_parameters}
     parameters = {key: torch.tensor(value, requires_grad=key not in held) for key, value in graph.parameters.items()}
     edges: dict[str, Any] = {}
-    loss: Any = None
+    losses: dict[float, Any] = {}
     for node in graph.nodes:
         inputs = {port: edges[edge] for port, edge in node.inputs.items()}
         weights = {port: parameters[key] for port, key in node.parameters.items()}
@@ -224,16 +235,20 @@ def torch_gradients(graph: Graph, images: FloatArray, labels: FloatArray) -> tup
         elif any(port.tensor.kind is Kind.ERROR for port in node.layer.sources):
             logits = inputs["x"].flatten(1)
             target = torch.tensor(labels.reshape(-1).astype(np.int64))
-            loss = functional.cross_entropy(logits, target, reduction="sum")
+            loss, layer = (
+                functional.cross_entropy(logits, target, reduction="sum"),
+                cast(SoftmaxCrossEntropy, node.layer),
+            )
+            losses[layer.auxiliary] = losses.get(layer.auxiliary, 0) + loss
         else:
             made = torch_node(node, inputs, weights)
             edges.update((node.outputs[port], value) for port, value in _by_port(made).items())
-    loss.backward()
-    return loss.item(), {key: value.grad.numpy() for key, value in parameters.items() if key not in held}
+    sum(loss * (weight or 1.0) for weight, loss in losses.items()).backward()
+    return losses[0.0].item(), {key: value.grad.numpy() for key, value in parameters.items() if key not in held}
 
 
 @pytest.mark.parametrize(
-    "build", [mobile, pooled, squeezed, shuffled, curved, thinned, grouped, normalised, responding]
+    "build", [mobile, pooled, squeezed, shuffled, curved, thinned, grouped, normalised, responding, two_headed]
 )
 def test_gradients_equal_those_of_pytorch(build: Any) -> None:
     if "torch" not in sys.modules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dagtrain.flow.import_step import ImportOptions, parse_norm
+from dagtrain.flow.import_step import ImportOptions, chosen_recipe, parse_norm
 from dagtrain.flow.result import StepResult
 from hdl.errors import DagtrainError
 from importers.onnx import attempt
@@ -25,7 +25,7 @@ def run(options: ImportOptions) -> StepResult:
     if given:
         raise DagtrainError(f"--check looks at the model alone and would not read {given}", "leave it out")
     norm = parse_norm(options.norm)
-    tried = attempt(options.model, norm=norm)
+    tried = attempt(options.model, norm=norm, recipe=chosen_recipe(options))
     passed = not tried.problems
     lines: list[str] = []
     if tried.operators:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +58,8 @@ class ImportOptions:
     # "online", "none" or "as-is"
     norm: str = "online"
     recipe: Path | None = None
+    # weight of the loss of auxiliary heads, instead of the recipe's; None: as the recipe says
+    aux: float | None = None
     data: str | None = None
     # "layer=parts", "layer=parts:inputs"
     splits: tuple[str, ...] = ()
@@ -92,7 +94,7 @@ def run(workspace: Workspace, options: ImportOptions, progress: Progress) -> Ste
     """Import unless nothing changed."""
     if not options.model.is_file():
         raise DagtrainError(f"{options.model} does not exist", "give the path of an ONNX file")
-    recipe = load_recipe(options.recipe)
+    recipe = chosen_recipe(options)
     norm = parse_norm(options.norm)
     splits = parse_splits(options.splits)
     numbers = Numbers(Widths.parse(options.bits), options.counted)
@@ -157,6 +159,17 @@ def load_recipe(path: Path | None) -> Recipe:
     if problems:
         raise RecipeError.listing(str(path), problems, lines=True)
     return recipe
+
+
+def chosen_recipe(options: ImportOptions) -> Recipe:
+    """The recipe, with the weight of auxiliary heads that the options name."""
+    recipe = load_recipe(options.recipe)
+    if options.aux is None:
+        return recipe
+    try:
+        return replace(recipe, auxiliary=options.aux)
+    except ValueError as error:
+        raise RecipeError(f"--aux {options.aux:g}: {error}", "0.3 is usual") from None
 
 
 def parse_norm(text: str) -> NormMode:

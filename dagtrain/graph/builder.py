@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from dagtrain.graph.heads import loss_node
 from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv
 from hdl.layers.conv.depthwise import DepthwiseConv
-from hdl.layers.loss.choice import loss_of
 from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.local_response_norm import LocalResponseNorm
 from hdl.layers.norm.online_norm import OnlineNorm
@@ -240,10 +240,12 @@ class GraphBuilder:
         layer = ChannelShuffle(height=height, width=width, channels=channels, groups=groups)
         return self._add("shuffle", layer, {"x": x})
 
-    def classify(self, logits: str) -> Graph:
-        """The finished, verified graph, with softmax and cross-entropy as its loss."""
-        _, _, classes = self.shapes[logits]
-        self._add("loss", loss_of(self.recipe, classes), {"x": logits})
+    def classify(self, logits: str, *auxiliary: str) -> Graph:
+        """The finished, verified graph, with the recipe's loss; ``auxiliary`` are logits of auxiliary heads."""
+        heads = {f"head{number}": edge for number, edge in enumerate(auxiliary, 1)}
+        for name, edge in (heads | {"loss1": logits}).items():
+            _, _, classes = self.shapes[edge]
+            self.nodes.append(loss_node(name, self.recipe, edge, classes, auxiliary=name in heads))
         return verify(Graph(self.name, tuple(self.nodes), self.recipe, dict(self.parameters)), Stage.FORWARD)
 
     def _add(

@@ -31,7 +31,7 @@ class Stage(Enum):
     FORWARD = "forward"
     # after differentiate: every sink connected, edges may have several consumers
     TRAINING = "training"
-    # after insert_forks: exactly one consumer an edge, of its kind
+    # after insert_forks: exactly one consumer an edge, of its kind, or a stash
     STREAMING = "streaming"
     # after fold_graph: weights and gradients in one order at both ends, no beat in two pixels
     FOLDED = "folded"
@@ -334,7 +334,9 @@ def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[Problem | str]:
         if stage.promises(Stage.STREAMING):
             source = graph.producers[edge][1]
             for node, sink in uses:
-                if source.tensor.kind is not sink.tensor.kind:
+                # what moves in step may wait for a reader
+                waits = source.tensor.kind.hops_must_match and sink.tensor.kind is Kind.STASH
+                if source.tensor.kind is not sink.tensor.kind and not waits:
                     yield (
                         f"edge {edge}: kind {source.tensor.kind.value} meets {sink.tensor.kind.value} "
                         f"at {node.name}.{sink.name}"

@@ -27,7 +27,8 @@ def differentiate(graph: Graph) -> Graph:
 
     1. A node whose sources got errors, or that makes errors itself (a loss), lays its backward nodes
        ``<node>.<suffix>`` with edges ``<node>.<suffix>.<port>``.
-    2. Errors of several consumers of an edge are summed by ``<producer>.<port>.sum<i>``, an `Add` of kind ERROR.
+    2. Errors of several consumers of an edge are summed by ``<producer>.<port>.sum<i>``, an `Add` of kind ERROR; those
+       of an auxiliary head last, which wait for the others like a stash (`Tape.give_error`).
     3. A sink with nothing trained upstream gets no error (the first convolution has no error engine), and what a layer
        there would keep for the way back has no edge.
     4. A weight gets ``<node>.<sink>.update``; its edge reaches every engine that multiplies by it, one batch later.
@@ -48,6 +49,10 @@ class _Differentiation:
     backward: dict[str, Node] = field(default_factory=dict)
     # forward edge -> error edges handed over by its consumers, not summed yet
     errors: dict[str, list[str]] = field(default_factory=dict)
+    # error edges that come of auxiliary heads alone
+    early: set[str] = field(default_factory=set)
+    # what `Tape.share` has made
+    shared: dict[Layer, dict[str, str]] = field(default_factory=dict)
     # forward edges with something trained upstream
     learns: set[str] = field(default_factory=set)
     # weight edge -> key of its parameter
@@ -72,16 +77,19 @@ class _Differentiation:
 
     def error(self, edge: str) -> str:
         """The one error edge of a forward edge, summing contributions in the order in which they were given."""
-        parts = self.errors.get(edge, [])
+        parts = sorted(self.errors.get(edge, []), key=self.early.__contains__)
         if not parts:
             raise GraphError(f"no error reaches edge {edge}: nothing between it and the loss is differentiable")
         total = parts[0]
         for index, part in enumerate(parts[1:]):
             producer, port = self.graph.producers[edge]
             height, width, channels = port.tensor.shape
-            adder = Add(height=height, width=width, channels=channels, kind=Kind.ERROR)
+            early, waits = total in self.early, part in self.early
+            adder = Add(height=height, width=width, channels=channels, kind=Kind.ERROR, early=waits and not early)
             name = f"{producer.name}.{port.name}.sum{index}"
             total = self.add(producer, name, adder, {"a": total, "b": part}, Role.SUM)["y"]
+            if early:
+                self.early.add(total)
         self.errors[edge] = [total]
         return total
 
@@ -105,8 +113,8 @@ class _Differentiation:
             node.outputs[port.name]
             for node in self.forward.values()
             for port in node.layer.sources
-            if port.tensor.kind is Kind.STASH and not {node.outputs[port.name]} & (self.learns | used)
-        }
+            if port.tensor.kind is Kind.STASH and port.name in node.outputs
+        } - (self.learns | used)
         return tuple(
             replace(node, outputs={port: edge for port, edge in node.outputs.items() if edge not in idle})
             for node in nodes
@@ -155,7 +163,15 @@ class _NodeTape:
     def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
         return self.walk.add(self.node, f"{self.name}.{suffix}", layer, inputs)
 
-    def give_error(self, port: str, edge: str) -> None:
+    def share(self, suffix: str, layer: Layer) -> dict[str, str]:
+        if layer not in self.walk.shared:
+            self.walk.shared[layer] = self.add(suffix, layer, {})
+        return self.walk.shared[layer]
+
+    def give_error(self, port: str, edge: str, *, early: bool = False) -> None:
+        arrived = [part for made in self.node.outputs.values() for part in self.walk.errors.get(made, [])]
+        if early or (arrived and self.walk.early.issuperset(arrived)):
+            self.walk.early.add(edge)
         self.walk.errors.setdefault(self.node.inputs[port], []).append(edge)
 
     def learn(self, sink: str, gradient: str) -> str:

@@ -243,8 +243,8 @@ class Prices:
     def links(self) -> Iterable[Link]:
         """Edges with the bits that they carry a frame, whole words of the network; without ports."""
         word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
-        for _edge, producer, source, consumer, _sink in self.graph.edges:
-            tensor = source.tensor
+        for _edge, producer, _source, consumer, sink in self.graph.edges:
+            tensor = sink.tensor
             words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
             bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)

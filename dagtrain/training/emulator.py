@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.graph.executor import Array, Executor, Mode
+from dagtrain.graph.heads import main_loss
 from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.graph.storage import StorageError, load_arrays, save_arrays
 from dagtrain.training.data import Dataset, Draw
-from dagtrain.training.feeds import host_ports, loss_of
+from dagtrain.training.feeds import host_ports
 from hdl.engine.loss.numbers import METRICS
 from hdl.fixed import FloatArray, IntArray
 from hdl.records import parse_json
@@ -65,7 +66,7 @@ class Emulator:
         self.graph = graph
         self.executor = Executor(graph, mode)
         self.image, self.label, self.output = host_ports(graph)
-        self._scores = loss_of(graph).inputs["x"]
+        self._scores = main_loss(graph).inputs["x"]
 
     def feeds(self, data: Dataset, index: IntArray, draw: Draw | None = None) -> dict[str, FloatArray]:
         """What `Executor.step` takes for the images at ``index``; ``draw``: augmented by that."""

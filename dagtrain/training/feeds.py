@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagtrain.graph.ir import Graph, GraphError, Node
+from dagtrain.graph.heads import main_loss
+from dagtrain.graph.ir import Graph, GraphError
 from dagtrain.training.data import DataError, Dataset
 from hdl.errors import Problem
 from hdl.tensor import Kind
@@ -63,13 +64,7 @@ def check_dataset(graph: Graph, dataset: Dataset, source: str) -> Dataset:
 
 def classes(graph: Graph) -> int:
     """Classes that the graph's loss tells apart."""
-    return loss_of(graph).layer.sinks[0].tensor.shape[-1]
-
-
-def loss_of(graph: Graph) -> Node:
-    """The loss: what reads the labels."""
-    _images, labels = host_inputs(graph)
-    return next(node for node in graph.nodes if labels in _producers(graph, node.name))
+    return main_loss(graph).layer.sinks[0].tensor.shape[-1]
 
 
 def synthetic_feeds(graph: Graph, frames: int, seed: int) -> dict[str, npt.NDArray[Any]]:
@@ -81,7 +76,3 @@ def synthetic_feeds(graph: Graph, frames: int, seed: int) -> dict[str, npt.NDArr
         images: rng.standard_normal((frames, *shape)),
         labels: rng.integers(0, classes(graph), (frames, 1, 1, 1)),
     }
-
-
-def _producers(graph: Graph, name: str) -> set[str]:
-    return {graph.producers[edge][0].name for edge in graph.by_name[name].inputs.values()}

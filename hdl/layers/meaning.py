@@ -37,8 +37,14 @@ class Tape(Protocol):
     def add(self, suffix: str, layer: Layer, inputs: Mapping[str, str]) -> dict[str, str]:
         """Add a node ``<this node>.<suffix>``; returns its output edges by source port."""
 
-    def give_error(self, port: str, edge: str) -> None:
-        """Hand over the error edge of a sink of this layer."""
+    def share(self, suffix: str, layer: Layer) -> dict[str, str]:
+        """As `add` of a layer without sinks; all who ask for an equal one get the edges of the first."""
+
+    def give_error(self, port: str, edge: str, *, early: bool = False) -> None:
+        """Hand over the error edge of a sink of this layer.
+
+        ``early``: it comes long before the errors with which it will be summed, as that of a head in the middle of a
+        network does, and waits for them like a stash.  What follows from early errors alone is early, too."""
 
     def learn(self, sink: str, gradient: str) -> str:
         """Add the update of the parameter at weight sink ``sink`` from its gradient edge.

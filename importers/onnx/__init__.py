@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class Imported:
     """What came of a file."""
 
-    # at Stage.FORWARD: HostInput, layers, the recipe's loss, whose label and result follow with differentiation
+    # at Stage.FORWARD: HostInput, layers, a loss for every head, whose label and result follow with differentiation
     graph: Graph
     # what was dropped or changed and the user may want to know
     notes: tuple[str, ...]
@@ -68,17 +68,17 @@ def import_with_notes(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: R
     return Imported(tried.graph, tried.notes, tried.norms)
 
 
-def attempt(path: Path, *, norm: NormMode = NormMode.ONLINE) -> Attempt:
+def attempt(path: Path, *, norm: NormMode = NormMode.ONLINE, recipe: Recipe | None = None) -> Attempt:
     """What would become of a file, its problems among it."""
     try:
-        return _attempt(path, norm, Recipe(), Problems(str(path)))
+        return _attempt(path, norm, recipe or Recipe(), Problems(str(path)))
     except ImportProblem as error:
         # not even a model
         return Attempt(problems=error.problems)
 
 
 def _attempt(path: Path, norm: NormMode, recipe: Recipe, problems: Problems) -> Attempt:
-    checked = check_model(load_proto(path), path, problems)
+    checked = check_model(load_proto(path), path, problems, recipe.auxiliary)
     normal = normalise(checked.model, problems)
     model = rewrite(normal, HANDLERS, problems)
     operators: dict[str, Operator] = {}

@@ -53,27 +53,29 @@ class Checked:
     sound: bool
 
 
-def check_model(proto: ModelProto, path: Path, problems: Problems) -> Checked:
-    """What is wrong goes to ``problems``."""
+def check_model(proto: ModelProto, path: Path, problems: Problems, auxiliary: float = 0.0) -> Checked:
+    """What is wrong goes to ``problems``; ``auxiliary`` as of the recipe."""
     opset, known_opset = _opset(proto, problems)
     protos = _named(proto)
     given = {tensor.name for tensor in proto.graph.initializer}
     nodes = tuple(OnnxNode.from_proto(item, name, module) for name, module, item in protos)
     _made_once(nodes, problems)
-    result = choose_result([item.name for item in proto.graph.output], nodes, given, problems)
-    live = leading_to([result.tensor], nodes)
+    result = choose_result([item.name for item in proto.graph.output], nodes, given, problems, auxiliary)
+    live = leading_to(result.tensors, nodes)
     notes = [*result.notes, *_dropped(proto, result.tensor, nodes, live)]
-    read = {name for node in live for name in node.inputs if name} | {result.tensor}
+    read = {name for node in live for name in node.inputs if name} | {*result.tensors}
     constants, damaged = _constants(proto, read, problems)
     image, shape, is_fixed = _image(proto, given, read, problems)
     live = _well_formed(live, {name: item for name, _, item in protos}, opset, problems)
-    lost = _references(live, {*constants, *damaged, image}, result.tensor, problems)
+    lost = _references(live, {*constants, *damaged, image}, result.tensors, problems)
     live = (*(OnnxNode(f"lost {name}", LOST, (), (name,)) for name in (*damaged, *lost)), *live)
     ordered, cycle = sort_nodes(live)
     if cycle:
         problems.add("", f"the graph has a cycle: {cycle}", "remove one of these edges; ONNX graphs are acyclic")
     name = re.sub(r"\W+", "_", path.stem).strip("_") or "model"
-    model = OnnxModel(name, str(path), opset, ordered, constants, image, shape, result.tensor, notes=tuple(notes))
+    model = OnnxModel(
+        name, str(path), opset, ordered, constants, image, shape, result.tensor, tuple(notes), result.heads
+    )
     return Checked(model, sound=known_opset and not cycle and is_fixed and bool(result.tensor))
 
 
@@ -241,7 +243,9 @@ def _image_shape(item: ValueInfoProto, problems: Problems) -> tuple[tuple[int, .
     return tuple(guessed), not dynamic
 
 
-def _references(nodes: tuple[OnnxNode, ...], known: set[str], result: str, problems: Problems) -> tuple[str, ...]:
+def _references(
+    nodes: tuple[OnnxNode, ...], known: set[str], results: Sequence[str], problems: Problems
+) -> tuple[str, ...]:
     """Every tensor that is read is made by something; returns those that are not."""
     made = known | {name for node in nodes for name in node.outputs}
     lost: dict[str, None] = {}
@@ -251,8 +255,9 @@ def _references(nodes: tuple[OnnxNode, ...], known: set[str], result: str, probl
                 cure = "the file is damaged or was cut: export it again"
                 problems.add(str(node), f"reads tensor {name}, which nothing makes", cure)
                 lost[name] = None
-    if result and result not in made:
-        cure = "the file is damaged or was cut: export it again"
-        problems.add(f"output {result}", "is made by nothing", cure)
-        lost[result] = None
+    for name in results:
+        if name and name not in made:
+            cure = "the file is damaged or was cut: export it again"
+            problems.add(f"output {name}", "is made by nothing", cure)
+            lost[name] = None
     return tuple(lost)

@@ -118,13 +118,14 @@ def channels_first(model: OnnxModel, shapes: Mapping[str, tuple[int, ...]]) -> O
     for node in model.nodes:
         inputs = tuple(state.same.get(name, name) for name in node.inputs)
         _turn(replace(node, inputs=inputs) if inputs != node.inputs else node, state)
-    output = state.plain(state.same.get(model.output, model.output))
+    output, *heads = (state.plain(state.same.get(name, name)) for name in model.results)
     constants = {**model.constants, **state.constants}
     return replace(
         model,
         nodes=tuple(state.nodes),
         constants=constants,
         output=output,
+        heads=tuple(heads),
         image=image,
         image_shape=image_shape,
         notes=tuple(notes),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from dagtrain.graph.heads import loss_node
 from dagtrain.graph.ir import Graph, Node, Role, Stage, verify
 from hdl.errors import DagtrainError
-from hdl.layers.loss.choice import loss_of
 from hdl.layers.wiring.host import HostInput
 from hdl.recipe import Recipe
 from importers.onnx.context import Lost, Lowering, Value, is_vector
@@ -39,14 +39,15 @@ def lower(
             row.layers.update(type(made.layer).__name__ for made in state.nodes[before:])
             row.lost += state.values[node.outputs[0]] is None
     report_unknown(model, problems)
-    logits = _logits(state)
+    heads = [state.names.take(f"{loss_name}_{name}") for name in model.heads]
+    scores = [_logits(name, state) for name in (*model.heads, model.output)]
     notes = (*model.notes, *state.notes)
+    _same_classes(scores, state)
     if list(problems):
         return None, notes
-    assert logits is not None, "a result without a value has a problem"
-    loss = loss_of(recipe, logits.map[2])
-    outputs = {port.name: f"{loss_name}.{port.name}" for port in loss.sources}
-    state.nodes.append(Node(loss_name, loss, {"x": logits.edge}, outputs))
+    for name, logits in zip((*heads, loss_name), scores, strict=True):
+        assert logits is not None, "a result without a value has a problem"
+        state.nodes.append(loss_node(name, recipe, logits.edge, logits.map[2], auxiliary=name != loss_name))
     graph = Graph(model.name, tuple(state.nodes), recipe, state.parameters)
     return verify(graph.with_nodes(graph.nodes), Stage.FORWARD), notes
 
@@ -104,9 +105,17 @@ def _why_not_folded(node: OnnxNode) -> tuple[str, str]:
     return "its value can't be computed ahead of the run", cure
 
 
-def _logits(state: Lowering) -> Value | None:
-    """The class scores: (batch, classes), perhaps with further dimensions of size 1."""
-    name = state.model.output
+def _same_classes(scores: Sequence[Value | None], state: Lowering) -> None:
+    """Auxiliary heads, which come first, read the labels of the main one."""
+    *heads, main = scores
+    for name, value in zip(state.model.heads, heads, strict=True):
+        if value is not None and main is not None and value.map[2] != main.map[2]:
+            what = f"tells {value.map[2]} classes, the main head {main.map[2]}"
+            state.problems.add(f"output {name}", what, "leave out --aux: auxiliary heads share the labels")
+
+
+def _logits(name: str, state: Lowering) -> Value | None:
+    """Class scores: (batch, classes), perhaps with further dimensions of size 1."""
     if name == state.model.image:
         state.problems.add(f"output {name}", "is not computed from the image", "export the whole model")
         return None

@@ -79,7 +79,7 @@ def _attribute(item: Any) -> Any:
 
 @dataclass(frozen=True)
 class OnnxModel:
-    """One image in, one tensor out, nodes in between, constants known."""
+    """One image in, class scores out, nodes in between, constants known."""
 
     # of the graph to be made
     name: str
@@ -97,8 +97,15 @@ class OnnxModel:
     output: str
     # what was dropped or changed and the user may want to know
     notes: tuple[str, ...] = ()
+    # scores of auxiliary heads, which are trained as well
+    heads: tuple[str, ...] = ()
     # idioms that were rewritten, one entry an instance
     rewritten: tuple[str, ...] = ()
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """All scores that a loss reads, the main head's first."""
+        return (self.output, *self.heads)
 
     @property
     def image_map(self) -> tuple[int, int, int]:
@@ -120,7 +127,7 @@ class OnnxModel:
     @cached_property
     def uses(self) -> Counter[str]:
         """How often each tensor is read, as a result included."""
-        return Counter([name for node in self.nodes for name in node.inputs if name] + [self.output])
+        return Counter([name for node in self.nodes for name in node.inputs if name] + list(self.results))
 
     @cached_property
     def _readers(self) -> dict[str, list[OnnxNode]]:
@@ -139,9 +146,9 @@ class OnnxModel:
         return replace(self, notes=(*self.notes, *notes))
 
     def live(self) -> OnnxModel:
-        """Without nodes that don't lead to the result, and without constants that nobody reads."""
-        nodes = leading_to([self.output], self.nodes)
-        read = {self.output, *(name for node in nodes for name in node.inputs)}
+        """Without nodes that don't lead to a result, and without constants that nobody reads."""
+        nodes = leading_to(self.results, self.nodes)
+        read = {*self.results, *(name for node in nodes for name in node.inputs)}
         return replace(
             self, nodes=nodes, constants={name: self.constants[name] for name in self.constants if name in read}
         )

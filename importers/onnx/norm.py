@@ -138,7 +138,7 @@ def _meets_norm(tensor: str, model: OnnxModel) -> bool:
     waiting, seen = [tensor], {tensor}
     while waiting:
         name = waiting.pop()
-        if name == model.output:
+        if name in model.results:
             return False
         for node in model.readers(name):
             if node.op in ("Conv", "Gemm", "MatMul"):
@@ -179,9 +179,9 @@ def _has_bias(node: OnnxNode) -> bool:
 
 
 def _before_result(model: OnnxModel) -> set[str]:
-    """Convolutions between which and the result nothing else is trained: they make the class scores."""
+    """Convolutions between which and a result nothing else is trained: they make the class scores."""
     found: set[str] = set()
-    waiting = [model.output]
+    waiting = list(model.results)
     while waiting:
         node = model.producers.get(waiting.pop())
         if node is None or node.op in ("Gemm", "MatMul"):

@@ -57,9 +57,10 @@ def normalise(model: OnnxModel, problems: Problems) -> OnnxModel:
     for node in model.nodes:
         if node.op == LOST or reached.intersection(node.inputs):
             reached.update(node.outputs)
-    if model.output not in reached:
-        cure = "the graph is cut in two: export the model again"
-        problems.add(f"output {model.output}", f"does not depend on the input {model.image}", cure)
+    for name in model.results:
+        if name not in reached:
+            cure = "the graph is cut in two: export the model again"
+            problems.add(f"output {name}", f"does not depend on the input {model.image}", cure)
     return model
 
 
@@ -80,7 +81,8 @@ def without(model: OnnxModel, names: Collection[str]) -> OnnxModel:
             renamed[node.outputs[0]] = inputs[0]
         else:
             kept.append(replace(node, inputs=inputs) if inputs != node.inputs else node)
-    return replace(model, nodes=tuple(kept), output=renamed.get(model.output, model.output))
+    output, *heads = (renamed.get(name, name) for name in model.results)
+    return replace(model, nodes=tuple(kept), output=output, heads=tuple(heads))
 
 
 def drop_float_casts(model: OnnxModel) -> OnnxModel:
@@ -204,7 +206,7 @@ def infer_shapes(model: OnnxModel) -> dict[str, tuple[int, ...]]:
         if value.size > SMALL
     ]
     inputs.append(helper.make_tensor_value_info(model.image, TensorProto.FLOAT, model.image_shape))
-    outputs = [helper.make_empty_tensor_value_info(model.output)]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(model.results)]
     nodes = [_stand_in(node, model.opset).to_proto() for node in model.nodes if "." not in node.op or is_ours(node)]
     graph = helper.make_graph(nodes, "shapes", inputs, outputs, small)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", model.opset)])
@@ -234,12 +236,14 @@ def _stand_in(node: OnnxNode, opset: int) -> OnnxNode:
 
 
 def drop_final_softmax(model: OnnxModel) -> OnnxModel:
-    """A Softmax or LogSoftmax that makes the result vanishes: the loss holds it."""
-    last = model.producers.get(model.output)
-    if last is None or last.op not in ("Softmax", "LogSoftmax") or last.attributes.get("axis", -1) not in (-1, 1):
-        return model
-    note = f"{last} at the end was dropped: the loss (softmax with cross-entropy) holds it"
-    return without(model, {last.name}).noted(note)
+    """A Softmax or LogSoftmax that makes a result vanishes: the loss holds it."""
+    for name in model.results:
+        last = model.producers.get(name)
+        if last is None or last.op not in ("Softmax", "LogSoftmax") or last.attributes.get("axis", -1) not in (-1, 1):
+            continue
+        note = f"{last} at the end was dropped: the loss (softmax with cross-entropy) holds it"
+        model = without(model, {last.name}).noted(note)
+    return model
 
 
 PASSES: tuple[Callable[[OnnxModel], OnnxModel], ...] = (

@@ -1,4 +1,4 @@
-"""Which tensor of a file holds the class scores: losses, labels and auxiliary heads are dropped, with a note.
+"""Which tensors of a file hold class scores: losses, labels and, unless they are trained, auxiliary heads are dropped.
 
 A file may end in the scores; in a loss of the scores, with the labels as a second input; in the label that scikit-learn
 predicts, beside its probabilities; and it may have heads beside the main one, which help to train deep networks.
@@ -30,14 +30,28 @@ class Result:
     """The tensor that holds the class scores, perhaps behind a softmax; "" if there is none."""
 
     tensor: str
-    # what was dropped
+    # what was dropped, and what is trained beside
     notes: tuple[str, ...] = ()
+    # scores of auxiliary heads that are trained
+    heads: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """All scores that are trained, the main head's first."""
+        return (self.tensor, *self.heads)
 
 
 def choose_result(
-    outputs: Sequence[str], nodes: Sequence[OnnxNode], constants: Collection[str], problems: Problems
+    outputs: Sequence[str],
+    nodes: Sequence[OnnxNode],
+    constants: Collection[str],
+    problems: Problems,
+    auxiliary: float = 0.0,
 ) -> Result:
-    """The result of the main head: that which most nodes with weights lead to, the first of equals."""
+    """The result of the main head: that which most nodes with weights lead to, the first of equals.
+
+    Others that have weights of their own are auxiliary heads, which stay where their losses count (``auxiliary``); that
+    there are none then goes to ``problems``."""
     producers = {name: node for node in nodes for name in node.outputs if name}
     statistics = {name for node in nodes if node.op == "BatchNormalization" for name in node.outputs[1:]}
     notes: list[str] = []
@@ -50,12 +64,23 @@ def choose_result(
     trained = {name: sum(node.op in TRAINED for node in leading_to([name], nodes)) for name in scores}
     main = max(scores, key=trained.__getitem__)
     kept = {node.name for node in leading_to([main], nodes)}
+    heads = []
     for name in scores:
-        if name != main:
-            alone = [node for node in leading_to([name], nodes) if node.name not in kept]
-            what = f"with the {len(alone)} nodes that lead to it alone" if alone else "a tensor on the way"
-            notes.append(f"output {name} was dropped, {what}: the class scores are {main}; one loss is trained")
-    return Result(main, tuple(dict.fromkeys(notes)))
+        if name == main:
+            continue
+        alone = [node for node in leading_to([name], nodes) if node.name not in kept]
+        is_head = any(node.op in TRAINED for node in alone)
+        if is_head and auxiliary:
+            heads.append(name)
+            notes.append(f"output {name} is an auxiliary head, trained beside {main}: its loss counts {auxiliary:g}")
+            continue
+        what = f"with the {len(alone)} nodes that lead to it alone" if alone else "a tensor on the way"
+        hint = "; `--aux 0.3` trains it, too, its loss counting 0.3" if is_head else ""
+        notes.append(f"output {name} was dropped, {what}: the class scores are {main}{hint}")
+    if auxiliary and not heads:
+        cure = "leave out --aux (auxiliary of the recipe), or export in training mode, with all heads as outputs"
+        problems.add("", f"has no auxiliary head whose loss could count {auxiliary:g}", cure)
+    return Result(main, tuple(dict.fromkeys(notes)), tuple(heads))
 
 
 def _scores(

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from dagtrain.graph.heads import main_loss
 from dagtrain.graph.ir import Graph, Node, Role
 from hdl.errors import DagtrainError
 from hdl.fixed import FloatArray
 from hdl.layers.meaning import State
-from hdl.tensor import Kind
 
 OPSET, IR_VERSION = 20, 9
 # names of the input and of the result
@@ -48,7 +48,7 @@ class Writing:
     constants: list[TensorProto] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        layers = [node for node in self.graph.nodes if node.is_layer]
+        layers = forward_layers(self.graph)
         self._reads = Counter(self._source(edge) for node in layers for edge in node.inputs.values())
 
     def tensor(self, node: Node, sink: str = "x") -> str:
@@ -99,14 +99,13 @@ class Writing:
 def write_model(
     graph: Graph, values: Mapping[str, FloatArray], states: Mapping[str, State], notes: Mapping[str, str]
 ) -> onnx.ModelProto:
-    """The forward part of a training graph, with these weights and states, as a model of ONNX.
+    """The main head's forward part of a training graph, with these weights and states, as a model of ONNX.
 
     ``notes`` become its metadata.  Raises `ExportError` naming all layers that have no way back to ONNX."""
     from importers.onnx.handlers import WRITERS
 
-    layers = [node for node in graph.nodes if node.is_layer]
+    layers, loss = forward_layers(graph), main_loss(graph)
     (image,) = (node for node in layers if not node.layer.sinks)
-    (loss,) = (node for node in layers if node.layer.sinks and not _makes_maps(node))
     written = [node for node in layers if node not in (image, loss)]
     lost = [node for node in written if type(node.layer) not in WRITERS]
     if lost:
@@ -135,5 +134,13 @@ def write_model(
     return model
 
 
-def _makes_maps(node: Node) -> bool:
-    return any(port.tensor.kind is Kind.ACTIVATION for port in node.layer.sources)
+def forward_layers(graph: Graph) -> list[Node]:
+    """The layers that the main head's loss depends on, and the loss: auxiliary heads only help to train."""
+    loss = main_loss(graph)
+    needed, found = {loss.inputs["x"]}, [loss]
+    for node in reversed(graph.nodes):
+        if (node.is_layer or node.role in PASSING) and needed.intersection(node.outputs.values()):
+            needed.update(node.inputs.values())
+            if node.is_layer:
+                found.append(node)
+    return found[::-1]

@@ -28,6 +28,11 @@ LOG_BITS = 10
 QUOTIENT_BITS = 17
 
 
+def finer_bits(weight: float) -> int:
+    """Fraction bits that an error multiplied by the weight of its loss, at most 1, has beyond those of a whole one."""
+    return math.floor(-math.log2(weight))
+
+
 @dataclass(frozen=True)
 class SoftmaxNumbers:
     """The arithmetic, step by step."""
@@ -36,6 +41,8 @@ class SoftmaxNumbers:
     classes: int
     # share of the target that all classes have alike
     smoothing: float = 0.0
+    # of the loss, by which its error is multiplied; at most 1
+    weight: float = 1.0
 
     @property
     def exponent_shift(self) -> int:
@@ -69,18 +76,23 @@ class SoftmaxNumbers:
 
     @property
     def quotient_shift(self) -> int:
-        """The reciprocal is 2**(VALUE_BITS + quotient_shift) // s: at most `quotient_shift` + 1 bits."""
-        return QUOTIENT_BITS + (self.classes - 1).bit_length()
+        """The reciprocal is (one << quotient_shift) // s: at most `quotient_shift` + 1 bits."""
+        return QUOTIENT_BITS + (self.classes - 1).bit_length() + finer_bits(self.weight)
+
+    @property
+    def one(self) -> int:
+        """What is divided by s: the weight, `VALUE_BITS` fraction bits."""
+        return round(self.weight * (1 << VALUE_BITS))
 
     @property
     def hot(self) -> int:
         """The target of the label's class, with the fraction bits of an exponential times a reciprocal."""
-        return self.cold + round((1 - self.smoothing) * (1 << (VALUE_BITS + self.quotient_shift)))
+        return self.cold + round(self.weight * (1 - self.smoothing) * (1 << (VALUE_BITS + self.quotient_shift)))
 
     @property
     def cold(self) -> int:
         """The target of every other class, likewise."""
-        return round(self.smoothing / self.classes * (1 << (VALUE_BITS + self.quotient_shift)))
+        return round(self.weight * self.smoothing / self.classes * (1 << (VALUE_BITS + self.quotient_shift)))
 
     @cached_property
     def log_of_exponent(self) -> tuple[int, ...]:
@@ -104,8 +116,8 @@ class SoftmaxNumbers:
         return np.asarray(((kept >> whole) + 1) >> 1)
 
     def reciprocal(self, total: IntArray) -> IntArray:
-        """1 / s, cut off, with `VALUE_BITS` + `quotient_shift` fraction bits less those of s."""
-        return (1 << (VALUE_BITS + self.quotient_shift)) // total
+        """Weight / s, cut off, with `VALUE_BITS` + `quotient_shift` fraction bits less those of s."""
+        return (self.one << self.quotient_shift) // total
 
     def logarithm(self, total: IntArray) -> IntArray:
         """ln s, with as many fraction bits as METRICS."""

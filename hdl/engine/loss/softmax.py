@@ -382,11 +382,11 @@ def divide(
     Ports:
         sums: in, stream as `exponentials` makes it; ready from registers, while nothing is at work.
         quotients: out, stream, ``numbers.quotient_shift + 2`` cycles later, from registers.  From the low bits on: the
-            reciprocal (``numbers.quotient_shift + 1`` bits), the label (``label_bits``), the loss and whether the guess
-            was right (a word of `METRICS` each).
+            weighted reciprocal (``numbers.quotient_shift + 1`` bits), the label (``label_bits``), the loss and whether
+            the guess was right (a word of `METRICS` each).
     """
     bits, steps = numbers.sum_bits, numbers.quotient_shift + 1
-    one = 1 << VALUE_BITS
+    one = numbers.one
     first_power = bits - 1 - VALUE_BITS
     top = bits - 1
     divisor, mantissa = (Signal(intbv(0)[bits:]) for _ in range(2))

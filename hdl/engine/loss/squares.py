@@ -27,6 +27,8 @@ class SquaredShape:
     classes: int
     x: Fixed
     error: Fixed
+    # of the loss, by which its error is multiplied
+    weight: float = 1.0
 
     @property
     def fraction_bits(self) -> int:
@@ -50,8 +52,8 @@ class SquaredShape:
 
     @property
     def error_factor(self) -> Scalar:
-        """2 / classes, of differences into errors."""
-        return Scalar.of(2 / self.classes, self.fraction_bits, self.error.fraction_bits)
+        """2 / classes times the weight, of differences into errors."""
+        return Scalar.of(2 / self.classes * self.weight, self.fraction_bits, self.error.fraction_bits)
 
     @property
     def loss_factor(self) -> Scalar:

@@ -4,6 +4,7 @@
     error[i] = 2 / classes * d[i]
     loss = 1 / classes * sum of d[i]**2
 
+An auxiliary head's error is multiplied by the weight of its loss, too, which is a part of the factor 2 / classes.
 Differences, squares and their sum are exact; 2 / classes and 1 / classes have 17 significant bits, and both products
 are rounded once, to nearest, and saturated.
 """
@@ -11,7 +12,7 @@ are rounded once, to nearest, and saturated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -25,7 +26,9 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.wiring.host import HostLabel, HostOutput
+from hdl.recipe import LEAST_WEIGHT
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
@@ -48,10 +51,15 @@ class MeanSquaredError(Layer):
     classes: int
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     error_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+    # weight of the loss of an auxiliary head, whose metrics nobody reads; 0: the main head's, which counts whole
+    auxiliary: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise ShapeError(f"MeanSquaredError needs at least 2 classes, not {self.classes}")
+        if self.auxiliary and not LEAST_WEIGHT <= self.auxiliary <= 1:
+            what = f"MeanSquaredError: auxiliary must be 0 or lie in [{LEAST_WEIGHT}, 1], not {self.auxiliary}"
+            raise ShapeError(what)
         if not self.x_fixed.signed:
             raise ShapeError(f"MeanSquaredError takes signed scores, not {self.x_fixed}")
         if self.shape.loss_factor.bits(self.shape.sum_bits) > WIDEST:
@@ -60,7 +68,7 @@ class MeanSquaredError(Layer):
     @cached_property
     def shape(self) -> SquaredShape:
         """What the circuit is built from."""
-        return SquaredShape(self.classes, self.x_fixed, self.error_fixed)
+        return SquaredShape(self.classes, self.x_fixed, self.error_fixed, self.auxiliary or 1.0)
 
     # ---- shape rule
 
@@ -145,7 +153,8 @@ class MeanSquaredError(Layer):
         loss = (difference**2).mean(axis=1, keepdims=True)
         right = (x.argmax(axis=1, keepdims=True) == label).astype(np.float64)
         metrics = np.concatenate([loss, right], axis=1)
-        return {"error": (2 / self.classes * difference)[:, None, None, :], "metrics": metrics[:, None, None, :]}
+        error = 2 / self.classes * (self.auxiliary or 1.0) * difference
+        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
 
     @property
     def closeness(self) -> dict[str, float]:
@@ -163,11 +172,11 @@ class MeanSquaredError(Layer):
         return np.concatenate([loss, wrong], axis=-1)
 
     def backward(self, tape: Tape) -> None:
-        """Its own error; the label comes from the host, the metrics go there."""
-        label = tape.add("label", HostLabel(classes=self.classes), {})["y"]
-        tape.connect("label", label)
-        tape.add("results", HostOutput(), {"x": tape.value("metrics")})
-        tape.give_error("x", tape.value("error"))
+        """Its own error; the label comes from the host, the main head's metrics go there."""
+        tape.connect("label", tape.share("label", HostLabel(classes=self.classes))["y"])
+        if not self.auxiliary:
+            tape.add("results", HostOutput(), {"x": tape.value("metrics")})
+        tape.give_error("x", tape.value("error"), early=self.auxiliary > 0)
 
     def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
         """Labels are classes; scores of a frame are often equal."""
@@ -188,10 +197,12 @@ class MeanSquaredError(Layer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Numbers of classes that are powers of two and not, binary points on both sides of a word."""
+        """Numbers of classes that are powers of two and not, binary points on both sides of a word, an auxiliary
+        head's."""
         return (
             cls(classes=10),
             cls(classes=2, x_fixed=Fixed(16, 12), error_fixed=Fixed(16, 14)),
             cls(classes=5, x_fixed=Fixed(12, -2), error_fixed=Fixed(16, 0)),
             cls(classes=33, x_fixed=Fixed(16, 15), error_fixed=Fixed(16, 17)),
+            cls(classes=4, auxiliary=0.3),
         )

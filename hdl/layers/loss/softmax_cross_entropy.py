@@ -4,6 +4,8 @@
     error[i] = p[i] - t[i]        t[i] = (1 - smoothing) * (i == label) + smoothing / classes
     loss = ln s + m - x[label]    (nats)
 
+An auxiliary head's error is multiplied by the weight of its loss: the dividend of 1 / s and the target are, which costs
+nothing.
 With label smoothing the error is that of cross-entropy against t; the loss that is told stays the one of the label
 alone, so that trainings with and without can be compared.
 Everything is an integer function of the codes (`SoftmaxNumbers`); against float64, probabilities err by less than
@@ -26,6 +28,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.wiring.host import HostLabel, HostOutput
+from hdl.recipe import LEAST_WEIGHT
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
@@ -51,12 +54,17 @@ class SoftmaxCrossEntropy(Layer):
     e_fixed: Fixed = Fixed(16, 14)  # noqa: RUF009 - frozen
     # share of the target that all classes have alike
     smoothing: float = field(default=0.0, metadata=QUIET)
+    # weight of the loss of an auxiliary head, whose metrics nobody reads; 0: the main head's, which counts whole
+    auxiliary: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise ShapeError(f"SoftmaxCrossEntropy needs at least 2 classes, not {self.classes}")
         if not 0 <= self.smoothing < 1:
             raise ShapeError(f"SoftmaxCrossEntropy: smoothing must lie in [0, 1), not {self.smoothing}")
+        if self.auxiliary and not LEAST_WEIGHT <= self.auxiliary <= 1:
+            what = f"SoftmaxCrossEntropy: auxiliary must be 0 or lie in [{LEAST_WEIGHT}, 1], not {self.auxiliary}"
+            raise ShapeError(what)
         if not self.x_fixed.signed:
             raise ShapeError(f"SoftmaxCrossEntropy takes signed logits, not {self.x_fixed}")
 
@@ -81,7 +89,7 @@ class SoftmaxCrossEntropy(Layer):
     @cached_property
     def numbers(self) -> SoftmaxNumbers:
         """The arithmetic."""
-        return SoftmaxNumbers(self.x_fixed, self.classes, self.smoothing)
+        return SoftmaxNumbers(self.x_fixed, self.classes, self.smoothing, self.auxiliary or 1.0)
 
     # ---- cycles and folding
 
@@ -153,7 +161,7 @@ class SoftmaxCrossEntropy(Layer):
         away = x - x.max(axis=1, keepdims=True)
         total = np.exp(away).sum(axis=1, keepdims=True)
         target = (1 - self.smoothing) * (np.arange(self.classes) == label) + self.smoothing / self.classes
-        error = np.exp(away) / total - target
+        error = (np.exp(away) / total - target) * (self.auxiliary or 1.0)
         loss = np.log(total) - np.take_along_axis(away, label, axis=1)
         right = (x.argmax(axis=1, keepdims=True) == label).astype(np.float64)
         metrics = np.concatenate([loss, right], axis=1)
@@ -173,11 +181,11 @@ class SoftmaxCrossEntropy(Layer):
         return np.concatenate([loss, wrong], axis=-1)
 
     def backward(self, tape: Tape) -> None:
-        """Its own error; the label comes from the host, the metrics go there."""
-        label = tape.add("label", HostLabel(classes=self.classes), {})["y"]
-        tape.connect("label", label)
-        tape.add("results", HostOutput(), {"x": tape.value("metrics")})
-        tape.give_error("x", tape.value("error"))
+        """Its own error; the label comes from the host, the main head's metrics go there."""
+        tape.connect("label", tape.share("label", HostLabel(classes=self.classes))["y"])
+        if not self.auxiliary:
+            tape.add("results", HostOutput(), {"x": tape.value("metrics")})
+        tape.give_error("x", tape.value("error"), early=self.auxiliary > 0)
 
     def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
         """Labels are classes; logits of a frame differ by little or much, and some are equal."""
@@ -201,7 +209,7 @@ class SoftmaxCrossEntropy(Layer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Few and many classes, more classes than bits of a quotient, binary points on both sides of the metrics', a
-        product of two multipliers, smooth labels."""
+        product of two multipliers, smooth labels, an auxiliary head's."""
         return (
             cls(classes=10),
             cls(classes=2, x_fixed=Fixed(16, 12)),
@@ -209,4 +217,5 @@ class SoftmaxCrossEntropy(Layer):
             cls(classes=5, x_fixed=Fixed(18, 17), e_fixed=Fixed(16, 12)),
             cls(classes=520),
             cls(classes=7, smoothing=0.1),
+            cls(classes=6, auxiliary=0.3, e_fixed=Fixed(16, 15)),
         )

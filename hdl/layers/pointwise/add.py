@@ -6,7 +6,7 @@ y = a + b,  aligned exactly, rounded once and saturated
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from myhdl import block
 
@@ -16,6 +16,7 @@ from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.base import ElementWise
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor
 
@@ -29,13 +30,15 @@ class Add(ElementWise):
     a_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     b_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    # whether b waits for a like a stash, having come long before it
+    early: bool = field(default=False, metadata=QUIET)
 
     @property
     def sinks(self) -> tuple[Port, ...]:
         """a, b."""
         return (
             Port("a", Tensor(self.shape, self.a_fixed, self.kind), self.lanes),
-            Port("b", Tensor(self.shape, self.b_fixed, self.kind), self.lanes),
+            Port("b", Tensor(self.shape, self.b_fixed, Kind.STASH if self.early else self.kind), self.lanes),
         )
 
     @property
