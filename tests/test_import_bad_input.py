@@ -538,9 +538,20 @@ def _pad(pads: list[int], **attributes: Any) -> ModelProto:
     )
 
 
-@case("a pad of others than zeros", r"node r_node \(Pad\): pads in mode reflect with 0\.0; only zeros are supported .*")
+@case("a pad that reflects", r"node r_node \(Pad\): pads in mode reflect; only constants are supported: export with .*")
 def _reflecting() -> ModelProto:
     return _pad([0, 0, 1, 1, 0, 0, 1, 1], mode="reflect")
+
+
+@case("a pad of edges", r"node r_node \(Pad\): pads in mode edge; only constants .*, or pad the images beforehand")
+def _edges() -> ModelProto:
+    return _pad([0, 0, 1, 1, 0, 0, 1, 1], mode="edge")
+
+
+@case("a pad of much", r"node r_node \(Pad\): pads with -inf; export with a constant from -64 to 64")
+def _pad_of_much() -> ModelProto:
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": W, "v": np.float32(-np.inf)}
+    return model([node("Pad", "x p v", "r"), node("Sigmoid", "r", "m"), *HEAD], pads)
 
 
 @case(

@@ -96,7 +96,7 @@ def becomes(proto: ModelProto, wanted: Sequence[str], tolerance: float = 1e-5) -
     assert [item.op.removeprefix("dagtrain.") for item in made.nodes] == list(wanted)
     sizes = made.image_shape
     x = (np.random.default_rng(72).standard_normal(sizes) * 4).astype(np.float32)
-    x.reshape(-1)[:6] = (0, 1, -1, 0.5, 3, -3)
+    x.reshape(-1)[:6] = (0, 1, -1, 0.5, 3, -3)[: x.size]
     ours = ReferenceEvaluator(as_proto(made), new_ops=[Silu, ChannelShuffle, LayerNorm]).run(None, {made.image: x})[0]
     theirs = ReferenceEvaluator(proto).run(None, {made.image: x})[0]
     assert_close(np.asarray(ours), np.asarray(theirs), tolerance)
@@ -519,9 +519,20 @@ def windows(size: int, outputs: int) -> Array:
     return np.array([[min(start + k, end - 1) for k in range(most)] for start, end in bounds])
 
 
-@pytest.mark.parametrize("outputs", [7, 4, 3])
-def test_adaptive_pooling_by_gathering(outputs: int) -> None:
-    pixels = windows(8, outputs)
+def test_a_view_by_gathering_all_elements_in_order() -> None:
+    nodes = [node("Reshape", "x one", "row"), node("Gather", "row places", "y", axis=0)]
+    places = np.arange(2 * 8 * 9).reshape(2, 72, 1, 1)
+    proto = model(nodes, {"one": np.array([-1]), "places": places}, (2, 8, 3, 3))
+    becomes(proto, ["Reshape"])
+    swapped = model(nodes, {"one": np.array([-1]), "places": places[:, ::-1]}, (2, 8, 3, 3))
+    found, problems = rewritten(swapped)
+    assert [item.op for item in found.nodes] == ["Reshape", "Gather"]
+    assert list(problems) == []
+
+
+@pytest.mark.parametrize(("size", "outputs"), [(8, 7), (8, 4), (8, 3), (7, 3), (1, 5)])
+def test_adaptive_pooling_by_gathering(size: int, outputs: int) -> None:
+    pixels = windows(size, outputs)
     rows = np.broadcast_to(pixels[:, :, None, None], (*pixels.shape, *pixels.shape))
     columns = np.broadcast_to(pixels[None, None], (*pixels.shape, *pixels.shape))
     nodes = [
@@ -530,8 +541,9 @@ def test_adaptive_pooling_by_gathering(outputs: int) -> None:
         node("Transpose", "g", "w", perm=[4, 5, 0, 1, 2, 3]),
         node("ReduceMean", "w axes", "y", keepdims=0),
     ]
-    proto = model(nodes, {"i": np.stack([rows, columns], -1), "axes": np.array([-3, -1])}, ("N", 2, 8, 8), opset=18)
-    if outputs != 3:
+    constants = {"i": np.stack([rows, columns], -1), "axes": np.array([-3, -1])}
+    proto = model(nodes, constants, ("N", 2, size, size), opset=18)
+    if (size, outputs) != (8, 3):
         becomes(proto, ["AveragePool"])
         return
     _, problems = rewritten(proto)

@@ -303,6 +303,21 @@ def test_a_pad_in_front_of_other_layers_puts_zeros_around(
     assert sum(isinstance(layer, AveragePool) for layer in layers) == 1
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("opset", [9, 13, 18])
+def test_a_pad_puts_a_constant_around_that_nothing_trains(opset: int, channels: int, tmp_path: Path) -> None:
+    constants: dict[str, Any] = (
+        {} if opset < 11 else {"around": np.array([0, 0, 2, 1, 0, 0, 0, 3]), "v": np.float32(-1.5)}
+    )
+    attributes = {} if constants else {"pads": [0, 0, 2, 1, 0, 0, 0, 3], "value": -1.5}
+    constants["k"] = np.random.default_rng(5).standard_normal((channels, channels, 1, 1))
+    nodes = [node("Conv", "x k", "c"), node("Pad", "c around v" if opset > 10 else "c", "p", **attributes)]
+    nodes.append(node("Sigmoid", "p", "m"))
+    layers = agrees(tmp_path, nodes, constants, image=("N", channels, 4, 5), classes=3, opset=opset)
+    shifts = [layer for layer in layers if isinstance(layer, Bias)]
+    assert [layer.frozen for layer in shifts] == [True, True]
+
+
 def test_a_fully_connected_layer_sees_a_flattened_map_in_the_order_of_onnx(tmp_path: Path) -> None:
     nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w b", "y", transB=1, alpha=0.5, beta=2.0)]
     layers = agrees(tmp_path, nodes, {"w": weights(5, 72), "b": weights(5)})

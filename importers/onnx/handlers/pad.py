@@ -1,14 +1,21 @@
-"""Pad with zeros, or to cut, where no window takes it as padding: means of single elements, whose padding counts."""
+"""Pad, or to cut, where no window takes it as padding: means of single elements, whose padding counts as zeros.
+
+Around another constant the map is made less by it before, and more after.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from hdl.layers.pointwise.bias import Bias
 from hdl.layers.pool.average_pool import AveragePool
-from importers.onnx.context import Attributes, Lowering
+from importers.onnx.context import Attributes, Lowering, Value
 from importers.onnx.handlers.registry import handles
 from importers.onnx.model import OnnxNode
 from importers.onnx.problems import Unsupported
+
+# what is padded with is written in the number format of the map: much more would leave it few bits
+LARGEST_VALUE = 64.0
 
 
 @handles("Pad")
@@ -29,8 +36,11 @@ def pad(node: OnnxNode, state: Lowering) -> None:
         raise Unsupported(f"pads {pads} on {len(axes)} axes", "export with two pads an axis")
     sizes = np.zeros((2, len(x.shape)), int)
     sizes[:, [int(axis) % len(x.shape) for axis in axes]] = np.reshape(pads, (2, -1))
-    if mode != "constant" or value:
-        raise Unsupported(f"pads in mode {mode} with {value}", "only zeros are supported in front of other layers")
+    if mode != "constant":
+        cure = "only constants are supported: export with padding_mode='zeros', or pad the images beforehand"
+        raise Unsupported(f"pads in mode {mode}", cure)
+    if not abs(value) <= LARGEST_VALUE:
+        raise Unsupported(f"pads with {value}", f"export with a constant from -{LARGEST_VALUE:g} to {LARGEST_VALUE:g}")
     if len(x.shape) != 4 or sizes[:, :2].any():
         raise Unsupported(f"pads {pads}", "only pads around height and width are supported")
     if not sizes.any():
@@ -47,4 +57,14 @@ def pad(node: OnnxNode, state: Lowering) -> None:
         padding=around,
         counted=(top, left, bottom, right),
     )
-    state.give(node, state.emit(node, layer, {"x": x}))
+    if value:
+        x = _shifted(node, state, x, -value)
+    padded = state.emit(node, layer, {"x": x})
+    state.give(node, _shifted(node, state, padded, value) if value else padded)
+
+
+def _shifted(node: OnnxNode, state: Lowering, x: Value, by: float) -> Value:
+    """The map with a constant added that nothing trains."""
+    height, width, channels = x.map
+    layer = Bias(height=height, width=width, channels=channels, recipe=state.recipe, frozen=True)
+    return state.emit(node, layer, {"x": x}, {"b": np.full(channels, by)}, name=f"{node.label}_shift", view=x.shape)

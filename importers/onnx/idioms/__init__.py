@@ -25,6 +25,7 @@ from importers.onnx.idioms.idiom import Idiom, apply
 from importers.onnx.idioms.norms import NORMS
 from importers.onnx.idioms.pools import POOLS
 from importers.onnx.idioms.shuffles import SHUFFLES
+from importers.onnx.idioms.views import VIEWS
 from importers.onnx.layout import channels_first
 from importers.onnx.model import OnnxModel
 from importers.onnx.normalise import drop_identities, infer_shapes
@@ -34,7 +35,7 @@ __all__ = ["IDIOMS", "rewrite"]
 
 # in this order: each may build on those before it
 IDIOMS: tuple[Idiom, ...] = (
-    NEUTRALS, BROADCAST, CEILINGS, *DROPOUT, *ACTIVATIONS, *SHUFFLES, *NORMS, CHANNELS, PLAIN, BIAS, *POOLS,
+    NEUTRALS, *VIEWS, BROADCAST, CEILINGS, *DROPOUT, *ACTIVATIONS, *SHUFFLES, *NORMS, CHANNELS, PLAIN, BIAS, *POOLS,
 )  # fmt: skip
 
 

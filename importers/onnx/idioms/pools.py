@@ -3,7 +3,8 @@
 AveragePool, MaxPool of 1x1 and stride 1                            -> nothing
 ReduceMean over rows of ReduceMean over columns                     -> one ReduceMean
 GlobalMaxPool, ReduceMax over the map                               -> MaxPool
-Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, if its windows are all alike
+Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, if its windows are all alike, or
+                                                                       the map is one pixel
 Pad before Conv, MaxPool, AveragePool                               -> their pads
 """
 
@@ -97,6 +98,11 @@ def _adaptive(node: OnnxNode, scene: Scene) -> Rewrite | None:
         return None
     if node.attributes.get("keepdims", 1) or scene.made(found, "windows").op != "Transpose":
         return None
+    if shape[2:] == (1, 1) and indices.size == 2 * indices.shape[0] * indices.shape[2]:
+        # windows of that one pixel: all else in a window of the result's size is padding, which does not count
+        size = [indices.shape[0], indices.shape[2]]
+        attributes = {"kernel_shape": size, "pads": [side - 1 for side in size] * 2}
+        return Rewrite((in_place(node, "AveragePool", found["x"], attributes=attributes),))
     rows = _regular(indices[:, :, 0, 0, 0], shape[2])
     columns = _regular(indices[0, 0, :, :, 1], shape[3])
     if rows is None or columns is None:
