@@ -31,6 +31,7 @@ from hdl.elaboration.patches import forgotten_signals
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvGradient
+from hdl.layers.conv.pair import ConvPair
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.derivative_error import DerivativeError
@@ -116,6 +117,15 @@ LAYERS: Mapping[str, Layer] = {
         filters=64,
         groups=16,
         tile=Tile(2, 3, 3),
+        **_KERNEL,  # type: ignore[arg-type]
+    ),
+    "two engines at one memory, 4 608 words": ConvPair(
+        height=14,
+        width=14,
+        channels=64,
+        filters=64,
+        tile=Tile(4, 4, 1),
+        w_lanes=4,
         **_KERNEL,  # type: ignore[arg-type]
     ),
     "dropout, 4 lanes": Dropout(height=1, width=1, channels=4096, lanes=4, ratio=0.3),

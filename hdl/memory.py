@@ -155,6 +155,61 @@ def simple_dual_port(
 
 
 @block
+def true_dual_port(
+    clk: Clock,
+    write_enable: Bit,
+    write_data: Bits,
+    read_enable: Bit,
+    address: Bits,
+    read_data: Bits,
+    other_enable: Bit,
+    other_address: Bits,
+    other_data: Bits,
+    *,
+    depth: int,
+    width: int,
+    contents: Sequence[int] | None = None,
+    image: str | None = None,  # read by hdl.convert.verilog
+) -> Instances:
+    """A memory with a port that writes or reads, and a port that reads, on one clock; output registers at both.
+
+    Costs ``depth * width`` memory bits in blocks of both ports (`hdl.parts.part.Part.dual_shapes`); of few words, made
+    of logic, two copies.  Arguments as in `simple_dual_port`.
+
+    Ports:
+        write_enable: in, 1 bit.
+        write_data: in, ``width`` bits, with ``write_enable``; read from the next cycle on.
+        read_enable: in, 1 bit; a read beside a write is left out.
+        address: in, `address_width` ``(depth)`` bits, with either.
+        read_data: out, ``width`` bits, 2 cycles after ``read_enable``; then held until the next read.
+        other_enable: in, 1 bit.
+        other_address: in, `address_width` ``(depth)`` bits, with ``other_enable``.
+        other_data: out, ``width`` bits, 2 cycles after ``other_enable``; then held until the next read.
+    """
+    mem = memory_words(contents, depth, width)
+    word, other_word = (Signal(intbv(0)[width:]) for _ in range(2))
+
+    @always(clk.posedge)
+    def access() -> None:
+        if write_enable:
+            mem[address].next = write_data
+        elif read_enable:
+            word.next = mem[address]
+
+    @always(clk.posedge)
+    def other_read() -> None:
+        if other_enable:
+            other_word.next = mem[other_address]
+
+    @always(clk.posedge)
+    def output() -> None:
+        read_data.next = word
+        other_data.next = other_word
+
+    return access, other_read, output
+
+
+@block
 def read_only(
     clk: Clock,
     read_enable: Bit,

@@ -24,4 +24,6 @@ def spelt(value: Any) -> str:
 
 
 def _is_quiet(field: dataclasses.Field[Any], value: Any) -> bool:
-    return "quiet" in field.metadata and getattr(value, field.name) == field.default
+    made = field.default_factory
+    default = field.default if made is dataclasses.MISSING else made()
+    return "quiet" in field.metadata and getattr(value, field.name) == default

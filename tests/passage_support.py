@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hdl.layers.base import Layer
-from hdl.layers.capabilities import Batched
+from hdl.layers.capabilities import Batched, engines_of
 from hdl.layers.passage import LONG_AGO, Flow, Passage, marks
 from hdl.simulate import Run
 from hdl.tensor import Kind, Port
@@ -16,21 +16,22 @@ from tests.layer_support import frames_a_batch, reads_frames
 
 def said_and_measured(layer: Layer, run: Run, batches: int) -> Iterator[tuple[str, float, float, int, int]]:
     """(source, first and last cycle as said, first and last as measured) of every tensor that leaves a layer."""
-    passage, frames = Passage(layer), frames_a_batch(layer)
+    passages, frames = [Passage(engine) for engine in engines_of(layer)], frames_a_batch(layer)
     for frame in range(frames * batches):
         ends_batch = (frame + 1) % frames == 0
         if layer.works_per_batch and not ends_batch:
             continue
-        arriving = {
-            port.name: _flow(port, run, _index(port, frame, frames))
-            for port in layer.sinks
-            if _counts(layer, port, ends_batch)
-        }
-        made = passage.frame(arriving, _weights(layer, run, frame), ends_batch=ends_batch)
-        for source, flow in made.items():
-            port = layer.port(source)
-            fires = _fires(port, run.fire_cycles[source], _index(port, frame, frames))
-            yield source, flow.first, flow.last, fires[0], fires[-1]
+        for passage in passages:
+            arriving = {
+                port.name: _flow(port, run, _index(port, frame, frames))
+                for port in passage.layer.sinks
+                if _counts(layer, port, ends_batch)
+            }
+            made = passage.frame(arriving, _weights(layer, run, frame), ends_batch=ends_batch)
+            for source, flow in made.items():
+                port = layer.port(source)
+                fires = _fires(port, run.fire_cycles[source], _index(port, frame, frames))
+                yield source, flow.first, flow.last, fires[0], fires[-1]
 
 
 def _counts(layer: Layer, port: Port, ends_batch: bool) -> bool:

@@ -18,6 +18,7 @@ from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.estimate import Circuit, elaborated_contents
 from hdl.errors import DeadlockError
+from hdl.layers.capabilities import engines_of
 from hdl.layers.registry import load_layers
 from hdl.simulate import Backend, Run, check_no_x, run_streams
 from hdl.tensor import Port
@@ -153,12 +154,15 @@ def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
         return
     # the steady middle of a batch; of sinks, the one that doesn't run ahead
     first, last = (frames - 5, frames - 1) if frames > 5 else (3, 3 * frames - 1)
-    measured = []
-    for port in sources or sinks:
-        ends = frame_ends(result, port)
-        measured.append((ends[last] - ends[first]) / (last - first))
-    assert max(measured) == layer.cycles_per_frame, (layer, measured)
-    assert not sources or min(measured) == layer.cycles_per_frame, (layer, measured)
+    for engine in engines_of(layer):
+        own = {port.name for port in (*engine.sinks, *engine.sources)}
+        measured = []
+        for port in (port for port in sources or sinks if port.name in own):
+            ends = frame_ends(result, port)
+            measured.append((ends[last] - ends[first]) / (last - first))
+        assert max(measured) == engine.cycles_per_frame, (layer, measured)
+        assert not sources or min(measured) == engine.cycles_per_frame, (layer, measured)
+    assert layer.cycles_per_frame == max(engine.cycles_per_frame for engine in engines_of(layer))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -267,5 +271,6 @@ def test_outputs_come_when_the_declared_cycles_say(name: str) -> None:
             assert result.fire_cycles[source.name][0] - max(entered) <= found.layer.pipeline_cycles, source.name
     if found.layer.sinks:
         for source, first, last, *measured in said_and_measured(found.layer, result, BATCHES):
-            assert first == pytest.approx(measured[0], abs=CLOSE_CYCLES), source
-            assert last == pytest.approx(measured[1], abs=CLOSE_CYCLES), source
+            late = CLOSE_CYCLES + BATCHES * found.layer.stolen_cycles
+            assert first - CLOSE_CYCLES <= measured[0] <= first + late, source
+            assert last - CLOSE_CYCLES <= measured[1] <= last + late, source

@@ -32,17 +32,19 @@ from hdl.dram.axi import AxiFormat
 from hdl.dram.store import DramFifo
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.fixed import Fixed
+from hdl.layers.conv.pair import ConvPair
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.slope_error import SlopeError
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
-from hdl.memory import read_only, simple_dual_port
+from hdl.memory import read_only, simple_dual_port, true_dual_port
 from hdl.parts.catalogue import part
 from hdl.signals import ClockReset
 from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
+from hdl.tensor import Tile
 from hdl.unit import Unit
 from tests.layer_support import elaborate
 
@@ -280,6 +282,31 @@ def test_a_memory_that_is_only_read_is_one() -> None:
     assert found.registers == 0
 
 
+@block
+def read_twice(
+    clk: Any, write: Any, data: Any, read: Any, at: Any, x: Any, other: Any, other_at: Any, y: Any, depth: int
+) -> Any:
+    return true_dual_port(clk, write, data, read, at, x, other, other_at, y, depth=depth, width=len(y))
+
+
+def test_a_memory_both_of_whose_ports_read_takes_blocks_that_can() -> None:
+    def usage(depth: int, width: int) -> tuple[int, int, int]:
+        write, read, other = (Signal(bool(0)) for _ in range(3))
+        ports = write, bits(width), read, bits(11), bits(width), other, bits(11), bits(width)
+        found = count(build(read_twice, *ports, depth))
+        assert (found.memories, found.dual_memories) == ({}, {(depth, width): 1})
+        return fit(found, ARRIA).m20k, fit(found, part("XC7VX690T")).m20k, fit(found, ARRIA).mlab
+
+    # no port is wider than 20 bits, or 36: 512 words of 40 bits take two blocks, not one
+    assert usage(512, 40) == (2, 2, 0)
+    assert usage(1024, 20) == (1, 1, 0)
+    assert usage(1025, 20) == (2, 2, 0)
+    assert usage(2048, 10) == (1, 1, 0)
+    assert usage(1024, 18) == (1, 1, 0)
+    # of few words, made of logic, there are two
+    assert usage(32, 20) == (0, 0, 2)
+
+
 @pytest.mark.parametrize(
     ("depth", "width", "is_block"), [(64, 40, False), (65, 40, True), (512, 8, True), (512, 2, True), (100, 4, False)]
 )
@@ -320,6 +347,9 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "leaky_relu": lambda: elaborate(LeakyRelu(height=1, width=1, channels=8, lanes=2))[0],
     "slope_error": lambda: elaborate(
         SlopeError(height=1, width=1, channels=8, lanes=2, slope=0.2, where=1, dx_fixed=Fixed(16, 14))
+    )[0],
+    "two_engines": lambda: elaborate(
+        ConvPair(height=6, width=6, channels=4, filters=4, kernel=(3, 3), padding=(1, 1, 1, 1), tile=Tile(1, 2))
     )[0],
     "dram": unit_block(
         DramFifo(

@@ -166,7 +166,10 @@ def _elaborated(circuit: Circuit) -> Resources:
     return elaborated_contents(circuit.widths, circuit.build)
 
 
-_SHAPED = ("multipliers", "memories", "memory_registers", "constant_multipliers", "constants", "bare_bits")
+_SHAPED = (
+    *("multipliers", "memories", "dual_memories", "memory_registers"),
+    *("constant_multipliers", "constants", "bare_bits"),
+)
 
 
 def _to_json(resources: Resources) -> str:

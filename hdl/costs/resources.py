@@ -8,7 +8,8 @@ What counts as what:
 * a product of two values that vary is a multiplier of their interval widths; with a constant factor it is adders,
   one for each non-zero digit of the constant's canonical signed-digit form but the first;
 * a list of signals written at a varying index is a memory; one only read at a varying index, and nowhere written,
-  a ROM.  The register that takes a word straight from a memory is the block's own output register;
+  a ROM.  The register that takes a word straight from a memory is the block's own output register; a memory with two
+  of them has two ports that read;
 * every bit that a clocked process writes is a register, once, if an output depends on it and it isn't always zero
   (`hdl.analysis.liveness`), and if it isn't a copy of the sign of narrower values.  Likewise for the width of memories.
   Registers that always hold the same, such as two delays of one signal, are one (`hdl.analysis.equal_bits`).
@@ -30,6 +31,7 @@ from hdl.analysis.ranges import Interval
 from hdl.costs.mapping import Mapper
 from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts.part import Part
+from hdl.spelling import QUIET, spelt
 
 # a memory that would fill less of its blocks than this goes to MLABs as well (the rule of Yosys' `synth_intel_alm`)
 LEAST_M20K_FILL = 0.05
@@ -45,6 +47,8 @@ class Resources:
     multipliers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # (words, bits) -> memories with one write and one read port
     memories: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # (words, bits) -> memories with a port that writes or reads, and one that reads
+    dual_memories: Mapping[tuple[int, int], int] = field(default_factory=dict, metadata=QUIET)
     # flip-flops, output registers of block memories left out
     registers: int = 0
     # flip-flops that are output registers of memories, by (words, bits) of the memory
@@ -64,10 +68,13 @@ class Resources:
     # (words, bits) of a memory -> bits read from it that something takes that is neither table nor flip-flop
     bare_bits: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
+    __repr__ = spelt
+
     def __add__(self, other: Resources) -> Resources:
         return Resources(
             _sum(self.multipliers, other.multipliers),
             _sum(self.memories, other.memories),
+            _sum(self.dual_memories, other.dual_memories),
             self.registers + other.registers,
             _sum(self.memory_registers, other.memory_registers),
             _sum(self.constant_multipliers, other.constant_multipliers),
@@ -78,6 +85,11 @@ class Resources:
             _sum(self.constants, other.constants),
             _sum(self.bare_bits, other.bare_bits),
         )
+
+    @property
+    def read_ports(self) -> Mapping[tuple[int, int], int]:
+        """(words, bits) of memories -> ports that read one."""
+        return _sum(self.memories, {shape: 2 * number for shape, number in self.dual_memories.items()})
 
     @property
     def multiplier_count(self) -> int:
@@ -117,24 +129,31 @@ def count(block: Any) -> Resources:
 def fit(resources: Resources, part: Part, read_port: Callable[[int, int, int], ReadPort] | None = None) -> Usage:
     """Blocks of ``part`` for these contents; memories and multipliers of one circuit share blocks as it packs them.
 
+    A memory both of whose ports read takes blocks that can do so, or two copies in memory made of logic.
+
     Args:
         read_port: words, bits of a block memory, bits that go to no flip-flop or table -> what reads it; by default
             that of the fewest blocks.
     """
-    port_of = read_port or (lambda depth, width, bare: block_read_port(part.m20k_rows(depth, width), width, bare))
     halves = mlab = 0
     registers, tables = resources.registers, Counter(resources.tables)
-    for (depth, width), number in resources.memories.items():
+    reads = resources.read_ports
+    for (depth, width), ports in reads.items():
+        single, dual = (found.get((depth, width), 0) for found in (resources.memories, resources.dual_memories))
         if in_block_memory(depth, width, part):
-            halves += number * part.m20k_halves(depth, width)
-            port = port_of(depth, width, min(width, resources.bare_bits.get((depth, width), 0) // max(1, number)))
-            registers += number * port.registers
+            halves += single * part.m20k_halves(depth, width) + dual * part.m20k_halves(depth, width, dual=True)
+            bare = min(width, resources.bare_bits.get((depth, width), 0) // max(1, ports))
+            for number, both in ((single, False), (2 * dual, True)):
+                rows = part.m20k_rows(depth, width, both)
+                port = read_port(depth, width, bare) if read_port else block_read_port(rows, width, bare)
+                registers += number * port.registers
+                for inputs, count_of in port.tables.items():
+                    tables[inputs] += number * count_of
         else:
-            mlab += number * part.mlab_blocks(depth, width)
+            mlab += ports * part.mlab_blocks(depth, width)
             registers += resources.memory_registers.get((depth, width), 0)
-            port = logic_read_port(part.mlab_rows(depth), width)
-        for inputs, count_of in port.tables.items():
-            tables[inputs] += number * count_of
+            for inputs, count_of in logic_read_port(part.mlab_rows(depth), width).tables.items():
+                tables[inputs] += ports * count_of
     for (words, width), number in resources.constants.items():
         columns = -(-words // TABLE_WORDS)
         tables[TABLE_INPUTS] += number * width * (columns + -(-(columns - 1) // (CHOSEN_WORDS - 1)))
@@ -267,6 +286,7 @@ class _Counter(Visitor):
         """Sort out which arrays are memories, and which registers are theirs; leave out bits that don't matter."""
         members: set[int] = set()
         memories: Counter[tuple[int, int]] = Counter()
+        dual_memories: Counter[tuple[int, int]] = Counter()
         outputs: Counter[tuple[int, int]] = Counter()
         output_signals: set[int] = set()
         read: dict[Node, tuple[int, int]] = {}
@@ -274,7 +294,7 @@ class _Counter(Visitor):
             members.update(id(signal) for signal in array)
             shape = (len(array), live.memory_bits(array).bit_count())
             if shape[1]:
-                memories[shape] += 1
+                (dual_memories if len(self.outputs.get(key, ())) > 1 else memories)[shape] += 1
             for signal in self.outputs.get(key, {}).values():
                 if id(signal) not in output_signals:
                     output_signals.add(id(signal))
@@ -306,6 +326,7 @@ class _Counter(Visitor):
         return Resources(
             dict(sorted(work.multipliers.items())),
             dict(sorted(memories.items())),
+            dict(sorted(dual_memories.items())),
             registers,
             dict(sorted(outputs.items())),
             dict(sorted(work.constant_multipliers.items())),

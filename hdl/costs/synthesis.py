@@ -4,7 +4,7 @@ Cyclone 10 GX has the fabric of Arria 10: ALMs, MLABs and M20Ks.  Yosys counts m
 memory in the logic of an MLAB as one cell a bit of width and 32 words.  Products narrower than 4 bits it makes of
 logic, and one wider than 27 bits of several multipliers.  It takes multipliers for products with constants, where
 `hdl.costs.resources` counts adders, and chooses the shape of block memories by other rules; `compare` follows Yosys
-there.
+there.  It has no memory both of whose ports read, and makes two of one.
 
 Contents of memories change no count; they are taken out of the text, because Yosys 0.23 can't map an M20K with
 contents (its techmap lacks the parameter INIT) nor an MLAB (its rule says so).
@@ -139,7 +139,7 @@ def expected_contents(resources: Resources) -> Resources:
     for (depth, width), bare in resources.bare_bits.items():
         if in_block_memory(depth, width, target) and depth <= _best_fill(depth, width)[0]:
             tables[2] += bare
-    for (depth, width), number in resources.memories.items():
+    for (depth, width), number in resources.read_ports.items():
         if not in_block_memory(depth, width, target):
             # two rows where an MLAB has 64 words
             tables[3] += number * width * (-(-depth // MLAB_CELL_WORDS) - target.mlab_rows(depth))
@@ -167,7 +167,7 @@ def expected_m20k(resources: Resources, target: Part) -> int:
     """Block memories that Yosys should use."""
     return sum(
         number * _blocks_of_best_fill(depth, width)
-        for (depth, width), number in resources.memories.items()
+        for (depth, width), number in resources.read_ports.items()
         if in_block_memory(depth, width, target)
     )
 
@@ -202,7 +202,7 @@ def expected_mlab_cells(resources: Resources, target: Part) -> int:
     """MLAB cells that Yosys should use."""
     return sum(
         number * -(-depth // MLAB_CELL_WORDS) * width
-        for (depth, width), number in resources.memories.items()
+        for (depth, width), number in resources.read_ports.items()
         if not in_block_memory(depth, width, target)
     )
 

@@ -38,6 +38,15 @@ class Batched(Protocol):
 
 
 @runtime_checkable
+class Composed(Protocol):
+    """Is the circuit of several layers, each with ports, pace and meaning of its own."""
+
+    @property
+    def engines(self) -> tuple[Layer, ...]:
+        """These layers; sinks of one name are one."""
+
+
+@runtime_checkable
 class Freezable(Protocol):
     """Has parameters, and a variant that holds them as they are (`Shape.held_parameters`)."""
 
@@ -49,6 +58,11 @@ class Freezable(Protocol):
 def frozen(layer: Layer) -> Layer | None:
     """The layer with all its parameters held; None where it has no such variant."""
     return _changed(layer, frozen=True) if isinstance(layer, Freezable) else None
+
+
+def engines_of(layer: Layer) -> tuple[Layer, ...]:
+    """The layers that a circuit is of: mostly the one."""
+    return layer.engines if isinstance(layer, Composed) else (layer,)
 
 
 def is_engine(layer: Layer) -> bool:

@@ -98,6 +98,12 @@ class Timing(Shape):
         return 0
 
     @property
+    def stolen_cycles(self) -> int:
+        """Cycles a batch in which an engine pauses for what is written into its memory, at most; what is said elsewhere
+        of its pace and its results is without them."""
+        return 0
+
+    @property
     def works_per_batch(self) -> bool:
         """Whether nothing that passes its ports passes once a frame."""
         return all(port.tensor.kind.per_batch for port in (*self.sinks, *self.sources))

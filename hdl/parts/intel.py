@@ -12,6 +12,8 @@ from hdl.parts.part import DspMode, LogicCell, LutMemory, Part, shapes
 # two functions of five inputs, two full adders (of three values each), four flip-flops
 ALM = LogicCell(tables={1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}, adder_bits=2, registers=4)
 _M20K_SHAPES = shapes((512, 40), (1024, 20), (2048, 10))
+# true dual port: no port is wider than 20 bits
+_DUAL_SHAPES = shapes((1024, 20), (2048, 10))
 _MLAB_SHAPES = shapes((32, 20), (64, 10))
 _TWO_18X19 = DspMode(width_a=19, width_b=18, multipliers=2)
 _ONE_27X27 = DspMode(width_a=27, width_b=27, multipliers=1)
@@ -29,6 +31,7 @@ def _intel(name: str, family: str, *, alm: int, m20k: int, dsp: int, mlab: int, 
         dsp=dsp,
         m20k_bits=20_480,
         m20k_shapes=_M20K_SHAPES,
+        dual_shapes=_DUAL_SHAPES,
         lut_memory=LutMemory(shapes=_MLAB_SHAPES, logic_cells=10, blocks=mlab),
         dsp_modes=modes,
         logic_cell=ALM,

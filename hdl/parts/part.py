@@ -27,7 +27,7 @@ class DspMode:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryShape:
-    """One simple-dual-port aspect ratio of a memory block."""
+    """One aspect ratio of a memory block."""
 
     # words
     depth: int
@@ -78,6 +78,8 @@ class Part:
     m20k_bits: int
     # aspect ratios of one block memory with one write and one read port
     m20k_shapes: tuple[MemoryShape, ...]
+    # aspect ratios of one block memory both of whose ports read, one of which writes too
+    dual_shapes: tuple[MemoryShape, ...]
     # memory in logic
     lut_memory: LutMemory
     # modes of a DSP block, narrowest multiplier first
@@ -85,6 +87,7 @@ class Part:
     logic_cell: LogicCell
     # aspect ratios of half a block memory, where two halves are memories of their own
     half_shapes: tuple[MemoryShape, ...] = ()
+    dual_half_shapes: tuple[MemoryShape, ...] = ()
 
     def dsp_blocks(self, multipliers: Mapping[tuple[int, int], int]) -> int:
         """DSP blocks that pack these multipliers.
@@ -117,19 +120,22 @@ class Part:
         wide, narrow = max(width_a, width_b), min(width_a, width_b)
         return widest, -(-wide // widest.width_a) * -(-narrow // widest.width_b)
 
-    def m20k_blocks(self, depth: int, width: int) -> int:
-        """Block memories for one simple-dual-port memory of `depth` words × `width` bits (0 if empty)."""
-        return _blocks(self.m20k_shapes, depth, width)
+    def m20k_blocks(self, depth: int, width: int, dual: bool = False) -> int:
+        """Block memories for one memory of `depth` words × `width` bits (0 if empty): with a port that writes and one
+        that reads, or ``dual``, both of whose ports read."""
+        return _blocks(self.dual_shapes if dual else self.m20k_shapes, depth, width)
 
-    def m20k_halves(self, depth: int, width: int) -> int:
+    def m20k_halves(self, depth: int, width: int, dual: bool = False) -> int:
         """Halves of block memories for one memory; two to a block where a part has no halves."""
-        whole = 2 * self.m20k_blocks(depth, width)
-        return min(whole, _blocks(self.half_shapes, depth, width)) if self.half_shapes else whole
+        whole = 2 * self.m20k_blocks(depth, width, dual)
+        halves = self.dual_half_shapes if dual else self.half_shapes
+        return min(whole, _blocks(halves, depth, width)) if halves else whole
 
-    def m20k_rows(self, depth: int, width: int) -> int:
+    def m20k_rows(self, depth: int, width: int, dual: bool = False) -> int:
         """Block memories one above the other, between which a read chooses: as few as take the fewest blocks."""
-        fewest = self.m20k_blocks(depth, width)
-        deepest = max(shape.depth for shape in self.m20k_shapes if _blocks((shape,), depth, width) == fewest)
+        fewest = self.m20k_blocks(depth, width, dual)
+        offered = self.dual_shapes if dual else self.m20k_shapes
+        deepest = max(shape.depth for shape in offered if _blocks((shape,), depth, width) == fewest)
         return -(-depth // deepest)
 
     def mlab_rows(self, depth: int) -> int:

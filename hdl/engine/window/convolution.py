@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from myhdl import Signal, block, intbv
+from myhdl import Signal, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import MacShape, mac_array, signed_signal
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY, accumulator, delay_line, requantise_lanes
 from hdl.engine.weights.buffer import weight_buffer
+from hdl.engine.weights.shared import WeightPort, shared_weight_buffer
 from hdl.engine.window.frame_buffers import frame_sums, reorder_frame
 from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
@@ -70,6 +71,7 @@ def convolution(
     *,
     shape: EngineShape,
     contents: Sequence[int] | None = None,
+    port: WeightPort | None = None,
 ) -> Instances:
     """Reads a map and weight versions, writes results in the order of the walk; rates as `Walk.cycles` says.
 
@@ -84,6 +86,9 @@ def convolution(
         w: in, stream of codes of ``shape.mac.weight``, any number a beat, in the stream order of the weights; None
             where they stay as they are.
         y: out, stream of codes of ``shape.result``, any number a beat.
+
+    Args:
+        port: of a weight memory elsewhere, which then has version 0 and is given the others.
     """
     walk, mac = shape.walk, shape.mac
     steps = Steps(walk, shape.ring_rows, shape.words)
@@ -94,21 +99,25 @@ def convolution(
     claim, claimable, may, done = (Signal(bool(0)) for _ in range(4))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
     weight = Signal(intbv(0)[weight_words.width :])
-    versions = weight_buffer(
-        domain,
-        None if w is None else weight_words,
-        claim,
-        claimable,
-        steps.weight_read,
-        steps.weight,
-        steps.weight_pass_last,
-        weight,
-        words=shape.words,
-        recipe=shape.recipe,
-        contents=contents,
-        streamed=shape.streamed,
-        slots=shape.slots,
-    )
+    if port is None:
+        versions = weight_buffer(
+            domain,
+            None if w is None else weight_words,
+            claim,
+            claimable,
+            steps.weight_read,
+            steps.weight,
+            steps.weight_pass_last,
+            weight,
+            words=shape.words,
+            recipe=shape.recipe,
+            contents=contents,
+            streamed=shape.streamed,
+            slots=shape.slots,
+        )
+    else:
+        claim, claimable, weight, room = port.claim, port.claimable, port.word, Signal(bool(0))
+        versions = weight_access(port, steps, room, may)
     read = map_reader(
         domain,
         map_words,
@@ -131,8 +140,66 @@ def convolution(
     totals = [signed_signal(shape.total_bits) for _ in range(mac.sums)]
     accumulate = accumulator(domain.clk, late[0], late[1], late[2], sums, totals, done)
     leave = leave_by_frame if shape.streamed else leave_at_once
-    leaving = leave(domain, steps, totals, done, may, y, shape=shape)
+    leaving = leave(domain, steps, totals, done, may if port is None else room, y, shape=shape)
     return adapt_x, adapt_w, versions, read, multiply, flags, accumulate, leaving
+
+
+@block
+def weight_access(port: WeightPort, steps: Steps, room: Bit, may: Bit) -> Instances:
+    """Asks a memory elsewhere for what a walk reads.  Costs a gate.
+
+    Ports:
+        port: out, ``advance``, ``offset`` and ``frame_last`` alone; ``pause`` is in.
+        steps: in, ``weight_read``, ``weight`` and ``weight_pass_last`` alone.
+        room: in, 1 bit: the consumer takes an operation in this cycle.
+        may: out, 1 bit: so does the memory.
+    """
+
+    @always_comb
+    def ask() -> None:
+        port.advance.next = steps.weight_read
+        port.offset.next = steps.weight
+        port.frame_last.next = steps.weight_pass_last
+
+    @always_comb
+    def gate() -> None:
+        may.next = room and not port.pause
+
+    return ask, gate
+
+
+@block
+def convolution_pair(
+    domain: ClockReset,
+    x: Stream,
+    e: Stream,
+    w: Stream,
+    y: Stream,
+    dx: Stream,
+    *,
+    forward: EngineShape,
+    error: EngineShape,
+    contents: Sequence[int] | None = None,
+) -> Instances:
+    """Two engines with one weight memory: see `convolution` and `hdl.engine.weights.shared`.
+
+    Ports:
+        x: in, stream of codes of ``forward.mac.operand``, any number a beat.
+        e: in, stream of codes of ``error.mac.operand``, any number a beat.
+        w: in, stream of codes of ``forward.mac.weight``, any number a beat, in the stream order of the weights.
+        y: out, stream of codes of ``forward.result``, any number a beat.
+        dx: out, stream of codes of ``error.result``, any number a beat.
+    """
+    mac = forward.mac
+    weight_words = Stream(mac.sums * mac.terms * mac.weight.width)
+    ports = [WeightPort(forward.words, weight_words.width) for _ in range(2)]
+    return (
+        width_adapter(domain, w, weight_words, element_bits=mac.weight.width),
+        shared_weight_buffer(domain, weight_words, *ports, words=forward.words, recipe=forward.recipe,
+                             slots=forward.slots, contents=contents),
+        convolution(domain, x, None, y, shape=forward, port=ports[0]),
+        convolution(domain, e, None, dx, shape=error, port=ports[1]),
+    )  # fmt: skip
 
 
 @block

@@ -64,7 +64,7 @@ class _Filters(InputMap):
 
 # the order of bases is that of the fields, from the last one on: the map, filters, the kernel, the tile
 @dataclass(frozen=True, kw_only=True)
-class _ConvEngine(WindowEngine, _Filters):
+class DenseEngine(WindowEngine, _Filters):
     """What the three engines share: weights and their home, order of work."""
 
     # of weights (two versions), or of the sums of their gradients; PARKED: one version is here, and the next one comes
@@ -184,7 +184,7 @@ def _slots(engine: WeightedEngine) -> int:
     return reorder_frames(walk.cycles, arrive, PASS_LATENCY * walk.passes, engine.cycles_per_frame)
 
 
-def _engine_shape(engine: WeightedEngine) -> EngineShape:
+def engine_shape(engine: WeightedEngine) -> EngineShape:
     """What the forward and the error engine are built from."""
     walk, tile = engine.walk, engine.tile
     stored, weight, result = engine.stored.tensor.fixed, engine.w_format, engine.result.tensor.fixed
@@ -217,7 +217,7 @@ def _reordered_frames(engine: WeightedEngine, word: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conv(ForwardEngine, _ConvEngine):
+class Conv(ForwardEngine, DenseEngine):
     """The forward engine; formula in the module's docstring."""
 
     def narrowed(self, filters: int) -> Self | None:
@@ -250,7 +250,7 @@ class Conv(ForwardEngine, _ConvEngine):
         contents = (images or {}).get("weights")
         ports = (streams[port.name] for port in (*self.sinks, *self.sources))
         make = frozen_conv_forward if self.frozen else conv_forward
-        return make(domain, *ports, shape=_engine_shape(self), contents=contents)
+        return make(domain, *ports, shape=engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -259,7 +259,7 @@ class Conv(ForwardEngine, _ConvEngine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvError(ErrorEngine, _ConvEngine):
+class ConvError(ErrorEngine, DenseEngine):
     """The error engine; formula in the module's docstring.
 
     Streamed weights bring all filters of a group before those of the next one, so a tile takes whole groups then."""
@@ -283,7 +283,7 @@ class ConvError(ErrorEngine, _ConvEngine):
         contents = (images or {}).get("weights")
         ports = (streams[port.name] for port in (*self.sinks, *self.sources))
         make = frozen_conv_error if self.frozen else conv_error
-        return make(domain, *ports, shape=_engine_shape(self), contents=contents)
+        return make(domain, *ports, shape=engine_shape(self), contents=contents)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -292,7 +292,7 @@ class ConvError(ErrorEngine, _ConvEngine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvGradient(GradientEngine, _ConvEngine):
+class ConvGradient(GradientEngine, DenseEngine):
     """The gradient engine; formula in the module's docstring."""
 
     def at(self, home: Home) -> Self | None:
@@ -442,7 +442,7 @@ def conv_gradient_passes(
     return gradient_passes(domain, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
 
 
-Engine = TypeVar("Engine", bound=_ConvEngine)
+Engine = TypeVar("Engine", bound=DenseEngine)
 
 
 def _parked_too(found: tuple[Engine, ...]) -> tuple[Engine, ...]:
