@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hdl.threads import in_ranges
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
@@ -84,6 +86,11 @@ def requantise(codes: IntArray | FloatArray, fraction_bits: int, target: Fixed) 
     from hdl.fixed_kernel import nearest
 
     result = np.empty(codes.shape, np.int64)
-    flat = np.ascontiguousarray(codes).reshape(-1)
-    nearest(flat, fraction_bits - target.fraction_bits, target.low, target.high, result.reshape(-1))
+    flat, made = np.ascontiguousarray(codes).reshape(-1), result.reshape(-1)
+    shift = fraction_bits - target.fraction_bits
+
+    def work(first: int, end: int) -> None:
+        nearest(flat[first:end], shift, target.low, target.high, made[first:end])
+
+    in_ranges(work, len(flat))
     return result

@@ -11,7 +11,7 @@ from numba import njit
 from hdl.fixed import IntArray
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def nearest(codes: npt.NDArray[Any], shift: int, low: int, high: int, result: IntArray) -> None:
     """``codes * 2**-shift`` to nearest, ties up, within [low, high]; ``codes`` are integers, also as float64."""
     half = 1 << (shift - 1) if shift > 0 else 0
@@ -21,7 +21,7 @@ def nearest(codes: npt.NDArray[Any], shift: int, low: int, high: int, result: In
         result[index] = min(max(code, low), high)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def stochastic(
     codes: npt.NDArray[Any], shift: int, random16: IntArray, spread: int, low: int, high: int, result: IntArray
 ) -> None:

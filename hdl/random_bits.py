@@ -16,7 +16,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from hdl.fixed import Fixed, IntArray
+from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.threads import in_ranges
 
 UintArray = npt.NDArray[np.uint32]
 ROUNDS = 7
@@ -49,19 +50,24 @@ def round_keys(key: int) -> tuple[int, ...]:
     return tuple(words[: 2 + ROUNDS])
 
 
+@cache
+def key_words(key: int) -> UintArray:
+    """`round_keys` for compiled loops."""
+    return np.array(round_keys(key), np.uint32)
+
+
 def hash32(index: npt.ArrayLike, step: int | npt.ArrayLike, key: int) -> UintArray:
     """Random 32-bit words for elements ``index`` at ``step`` (batch or frame number), of the shape of ``index``.
 
     ``index`` and ``step`` count modulo 2**32."""
     from hdl.random_kernel import permute
 
-    words = np.array(round_keys(key), np.uint32)
     counted = np.asarray(index, np.int64)
-    x = (counted & _WORD_MASK).astype(np.uint32).reshape(-1) ^ words[0]
+    x = (counted & _WORD_MASK).astype(np.uint32).reshape(-1)
     y = np.empty_like(x)
-    y.reshape(counted.shape)[...] = (np.asarray(step, np.int64) & _WORD_MASK).astype(np.uint32) ^ words[1]
+    y.reshape(counted.shape)[...] = (np.asarray(step, np.int64) & _WORD_MASK).astype(np.uint32)
     result = np.empty_like(x)
-    permute(x, y, words[2:], result)
+    permute(x, y, key_words(key), result)
     words_made: UintArray = result.reshape(counted.shape)
     return words_made
 
@@ -99,4 +105,25 @@ def requantise_stochastically(codes: IntArray, fraction_bits: int, target: Fixed
     result = np.empty(codes.shape, np.int64)
     flat, noise = (np.ascontiguousarray(array).reshape(-1) for array in (codes, random16))
     stochastic(flat, shift, noise, ROUNDING_BITS - shift, target.low, target.high, result.reshape(-1))
+    return result
+
+
+def requantise_by_element(
+    codes: IntArray | FloatArray, fraction_bits: int, target: Fixed, step: int, key: int
+) -> IntArray:
+    """`requantise_stochastically` of all elements of a tensor once a ``step``: with the upper half of `hash32` of an
+    element's index.  ``codes`` may be integers held in float64."""
+    shift = fraction_bits - target.fraction_bits
+    if shift <= 0:
+        return requantise(codes, fraction_bits, target)
+    from hdl.random_kernel import stochastic_by_element
+
+    result = np.empty(codes.shape, np.int64)
+    flat, made = np.ascontiguousarray(codes).reshape(-1), result.reshape(-1)
+    counted, words = np.uint32(step & _WORD_MASK), key_words(key)
+
+    def work(first: int, end: int) -> None:
+        stochastic_by_element(flat, first, end, shift, counted, words, target.low, target.high, made)
+
+    in_ranges(work, len(flat))
     return result

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 Number = TypeVar("Number", np.int64, np.float64)
 
 # bytes of one matrix of patches; more frames than fit are done one chunk after another
-CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Window:
         (rows, columns), (down, right) = self.kernel, self.dilation
         return (rows - 1) * down + 1, (columns - 1) * right + 1
 
-    @property
+    @cached_property
     def output(self) -> tuple[int, int]:
         """Height and width of the output map."""
         top, left, bottom, right = self.padding

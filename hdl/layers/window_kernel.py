@@ -14,7 +14,7 @@ from numba import njit
 Pair = tuple[int, int]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def gather(
     maps: npt.NDArray[Any], kernel: Pair, stride: Pair, dilation: Pair, start: Pair, patches: npt.NDArray[Any]
 ) -> None:
@@ -34,7 +34,7 @@ def gather(
                             patches[frame, row, column, tap, channel] = 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def scatter(
     patches: npt.NDArray[Any], kernel: Pair, stride: Pair, dilation: Pair, start: Pair, maps: npt.NDArray[Any]
 ) -> None:

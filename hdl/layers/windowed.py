@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 from hdl.engine.window.walk import Axis, Walk
@@ -68,7 +69,7 @@ class Windowed(InputMap):
         """What must be positive, besides kernel and stride."""
         return self.input_shape
 
-    @property
+    @cached_property
     def window(self) -> Window:
         """The kernel on the forward layer's input map."""
         return Window(self.height, self.width, self.kernel, self.stride, self.padding, self.dilation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.layers.window import Number, Window
+from hdl.threads import mapped
 
 # float64 holds every integer up to this exactly
 EXACT = 1 << 53
@@ -30,6 +32,8 @@ def by_group(
     groups: int, first: tuple[npt.NDArray[Number], int], second: tuple[npt.NDArray[Number], int]
 ) -> Iterator[tuple[npt.NDArray[Number], npt.NDArray[Number]]]:
     """The operands of each group: equal parts of two arrays, each along its axis."""
+    if groups == 1:
+        return iter([(first[0], second[0])])
     return zip(*(np.split(array, groups, axis) for array, axis in (first, second)), strict=True)
 
 
@@ -48,9 +52,12 @@ def correlate(
     # a row a filter: its taps are turned in place, and the product takes the matrix as it lies
     matrix = fastest(weights.transpose(0, 2, 3, 1).reshape(filters, -1), bound)
     result = np.empty((len(maps), *window.output, filters), matrix.dtype)
-    for part in window.chunks(len(maps), channels):
+
+    def work(part: slice) -> None:
         rows = window.patches(maps[part], matrix.dtype).reshape(-1, matrix.shape[1])
         np.matmul(rows, checked(matrix, bound).T, out=result[part].reshape(-1, filters))
+
+    deque(mapped(work, window.chunks(len(maps), channels)), 0)
     return result
 
 
@@ -61,9 +68,12 @@ def correlate_error(
     filters, channels = weights.shape[:2]
     matrix = fastest(weights.transpose(0, 2, 3, 1).reshape(filters, -1), bound)
     result = np.empty((len(errors), window.height, window.width, channels), matrix.dtype)
-    for part in window.chunks(len(errors), channels):
+
+    def work(part: slice) -> None:
         patches = fastest(errors[part], bound).reshape(-1, filters) @ checked(matrix, bound)
         result[part] = window.scatter(patches.reshape(-1, *window.output, window.taps, channels))
+
+    deque(mapped(work, window.chunks(len(errors), channels)), 0)
     return result
 
 
@@ -73,8 +83,13 @@ def correlate_gradient(
     """The gradient of the weights of `correlate`, summed over frames: ``(filters, channels, kernel_h, kernel_w)``."""
     channels, filters = maps.shape[3], errors.shape[3]
     total = np.zeros((filters, window.taps * channels), maps.dtype)
-    for part in window.chunks(len(maps), channels):
+
+    def work(part: slice) -> npt.NDArray[Any]:
         columns = checked(fastest(errors[part], bound), bound).reshape(-1, filters).T
         rows = window.patches(maps[part], columns.dtype).reshape(-1, window.taps * channels)
-        total += (columns @ rows).astype(total.dtype)
+        partial: npt.NDArray[Any] = columns @ rows
+        return partial
+
+    for summed in mapped(work, window.chunks(len(maps), channels)):
+        total += summed.astype(total.dtype)
     return total.reshape(filters, *window.kernel, channels).transpose(0, 3, 1, 2)

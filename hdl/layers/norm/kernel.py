@@ -188,8 +188,10 @@ def _root(number: int) -> int:
     return root  # type: ignore[return-value]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def forward_batch(
+    first: int,
+    end: int,
     x: IntArray,
     gamma: IntArray,
     beta: IntArray,
@@ -205,7 +207,7 @@ def forward_batch(
     """Frames ``x`` (frames, pixels, channels) to ``y`` and ``normal``; ``mean`` and ``variance`` advance.
 
     ``gamma`` and ``beta`` hold two versions; frames from ``fresh_from`` on take the second.  ``centre`` and ``inverse``
-    are tables by frame: the first lag + 1 rows are given, the others are made."""
+    are tables by frame: the first lag + 1 rows are given, the others are made.  Channels from ``first`` to ``end``."""
     frames, pixels, channels = x.shape
     ahead = len(centre) - frames
     sums = np.zeros(channels, np.int64)
@@ -215,7 +217,7 @@ def forward_batch(
         sums[:] = 0
         squares[:] = 0
         for pixel in range(pixels):
-            for c in range(channels):
+            for c in range(first, end):
                 code = x[t, pixel, c]
                 n = _fit(((code << 1) - centre[t, c]) * inverse[t, c], k.normal_shift, k.normal)
                 normal[t, pixel, c] = n
@@ -223,7 +225,7 @@ def forward_batch(
                 y[t, pixel, c] = _fit(total, k.y_shift, k.y)
                 sums[c] += code
                 squares[c] += code * code
-        for c in range(channels):
+        for c in range(first, end):
             _advance(sums[c], squares[c], mean, variance, c, k)
             root = _root((variance[c] + k.epsilon) << ROOT_EXTRA)
             centre[t + ahead, c] = _fit(mean[c], k.centre_shift, k.centre)
@@ -244,8 +246,10 @@ def _advance(total: int, squares: int, mean: IntArray, variance: IntArray, c: in
     mean[c] += _rounded(away, k.fresh)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def backward_batch(
+    first: int,
+    end: int,
     e: IntArray,
     normal: IntArray,
     inverse: IntArray,
@@ -257,8 +261,12 @@ def backward_batch(
     u: IntArray,
     k: BackwardConstants,
     dx: IntArray,
+    g_gamma: IntArray,
+    g_beta: IntArray,
 ) -> None:
-    """Errors ``e`` (frames, pixels, channels) to ``dx``; ``v`` and ``u`` advance; tables as in `forward_batch`."""
+    """Errors ``e`` (frames, pixels, channels) to ``dx``; ``v`` and ``u`` advance; tables as in `forward_batch`.
+
+    The sums of e normal and of e are added to ``g_gamma`` and ``g_beta``."""
     frames, pixels, channels = e.shape
     ahead = len(control_v) - frames
     sum_v = np.zeros(channels, np.int64)
@@ -268,18 +276,18 @@ def backward_batch(
         sum_v[:] = 0
         sum_u[:] = 0
         for pixel in range(pixels):
-            for c in range(channels):
-                n = normal[t, pixel, c]
-                total = ((gamma[version, c] * e[t, pixel, c]) << k.gamma_shift) - (
-                    (control_v[t, c] * n) << k.control_v_shift
-                )
+            for c in range(first, end):
+                n, error = normal[t, pixel, c], e[t, pixel, c]
+                g_gamma[c] += error * n
+                g_beta[c] += error
+                total = ((gamma[version, c] * error) << k.gamma_shift) - ((control_v[t, c] * n) << k.control_v_shift)
                 shaped = _fit(total, k.shaped_shift, k.shaped)
                 total = ((shaped * inverse[t, c]) << k.inverse_shift) - (control_u[t, c] << k.control_u_shift)
                 out = _fit(total, k.dx_shift, k.dx)
                 dx[t, pixel, c] = out
                 sum_v[c] += shaped * n
                 sum_u[c] += out
-        for c in range(channels):
+        for c in range(first, end):
             v[c] = min(max(v[c] + _mean_of(sum_v[c], k.mean_v), k.state_v.low), k.state_v.high)
             u[c] = min(max(u[c] + _mean_of(sum_u[c], k.mean_u), k.state_u.low), k.state_u.high)
             control_v[t + ahead, c] = min(max(_rounded(v[c], k.gain_v), k.control_v.low), k.control_v.high)

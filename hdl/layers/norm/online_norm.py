@@ -44,6 +44,7 @@ from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
+from hdl.threads import in_ranges
 
 # y can hold at least this magnitude: statistics start far from the data's, so a calibration sees y too small
 LEAST_RANGE_BITS = 3
@@ -173,7 +174,7 @@ class OnlineNorm(NormLayer):
         gamma, beta = self._versions(state, self._weights(state, inputs))
         centre, inverse = self._unrolled(state, len(x))
         state["mean"], state["variance"] = state["mean"].copy(), state["variance"].copy()
-        norm_kernel.forward_batch(
+        arrays = (
             x,
             gamma,
             beta,
@@ -185,6 +186,9 @@ class OnlineNorm(NormLayer):
             constants,
             y,
             normal,
+        )
+        in_ranges(
+            lambda first, end: norm_kernel.forward_batch(first, end, *arrays), self.channels, len(x) * self.pixels
         )
         state["tables"] = deque(zip(centre[len(x) :], inverse[len(x) :], strict=True))
         shape = (len(x), *self.shape)

@@ -21,11 +21,12 @@ from hdl.layers.beats import pack
 from hdl.layers.meaning import State
 from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
-from hdl.random_bits import hash32, high_half, requantise_stochastically, stable_id, tensor_key
+from hdl.random_bits import requantise_by_element, stable_id, tensor_key
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
+from hdl.threads import in_ranges
 
 # cycles from rounded sums of gradients to the port
 QUEUE_LATENCY = 2
@@ -165,7 +166,8 @@ class OnlineNormBackward(NormLayer):
         (gamma,) = self._versions(state, self._weights(state, inputs))
         control_v, control_u = self._unrolled(state, frames)
         state["v"], state["u"] = state["v"].copy(), state["u"].copy()
-        norm_kernel.backward_batch(
+        sums = np.zeros((2, self.channels), np.int64)
+        arrays = (
             e,
             normal,
             np.ascontiguousarray(inputs["inverse"]).reshape(frames, self.channels),
@@ -177,10 +179,14 @@ class OnlineNormBackward(NormLayer):
             state["u"],
             constants,
             dx,
+            *sums,
+        )
+        in_ranges(
+            lambda first, end: norm_kernel.backward_batch(first, end, *arrays), self.channels, frames * self.pixels
         )
         state["tables"] = deque(zip(control_v[frames:], control_u[frames:], strict=True))
         state["batch"] += 1
-        gradients = self._gradients(state["batch"] - 1, (e * normal).sum((0, 1)), e.sum((0, 1)))
+        gradients = self._gradients(state["batch"] - 1, *sums)
         return self._needed({"dx": dx.reshape(frames, *self.shape)} | gradients)
 
     def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
@@ -219,16 +225,14 @@ class OnlineNormBackward(NormLayer):
         return requantise(total, bits, self.dx_fixed)
 
     def _gradients(self, batch: int, gamma: IntArray, beta: IntArray) -> dict[str, IntArray]:
-        index = np.arange(self.channels, dtype=np.int64)
         bits = {
             "gamma": self.e_fixed.fraction_bits + self.normal_fixed.fraction_bits,
             "beta": self.e_fixed.fraction_bits,
         }
         made = {}
         for name, total in (("gamma", gamma), ("beta", beta)):
-            random = high_half(hash32(index, batch, self.key(name)))
             target: Fixed = getattr(self, f"g_{name}_fixed")
-            made[f"g_{name}"] = requantise_stochastically(total, bits[name], target, random)
+            made[f"g_{name}"] = requantise_by_element(total, bits[name], target, batch, self.key(name))
         return made
 
     def key(self, parameter: str) -> int:

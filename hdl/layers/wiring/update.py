@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from hdl.random_bits import (
     ROUNDING_BITS,
     hash32,
     high_half,
+    key_words,
     low_half,
     requantise_stochastically,
     stable_id,
@@ -48,6 +49,10 @@ from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
+from hdl.threads import in_ranges
+
+if TYPE_CHECKING:
+    from hdl.layers.wiring.update_kernel import Numbers
 
 GRADIENT = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
@@ -291,7 +296,43 @@ class Update(Layer):
         return {name: fixed.decode(state[name]) for name, fixed in formats.items()}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """The formula, every rounding as in the circuit."""
+        """`definition`, compiled."""
+        from hdl.layers.wiring import update_kernel
+
+        momentum, master, weight = state["momentum"].copy(), state["master"].copy(), np.empty(self.shape, np.int64)
+        g, m, held, w = (np.ascontiguousarray(array).reshape(-1) for array in (inputs["g"], momentum, master, weight))
+        numbers, words, batch = self._numbers, key_words(self.key), state["batch"] & 0xFFFFFFFF
+        if self.rates is not None:
+            numbers = numbers._replace(rate=update_kernel.factor(self.rates.factor(state["batch"])))
+
+        def work(first: int, end: int) -> None:
+            part = slice(first, end)
+            update_kernel.step(g[part], m[part], held[part], w[part], first, numbers, words, batch)
+
+        in_ranges(work, self.elements)
+        state.update(master=master, momentum=momentum, batch=state["batch"] + 1)
+        return {"w": weight}
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        """Constants of `golden`, at the full learning rate."""
+        from hdl.layers.wiring.update_kernel import Numbers, factor, rounding
+
+        return Numbers(
+            clip=-self.g_fixed.low if self.clip_code is None else self.clip_code,
+            momentum_factor=factor(self.momentum_factor),
+            gradient_factor=factor(self.gradient_factor),
+            decay_factor=factor(self.decay_factor),
+            rate=factor(self.rate_factor),
+            momentum=rounding(self.momentum_sum_fraction, self.momentum_fixed, ROUNDING_BITS),
+            master=rounding(self.master_sum_fraction, self.master_fixed, ROUNDING_BITS),
+            weight=rounding(self.master_fixed.fraction_bits, self.w_fixed),
+            guard=GUARD,
+            nesterov=self.recipe.nesterov,
+        )
+
+    def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """What `golden` computes: the formula, every rounding as in the circuit."""
         index = np.arange(self.elements, dtype=np.int64).reshape(self.shape)
         random = hash32(index, state["batch"], self.key)
         master, momentum, gradient = state["master"], state["momentum"], inputs["g"]
