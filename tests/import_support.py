@@ -104,7 +104,7 @@ def evaluate(proto: ModelProto, image: Array) -> Array:
 def forward(graph: Graph, image: Array) -> Array:
     """Class scores (N, classes) of a graph in float64, by the layers' references; ``image`` is (N, C, H, W)."""
     loss = graph.nodes[-1]
-    bare = Graph(graph.name, graph.nodes[:-1], graph.recipe, graph.parameters)
+    bare = Graph(graph.name, graph.nodes[:-1], graph.recipe, graph.parameters, graph.carried)
     seen: dict[str, Array] = {}
     wanted = loss.inputs["x"]
 

@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from dagtrain.graph.ir import Role
 from dagtrain.passes.autodiff import differentiate
+from hdl.errors import ImportProblem
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from importers.onnx import Imported, NormMode, import_with_notes
 from importers.onnx.norm import Fate, NormChoice
@@ -78,6 +79,40 @@ def test_online_keeps_scale_shift_and_epsilon_of_the_file(tmp_path: Path) -> Non
     assert norm.layer.epsilon == pytest.approx(1e-3)  # type: ignore[attr-defined]
     np.testing.assert_allclose(graph.parameters[norm.parameters["gamma"]], CONSTANTS["scale"], rtol=1e-6)
     np.testing.assert_allclose(graph.parameters[norm.parameters["beta"]], CONSTANTS["shift"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", [NormMode.ONLINE, NormMode.AS_IS])
+def test_online_begins_with_the_statistics_of_the_file(mode: NormMode, tmp_path: Path) -> None:
+    proto = net(*WITH_NORM)
+    # with the bias of the convolution, or the mean without it
+    graph = import_with_notes(save(proto, tmp_path), norm=mode).graph
+    image = np.random.default_rng(34).standard_normal((1, 2, 6, 6))
+    assert_close(forward(graph, image), evaluate(proto, image), 1e-6)
+
+
+def test_statistics_into_which_no_data_went_are_left_open(tmp_path: Path) -> None:
+    fresh = {**CONSTANTS, "shift": np.zeros(3), "mean": np.zeros(3), "variance": np.ones(3)}
+    assert import_with_notes(save(net(*WITH_NORM, constants=fresh), tmp_path)).graph.carried == {}
+    assert import_with_notes(save(net(node("Conv", "x w", "m")), tmp_path)).graph.carried == {}
+    # a shift tells of a training; the function of the file is kept
+    (kept,) = import_with_notes(save(net(*FOLDED), tmp_path)).graph.carried.values()
+    np.testing.assert_equal(dict(kept), {"mean": np.zeros(3), "variance": np.ones(3)})
+    for name in ("shift", "mean", "variance"):
+        changed = {**fresh, name: CONSTANTS[name]}
+        assert len(import_with_notes(save(net(*WITH_NORM, constants=changed), tmp_path)).graph.carried) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"variance": np.array([1.0, -0.1, 1.0])}, "a running variance is negative; export again"),
+        ({"mean": np.zeros(2)}, r"mean of shape \[2\] meets 3 channels"),
+    ],
+)
+def test_statistics_that_cannot_be_are_named(bad: dict[str, Any], message: str, tmp_path: Path) -> None:
+    proto = net(node("Conv", "x w", "c"), NORM, node("Relu", "n", "m"), constants={**CONSTANTS, **bad})
+    with pytest.raises(ImportProblem, match=message):
+        import_with_notes(save(proto, tmp_path))
 
 
 def test_normalisation_put_back_has_scale_1_and_the_bias_as_shift(tmp_path: Path) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from itertools import islice
 
+import numpy as np
 import pytest
 
+from benchmarks.families import residual
 from benchmarks.learning import DIGITS, Run, judge, train
+from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Mode
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.training.emulator import Emulator
+from dagtrain.training.sources import load_digits
+from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.recipe import Recipe
 
 RECIPE = Recipe(**tomllib.loads((DIGITS / "recipe.toml").read_text()))
@@ -20,6 +30,30 @@ def run(mode: Mode, staleness: int, epochs: int) -> list[float]:
 
 def test_two_epochs_in_16_bits_reach_90_percent_of_held_out_digits() -> None:
     assert run(Mode.GOLDEN, RECIPE.staleness, epochs=2)[-1] > 0.9
+
+
+def deep_net(blocks: int, filters: int) -> Graph:
+    """A fresh residual network: without statistics its maps double with every block."""
+    net = GraphBuilder("deep", replace(RECIPE, seed=1, staleness=0, learning_rate=0.01), seed=3)
+    x = net.max_pool(net.relu(net.norm(net.conv(net.input(8, 8, 1), filters, 3, padding=1))), 2, 2)
+    for _ in range(blocks):
+        x = residual(net, x, filters, stride=1)
+    return differentiate(net.classify(net.gemm(net.global_average_pool(x), 10)))
+
+
+def test_a_deep_fresh_network_learns_since_its_norms_begin_with_the_statistics_of_data() -> None:
+    training = deep_net(blocks=16, filters=6)
+    data, held_out = load_digits().split(0.2, 1)
+    feeds = [Emulator(training).feeds(data, index) for index in islice(data.batches(RECIPE.batch, 1, 0), 2)]
+    norms = {node.name: node.layer.channels for node in training.nodes if isinstance(node.layer, OnlineNorm)}
+    blank = {name: {"mean": np.zeros(count), "variance": np.ones(count)} for name, count in norms.items()}
+    learnt = {}
+    for name, carried in (("settled", {}), ("blank", blank)):
+        emulator = Emulator(calibrate(replace(training, carried=carried), feeds))
+        emulator.train_epoch(data, 1, epoch=0)
+        learnt[name] = emulator.evaluate(held_out).accuracy
+    assert learnt["settled"] > 0.4, learnt
+    assert learnt["blank"] < 0.2, learnt
 
 
 @pytest.mark.slow

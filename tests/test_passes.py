@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor, Mode
@@ -17,9 +21,12 @@ from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.insert_forks import insert_forks
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray
+from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
+from importers.onnx import import_model
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 RECIPE = Recipe(batch=4)
 
 
@@ -152,6 +159,45 @@ def test_calibration_keeps_head_room_as_asked() -> None:
     roomy = CalibrationOptions(headroom=dict.fromkeys(Kind, 3))
     one, two = (calibrate(graph, batches(graph), options).tensor("conv2.y").fixed for options in (tight, roomy))
     assert one.fraction_bits - two.fraction_bits == 3
+
+
+def test_statistics_of_norms_begin_with_those_that_onnx_takes_from_the_first_batch() -> None:
+    """Its reference evaluator in training mode; a momentum of 0 gives the batch's own."""
+    proto = onnx.load(EXAMPLES / "digits" / "digits.onnx")
+    names = {}
+    for node in proto.graph.node:
+        if node.op_type == "BatchNormalization":
+            node.attribute.extend([helper.make_attribute("training_mode", 1), helper.make_attribute("momentum", 0.0)])
+            node.output.extend([f"{node.name}.mean", f"{node.name}.variance"])
+            names[node.name] = node.output[1:]
+    flat = [name for outputs in names.values() for name in outputs]
+    proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in flat)
+    training = differentiate(
+        import_model(EXAMPLES / "digits" / "digits.onnx", recipe=Recipe(norm_forward_decay=0.99999))
+    )
+    rng = np.random.default_rng(20)
+    feeds = {"image": rng.standard_normal((32, 8, 8, 1)) * 3 + 2, "loss.label": rng.integers(0, 10, (32, 1, 1, 1))}
+    image = feeds["image"].transpose(0, 3, 1, 2).astype(np.float32)
+    found = dict(zip(flat, ReferenceEvaluator(proto).run(flat, {"image": image}), strict=True))
+    carried = calibrate(training, [feeds]).carried
+    assert carried.keys() == names.keys()
+    for name, (mean, variance) in names.items():
+        # of 128 values and more, a 16th is of all channels together
+        deviation = np.sqrt(found[variance])
+        np.testing.assert_allclose(carried[name]["mean"] / deviation, found[mean] / deviation, atol=0.05, err_msg=name)
+        np.testing.assert_allclose(carried[name]["variance"], found[variance], rtol=0.1, err_msg=name)
+
+
+def test_statistics_that_are_carried_are_not_taken_anew() -> None:
+    graph = differentiate(net())
+    kept = {"norm1": {"mean": np.full(4, 0.5), "variance": np.full(4, 7.0)}}
+    calibrated = calibrate(replace(graph, carried=kept), batches(graph))
+    assert calibrated.carried.keys() == {"norm1", "norm2"}
+    assert calibrated.carried["norm1"] is kept["norm1"]
+    layer = calibrated.by_name["norm1"].layer
+    assert isinstance(layer, OnlineNorm)
+    begun = layer.carried(Executor(calibrated).states["norm1"])
+    np.testing.assert_allclose(begun["variance"], 7.0, rtol=1e-4)
 
 
 def test_calibration_without_data_is_an_error() -> None:

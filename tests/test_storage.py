@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,22 @@ def test_a_graph_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     assert (loaded.name, loaded.recipe) == (graph.name, graph.recipe)
     np.testing.assert_equal(dict(loaded.parameters), dict(graph.parameters))
     verify(loaded, Stage.STREAMING)
+
+
+def test_what_is_carried_comes_back_and_is_checked(tmp_path: Path) -> None:
+    kept = {"norm1": {"mean": np.linspace(-1, 1, 4), "variance": np.array([0.1, 1.0, 2.5, 40.0])}}
+    path = tmp_path / "graph.json"
+    save_graph(replace(net(), carried=kept), path)
+    np.testing.assert_equal(load_graph(path).carried, kept)
+    for bad, message in (
+        ({"norm1": {"mean": np.zeros(3)}}, r"norm1\.mean has shape \(3,\), not \(4,\)"),
+        ({"norm1": {"mode": np.zeros(4)}}, "norm1 carries mode, of which this graph knows nothing"),
+        ({"norm9": {"mean": np.zeros(4)}}, "norm9 carries mean, of which this graph knows nothing"),
+        ({"norm1": {"mean": np.full(4, np.nan)}}, r"norm1\.mean holds float64, not finite numbers"),
+    ):
+        save_graph(replace(net(), carried=bad), path)
+        with pytest.raises(StorageError, match=message):
+            load_graph(path)
 
 
 def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -80,7 +97,7 @@ def edited(path: Path, old: str, new: str) -> Path:
         ('"momentum":', '"inertia":', r"fields of Recipe differ from this version's \(inertia, momentum\)"),
         ('"filters":', '"maps":', r"node conv1: fields of Conv differ from this version's \(filters, maps\)"),
         ('"kinds": [', '"kinds": ["colour",', "node .*fork"),
-        (f'"schema": {GRAPH_SCHEMA}', '"schema": 1', "has schema 1, this version reads schema 2; make the file again"),
+        (f'"schema": {GRAPH_SCHEMA}', '"schema": 1', "has schema 1, this version reads schema 3; make the file again"),
         (
             '"role": "gradient"',
             '"role": "hope"',

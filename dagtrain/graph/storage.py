@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from dagtrain.files import open_archive, write_bytes, write_text
 from dagtrain.graph.ir import Graph, GraphError, Node, Role, Stage, verify
 from hdl.errors import DagtrainError, Problem
+from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Batched
 from hdl.layers.registry import load_layers
@@ -30,7 +31,7 @@ from hdl.records import adapter, exact, first, listed, misfits, parse_json, show
 T = TypeVar("T")
 
 # raised whenever the meaning of the file changes
-GRAPH_SCHEMA = 2
+GRAPH_SCHEMA = 3
 # the greatest whole number among a layer's settings: identifiers are 32 bits wide
 LARGEST_SETTING = (1 << 32) - 1
 
@@ -52,13 +53,14 @@ class NodeRecord(TypedDict):
 
 @exact
 class GraphRecord(TypedDict):
-    """A graph in a file, parameters by name."""
+    """A graph in a file, parameters by name, names of what is carried by node."""
 
     format: str
     schema: int
     name: str
     recipe: dict[str, Any]
     parameters: list[str]
+    carried: dict[str, list[str]]
     nodes: list[NodeRecord]
 
 
@@ -67,8 +69,10 @@ class StorageError(DagtrainError):
 
 
 def save_graph(graph: Graph, path: Path) -> None:
-    """Write ``path`` (JSON) and ``path`` with the suffix ``.npz`` (initial parameters)."""
+    """Write ``path`` (JSON) and ``path`` with the suffix ``.npz`` (initial parameters, what is carried)."""
+    carried = [value for kept in graph.carried.values() for value in kept.values()]
     arrays = {f"p{index}": value for index, value in enumerate(graph.parameters.values())}
+    arrays |= {f"c{index}": value for index, value in enumerate(carried)}
     save_arrays(path.with_suffix(".npz"), arrays)
     write_text(path, json.dumps(graph_to_json(graph), indent=1) + "\n")
 
@@ -80,14 +84,20 @@ def load_graph(path: Path, stage: Stage = Stage.STREAMING) -> Graph:
     document = load_json(path, GRAPH_SCHEMA, "dagtrain graph")
     graph = graph_from_json(document, str(path))
     beside, keys = path.with_suffix(".npz"), document["parameters"]
+    kept = [(node, name) for node, names in document["carried"].items() for name in names]
     arrays = load_arrays(beside)
-    if arrays.keys() != {f"p{index}" for index in range(len(keys))}:
+    wanted = {f"{kind}{index}" for kind, items in (("p", keys), ("c", kept)) for index in range(len(items))}
+    if arrays.keys() != wanted:
         raise StorageError(
-            f"{path} names {len(keys)} parameters, {beside} holds {len(arrays)}"
-            f"{'' if len(keys) != len(arrays) else ' of other names'}: they were not written together",
+            f"{path} names {len(wanted)} parameters, {beside} holds {len(arrays)}"
+            f"{'' if len(wanted) != len(arrays) else ' of other names'}: they were not written together",
             "make both again",
         )
-    graph = dataclasses.replace(graph, parameters={key: arrays[f"p{index}"] for index, key in enumerate(keys)})
+    carried: dict[str, dict[str, FloatArray]] = {}
+    for index, (node, name) in enumerate(kept):
+        carried.setdefault(node, {})[name] = arrays[f"c{index}"]
+    parameters = {key: arrays[f"p{index}"] for index, key in enumerate(keys)}
+    graph = dataclasses.replace(graph, parameters=parameters, carried=carried)
     try:
         verify(graph, stage)
     except GraphError as error:
@@ -100,13 +110,26 @@ def load_graph(path: Path, stage: Stage = Stage.STREAMING) -> Graph:
 
 def _parameter_problems(graph: Graph) -> Iterator[str]:
     """Initial values that are not finite numbers in the shape that the layers want."""
-    for key, value in graph.parameters.items():
+    kept = {f"{node}.{name}": value for node, values in graph.carried.items() for name, value in values.items()}
+    for key, value in {**graph.parameters, **kept}.items():
         if value.dtype != np.float64 or not np.isfinite(value).all():
             yield f"{key} holds {value.dtype}, not finite numbers of 64 bits"
     wanted = {key: node.layer.port(port).tensor.shape for node in graph.nodes for port, key in node.parameters.items()}
     for key, shape in wanted.items():
         if graph.parameters[key].shape != shape:
             yield f"{key} has shape {graph.parameters[key].shape}, not {shape}"
+    for name, values in graph.carried.items():
+        node = graph.by_name.get(name)
+        known = {} if node is None else node.layer.carried(node.layer.start(_initial_weights(graph, node)))
+        for what, value in values.items():
+            if what not in known:
+                yield f"{name} carries {what}, of which this graph knows nothing"
+            elif value.shape != known[what].shape:
+                yield f"{name}.{what} has shape {value.shape}, not {known[what].shape}"
+
+
+def _initial_weights(graph: Graph, node: Node) -> dict[str, FloatArray]:
+    return {port: graph.parameters[key] for port, key in node.parameters.items()}
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
@@ -117,6 +140,7 @@ def graph_to_json(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "recipe": adapter(Recipe).dump_python(graph.recipe, mode="json"),
         "parameters": list(graph.parameters),
+        "carried": {node: list(kept) for node, kept in graph.carried.items()},
         "nodes": [_node_to_json(node, graph.recipe) for node in graph.nodes],
     }
 

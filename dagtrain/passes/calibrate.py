@@ -26,7 +26,8 @@ class CalibrationError(DagtrainError):
 
 
 def _headroom() -> dict[Kind, int]:
-    return {Kind.ACTIVATION: 2, Kind.STASH: 2, Kind.ERROR: 2, Kind.GRADIENT: 3, Kind.WEIGHT: 1}
+    # octaves by which peaks grow in a whole training of small networks of seven families (benchmarks/headroom.py)
+    return {Kind.ACTIVATION: 3, Kind.STASH: 2, Kind.ERROR: 4, Kind.GRADIENT: 4, Kind.WEIGHT: 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +59,13 @@ def calibrate(
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     4. Activations wait for the way back in the bits that the options name for stashes (`narrow_stashes`).
+    5. What a layer takes from the first data that it meets (`Meaning.settled`) it takes from the first batch, unless an
+       earlier training left it.
     Raises `CalibrationError` when there are no batches or a value is not finite."""
     chosen_options = options or CalibrationOptions()
     chosen_options.width.check(node.whole for node in graph.nodes)
-    peaks = _peaks(graph, batches)
+    peaks, settled = _observed(graph, batches)
+    graph = replace(graph, carried=settled)
     logits = set(_logits(graph))
     chosen = {}
     for node in graph.nodes:
@@ -120,9 +124,13 @@ def _logits(graph: Graph) -> Iterator[str]:
                 break
 
 
-def _peaks(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> dict[str, float]:
-    """The largest magnitude on every edge while the reference trains."""
+def _observed(
+    graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]
+) -> tuple[dict[str, float], dict[str, Mapping[str, FloatArray]]]:
+    """(the largest magnitude on every edge while the reference trains, by edge; what is carried into the training, by
+    node)."""
     peaks = dict.fromkeys(graph.producers, 0.0)
+    carried = dict(graph.carried)
 
     def observe(edge: str, array: Array) -> None:
         peak = _peak(array)
@@ -132,13 +140,20 @@ def _peaks(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> dict
                 "check the data's scale and the learning rate",
             )
         peaks[edge] = max(peaks[edge], peak)
+        if executor.batches:
+            return
+        for node, port in graph.consumers[edge]:
+            # its first batch is still to come
+            if node.name not in carried and (settled := node.layer.settled({port.name: array})):
+                carried[node.name] = settled
+                executor.states[node.name] = node.layer.start_reference({**graph.initial(node), **settled})
 
     executor = Executor(graph, Mode.REFERENCE)
     for feeds in batches:
         executor.step(feeds, observe)
     if not executor.batches:
         raise CalibrationError(f"graph {graph.name} can't be calibrated without data", "give at least one batch")
-    return peaks
+    return peaks, carried
 
 
 def _peak(array: npt.ArrayLike) -> float:

@@ -72,8 +72,14 @@ class Meaning(Shape):
     def carried(self, state: State) -> dict[str, FloatArray]:
         """What of a golden state a training takes over that begins from it, beside the weights: values by name.
 
-        `start` takes them among its parameters.  What counts frames or batches begins anew."""
+        `start` and `start_reference` take them among their parameters.  What counts frames or batches begins anew."""
         del state
+        return {}
+
+    def settled(self, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """What a layer takes from the first data that it meets, so as to treat it as it will treat what comes: values
+        for `start`, by names of `carried`; ``inputs`` is the first batch at one of its sinks."""
+        del inputs
         return {}
 
     @abstractmethod

@@ -74,6 +74,8 @@ class Lowering:
     problems: Problems
     nodes: list[Node] = field(default_factory=list)
     parameters: dict[str, FloatArray] = field(default_factory=dict)
+    # see `Graph.carried`
+    carried: dict[str, dict[str, FloatArray]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     names: Names = field(default_factory=Names)
     # ONNX tensor -> value; None where its node had a problem

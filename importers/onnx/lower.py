@@ -48,7 +48,7 @@ def lower(
     for name, logits in zip((*heads, loss_name), scores, strict=True):
         assert logits is not None, "a result without a value has a problem"
         state.nodes.append(loss_node(name, recipe, logits.edge, logits.map[2], auxiliary=name != loss_name))
-    graph = Graph(model.name, tuple(state.nodes), recipe, state.parameters)
+    graph = Graph(model.name, tuple(state.nodes), recipe, state.parameters, state.carried)
     return verify(graph.with_nodes(graph.nodes), Stage.FORWARD), notes
 
 

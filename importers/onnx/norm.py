@@ -2,9 +2,10 @@
 
 * `NormMode.ONLINE`: wherever the file normalises, or did before an exporter folded normalisation into convolutions,
   which is decided for each convolution (`_decide`).  One that was folded gets a BatchNormalization after it with
-  scale 1 and its bias as shift (exporters drop biases of 0).  Online statistics begin at mean 0 and variance 1, so at
-  first the network computes what the file does, with the folded scale in the weights; from there on it adapts.  A bias
-  directly before a BatchNormalization vanishes: the mean that is subtracted holds it.
+  scale 1 and its bias as shift (exporters drop biases of 0), mean 0 and variance 1, so at first the network computes
+  what the file does, with the folded scale in the weights; from there on it adapts.  Statistics into which no data went
+  (`is_fresh`) are left to calibration.  A bias directly before a BatchNormalization vanishes: the mean that is
+  subtracted holds it.
 * `NormMode.NONE`: BatchNormalization becomes part of the convolution before it, by its running statistics, which leaves
   a bias; where none is before it, a depthwise 1x1 convolution.
 * `NormMode.AS_IS`: normalisation and biases stay where the file has them.
@@ -193,20 +194,32 @@ def _before_result(model: OnnxModel) -> set[str]:
     return found
 
 
+def is_fresh(node: OnnxNode, constants: Mapping[str, Array]) -> bool:
+    """Whether a BatchNormalization with known inputs is as it is made: no data has gone into its statistics."""
+    shift, mean, variance = (constants[name] for name in node.inputs[2:5])
+    return not shift.any() and not mean.any() and bool((variance == 1).all())
+
+
 def drop_lost_biases(model: OnnxModel) -> OnnxModel:
-    """Biases of convolutions that only a BatchNormalization reads vanish."""
-    nodes = []
+    """Biases of convolutions that only a BatchNormalization reads vanish, also from its mean."""
+    nodes = {node.name: node for node in model.nodes}
+    constants = dict(model.constants)
     lost = 0
     for node in model.nodes:
         readers = model.readers(node.outputs[0])
-        if node.op == "Conv" and _has_bias(node) and [reader.op for reader in readers] == [NORM]:
-            lost += 1
-            node = replace(node, inputs=node.inputs[:2])
-        nodes.append(node)
+        if node.op != "Conv" or not _has_bias(node) or [reader.op for reader in readers] != [NORM]:
+            continue
+        lost += 1
+        nodes[node.name] = replace(node, inputs=node.inputs[:2])
+        norm = readers[0]
+        if {node.inputs[2], *norm.inputs[1:5]} <= constants.keys() and not is_fresh(norm, constants):
+            mean = f"{norm.name}__mean"
+            constants[mean] = constants[norm.inputs[3]].astype(np.float64) - constants[node.inputs[2]]
+            nodes[norm.name] = replace(norm, inputs=(*norm.inputs[:3], mean, *norm.inputs[4:]))
     if not lost:
         return model
     note = f"{lost} biases directly before a BatchNormalization were dropped: subtracting the mean cancels them"
-    return replace(model, nodes=tuple(nodes)).noted(note)
+    return replace(model, nodes=tuple(nodes.values()), constants=constants).noted(note)
 
 
 def fold_norm(model: OnnxModel) -> tuple[OnnxModel, tuple[NormChoice, ...]]:

@@ -48,6 +48,8 @@ from hdl.threads import in_ranges
 
 # y can hold at least this magnitude: statistics start far from the data's, so a calibration sees y too small
 LEAST_RANGE_BITS = 3
+# values of a common channel that join each channel's own where statistics are taken from a first batch
+PRIOR_SAMPLES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +220,22 @@ class OnlineNorm(NormLayer):
         """The inverse is rounded before it multiplies: its error counts an activation of many deviations times."""
         return {"y": 3.0, "normal": 5.0, "inverse": 0.95}
 
+    def settled(self, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """Mean and variance of each channel over frames and pixels.
+
+        A batch may be small, and a channel constant in it: all channels together count as `PRIOR_SAMPLES` more."""
+        if "x" not in inputs:
+            return {}
+        variance = inputs["x"].var((0, 1, 2))
+        samples = inputs["x"].size // self.channels
+        variance = (samples * variance + PRIOR_SAMPLES * variance.mean()) / (samples + PRIOR_SAMPLES)
+        return {"mean": inputs["x"].mean((0, 1, 2)), "variance": variance} if variance.min() > 0 else {}
+
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
         initial = (np.zeros(self.channels), np.ones(self.channels))
+        if "mean" in parameters:
+            initial = (parameters["mean"], parameters["variance"])
         return {"history": deque([initial] * (self.recipe.norm_lag + 1)), **super().start_reference(parameters)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagtrain.graph.ir import Node
+from hdl.fixed import FloatArray
 from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.norm.channel_norm import ChannelNorm
 from hdl.layers.norm.local_response_norm import LocalResponseNorm, strength_for
@@ -17,6 +18,7 @@ from hdl.layers.pointwise.channel_affine import ChannelAffine
 from importers.onnx.context import Attributes, Lowering
 from importers.onnx.handlers.registry import handles, writes
 from importers.onnx.model import OnnxNode
+from importers.onnx.norm import is_fresh
 from importers.onnx.problems import Unsupported
 from importers.onnx.writing import Writing
 
@@ -26,7 +28,7 @@ LRN_DEFAULTS = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
 
 @handles("BatchNormalization")
 def batch_normalization(node: OnnxNode, state: Lowering) -> None:
-    """Scale and shift stay; statistics are begun anew, frame by frame; the mode (training or not) has no meaning."""
+    """Scale and shift stay, and statistics where data went into them; the mode (training or not) has no meaning."""
     attributes = Attributes(node)
     epsilon = attributes.get("epsilon", 1e-5)
     attributes.ignore("momentum", "training_mode", "spatial")
@@ -37,8 +39,23 @@ def batch_normalization(node: OnnxNode, state: Lowering) -> None:
     if gamma.shape != (channels,) or beta.shape != (channels,):
         raise Unsupported(f"scale of shape {list(gamma.shape)} meets {channels} channels", "export again")
     layer = OnlineNorm(height=height, width=width, channels=channels, recipe=state.recipe, epsilon=float(epsilon))
-    name = node.label
-    state.give(node, state.emit(node, layer, {"x": x}, {"gamma": gamma, "beta": beta}, name, view=x.shape))
+    made = state.emit(node, layer, {"x": x}, {"gamma": gamma, "beta": beta}, node.label, view=x.shape)
+    statistics = _statistics(node, state, channels)
+    if not is_fresh(node, state.model.constants):
+        state.carried[state.nodes[-1].name] = statistics
+    state.give(node, made)
+
+
+def _statistics(node: OnnxNode, state: Lowering, channels: int) -> dict[str, FloatArray]:
+    """Running mean and variance of the file."""
+    found: dict[str, FloatArray] = {}
+    for index, what in ((3, "mean"), (4, "variance")):
+        found[what] = np.asarray(state.constant(node, index), np.float64)
+        if found[what].shape != (channels,):
+            raise Unsupported(f"{what} of shape {list(found[what].shape)} meets {channels} channels", "export again")
+    if found["variance"].min() < 0:
+        raise Unsupported("a running variance is negative", "export again, from an earlier checkpoint")
+    return found
 
 
 @writes(OnlineNorm)
