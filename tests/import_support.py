@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -20,6 +24,18 @@ from importers.onnx.skeleton import fill, load_skeleton
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "examples" / "models"
 Array = npt.NDArray[Any]
+
+
+def export_script() -> Any:
+    """examples/models/export_models.py as a module; skips the test without PyTorch."""
+    pytest.importorskip("torch", reason="needs the optional extra: pip install -e .[torch]")
+    sys.path.insert(0, str(MODELS))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("export_models")
+    finally:
+        sys.path.remove(str(MODELS))
 
 
 def model(

@@ -24,6 +24,7 @@ from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.tensor import Tile
+from tests.conv_support import chooser
 from tests.layer_support import elaborate
 
 ENGINES = (Conv, ConvError, ConvGradient)
@@ -48,10 +49,7 @@ def plain_conv(layer: Any, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def random_engine(engine: type[Layer], seed: int) -> Any:
     """A small engine of any shape, tile, lanes, formats and recipe."""
     rng = np.random.default_rng(seed)
-
-    def pick(options: Any) -> Any:
-        return options[int(rng.integers(len(options)))]
-
+    pick = chooser(rng)
     while True:
         kernel = (int(rng.integers(1, 5)), int(rng.integers(1, 4)))
         batch = int(rng.integers(2, 5))

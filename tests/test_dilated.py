@@ -12,12 +12,12 @@ from hdl.errors import ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConv, DepthwiseConvError, DepthwiseConvGradient
-from hdl.layers.folding import divisors
 from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.storage import Home
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Tile
+from tests.conv_support import chooser, with_random_lanes
 from tests.layer_support import assert_equal_bits, design_of, make_case
 from tests.test_conv import simulate
 
@@ -27,10 +27,7 @@ KINDS = (Conv, ConvError, ConvGradient, DepthwiseConv, DepthwiseConvError, Depth
 def random_engine(kind: type[Layer], seed: int, home: Home = Home.ON_CHIP) -> Any:
     """A dilated engine of random shape, groups, tile and lanes."""
     rng = np.random.default_rng(seed)
-
-    def pick(options: Any) -> Any:
-        return options[int(rng.integers(len(options)))]
-
+    pick = chooser(rng)
     while True:
         kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
         fields: dict[str, Any] = {
@@ -51,11 +48,7 @@ def random_engine(kind: type[Layer], seed: int, home: Home = Home.ON_CHIP) -> An
             continue
         if layer is None or layer.walk.cycles > 2000:
             continue
-        tile = pick(tuple(layer.tiles(10**6)))
-        lanes = {"w_lanes": pick(divisors(tile.size))}
-        for port in layer.frame_ports:
-            lanes[f"{port.name}_lanes"] = pick(divisors(port.tensor.shape[-1]))
-        return dataclasses.replace(layer, tile=tile, **lanes)
+        return with_random_lanes(layer, pick)
 
 
 def spread(layer: Any, w: np.ndarray) -> np.ndarray:

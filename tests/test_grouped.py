@@ -12,11 +12,11 @@ from hdl.engine.window.walk import SHARED_END, Walk
 from hdl.errors import FoldingError, ShapeError
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
-from hdl.layers.folding import divisors
 from hdl.layers.storage import Home
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Tile
+from tests.conv_support import chooser, with_random_lanes
 from tests.layer_support import assert_equal_bits, design_of, make_case
 from tests.test_conv import ends, simulate
 
@@ -26,10 +26,7 @@ ENGINES = (Conv, ConvError, ConvGradient)
 def random_engine(kind: type[Layer], seed: int, home: Home = Home.ON_CHIP) -> Any:
     """An engine in groups of random shape, home, tile and lanes."""
     rng = np.random.default_rng(seed)
-
-    def pick(options: Any) -> Any:
-        return options[int(rng.integers(len(options)))]
-
+    pick = chooser(rng)
     while True:
         kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
         groups = pick((2, 3, 4))
@@ -50,11 +47,7 @@ def random_engine(kind: type[Layer], seed: int, home: Home = Home.ON_CHIP) -> An
             continue
         if layer is None:
             continue
-        tile = pick(tuple(layer.tiles(10**6)))
-        lanes = {"w_lanes": pick(divisors(tile.size))}
-        for port in layer.frame_ports:
-            lanes[f"{port.name}_lanes"] = pick(divisors(port.tensor.shape[-1]))
-        return dataclasses.replace(layer, tile=tile, **lanes)
+        return with_random_lanes(layer, pick)
 
 
 def blocks(layer: Any, w: np.ndarray) -> np.ndarray:

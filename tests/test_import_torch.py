@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 
 from importers.onnx import NormMode, import_model
 from importers.onnx.skeleton import load_skeleton, strip
-from tests.import_support import MODELS, assert_close, forward
+from tests.import_support import MODELS, assert_close, export_script, forward
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -23,15 +20,7 @@ SMALL = 64
 
 @pytest.fixture(scope="module")
 def exports() -> Any:
-    """The export script as a module."""
-    pytest.importorskip("torch", reason="needs the optional extra: pip install -e .[torch]")
-    sys.path.insert(0, str(MODELS))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module("export_models")
-    finally:
-        sys.path.remove(str(MODELS))
+    return export_script()
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +15,14 @@ from dagtrain.training.feeds import host_inputs
 from examples.models.published import NETWORKS
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
-from tests.import_support import MODELS
+from tests.import_support import export_script
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
 def exports() -> Any:
-    """The export script as a module."""
-    pytest.importorskip("torch", reason="needs the optional extra: pip install -e .[torch]")
-    sys.path.insert(0, str(MODELS))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module("export_models")
-    finally:
-        sys.path.remove(str(MODELS))
+    return export_script()
 
 
 @pytest.mark.parametrize("name", NETWORKS)

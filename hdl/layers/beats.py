@@ -30,6 +30,13 @@ def pack(codes: IntArray, width: int, lanes: int) -> list[int]:
     return found
 
 
+def pack_pairs(low: IntArray, high: IntArray, widths: tuple[int, int], lanes: int) -> list[int]:
+    """Beats of two arrays of as many codes: those of ``high`` above those of ``low``."""
+    above = lanes * widths[0]
+    beats = zip(pack(low, widths[0], lanes), pack(high, widths[1], lanes), strict=True)
+    return [lower | higher << above for lower, higher in beats]
+
+
 def unpack(beats: Sequence[int], fixed: Fixed, lanes: int) -> IntArray:
     """Inverse of `pack`."""
     mask = (1 << fixed.width) - 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+from hdl.errors import FoldingError
+from hdl.layers.folding import lanes_for
 from hdl.layers.shape import Shape
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
@@ -57,6 +60,26 @@ class Timing(Shape):
         ``tile`` is one of `tiles` (default: the first).  Lanes of every per-frame port are `lanes_for` of its
         tensor and ``cycles``, so both ends of an edge agree; lanes of per-batch ports are `weight_lanes`.
         Raises `FoldingError` when even the widest variant is slower."""
+
+    def with_lanes(self, cycles: int, **maps: Sequence[int]) -> Self:
+        """With the fewest lanes that pass each map within ``cycles``.
+
+        ``maps`` are shapes (height, width, channels) by the fields of their lanes, ``lanes`` among them.  Raises
+        `FoldingError` where even all channels a beat are too slow."""
+        lanes = {field: lanes_for(math.prod(shape), shape[-1], cycles) for field, shape in maps.items()}
+        folded: Self = dataclasses.replace(self, **lanes)  # type: ignore[type-var]
+        if folded.cycles_per_frame > cycles:
+            raise FoldingError(
+                f"{type(self).__name__} {tuple(maps['lanes'])}: all channels a beat still take "
+                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}",
+                "allow more cycles",
+            )
+        return folded
+
+    @property
+    def most_beats(self) -> int:
+        """Beats of a frame at the port that has most."""
+        return max(port.beats for port in (*self.sinks, *self.sources))
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Elements of each per-frame sink that must have entered before ``elements`` of ``source`` can leave.

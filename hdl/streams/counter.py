@@ -13,7 +13,7 @@ def counter(domain: ClockReset, step: Bit, place: Bits, *, count: int) -> Instan
 
     Ports:
         step: in, 1 bit: on to the next at this edge.
-        place: out, `hdl.memory.address_width` ``(count)`` bits, from a register.
+        place: out, at least `hdl.memory.address_width` ``(count)`` bits, from a register.
     """
     last = count - 1
 

@@ -12,25 +12,20 @@ are rounded once, to nearest, and saturated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 
 from hdl.engine.arithmetic.rounding import rounding_cycles, scale_cycles
 from hdl.engine.loss.numbers import METRICS
 from hdl.engine.loss.squares import SquaredShape, mean_squared_error
-from hdl.errors import FoldingError, ShapeError
+from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.meaning import State, Tape
-from hdl.layers.wiring.host import HostLabel, HostOutput
-from hdl.recipe import LEAST_WEIGHT
+from hdl.layers.loss.base import ClassifierLoss
 from hdl.signals import ClockReset, Instances
-from hdl.spelling import QUIET
 from hdl.stream import Stream
-from hdl.tensor import Kind, Port, Tensor, Tile
 
 # widest code of the golden model (int64)
 WIDEST = 63
@@ -39,56 +34,29 @@ ERROR_LATENCY, METRICS_LATENCY = 2, 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanSquaredError(Layer):
-    """Sinks ``x`` (1, 1, classes), ``label`` (1, 1, 1); sources ``error`` (1, 1, classes), ``metrics`` (1, 1, 2).
+class MeanSquaredError(ClassifierLoss):
+    """See `ClassifierLoss`; one multiplier."""
 
-    ``metrics`` are two words: the loss in u32.16, and 1 (the word, not the value) if the first largest x is the
-    label's, else 0.  One class a cycle."""
-
-    pinned_to_host = True
     multipliers = 1
 
-    classes: int
-    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     error_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-    # weight of the loss of an auxiliary head, whose metrics nobody reads; 0: the main head's, which counts whole
-    auxiliary: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise ShapeError(f"MeanSquaredError needs at least 2 classes, not {self.classes}")
-        if self.auxiliary and not LEAST_WEIGHT <= self.auxiliary <= 1:
-            what = f"MeanSquaredError: auxiliary must be 0 or lie in [{LEAST_WEIGHT}, 1], not {self.auxiliary}"
-            raise ShapeError(what)
-        if not self.x_fixed.signed:
-            raise ShapeError(f"MeanSquaredError takes signed scores, not {self.x_fixed}")
+        super().__post_init__()
         if self.shape.loss_factor.bits(self.shape.sum_bits) > WIDEST:
             raise ShapeError(f"MeanSquaredError of {self.classes} classes: sums of scores {self.x_fixed} are too wide")
+
+    @property
+    def error_format(self) -> Fixed:
+        """As calibrated."""
+        return self.error_fixed
 
     @cached_property
     def shape(self) -> SquaredShape:
         """What the circuit is built from."""
-        return SquaredShape(self.classes, self.x_fixed, self.error_fixed, self.auxiliary or 1.0)
+        return SquaredShape(self.classes, self.x_fixed, self.error_fixed, self.weight)
 
-    # ---- shape rule
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x, label."""
-        return (
-            Port("x", Tensor((1, 1, self.classes), self.x_fixed, Kind.ACTIVATION)),
-            Port("label", HostLabel(classes=self.classes).sources[0].tensor),
-        )
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """error, metrics."""
-        return (
-            Port("error", Tensor((1, 1, self.classes), self.error_fixed, Kind.ERROR)),
-            Port("metrics", HostOutput().sinks[0].tensor),
-        )
-
-    # ---- cycles and folding
+    # ---- cycles
 
     @property
     def cycles_per_frame(self) -> int:
@@ -99,17 +67,6 @@ class MeanSquaredError(Layer):
     def macs(self) -> int:
         """A square a class."""
         return self.classes
-
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """There is one variant."""
-        del tile
-        if self.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"MeanSquaredError of {self.classes} classes takes {self.cycles_per_frame} cycles a frame, "
-                f"more than {cycles}",
-                "allow more cycles",
-            )
-        return self
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """An error needs its x and the label, the loss all of x."""
@@ -131,59 +88,32 @@ class MeanSquaredError(Layer):
 
     # ---- meaning
 
-    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+    def codes(self, x: IntArray, label: IntArray) -> tuple[IntArray, IntArray]:
         """Exact differences, squares and sums; two roundings."""
-        del state
         shape = self.shape
-        x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :]
         hot = (np.arange(self.classes) == label).astype(np.int64)
         difference = (x << shape.grow) - (hot << shape.fraction_bits)
         error = self.error_fixed.saturate(shape.error_factor.rounded(difference))
-        total = (difference**2).sum(axis=1, keepdims=True)
-        loss = METRICS.saturate(shape.loss_factor.rounded(total))
-        right = (x.argmax(axis=1, keepdims=True) == label).astype(np.int64)
-        metrics = np.concatenate([loss, right], axis=1)
-        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
+        return error, shape.loss_factor.rounded((difference**2).sum(axis=1, keepdims=True))
 
-    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    def values(self, x: FloatArray, label: IntArray) -> tuple[FloatArray, FloatArray]:
         """The formulas."""
-        del state
-        x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :].astype(np.int64)
         difference = x - (np.arange(self.classes) == label)
-        loss = (difference**2).mean(axis=1, keepdims=True)
-        right = (x.argmax(axis=1, keepdims=True) == label).astype(np.float64)
-        metrics = np.concatenate([loss, right], axis=1)
-        error = 2 / self.classes * (self.auxiliary or 1.0) * difference
-        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
+        return 2 / self.classes * self.weight * difference, (difference**2).mean(axis=1, keepdims=True)
 
     @property
     def closeness(self) -> dict[str, float]:
-        """Constants of 17 bits, times the largest code of an error; of the loss see `distance`."""
+        """Constants of 17 bits, times the largest code of an error; of the loss see `loss_distance`."""
         return {"error": 0.75, "metrics": 1.0}
 
-    def distance(self, port: str, codes: IntArray, values: FloatArray) -> FloatArray:
-        """Of the metrics the loss alone is a fraction, off by a constant's 2**-17 of itself; the other is right or
-        wrong."""
-        if port != "metrics":
-            return super().distance(port, codes, values)
-        steps = np.minimum(values[..., :1] / METRICS.step, METRICS.high)
-        loss = np.abs(codes[..., :1] - steps) / (0.5 + steps * 2.0**-17)
-        wrong = np.where(codes[..., 1:] == values[..., 1:], 0.0, np.inf)
-        return np.concatenate([loss, wrong], axis=-1)
+    def loss_distance(self, codes: IntArray, values: FloatArray) -> FloatArray:
+        """Off by a constant's 2**-17 of itself."""
+        steps = np.minimum(values / METRICS.step, METRICS.high)
+        return np.abs(codes - steps) / (0.5 + steps * 2.0**-17)
 
-    def backward(self, tape: Tape) -> None:
-        """Its own error; the label comes from the host, the main head's metrics go there."""
-        tape.connect("label", tape.share("label", HostLabel(classes=self.classes))["y"])
-        if not self.auxiliary:
-            tape.add("results", HostOutput(), {"x": tape.value("metrics")})
-        tape.give_error("x", tape.value("error"), early=self.auxiliary > 0)
-
-    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
-        """Labels are classes; scores of a frame are often equal."""
-        if port == "label":
-            return rng.integers(0, self.classes, (count, 1, 1, 1), dtype=np.int64)
-        codes = super().sample(port, rng, count)
-        return np.where(rng.random((count, 1, 1, 1)) < 0.3, codes[..., :1], codes)
+    def scores(self, codes: IntArray, rng: np.random.Generator) -> IntArray:
+        """Those of a frame are often equal."""
+        return np.where(rng.random((len(codes), 1, 1, 1)) < 0.3, codes[..., :1], codes)
 
     # ---- hardware
 

@@ -17,81 +17,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 
 from hdl.engine.loss.numbers import METRICS, VALUE_BITS, SoftmaxNumbers
 from hdl.engine.loss.softmax import DIVIDER_EXTRA, product_cycles, softmax_cross_entropy
-from hdl.errors import FoldingError, ShapeError
+from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
 from hdl.layers.base import Layer
-from hdl.layers.meaning import State, Tape
-from hdl.layers.wiring.host import HostLabel, HostOutput
-from hdl.recipe import LEAST_WEIGHT
+from hdl.layers.loss.base import ClassifierLoss
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
-from hdl.tensor import Kind, Port, Tensor, Tile
 
 # cycles of pipelines and queues between the last code of a frame and its first error, its loss
 ERROR_LATENCY, METRICS_LATENCY = 17, 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxCrossEntropy(Layer):
-    """Sinks ``x`` (1, 1, classes), ``label`` (1, 1, 1); sources ``error`` (1, 1, classes), ``metrics`` (1, 1, 2).
+class SoftmaxCrossEntropy(ClassifierLoss):
+    """See `ClassifierLoss`; four stages work on successive frames: maximum, exponentials and their sum, reciprocal,
+    products."""
 
-    ``metrics`` are two words: the loss in u32.16, and 1 (the word, not the value) if the first largest x is the
-    label's, else 0.  One class a cycle; four stages work on successive frames: maximum, exponentials and their sum,
-    reciprocal, products."""
-
-    pinned_to_host = True
-
-    classes: int
-    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # of the error, which lies in [-1, 1]
     e_fixed: Fixed = Fixed(16, 14)  # noqa: RUF009 - frozen
     # share of the target that all classes have alike
     smoothing: float = field(default=0.0, metadata=QUIET)
-    # weight of the loss of an auxiliary head, whose metrics nobody reads; 0: the main head's, which counts whole
-    auxiliary: float = field(default=0.0, metadata=QUIET)
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise ShapeError(f"SoftmaxCrossEntropy needs at least 2 classes, not {self.classes}")
+        super().__post_init__()
         if not 0 <= self.smoothing < 1:
             raise ShapeError(f"SoftmaxCrossEntropy: smoothing must lie in [0, 1), not {self.smoothing}")
-        if self.auxiliary and not LEAST_WEIGHT <= self.auxiliary <= 1:
-            what = f"SoftmaxCrossEntropy: auxiliary must be 0 or lie in [{LEAST_WEIGHT}, 1], not {self.auxiliary}"
-            raise ShapeError(what)
-        if not self.x_fixed.signed:
-            raise ShapeError(f"SoftmaxCrossEntropy takes signed logits, not {self.x_fixed}")
-
-    # ---- shape rule
 
     @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x, label."""
-        return (
-            Port("x", Tensor((1, 1, self.classes), self.x_fixed, Kind.ACTIVATION)),
-            Port("label", HostLabel(classes=self.classes).sources[0].tensor),
-        )
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """error, metrics."""
-        return (
-            Port("error", Tensor((1, 1, self.classes), self.e_fixed, Kind.ERROR)),
-            Port("metrics", HostOutput().sinks[0].tensor),
-        )
+    def error_format(self) -> Fixed:
+        """No other is calibrated."""
+        return self.e_fixed
 
     @cached_property
     def numbers(self) -> SoftmaxNumbers:
         """The arithmetic."""
-        return SoftmaxNumbers(self.x_fixed, self.classes, self.smoothing, self.auxiliary or 1.0)
+        return SoftmaxNumbers(self.x_fixed, self.classes, self.smoothing, self.weight)
 
-    # ---- cycles and folding
+    # ---- cycles
 
     @property
     def cycles_per_frame(self) -> int:
@@ -107,17 +75,6 @@ class SoftmaxCrossEntropy(Layer):
     def macs(self) -> int:
         """Two products a class."""
         return 2 * self.classes
-
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """There is one variant."""
-        del tile
-        if self.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"SoftmaxCrossEntropy of {self.classes} classes takes {self.cycles_per_frame} cycles a frame, "
-                f"more than {cycles}",
-                "allow more cycles",
-            )
-        return self
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """All of x, the label."""
@@ -137,11 +94,9 @@ class SoftmaxCrossEntropy(Layer):
 
     # ---- meaning
 
-    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+    def codes(self, x: IntArray, label: IntArray) -> tuple[IntArray, IntArray]:
         """See `SoftmaxNumbers`."""
-        del state
         numbers = self.numbers
-        x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :]
         distance = x.max(axis=1, keepdims=True) - x
         values = numbers.exponentials(distance)
         total = values.sum(axis=1, keepdims=True)
@@ -149,52 +104,31 @@ class SoftmaxCrossEntropy(Layer):
         target = np.where(np.arange(self.classes) == label, numbers.hot, numbers.cold)
         error = requantise(values * numbers.reciprocal(total) - target, fraction_bits, self.e_fixed)
         away = np.take_along_axis(distance, label, axis=1)
-        loss = numbers.logarithm(total) + round_shift(away, self.x_fixed.fraction_bits - METRICS.fraction_bits)
-        right = (x.argmax(axis=1, keepdims=True) == label).astype(np.int64)
-        metrics = np.concatenate([METRICS.saturate(loss), right], axis=1)
-        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
+        return error, numbers.logarithm(total) + round_shift(away, self.x_fixed.fraction_bits - METRICS.fraction_bits)
 
-    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    def values(self, x: FloatArray, label: IntArray) -> tuple[FloatArray, FloatArray]:
         """The formulas."""
-        del state
-        x, label = inputs["x"][:, 0, 0, :], inputs["label"][:, 0, 0, :].astype(np.int64)
         away = x - x.max(axis=1, keepdims=True)
         total = np.exp(away).sum(axis=1, keepdims=True)
         target = (1 - self.smoothing) * (np.arange(self.classes) == label) + self.smoothing / self.classes
-        error = (np.exp(away) / total - target) * (self.auxiliary or 1.0)
-        loss = np.log(total) - np.take_along_axis(away, label, axis=1)
-        right = (x.argmax(axis=1, keepdims=True) == label).astype(np.float64)
-        metrics = np.concatenate([loss, right], axis=1)
-        return {"error": error[:, None, None, :], "metrics": metrics[:, None, None, :]}
+        error = (np.exp(away) / total - target) * self.weight
+        return error, np.log(total) - np.take_along_axis(away, label, axis=1)
 
     @property
     def closeness(self) -> dict[str, float]:
         """The error: tables of 17 bits before it is rounded.  The loss: half an interval of the table of logarithms."""
         return {"error": 0.55, "metrics": 33.0}
 
-    def distance(self, port: str, codes: IntArray, values: FloatArray) -> FloatArray:
-        """Of the metrics the loss alone is a fraction; the other is right or wrong."""
-        if port != "metrics":
-            return super().distance(port, codes, values)
-        loss = np.abs(codes[..., :1] - values[..., :1] / METRICS.step)
-        wrong = np.where(codes[..., 1:] == values[..., 1:], 0.0, np.inf)
-        return np.concatenate([loss, wrong], axis=-1)
+    def loss_distance(self, codes: IntArray, values: FloatArray) -> FloatArray:
+        """As of any number."""
+        return np.abs(codes - values / METRICS.step)
 
-    def backward(self, tape: Tape) -> None:
-        """Its own error; the label comes from the host, the main head's metrics go there."""
-        tape.connect("label", tape.share("label", HostLabel(classes=self.classes))["y"])
-        if not self.auxiliary:
-            tape.add("results", HostOutput(), {"x": tape.value("metrics")})
-        tape.give_error("x", tape.value("error"), early=self.auxiliary > 0)
-
-    def sample(self, port: str, rng: np.random.Generator, count: int) -> IntArray:
-        """Labels are classes; logits of a frame differ by little or much, and some are equal."""
-        if port == "label":
-            return rng.integers(0, self.classes, (count, 1, 1, 1), dtype=np.int64)
-        codes = super().sample(port, rng, count)
-        spread = rng.choice([0, 1, 2.0**self.x_fixed.fraction_bits, 2.0 ** (self.x_fixed.width - 1)], (count, 1, 1, 1))
+    def scores(self, codes: IntArray, rng: np.random.Generator) -> IntArray:
+        """Those of a frame differ by little or much, and some are equal."""
+        frames = (len(codes), 1, 1, 1)
+        spread = rng.choice([0, 1, 2.0**self.x_fixed.fraction_bits, 2.0 ** (self.x_fixed.width - 1)], frames)
         close = np.clip(rng.normal(0, 1, codes.shape) * spread, self.x_fixed.low, self.x_fixed.high).astype(np.int64)
-        return np.where(rng.random((count, 1, 1, 1)) < 0.2, codes, close)
+        return np.where(rng.random(frames) < 0.2, codes, close)
 
     # ---- hardware
 

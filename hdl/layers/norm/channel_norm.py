@@ -35,7 +35,7 @@ from hdl.engine.norm.channel_numbers import (
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import OfMap, ToMap
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -45,7 +45,7 @@ INVERSE = Fixed(16, 12, signed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelNorm(ElementWise):
+class ChannelNorm(OfMap):
     """Sink ``x``, source ``y``, stash source ``inverse`` (height, width, 1).
 
     C channels of w bits must have w + log2 C of at most 27."""
@@ -55,6 +55,9 @@ class ChannelNorm(ElementWise):
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     inverse_fixed: Fixed = INVERSE
+
+    # squares, what the root multiplies
+    products = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,15 +70,10 @@ class ChannelNorm(ElementWise):
         return ChannelNumbers(self.x_fixed, self.y_fixed, self.inverse_fixed, self.channels, self.epsilon)
 
     @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
-
-    @property
     def sources(self) -> tuple[Port, ...]:
         """y, inverse."""
         return (
-            Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),
+            self.map_port("y", Kind.ACTIVATION),
             Port("inverse", Tensor((self.height, self.width, 1), self.inverse_fixed, Kind.STASH)),
         )
 
@@ -83,23 +81,17 @@ class ChannelNorm(ElementWise):
 
     @property
     def multipliers(self) -> int:
-        """Squares, what the root multiplies; the square of the sum, the slope of the table."""
-        return 2 * self.lanes + 2
-
-    @property
-    def macs(self) -> int:
-        """Two an element."""
-        return 2 * self.elements
+        """Beside the products, the square of the sum and the slope of the table."""
+        return super().multipliers + 2
 
     @property
     def pipeline_cycles(self) -> int:
         """As of y, which takes longer, and all beats of a pixel."""
-        return self.latency_cycles("y") + self.channels // self.lanes
+        return self.latency_cycles("y") + self.pixel_beats
 
     def latency_cycles(self, source: str) -> int:
         """From the last beat of a pixel: sums, root, and what is made of both."""
-        beats = self.channels // self.lanes
-        latency = forward_latency(self.numbers, beats, self.lanes)
+        latency = forward_latency(self.numbers, self.pixel_beats, self.lanes)
         return latency + normal_cycles(self.numbers) if source == "y" else latency - 1 + inverse_cycles(self.numbers)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
@@ -136,7 +128,7 @@ class ChannelNorm(ElementWise):
     def backward(self, tape: Tape) -> None:
         """The exact gradient, of y as it was rounded."""
         if tape.needs_error("x"):
-            engine = ChannelNormError(height=self.height, width=self.width, channels=self.channels)
+            engine = ChannelNormError(**self.map)
             inputs = {"e": tape.error("y"), "normal": tape.value("y"), "inverse": tape.value("inverse")}
             tape.give_error("x", tape.add("error", engine, inputs)["dx"])
 
@@ -172,7 +164,7 @@ class ChannelNorm(ElementWise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelNormError(ElementWise):
+class ChannelNormError(ToMap):
     """Sinks ``e``, ``normal`` (what was y) and ``inverse`` (height, width, 1), source ``dx``.
 
     Both means are kept in 27 bits of the range of e and saturate there, which needs a map that isn't normalised."""
@@ -181,6 +173,9 @@ class ChannelNormError(ElementWise):
     normal_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     inverse_fixed: Fixed = INVERSE
     dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+
+    # errors by codes, codes by their mean, what is left by the inverse
+    products = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,36 +191,20 @@ class ChannelNormError(ElementWise):
     def sinks(self) -> tuple[Port, ...]:
         """e, normal, inverse."""
         return (
-            Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
-            Port("normal", Tensor(self.shape, self.normal_fixed, Kind.STASH), self.lanes),
+            self.map_port("e", Kind.ERROR),
+            self.map_port("normal", Kind.STASH),
             Port("inverse", Tensor((self.height, self.width, 1), self.inverse_fixed, Kind.STASH)),
         )
 
     @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
-
-    @property
-    def multipliers(self) -> int:
-        """Errors by codes, codes by their mean, what is left by the inverse."""
-        return 3 * self.lanes
-
-    @property
-    def macs(self) -> int:
-        """Three an element."""
-        return 3 * self.elements
-
-    @property
     def pipeline_cycles(self) -> int:
         """As of the first beat, and all beats of a pixel."""
-        return self.latency_cycles("dx") + self.channels // self.lanes
+        return self.latency_cycles("dx") + self.pixel_beats
 
     def latency_cycles(self, source: str) -> int:
         """From the last beat of a pixel: sums, means, and what is made of both."""
         del source
-        beats = self.channels // self.lanes
-        return backward_latency(self.lanes, beats) + shape_cycles(self.numbers, self.dx_fixed.fraction_bits)
+        return backward_latency(self.lanes, self.pixel_beats) + shape_cycles(self.numbers, self.dx_fixed.fraction_bits)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Whole pixels."""

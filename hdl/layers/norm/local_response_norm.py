@@ -36,12 +36,12 @@ from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.affine import offset_stream
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import ElementWise, OfMap, ToMap
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import fork, join, m2s_pipe, queue
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port
 
 STRENGTH = Fixed(16, 13, signed=False)
 # beats that queues hold beyond what their latencies ask for, and those in front of what comes later
@@ -78,15 +78,11 @@ class _LocalResponse(ElementWise):
             self.bias,
         )  # fmt: skip
 
-    @property
-    def beats(self) -> int:
-        """Beats of a pixel."""
-        return self.channels // self.lanes
-
     def with_beats_after(self, elements: int, after: int) -> int:
         """Elements with all beats in which channels after them stand that count, in their pixel."""
-        pixel, beat = divmod(-(-elements // self.lanes) - 1, self.beats)
-        return pixel * self.channels + min(self.beats, beat + 1 + reach(self.beats, self.lanes, after)) * self.lanes
+        pixel, beat = divmod(-(-elements // self.lanes) - 1, self.pixel_beats)
+        beats = min(self.pixel_beats, beat + 1 + reach(self.pixel_beats, self.lanes, after))
+        return pixel * self.channels + beats * self.lanes
 
     def tables(self) -> dict[str, PowerTable]:
         """By what their images are named after."""
@@ -111,41 +107,26 @@ class _LocalResponse(ElementWise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalResponseNorm(_LocalResponse):
+class LocalResponseNorm(_LocalResponse, OfMap):
     """Sink ``x``, source ``y``, stash source ``strength``.
 
     The strength saturates at the end of its format, from where on y is too large."""
 
     y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
 
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
+    # squares, slopes, what x is multiplied by
+    products = 3
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y, strength."""
-        return (
-            Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),
-            Port("strength", Tensor(self.shape, self.strength_fixed, Kind.STASH), self.lanes),
-        )
+        return self.map_port("y", Kind.ACTIVATION), self.map_port("strength", Kind.STASH)
 
     def tables(self) -> dict[str, PowerTable]:
         """The power that x is multiplied by."""
         return {"power": self.numbers.power}
 
     # ---- cycles
-
-    @property
-    def multipliers(self) -> int:
-        """Squares, slopes, what x is multiplied by."""
-        return 3 * self.lanes
-
-    @property
-    def macs(self) -> int:
-        """Three an element."""
-        return 3 * self.elements
 
     @property
     def y_cut(self) -> int:
@@ -155,7 +136,7 @@ class LocalResponseNorm(_LocalResponse):
     @property
     def pipeline_cycles(self) -> int:
         """Of y, and of the beats in which its neighbours stand."""
-        return self.latency_cycles("y") + reach(self.beats, self.lanes, self.numbers.after)
+        return self.latency_cycles("y") + reach(self.pixel_beats, self.lanes, self.numbers.after)
 
     def latency_cycles(self, source: str) -> int:
         """Squares, windows, sums, scaling, rounding; the power and a product."""
@@ -200,8 +181,8 @@ class LocalResponseNorm(_LocalResponse):
         """The gradient, at the strength that was kept."""
         if tape.needs_error("x"):
             engine = LocalResponseNormError(
-                height=self.height, width=self.width, channels=self.channels,
-                size=self.size, alpha=self.alpha, beta=self.beta, bias=self.bias, strength_fixed=self.strength_fixed,
+                **self.map, size=self.size, alpha=self.alpha, beta=self.beta, bias=self.bias,
+                strength_fixed=self.strength_fixed,
             )  # fmt: skip
             inputs = {"e": tape.error("y"), "x": tape.value("x"), "strength": tape.value("strength")}
             tape.give_error("x", tape.add("error", engine, inputs)["dx"])
@@ -225,11 +206,14 @@ class LocalResponseNorm(_LocalResponse):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalResponseNormError(_LocalResponse):
+class LocalResponseNormError(_LocalResponse, ToMap):
     """Sinks ``e``, ``x`` and ``strength``, source ``dx``."""
 
     e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
     dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
+
+    # slopes of both tables, x and e by the powers, e by a share, x by a sum
+    products = 6
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -244,32 +228,13 @@ class LocalResponseNormError(_LocalResponse):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """e, x, strength."""
-        return (
-            Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
-            Port("x", Tensor(self.shape, self.x_fixed, Kind.STASH), self.lanes),
-            Port("strength", Tensor(self.shape, self.strength_fixed, Kind.STASH), self.lanes),
-        )
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
+        return self.map_port("e", Kind.ERROR), self.map_port("x", Kind.STASH), self.map_port("strength", Kind.STASH)
 
     def tables(self) -> dict[str, PowerTable]:
         """The power that e is multiplied by, and its slope."""
         return {"power": self.numbers.power, "slope": self.error_numbers.slope}
 
     # ---- cycles
-
-    @property
-    def multipliers(self) -> int:
-        """Slopes of both tables, x and e by the powers, e by a share, x by a sum."""
-        return 6 * self.lanes
-
-    @property
-    def macs(self) -> int:
-        """Six an element."""
-        return 6 * self.elements
 
     @property
     def share_cut(self) -> int:
@@ -291,7 +256,7 @@ class LocalResponseNormError(_LocalResponse):
     @property
     def pipeline_cycles(self) -> int:
         """As of one beat, and of those in which its neighbours stand."""
-        return self.latency_cycles("dx") + reach(self.beats, self.lanes, self.numbers.before)
+        return self.latency_cycles("dx") + reach(self.pixel_beats, self.lanes, self.numbers.before)
 
     def latency_cycles(self, source: str) -> int:
         """The power, a share, a product, windows, sums, a product, a difference."""
@@ -369,13 +334,13 @@ def local_response_norm(
     scaled, shifted = Stream(lanes * numbers.scaled_bits), Stream(lanes * total)
     copies, held = [Stream(strength.width) for _ in range(2)], Stream(x.width)
     powers, products = Stream(lanes * power.power.width), Stream(lanes * (cfg.x_fixed.width + power.power.width))
-    depth = cfg.latency_cycles("y") + reach(cfg.beats, lanes, numbers.after) + SLACK
+    depth = cfg.latency_cycles("y") + reach(cfg.pixel_beats, lanes, numbers.after) + SLACK
     cut = numbers.total_fraction - cfg.strength_fixed.fraction_bits
     return (
         fork(domain, x, parts),
         square_stream(domain, parts[0], squares, lanes=lanes),
         channel_windows(
-            domain, squares, windows, lanes=lanes, beats=cfg.beats, before=numbers.before, after=numbers.after
+            domain, squares, windows, lanes=lanes, beats=cfg.pixel_beats, before=numbers.before, after=numbers.after
         ),
         sum_windows(domain, windows, sums, lanes=lanes, terms=cfg.size),
         round_stream(domain, sums, short, lanes=lanes, shift=numbers.cut, target=Fixed(numbers.short_bits, 0)),
@@ -420,7 +385,7 @@ def local_response_norm_error(
     windows = Stream((lanes + cfg.size - 1) * (cfg.e_fixed.width + share.width))
     sums, totals = Stream(lanes * numbers.sum_bits), Stream(lanes * total.width)
     across, differences = Stream(lanes * numbers.across.width), Stream(lanes * numbers.difference.width)
-    depth = cfg.latency_cycles("dx") + reach(cfg.beats, lanes, cfg.numbers.before) + SLACK
+    depth = cfg.latency_cycles("dx") + reach(cfg.pixel_beats, lanes, cfg.numbers.before) + SLACK
     return (
         fork(domain, strength, strengths),
         power_stream(domain, strengths[0], powers, lanes=lanes, table=power, public="power",
@@ -437,7 +402,7 @@ def local_response_norm_error(
         product_stream(domain, x_held[0], slopes, products, lanes=lanes, a_fixed=cfg.x_fixed, b_fixed=slope.power),
         round_stream(domain, products, shares, lanes=lanes, shift=cfg.share_cut, target=share),
         product_stream(domain, e_held[1], shares, terms, lanes=lanes, a_fixed=cfg.e_fixed, b_fixed=share),
-        channel_windows(domain, terms, windows, lanes=lanes, beats=cfg.beats, before=cfg.numbers.after,
+        channel_windows(domain, terms, windows, lanes=lanes, beats=cfg.pixel_beats, before=cfg.numbers.after,
                         after=cfg.numbers.before),
         sum_windows(domain, windows, sums, lanes=lanes, terms=cfg.size),
         round_stream(domain, sums, totals, lanes=lanes, shift=cfg.total_cut, target=total),

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -35,13 +35,12 @@ from hdl.engine.norm.shapes import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack
+from hdl.layers.beats import pack, pack_pairs
 from hdl.layers.meaning import State, Tape
 from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.layers.norm.shared import DATA, SHARED_FIELDS, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
-from hdl.signals import ClockReset, Instances
-from hdl.stream import Stream
+from hdl.signals import Instances
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
@@ -304,18 +303,10 @@ class OnlineNorm(NormLayer):
     def images(self, state: State) -> dict[str, list[int]]:
         """Statistics and tables now; weights as at the start."""
         numbers, lanes = self.numbers, self.core
-        initial = state["initial"]
-        beta, gamma = (pack(initial[name], getattr(self, f"{name}_fixed").width, lanes) for name in ("beta", "gamma"))
-        shift = lanes * self.beta_fixed.width
-        weights = [low | high << shift for low, high in zip(beta, gamma, strict=True)]
-        shift = lanes * numbers.inverse.width
-        table = [
-            low | high << shift
-            for centre, inverse in state["tables"]
-            for low, high in zip(
-                pack(inverse, numbers.inverse.width, lanes), pack(centre, numbers.centre.width, lanes), strict=True
-            )
-        ]
+        initial, widths = state["initial"], (self.beta_fixed.width, self.gamma_fixed.width)
+        weights = pack_pairs(initial["beta"], initial["gamma"], widths, lanes)
+        widths = numbers.inverse.width, numbers.centre.width
+        table = [word for centre, inverse in state["tables"] for word in pack_pairs(inverse, centre, widths, lanes)]
         return {
             "weights": weights + [0] * (self.versions - 1) * self.groups,
             "mean": pack(state["mean"], numbers.mean.width, lanes),
@@ -323,13 +314,11 @@ class OnlineNorm(NormLayer):
             "table": table,
         }
 
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
+    @property
+    def block(self) -> Callable[..., Instances]:
         """See `hdl.engine.norm.forward`."""
-        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
-        make = frozen_norm_forward if self.frozen else norm_forward
-        return make(domain, *ports, shape=self.engine, images=images)
+        make: Callable[..., Instances] = frozen_norm_forward if self.frozen else norm_forward
+        return make
 
     # ---- tests
 

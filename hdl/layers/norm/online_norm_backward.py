@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,13 +17,12 @@ from hdl.engine.random import ROUNDING_LATENCY
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack
+from hdl.layers.beats import pack, pack_pairs
 from hdl.layers.meaning import State
 from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
 from hdl.random_bits import requantise_by_element, stable_id, tensor_key
-from hdl.signals import ClockReset, Instances
-from hdl.stream import Stream
+from hdl.signals import Instances
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
@@ -278,14 +277,8 @@ class OnlineNormBackward(NormLayer):
     def images(self, state: State) -> dict[str, list[int]]:
         """The control process and its table now; weights as at the start."""
         numbers, lanes = self.numbers, self.core
-        shift = lanes * numbers.control_v.width
-        table = [
-            low | high << shift
-            for v, u in state["tables"]
-            for low, high in zip(
-                pack(v, numbers.control_v.width, lanes), pack(u, numbers.control_u.width, lanes), strict=True
-            )
-        ]
+        widths = numbers.control_v.width, numbers.control_u.width
+        table = [word for v, u in state["tables"] for word in pack_pairs(v, u, widths, lanes)]
         return {
             "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * (self.versions - 1) * self.groups,
             "v": pack(state["v"], numbers.state_v.width, lanes),
@@ -293,13 +286,12 @@ class OnlineNormBackward(NormLayer):
             "table": table,
         }
 
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
+    @property
+    def block(self) -> Callable[..., Instances]:
         """See `hdl.engine.norm.backward`."""
-        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
+        make: Callable[..., Instances]
         make = norm_errors if self.frozen else norm_backward if self.needs_dx else norm_gradients
-        return make(domain, *ports, shape=self.engine, images=images)
+        return make
 
     # ---- tests
 

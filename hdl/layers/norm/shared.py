@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,7 +17,9 @@ from hdl.layers.base import Layer
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.meaning import State
 from hdl.recipe import Recipe
+from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
+from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
@@ -100,6 +102,18 @@ class NormLayer(Layer):
     def engine(self) -> ForwardShape | BackwardShape:
         """What the circuit is built from."""
         raise NotImplementedError
+
+    @property
+    def block(self) -> Callable[..., Instances]:
+        """The `myhdl.block` between all ports, in their order."""
+        raise NotImplementedError
+
+    def circuit(
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """`block` of `engine`."""
+        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
+        return self.block(domain, *ports, shape=self.engine, images=images)
 
     @property
     def pair_shape(self) -> tuple[int, int, int]:

@@ -14,11 +14,11 @@ from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,12 @@ class Add(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """a, b."""
-        return (
-            Port("a", Tensor(self.shape, self.a_fixed, self.kind), self.lanes),
-            Port("b", Tensor(self.shape, self.b_fixed, Kind.STASH if self.early else self.kind), self.lanes),
-        )
+        return self.map_port("a", self.kind), self.map_port("b", Kind.STASH if self.early else self.kind)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, self.kind), self.lanes),)
+        return (self.map_port("y", self.kind),)
 
     @property
     def sum_fixed(self) -> Fixed:

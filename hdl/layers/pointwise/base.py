@@ -1,193 +1,35 @@
-"""What element-wise layers share: a map of (height, width, channels), ``lanes`` elements a beat, one beat a cycle.
+"""What activations share: codes to codes, ``lanes`` elements a beat, one beat a cycle.
 
-`ElementWise` is any such layer.  `Unary` has one sink and one source and keeps nothing, `UnaryError` is its way back:
-their ports are made here.  `Pointwise` is an activation, codes to codes, and `PointwiseError` its way back:
-ports, handshake, register, rounding, golden model and examples are made here, once; a subclass states what it does to
-a code, what it keeps, and the process that does it to the lanes of a beat.  docs/adding-a-layer.md goes through one.
+`Pointwise` is an activation, `PointwiseError` its way back: ports, handshake, register, rounding, golden model and
+examples are made here, once; a subclass states what it does to a code, what it keeps, and the process that does it to
+the lanes of a beat.  docs/adding-a-layer.md goes through one.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from myhdl import always_comb, block
 
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
-from hdl.errors import FoldingError, ShapeError
+from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.affine import Affine, with_sums
+from hdl.layers.pointwise.elementwise import ElementWise, OfMap, ToMap
 from hdl.layers.pointwise.table import Table, read_and_add, read_tables
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe, take_bits
-from hdl.tensor import Kind, Port, Tensor, Tile
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElementWise(Layer):
-    """A layer whose ports all carry the same map.  (Not registered: it is abstract.)"""
-
-    height: int
-    width: int
-    channels: int
-    # elements a beat
-    lanes: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.height, self.width, self.channels) < 1:
-            raise ShapeError(f"{type(self).__name__}: dimensions {self.shape} must be positive")
-        if self.lanes < 1 or self.channels % self.lanes:
-            raise FoldingError(f"{type(self).__name__}: {self.lanes} lanes do not divide {self.channels} channels")
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
-        return self.height, self.width, self.channels
-
-    @property
-    def map(self) -> dict[str, Any]:
-        """height, width, channels, as fields of another layer."""
-        return {"height": self.height, "width": self.width, "channels": self.channels}
-
-    @property
-    def elements(self) -> int:
-        """Elements of a frame."""
-        return self.height * self.width * self.channels
-
-    @property
-    def cycles_per_frame(self) -> int:
-        """A beat a cycle."""
-        return self.elements // self.lanes
-
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """The fewest lanes that pass a frame in time."""
-        del tile
-        folded = dataclasses.replace(self, lanes=lanes_for(self.elements, self.channels, cycles))
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} {self.shape}: all {self.channels} channels a beat still take "
-                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}",
-                "allow more cycles",
-            )
-        return folded
-
-    @property
-    def pipeline_cycles(self) -> int:
-        """One register."""
-        return 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class BesideVector(ElementWise):
-    """A layer with a map, and a vector of (1, 1, channels) whose lanes are the field ``vector_lanes`` of the subclass.
-    (Not registered: it is abstract.)"""
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of the map."""
-        return self.height * self.width
-
-    @property
-    def groups(self) -> int:
-        """Beats a pixel."""
-        return self.channels // self.lanes
-
-    @property
-    def cycles_per_frame(self) -> int:
-        """A beat a cycle, of the map and of the vector."""
-        return max(port.beats for port in (*self.sinks, *self.sources))
-
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """The fewest lanes that pass the map, and the fewest that pass the vector, in time."""
-        del tile
-        lanes = lanes_for(self.elements, self.channels, cycles)
-        vector_lanes = lanes_for(self.channels, self.channels, cycles)
-        folded = dataclasses.replace(self, lanes=lanes, vector_lanes=vector_lanes)  # type: ignore[call-arg]
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
-                f"a frame, more than {cycles}",
-                "allow more cycles",
-            )
-        return folded
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OneToOne(ElementWise):
-    """One stream in, one out.  A subclass states `engine`."""
-
-    def circuit(
-        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
-    ) -> Instances:
-        """`engine`."""
-        del images
-        (sink,), (source,) = self.sinks, self.sources
-        return self.engine(domain, streams[sink.name], streams[source.name])
-
-    @abstractmethod
-    def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
-        """The circuit from the one stream to the other, a `myhdl.block`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unary(_OneToOne):
-    """Sink ``x``, source ``y``, of one map unless a subclass says otherwise; keeps nothing for the way back.
-
-    A subclass states its parameters, `golden`, `reference`, `error` and `engine`."""
-
-    x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-    y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
-
-    def backward(self, tape: Tape) -> None:
-        """The error through `error`."""
-        if tape.needs_error("x"):
-            tape.give_error("x", tape.add("error", self.error(), {"e": tape.error("y")})["dx"])
-
-    @abstractmethod
-    def error(self) -> UnaryError:
-        """The layer that turns the error of y into that of x."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnaryError(_OneToOne):
-    """The way back: sink ``e``, source ``dx``, of one map unless a subclass says otherwise.
-
-    A subclass states its parameters, `golden`, `reference` and `engine`."""
-
-    e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-    dx_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """e."""
-        return (Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
-
+from hdl.tensor import Kind, Port
 
 # of examples: several lanes, all of them, one pixel
 EXAMPLE_MAPS = (
@@ -276,17 +118,12 @@ class _Lanes(ElementWise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pointwise(_Lanes):
+class Pointwise(_Lanes, OfMap):
     """An activation: each code of sink ``x`` becomes one of source ``y`` and one of the stash ``mask``, whatever stands
     beside it; one beat a cycle.
 
     A subclass states its parameters, a field ``x_fixed`` (and ``y_fixed``, unless y has the format of x), `codes`,
     `values`, `error`, `lane_block`, and `variants` for the tests."""
-
-    @property
-    @abstractmethod
-    def x_fixed(self) -> Fixed:
-        """Format of x: a field of the subclass."""
 
     @property
     def y_fixed(self) -> Fixed:
@@ -330,17 +167,9 @@ class Pointwise(_Lanes):
         return self.x_fixed, self.y_fixed
 
     @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
-
-    @property
     def sources(self) -> tuple[Port, ...]:
         """y, mask."""
-        return (
-            Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),
-            Port("mask", Tensor(self.shape, self.mask_fixed, Kind.STASH), self.lanes),
-        )
+        return self.map_port("y", Kind.ACTIVATION), self.map_port("mask", Kind.STASH)
 
     def latency_cycles(self, source: str) -> int:
         """The mask isn't rounded."""
@@ -382,14 +211,11 @@ class Pointwise(_Lanes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointwiseError(_Lanes):
+class PointwiseError(_Lanes, ToMap):
     """The way back through an activation: sinks ``e`` and ``mask``, source ``dx``; one beat a cycle.
 
     A subclass states its parameters, a field ``e_fixed`` (and ``dx_fixed``, unless dx has the format of e), `codes`,
     `values`, `lane_block`, and `variants` for the tests."""
-
-    # of two values that vary, an element; what the lane block multiplies stands in a register in front of it
-    products: ClassVar[int] = 0
 
     @property
     @abstractmethod
@@ -419,18 +245,8 @@ class PointwiseError(_Lanes):
             computed: to be driven; codes of dx in the format `exact`."""
 
     @property
-    def multipliers(self) -> int:
-        """One a product and lane."""
-        return self.products * self.lanes
-
-    @property
-    def macs(self) -> int:
-        """Every product of a frame."""
-        return self.products * self.elements
-
-    @property
     def mask_cycles(self) -> int:
-        """One more for what is multiplied."""
+        """One more where `products` are made, of what stands in a register in front of the lane block."""
         return super().mask_cycles + (1 if self.products else 0)
 
     @property
@@ -441,15 +257,7 @@ class PointwiseError(_Lanes):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """e, mask."""
-        return (
-            Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
-            Port("mask", Tensor(self.shape, self.mask_fixed, Kind.STASH), self.lanes),
-        )
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.dx_fixed, Kind.ERROR), self.lanes),)
+        return self.map_port("e", Kind.ERROR), self.map_port("mask", Kind.STASH)
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """`codes`, rounded once."""

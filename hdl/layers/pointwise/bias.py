@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from myhdl import block, instances
@@ -19,7 +19,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
 from hdl.layers.storage import Memory
 from hdl.random_bits import requantise_by_element, tensor_key
@@ -50,7 +50,7 @@ class Bias(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """x, b unless it is frozen; the vector comes an element a beat."""
-        x = Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes)
+        x = self.map_port("x", Kind.ACTIVATION)
         return (x,) if self.frozen else (x, self._vector)
 
     @property
@@ -65,12 +65,7 @@ class Bias(ElementWise):
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.ACTIVATION), self.lanes),)
-
-    @property
-    def groups(self) -> int:
-        """Beats a pixel, and words of the vector."""
-        return self.channels // self.lanes
+        return (self.map_port("y", Kind.ACTIVATION),)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -128,12 +123,14 @@ class Bias(ElementWise):
 
     def memories(self) -> tuple[Memory, ...]:
         """The versions of the vector."""
-        return (Memory("weights", self.versions * self.groups, self.lanes * self.b_fixed.width, is_state=self.frozen),)
+        return (
+            Memory("weights", self.versions * self.pixel_beats, self.lanes * self.b_fixed.width, is_state=self.frozen),
+        )
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0 in front."""
         first = pack(state["initial"].reshape(-1), self.b_fixed.width, self.lanes)
-        return {"weights": first + [0] * (self.versions - 1) * self.groups}
+        return {"weights": first + [0] * (self.versions - 1) * self.pixel_beats}
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -167,7 +164,7 @@ class BiasGradient(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """e."""
-        return (Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
+        return (self.map_port("e", Kind.ERROR),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -184,14 +181,10 @@ class BiasGradient(ElementWise):
         """Bits of an exact sum over the batch."""
         return self.e_fixed.width + (self.pixels - 1).bit_length()
 
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """As element-wise."""
-        return super().fold(cycles, tile)
-
     def latency_cycles(self, source: str) -> int:
         """The first sums are complete when the last pixel begins; from there through the rounding."""
         del source
-        return SUM_LATENCY + ROUNDING_LATENCY - self.channels // self.lanes + (self.lanes > 1)
+        return SUM_LATENCY + ROUNDING_LATENCY - self.pixel_beats + (self.lanes > 1)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts batches, which the random bits depend on."""
@@ -240,7 +233,7 @@ def bias(
     """
     words = Stream(cfg.lanes * cfg.b_fixed.width)
     weights = weight_stream(
-        domain, b, words, element_bits=cfg.b_fixed.width, words=cfg.groups, repeats=cfg.height * cfg.width,
+        domain, b, words, element_bits=cfg.b_fixed.width, words=cfg.pixel_beats, repeats=cfg.height * cfg.width,
         recipe=cfg.recipe, contents=contents,
     )  # fmt: skip
     formats = {"a_fixed": cfg.x_fixed, "b_fixed": cfg.b_fixed, "target": cfg.y_fixed}

@@ -12,21 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from myhdl import Signal, block, instances, intbv
+from myhdl import block, instances
 
-from hdl.engine.arithmetic.lanes import always_on
-from hdl.engine.arithmetic.products import PRODUCT_CYCLES, check_bits, exact_product, product_stream
+from hdl.engine.arithmetic.constants import constant_stream
+from hdl.engine.arithmetic.products import PRODUCT_CYCLES, exact_product, product_stream
 from hdl.engine.arithmetic.rounding import exact_sum, round_stream, rounding_cycles, sum_cycles, sum_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack
+from hdl.layers.beats import pack, pack_pairs
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import Multiplying
 from hdl.layers.storage import Memory
-from hdl.memory import address_width, read_only
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import counter, fork, output_register, queue, read_stream, take_bits
+from hdl.streams import fork, queue, take_bits
 from hdl.tensor import Kind, Port, Tensor
 
 IMAGE = "constants"
@@ -34,7 +33,7 @@ ERROR = Fixed(16, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelAffine(ElementWise):
+class ChannelAffine(Multiplying):
     """Sink ``x``, source ``y``; holds ``scale`` and, if ``shifted``, ``offset``, each (channels,).
 
     A multiplier a lane, an adder too if shifted, and a read-only memory of both vectors."""
@@ -47,10 +46,6 @@ class ChannelAffine(ElementWise):
     scale_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
     offset_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
     y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bits("ChannelAffine", self.exact.width)
 
     @property
     def product(self) -> Fixed:
@@ -65,12 +60,12 @@ class ChannelAffine(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, self.kind), self.lanes),)
+        return (self.map_port("x", self.kind),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, self.kind), self.lanes),)
+        return (self.map_port("y", self.kind),)
 
     @property
     def held_parameters(self) -> tuple[Port, ...]:
@@ -79,26 +74,11 @@ class ChannelAffine(ElementWise):
         return (scale, Port("offset", Tensor((self.channels,), self.offset_fixed, Kind.WEIGHT)))[: 1 + self.shifted]
 
     @property
-    def multipliers(self) -> int:
-        """One a lane."""
-        return self.lanes
-
-    @property
-    def macs(self) -> int:
-        """A product an element."""
-        return self.elements
-
-    @property
-    def groups(self) -> int:
-        """Beats a pixel, and words of the memory."""
-        return self.channels // self.lanes
-
-    @property
     def pipeline_cycles(self) -> int:
         """Product, sum and rounding."""
         if self.shifted:
             return PRODUCT_CYCLES + sum_cycles(self.product, self.offset_fixed, self.y_fixed)
-        return PRODUCT_CYCLES + rounding_cycles(self.product.fraction_bits - self.y_fixed.fraction_bits)
+        return PRODUCT_CYCLES + rounding_cycles(self.cut)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Codes of the constants."""
@@ -133,16 +113,14 @@ class ChannelAffine(ElementWise):
 
     def memories(self) -> tuple[Memory, ...]:
         """The constants, a word a beat of a pixel."""
-        return (Memory(IMAGE, self.groups, self.word_bits),)
+        return (Memory(IMAGE, self.pixel_beats, self.word_bits),)
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Scales in the low bits of a word, offsets above."""
-        words = pack(state["scale"], self.scale_fixed.width, self.lanes)
+        widths = self.scale_fixed.width, self.offset_fixed.width
         if self.shifted:
-            offsets = pack(state["offset"], self.offset_fixed.width, self.lanes)
-            above = self.lanes * self.scale_fixed.width
-            words = [scale | offset << above for scale, offset in zip(words, offsets, strict=True)]
-        return {IMAGE: words}
+            return {IMAGE: pack_pairs(state["scale"], state["offset"], widths, self.lanes)}
+        return {IMAGE: pack(state["scale"], widths[0], self.lanes)}
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -178,7 +156,7 @@ def affine_map(
     words, scales, early = Stream(cfg.word_bits), Stream(scales_width), Stream(cfg.word_bits - scales_width)
     parts = [Stream(cfg.word_bits) for _ in range(2)]
     offsets, products = Stream(early.width), Stream(lanes * cfg.product.width)
-    constants = constant_stream(domain, words, groups=cfg.groups, contents=contents)
+    constants = constant_stream(domain, words, depth=cfg.pixel_beats, public=IMAGE, contents=contents)
     split = fork(domain, words, parts)
     to_scales = take_bits(parts[0], scales, low=0)
     to_offsets = take_bits(parts[1], early, low=scales_width)
@@ -199,31 +177,9 @@ def scaled_map(
         x: in, stream of ``cfg.lanes`` codes of ``cfg.x_fixed``.
         y: out, stream of ``cfg.lanes`` codes of ``cfg.y_fixed``, ``cfg.pipeline_cycles`` later, from registers.
     """
-    lanes, cut = cfg.lanes, cfg.product.fraction_bits - cfg.y_fixed.fraction_bits
+    lanes = cfg.lanes
     scales, products = Stream(cfg.word_bits), Stream(lanes * cfg.product.width)
-    constants = constant_stream(domain, scales, groups=cfg.groups, contents=contents)
+    constants = constant_stream(domain, scales, depth=cfg.pixel_beats, public=IMAGE, contents=contents)
     multiply = product_stream(domain, x, scales, products, lanes=lanes, a_fixed=cfg.x_fixed, b_fixed=cfg.scale_fixed)
-    rounding = round_stream(domain, products, y, lanes=lanes, shift=cut, target=cfg.y_fixed)
+    rounding = round_stream(domain, products, y, lanes=lanes, shift=cfg.cut, target=cfg.y_fixed)
     return instances()
-
-
-@block
-def constant_stream(
-    domain: ClockReset, words: Stream, *, groups: int, contents: Sequence[int] | None = None
-) -> Instances:
-    """The ``groups`` words of a read-only memory, again and again; image "constants".
-
-    Ports:
-        words: out, stream of words; valid from a register, payload from the memory.
-    """
-    width = words.width
-    at = Signal(intbv(0)[address_width(groups) :])
-    word = Signal(intbv(0)[width:])
-    read = Stream(width)
-    fetch, wanted = Signal(bool(0)), Signal(bool(0))
-    always_wanted = always_on(domain.clk, wanted)
-    store = read_only(domain.clk, fetch, at, word, depth=groups, width=width, contents=contents, image=IMAGE)
-    reads = read_stream(domain, wanted, fetch, word, read)
-    leave = output_register(domain, read, words, depth=groups)
-    move = counter(domain, fetch, at, count=groups)
-    return always_wanted, store, reads, leave, move

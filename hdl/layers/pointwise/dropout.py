@@ -22,7 +22,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
-from hdl.layers.pointwise.base import ElementWise, Unary, UnaryError
+from hdl.layers.pointwise.elementwise import ElementWise, Unary, UnaryError
 from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe

@@ -15,12 +15,12 @@ from typing import Any
 
 from myhdl import block, instances
 
-from hdl.engine.arithmetic.products import PRODUCT_CYCLES, check_bits, exact_product, product_stream
+from hdl.engine.arithmetic.products import PRODUCT_CYCLES, exact_product, product_stream
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import BesideVector, ElementWise
+from hdl.layers.pointwise.elementwise import BesideVector, Multiplying
 from hdl.layers.pool.global_average_pool import SUM_LATENCY, repeat_pixel, sum_pixels
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -31,7 +31,7 @@ ERROR = Fixed(16, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mul(ElementWise):
+class Mul(Multiplying):
     """Sinks ``a`` and ``b``, source ``y``; a multiplier a lane.
 
     Backwards, ``a`` is an error and ``b`` the other factor, from a stash."""
@@ -44,10 +44,6 @@ class Mul(ElementWise):
     b_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bits("Mul", self.exact.width)
-
     @property
     def exact(self) -> Fixed:
         """Format of a product."""
@@ -56,30 +52,12 @@ class Mul(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """a, b."""
-        return (
-            Port("a", Tensor(self.shape, self.a_fixed, self.kind), self.lanes),
-            Port("b", Tensor(self.shape, self.b_fixed, self.b_kind), self.lanes),
-        )
+        return self.map_port("a", self.kind), self.map_port("b", self.b_kind)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, self.kind), self.lanes),)
-
-    @property
-    def multipliers(self) -> int:
-        """One a lane."""
-        return self.lanes
-
-    @property
-    def macs(self) -> int:
-        """A product an element."""
-        return self.elements
-
-    @property
-    def cut(self) -> int:
-        """Bits that rounding takes off a product."""
-        return self.exact.fraction_bits - self.y_fixed.fraction_bits
+        return (self.map_port("y", self.kind),)
 
     @property
     def pipeline_cycles(self) -> int:
@@ -123,7 +101,7 @@ class Mul(ElementWise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(BesideVector):
+class Scale(Multiplying, BesideVector):
     """Sinks ``x`` and ``s`` (1, 1, channels), source ``y``; a multiplier a lane.
 
     A frame's s is kept while its map passes, and the next one gathers meanwhile.  Where s is made of the whole of x,
@@ -139,10 +117,6 @@ class Scale(BesideVector):
     s_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     y_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bits("Scale", self.exact.width)
-
     @property
     def exact(self) -> Fixed:
         """Format of a product."""
@@ -152,39 +126,24 @@ class Scale(BesideVector):
     def sinks(self) -> tuple[Port, ...]:
         """x, s."""
         return (
-            Port("x", Tensor(self.shape, self.x_fixed, self.kind), self.lanes),
+            self.map_port("x", self.kind),
             Port("s", Tensor((1, 1, self.channels), self.s_fixed, self.s_kind), self.vector_lanes),
         )
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, self.kind), self.lanes),)
-
-    @property
-    def multipliers(self) -> int:
-        """One a lane."""
-        return self.lanes
-
-    @property
-    def macs(self) -> int:
-        """A product an element."""
-        return self.elements
-
-    @property
-    def cut(self) -> int:
-        """Bits that rounding takes off a product."""
-        return self.exact.fraction_bits - self.y_fixed.fraction_bits
+        return (self.map_port("y", self.kind),)
 
     @property
     def pipeline_cycles(self) -> int:
         """Gathering or spreading of the vector's lanes, its queue and memory, product and rounding."""
-        return self.latency_cycles("y") + self.groups + 1
+        return self.latency_cycles("y") + self.pixel_beats + 1
 
     def latency_cycles(self, source: str) -> int:
         """Adapter, queue and memory of the vector, product and rounding."""
         del source
-        memory = queue_latency(self.groups) + 1 + output_register_latency(self.groups)
+        memory = queue_latency(self.pixel_beats) + 1 + output_register_latency(self.pixel_beats)
         return int(self.vector_lanes != self.lanes) + memory + PRODUCT_CYCLES + rounding_cycles(self.cut)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
@@ -232,7 +191,7 @@ class Scale(BesideVector):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleSum(BesideVector):
+class ScaleSum(Multiplying, BesideVector):
     """Sinks ``e`` and ``x``, source ``ds`` (1, 1, channels); a multiplier a lane, and one exact sum a channel."""
 
     # elements a beat of ds
@@ -240,10 +199,6 @@ class ScaleSum(BesideVector):
     e_fixed: Fixed = ERROR
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     ds_fixed: Fixed = ERROR
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bits("ScaleSum", self.exact.width)
 
     @property
     def exact(self) -> Fixed:
@@ -254,10 +209,7 @@ class ScaleSum(BesideVector):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """e, x."""
-        return (
-            Port("e", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),
-            Port("x", Tensor(self.shape, self.x_fixed, Kind.STASH), self.lanes),
-        )
+        return self.map_port("e", Kind.ERROR), self.map_port("x", Kind.STASH)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -265,24 +217,9 @@ class ScaleSum(BesideVector):
         return (Port("ds", Tensor((1, 1, self.channels), self.ds_fixed, Kind.ERROR), self.vector_lanes),)
 
     @property
-    def multipliers(self) -> int:
-        """One a lane."""
-        return self.lanes
-
-    @property
-    def macs(self) -> int:
-        """A product an element."""
-        return self.elements
-
-    @property
-    def cut(self) -> int:
-        """Bits that rounding takes off a sum."""
-        return self.exact.fraction_bits - self.ds_fixed.fraction_bits
-
-    @property
     def pipeline_cycles(self) -> int:
         """Product, sum, rounding, and the gathering or spreading of lanes."""
-        return self.latency_cycles("ds") + self.groups + 1
+        return self.latency_cycles("ds") + self.pixel_beats + 1
 
     def latency_cycles(self, source: str) -> int:
         """Product, sum, rounding, width adapter."""
@@ -352,8 +289,8 @@ def scale(domain: ClockReset, x: Stream, s: Stream, y: Stream, *, cfg: Scale) ->
     products = Stream(lanes * cfg.exact.width)
     adapt = width_adapter(domain, s, early, element_bits=width)
     # the next frame's vector gathers while this one's is in use
-    gather = queue(domain, early, word, depth=cfg.groups)
-    repeat = repeat_pixel(domain, word, factor, groups=cfg.groups, pixels=cfg.pixels)
+    gather = queue(domain, early, word, depth=cfg.pixel_beats)
+    repeat = repeat_pixel(domain, word, factor, groups=cfg.pixel_beats, pixels=cfg.pixels)
     multiply = product_stream(domain, x, factor, products, lanes=lanes, a_fixed=cfg.x_fixed, b_fixed=cfg.s_fixed)
     rounding = round_stream(domain, products, y, lanes=lanes, shift=cfg.cut, target=cfg.y_fixed)
     return instances()
@@ -372,7 +309,7 @@ def scale_sum(domain: ClockReset, e: Stream, x: Stream, ds: Stream, *, cfg: Scal
     rounded = Stream(lanes * cfg.ds_fixed.width)
     multiply = product_stream(domain, e, x, products, lanes=lanes, a_fixed=cfg.e_fixed, b_fixed=cfg.x_fixed)
     collect = sum_pixels(
-        domain, products, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.groups, pixels=cfg.pixels
+        domain, products, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.pixel_beats, pixels=cfg.pixels
     )
     rounding = round_stream(domain, sums, rounded, lanes=lanes, shift=cfg.cut, target=cfg.ds_fixed)
     adapt = width_adapter(domain, rounded, ds, element_bits=cfg.ds_fixed.width)

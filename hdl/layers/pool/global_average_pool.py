@@ -17,7 +17,7 @@ from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
-from hdl.layers.pointwise.base import BesideVector, Unary, UnaryError
+from hdl.layers.pointwise.elementwise import BesideVector, Unary, UnaryError
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
@@ -76,7 +76,7 @@ class GlobalAveragePool(Unary, _Averaging):
     @property
     def pipeline_cycles(self) -> int:
         """Sum, mean, and the gathering or spreading of lanes."""
-        return self.latency_cycles("y") + self.groups + 1
+        return self.latency_cycles("y") + self.pixel_beats + 1
 
     def latency_cycles(self, source: str) -> int:
         """Sum, mean, width adapter."""
@@ -131,12 +131,12 @@ class GlobalAveragePoolError(UnaryError, _Averaging):
     @property
     def pipeline_cycles(self) -> int:
         """Share, the gathering or spreading of lanes, memory."""
-        return self.latency_cycles("dx") + self.groups + 1
+        return self.latency_cycles("dx") + self.pixel_beats + 1
 
     def latency_cycles(self, source: str) -> int:
         """A register, share, width adapter, queue, memory."""
         del source
-        memory = queue_latency(self.groups) + 1 + output_register_latency(self.groups)
+        memory = queue_latency(self.pixel_beats) + 1 + output_register_latency(self.pixel_beats)
         return 1 + self._cycles(self.e_fixed.width, self.e_fixed, self.dx_fixed) + memory
 
     def required(self, source: str, elements: int) -> dict[str, int]:
@@ -184,7 +184,7 @@ def global_average_pool(domain: ClockReset, x: Stream, y: Stream, *, cfg: Global
     factor, shift = cfg.reciprocal
     scaled_bits = sum_bits + factor.bit_length()
     sums, scaled, rounded = Stream(lanes * sum_bits), Stream(lanes * scaled_bits), Stream(lanes * cfg.y_fixed.width)
-    collect = sum_pixels(domain, x, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.groups,
+    collect = sum_pixels(domain, x, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.pixel_beats,
                          pixels=cfg.pixels)  # fmt: skip
     scale = scale_stream(domain, sums, scaled, lanes=lanes, factor=factor)
     cut = cfg.x_fixed.fraction_bits + shift - cfg.y_fixed.fraction_bits
@@ -389,8 +389,8 @@ def global_average_pool_error(domain: ClockReset, e: Stream, dx: Stream, *, cfg:
     early = Stream(cfg.lanes * out_width)
     adapt = width_adapter(domain, rounded, early, element_bits=out_width)
     # the next frame's vector gathers while this one's is spread
-    gather = queue(domain, early, word, depth=cfg.groups)
-    spread = repeat_pixel(domain, word, dx, groups=cfg.groups, pixels=cfg.pixels)
+    gather = queue(domain, early, word, depth=cfg.pixel_beats)
+    spread = repeat_pixel(domain, word, dx, groups=cfg.pixel_beats, pixels=cfg.pixels)
     return instances()
 
 

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from myhdl import ConcatSignal, Signal, always, always_comb, block, intbv
 
-from hdl.engine.arithmetic.lanes import always_on, join_lanes
+from hdl.engine.arithmetic.constants import constant_stream
+from hdl.engine.arithmetic.lanes import join_lanes
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.layers.storage import Memory
-from hdl.memory import address_width, read_only, simple_dual_port
+from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import m2s_pipe, output_register, output_register_latency, read_stream
@@ -71,7 +72,7 @@ class ChannelShuffle(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, self.kind), self.lanes),)
+        return (self.map_port("x", self.kind),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -86,24 +87,19 @@ class ChannelShuffle(ElementWise):
     # ---- cycles
 
     @property
-    def beats(self) -> int:
-        """Beats of a pixel."""
-        return self.channels // self.lanes
-
-    @property
     def depth(self) -> int:
         """Words of two pixels, each in a half of its own."""
-        return 2 << address_width(self.beats)
+        return 2 << address_width(self.pixel_beats)
 
     @property
     def pipeline_cycles(self) -> int:
         """From the last beat of a pixel to its first one out, and on to its last."""
-        return self.latency_cycles("y") + self.beats - 1
+        return self.latency_cycles("y") + self.pixel_beats - 1
 
     def latency_cycles(self, source: str) -> int:
         """A register, or a read."""
         del source
-        return 1 if self.beats == 1 else READ_CYCLES + output_register_latency(self.depth)
+        return 1 if self.pixel_beats == 1 else READ_CYCLES + output_register_latency(self.depth)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """Whole pixels."""
@@ -141,7 +137,7 @@ class ChannelShuffle(ElementWise):
     def reads(self) -> tuple[Read, ...]:
         """By lane of y."""
         found = []
-        for of_lane in self.order.reshape(self.beats, self.lanes).T:
+        for of_lane in self.order.reshape(self.pixel_beats, self.lanes).T:
             lanes = tuple(sorted({int(channel) % self.lanes for channel in of_lane}))
             beats = tuple(int(channel) // self.lanes for channel in of_lane)
             found.append(Read(lanes, beats, tuple(lanes.index(int(channel) % self.lanes) for channel in of_lane)))
@@ -150,34 +146,34 @@ class ChannelShuffle(ElementWise):
     @property
     def order_bits(self) -> int:
         """Bits of a word of the order: the beat of every lane, the choice of every lane, whether it is the last."""
-        return self.lanes * address_width(self.beats) + sum(read.choice_bits for read in self.reads) + 1
+        return self.lanes * address_width(self.pixel_beats) + sum(read.choice_bits for read in self.reads) + 1
 
     def memories(self) -> tuple[Memory, ...]:
         """The order."""
-        return (Memory("order", self.beats, self.order_bits),) if self.beats > 1 else ()
+        return (Memory("order", self.pixel_beats, self.order_bits),) if self.pixel_beats > 1 else ()
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Word by beat of y."""
         del state
-        if self.beats == 1:
+        if self.pixel_beats == 1:
             return {}
         words = []
-        for beat in range(self.beats):
+        for beat in range(self.pixel_beats):
             word, at = 0, 0
             for read in self.reads:
                 word |= read.beats[beat] << at
-                at += address_width(self.beats)
+                at += address_width(self.pixel_beats)
             for read in self.reads:
                 word |= read.choices[beat] << at
                 at += read.choice_bits
-            words.append(word | int(beat == self.beats - 1) << at)
+            words.append(word | int(beat == self.pixel_beats - 1) << at)
         return {"order": words}
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """One beat a cycle."""
-        if self.beats == 1:
+        if self.pixel_beats == 1:
             return shuffle_beat(domain, streams["x"], streams["y"], groups=self.groups, channels=self.channels)
         contents = images["order"] if images else None
         return shuffle_pixel(domain, streams["x"], streams["y"], cfg=self, contents=contents)
@@ -231,7 +227,8 @@ def shuffle_pixel(
         y: out, stream as wide as ``x``, `READ_CYCLES` after the last beat of a pixel, one more where a read ends in an
             `output_register`; valid and payload from registers.
     """
-    lanes, width, beats, bits, reads = cfg.lanes, cfg.x_fixed.width, cfg.beats, address_width(cfg.beats), cfg.reads
+    lanes, width, beats, reads = cfg.lanes, cfg.x_fixed.width, cfg.pixel_beats, cfg.reads
+    bits = address_width(beats)
     orders, order_bits = Stream(cfg.order_bits), cfg.order_bits
     fire, fetch, wanted, last = (Signal(bool(0)) for _ in range(4))
     there, write_half, read_half = (Signal(bool(0)) for _ in range(3))
@@ -246,7 +243,7 @@ def shuffle_pixel(
     parts = [*words, choices] if choice_bits else words
     flat = ConcatSignal(*reversed(parts)) if len(parts) > 1 else words[0]
     read, held, picked = Stream(len(flat)), Stream(len(flat)), Stream(y.width)
-    order = order_stream(domain, orders, beats=beats, contents=contents)
+    order = constant_stream(domain, orders, depth=beats, public="order", contents=contents)
     halves = pixel_halves(domain, fire, fetch, last, write_half, read_half, place, x, there, beats=beats)
     stores = [
         lane_store(domain.clk, fire, write_at, x.payload, fetch, read_at[lane], words[lane],
@@ -293,34 +290,6 @@ def shuffle_pixel(
             choices.next = orders.payload[choices_at + choice_bits : choices_at]
 
     return order, halves, stores, reader, hold, choosers, joined, leave, addresses, decide, hand_on, keep
-
-
-@block
-def order_stream(domain: ClockReset, order: Stream, *, beats: int, contents: Sequence[int] | None) -> Instances:
-    """The words of the memory ``order``, one after another, without an end.
-
-    Ports:
-        order: out, stream of words of any width; valid from a register.
-    """
-    width, final = order.width, beats - 1
-    beat = Signal(intbv(0)[address_width(beats) :])
-    word = Signal(intbv(0)[width:])
-    fetch, wanted = Signal(bool(0)), Signal(bool(0))
-    memory = read_only(domain.clk, fetch, beat, word, depth=beats, width=width, contents=contents, image="order")
-    reader = read_stream(domain, wanted, fetch, word, order)
-    always_wanted = always_on(domain.clk, wanted)
-
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if fetch:
-            if beat == final:
-                beat.next = 0
-            else:
-                beat.next = beat + 1
-        if domain.rst:
-            beat.next = 0
-
-    return memory, reader, always_wanted, step
 
 
 @block

@@ -7,24 +7,22 @@ Errors of several slices of one map are summed as those of any other readers.  N
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always_comb, block, intbv
 
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
-from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import ElementWise, OfMap, ToMap
 from hdl.memory import address_width
 from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams import m2s_pipe, queue, queue_latency, width_adapter
+from hdl.streams import counter, m2s_pipe, queue, queue_latency, take_bits, width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 # beats that a queue holds beyond what its rates ask for: its own latency
@@ -65,53 +63,34 @@ class _Part(ElementWise):
         return self.first // self.lanes, (self.first + self.part) // self.lanes
 
     @property
-    def beats(self) -> int:
-        """Beats of a pixel of the whole."""
-        return self.channels // self.lanes
-
-    @property
     def waiting_beats(self) -> int:
         """Beats of the part that wait in a queue, so that it moves all the time and the whole does too: of B beats, P
         of them of the part, as many of P as pass in P cycles on one side and do not in B on the other."""
         start, end = self.span or (0, 0)
         part = end - start
-        return -(-part * (self.beats - part) // self.beats) + SLACK
+        return -(-part * (self.pixel_beats - part) // self.pixel_beats) + SLACK
 
     @property
     def cycles_per_frame(self) -> int:
         """A beat a cycle, of the whole and of the part."""
-        return max(port.beats for port in (*self.sinks, *self.sources))
+        return self.most_beats
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest lanes that pass the whole, and the fewest that pass the part, in time."""
         del tile
-        lanes = lanes_for(self.elements, self.channels, cycles)
-        part_lanes = lanes_for(self.height * self.width * self.part, self.part, cycles)
-        folded = dataclasses.replace(self, lanes=lanes, part_lanes=part_lanes)
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} {self.shape}: all channels a beat still take {folded.cycles_per_frame} cycles "
-                f"a frame, more than {cycles}",
-                "allow more cycles",
-            )
-        return folded
+        return self.with_lanes(cycles, lanes=self.shape, part_lanes=self.part_shape)
 
     @property
     def pipeline_cycles(self) -> int:
         """All beats of a pixel, at the port where it has most, and registers."""
-        return max(self.beats, self.part // self.part_lanes) + PIPELINE
+        return max(self.pixel_beats, self.part // self.part_lanes) + PIPELINE
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelSlice(_Part):
+class ChannelSlice(_Part, OfMap):
     """Sink ``x``, source ``y``, in the format of x."""
 
     x_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
@@ -146,9 +125,7 @@ class ChannelSlice(_Part):
     def backward(self, tape: Tape) -> None:
         """The errors, among zeros."""
         if tape.needs_error("x"):
-            engine = ChannelPad(
-                height=self.height, width=self.width, channels=self.channels, first=self.first, part=self.part
-            )
+            engine = ChannelPad(**self.map, first=self.first, part=self.part)
             tape.give_error("x", tape.add("error", engine, {"e": tape.error("y")})["dx"])
 
     def circuit(
@@ -172,7 +149,7 @@ class ChannelSlice(_Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelPad(_Part):
+class ChannelPad(_Part, ToMap):
     """Sink ``e``, the errors of a `ChannelSlice`; source ``dx``, in the format of e."""
 
     e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
@@ -183,9 +160,9 @@ class ChannelPad(_Part):
         return (Port("e", Tensor(self.part_shape, self.e_fixed, Kind.ERROR), self.part_lanes),)
 
     @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.shape, self.e_fixed, Kind.ERROR), self.lanes),)
+    def dx_fixed(self) -> Fixed:
+        """As of e."""
+        return self.e_fixed
 
     def latency_cycles(self, source: str) -> int:
         """The adapter, the queue and a register; or the gathering of a pixel, and its spreading."""
@@ -198,7 +175,7 @@ class ChannelPad(_Part):
         """What comes before, in whole beats of dx, with the first zeros that which follows them; whole pixels where a
         beat holds zeros and errors."""
         del source
-        pixel, beat = divmod(-(-elements // self.lanes) - 1, self.beats)
+        pixel, beat = divmod(-(-elements // self.lanes) - 1, self.pixel_beats)
         if not self.span:
             return {"e": (pixel + 1) * self.part}
         start, _ = self.span
@@ -251,13 +228,13 @@ def channel_slice(domain: ClockReset, x: Stream, y: Stream, *, cfg: ChannelSlice
     bits = cfg.x_fixed.width
     if cfg.span:
         words, queued = Stream(x.width), Stream(x.width)
-        choose = pass_span(domain, x, words, beats=cfg.beats, start=cfg.span[0], end=cfg.span[1])
+        choose = pass_span(domain, x, words, beats=cfg.pixel_beats, start=cfg.span[0], end=cfg.span[1])
         wait = queue(domain, words, queued, depth=cfg.waiting_beats)
         adapt = width_adapter(domain, queued, y, element_bits=bits)
         return choose, wait, adapt
     pixel, part = Stream(cfg.channels * bits), Stream(cfg.part * bits)
     gather = width_adapter(domain, x, pixel, element_bits=bits)
-    cut = cut_pixel(pixel, part, low=cfg.first * bits)
+    cut = take_bits(pixel, part, low=cfg.first * bits)
     spread = width_adapter(domain, part, y, element_bits=bits)
     return gather, cut, spread
 
@@ -275,7 +252,7 @@ def channel_pad(domain: ClockReset, e: Stream, dx: Stream, *, cfg: ChannelPad) -
         words, queued, filled = (Stream(dx.width) for _ in range(3))
         adapt = width_adapter(domain, e, words, element_bits=bits)
         wait = queue(domain, words, queued, depth=cfg.waiting_beats)
-        fill = fill_span(domain, queued, filled, beats=cfg.beats, start=cfg.span[0], end=cfg.span[1])
+        fill = fill_span(domain, queued, filled, beats=cfg.pixel_beats, start=cfg.span[0], end=cfg.span[1])
         return adapt, wait, fill, m2s_pipe(domain, filled, dx)
     part, pixel = Stream(cfg.part * bits), Stream(cfg.channels * bits)
     gather = width_adapter(domain, e, part, element_bits=bits)
@@ -294,8 +271,8 @@ def span_of_pixel(
         fire: in, 1 bit.
         inside, after: out, 1 bit each, from registers.
     """
-    final = beats - 1
     count = Signal(intbv(0)[address_width(beats + 1) :])
+    step = counter(domain, fire, count, count=beats)
 
     @always_comb
     def pass_end() -> None:
@@ -313,17 +290,7 @@ def span_of_pixel(
         def judge() -> None:
             inside.next = count >= start and count < end
 
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if fire:
-            if count == final:
-                count.next = 0
-            else:
-                count.next = count + 1
-        if domain.rst:
-            count.next = 0
-
-    return pass_end, judge, step
+    return step, pass_end, judge
 
 
 @block
@@ -381,25 +348,6 @@ def fill_span(domain: ClockReset, x: Stream, y: Stream, *, beats: int, start: in
             y.payload.next = x.payload
 
     return where, decide, handshake, fill
-
-
-@block
-def cut_pixel(x: Stream, y: Stream, *, low: int) -> Instances:
-    """The bits of a payload from ``low`` on, as many as ``y`` has; no cost.
-
-    Ports:
-        x: in, stream of at least ``low`` bits more than ``y``.
-        y: out, stream of any width, in the same cycle.
-    """
-    high = low + y.width
-
-    @always_comb
-    def connect() -> None:
-        y.valid.next = x.valid
-        y.payload.next = x.payload[high:low]
-        x.ready.next = y.ready
-
-    return connect
 
 
 @block

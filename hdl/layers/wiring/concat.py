@@ -7,7 +7,6 @@ Each is the other's error engine.  Values are rounded where y has another binary
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,7 +19,6 @@ from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.folding import lanes_for
 from hdl.layers.meaning import State, Tape
 from hdl.memory import address_width
 from hdl.signals import Bit, ClockReset, Instances
@@ -95,20 +93,13 @@ class _SideBySide(Layer):
     @property
     def cycles_per_frame(self) -> int:
         """A beat a cycle at the slowest port."""
-        return max(port.beats for port in (*self.sinks, *self.sources))
+        return self.most_beats
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest lanes that pass each map in time."""
         del tile
-        a, b, whole = (lanes_for(self.pixels * channels, channels, cycles) for channels in self.all_channels)
-        folded = dataclasses.replace(self, a_lanes=a, b_lanes=b, lanes=whole)
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"{type(self).__name__} of {self.pixels} pixels: all {self.channels} channels a beat still take "
-                f"{folded.cycles_per_frame} cycles a frame, more than {cycles}",
-                "allow more cycles",
-            )
-        return folded
+        a, b, whole = map(self.shape, self.all_channels)
+        return self.with_lanes(cycles, a_lanes=a, b_lanes=b, lanes=whole)
 
     @property
     def pipeline_cycles(self) -> int:

@@ -14,10 +14,10 @@ from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State
-from hdl.layers.pointwise.base import ElementWise
+from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
-from hdl.tensor import Kind, Port, Tensor
+from hdl.tensor import Kind, Port
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +35,12 @@ class Narrow(ElementWise):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """x."""
-        return (Port("x", Tensor(self.shape, self.x_fixed, Kind.STASH), self.lanes),)
+        return (self.map_port("x", Kind.STASH),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y."""
-        return (Port("y", Tensor(self.shape, self.y_fixed, Kind.STASH), self.lanes),)
+        return (self.map_port("y", Kind.STASH),)
 
     @property
     def pipeline_cycles(self) -> int:
