@@ -353,7 +353,7 @@ def test_lanes_of_a_shuffle_keep_few_lanes_of_its_input(channels: int, groups: i
     most = max(len(read.lanes) for read in layer.reads)
     assert most <= min(groups, channels // groups, lanes)
     one = [channel // lanes for channel in layer.order]
-    assert [read.beats[beat] for beat in range(layer.beats) for read in layer.reads] == one
+    assert [read.beats[beat] for beat in range(layer.pixel_beats) for read in layer.reads] == one
 
 
 @pytest.mark.parametrize("groups", [0, 5, -1])

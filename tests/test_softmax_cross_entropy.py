@@ -98,7 +98,7 @@ def test_errors_of_a_frame_sum_to_almost_nothing() -> None:
 def test_one_class_and_too_few_cycles_and_unsigned_logits_are_refused() -> None:
     with pytest.raises(ShapeError, match="needs at least 2 classes, not 1"):
         SoftmaxCrossEntropy(classes=1)
-    with pytest.raises(ShapeError, match=r"takes signed logits, not u16\.8"):
+    with pytest.raises(ShapeError, match=r"takes signed scores, not u16\.8"):
         SoftmaxCrossEntropy(classes=3, x_fixed=Fixed(16, 8, signed=False))
     with pytest.raises(FoldingError, match="1000 classes takes 1000 cycles a frame, more than 999; allow more cycles"):
         SoftmaxCrossEntropy(classes=1000).fold(999)
