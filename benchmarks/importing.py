@@ -1,8 +1,9 @@
 """Which networks go through, and how far: model x exporter x mode x (imports, trains, plans, emits).
 
-    python benchmarks/importing.py                                  # all that is not known yet, then the table
-    python benchmarks/importing.py --only vgg resnet --steps imports trains --jobs 2
-    python benchmarks/importing.py --steps imports --write          # the table into docs/importing.md
+    python benchmarks/importing.py                           # all that is not known of this source, then the table
+    python benchmarks/importing.py --only vgg --steps imports trains --jobs 2
+    python benchmarks/importing.py --new --write             # what was never tried; the table into docs/importing.md
+    python benchmarks/importing.py --steps --write           # the table alone
 
 Models are those of `examples/models` (published size and small images), the ``light_*`` files of the onnx package, and
 two written in the style of Keras' and scikit-learn's exporters.  What a column says:
@@ -16,9 +17,9 @@ two written in the style of Keras' and scikit-learn's exporters.  What a column 
 * emits: at the small size, the circuits of every kind of layer in the training graph become Verilog that is clean under
   ``verilator --lint-only -Wall``, two of each kind.
 
-Each step is a process of its own, with a limit of time and of memory.  A result is kept under ``--out`` by the digest
-of what it depends on, the model and our source, so that a run goes on where another stopped; rows whose graphs are
-equal but for weights and epsilons share what comes after the import.
+Each step is a process of its own, with a limit of time and of memory.  Results are kept in ``--out``, a file that is
+committed, by the digest of the model, with the commit of the source that they are of, so that a run goes on where
+another stopped; rows whose graphs are equal but for weights and epsilons share what comes after the import.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +89,8 @@ STEPS = {
     "plans": ("hdl", "importers", "placement", "dagtrain"),
     "emits": (*IMPORTING, "dagtrain/emission"),
 }
+# weights of a tensor that are drawn where only the graph matters
+DRAWN = 1 << 12
 # of training: batches and frames of each
 BATCHES, FRAMES = 8, 4
 RECIPE = Recipe(batch=FRAMES, learning_rate=0.001)
@@ -131,14 +135,15 @@ def rows() -> Iterator[Row]:
 # ---- one step, in a process of its own
 
 
-def saved(source: str, folder: Path) -> Path:
-    """The model as a file with weights."""
+def saved(source: str, folder: Path, drawn: int | None = None) -> Path:
+    """The model as a file with weights, ``drawn`` as `fill` takes it."""
     if source.endswith(".onnx"):
         return Path(source)
     if source in UNEXPORTABLE:
         raise DagtrainError(f"PyTorch can't write this file: {UNEXPORTABLE[source]}")
     path = folder / f"{Path(source).name}.onnx"
-    onnx.save(STYLES[source]() if source in STYLES else fill(load_skeleton(MODELS / f"{source}.skeleton.gz")), path)
+    skeleton = MODELS / f"{source}.skeleton.gz"
+    onnx.save(STYLES[source]() if source in STYLES else fill(load_skeleton(skeleton), drawn), path)
     return path
 
 
@@ -154,9 +159,9 @@ def graph_digest(graph: Graph) -> str:
 
 def imports(row: Row, folder: Path) -> dict[str, Any]:
     """Digests of both graphs."""
-    graphs = {"small": import_model(saved(row.small, folder))}
+    graphs = {"small": import_model(saved(row.small, folder, DRAWN))}
     same = row.published == row.small
-    graphs["published"] = graphs["small"] if same else import_model(saved(row.published, folder))
+    graphs["published"] = graphs["small"] if same else import_model(saved(row.published, folder, DRAWN))
     return {size: graph_digest(graph) for size, graph in graphs.items()}
 
 
@@ -292,15 +297,24 @@ def model_digest(source: str) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@cache
+def commit() -> str:
+    """The newest one, and its date."""
+    words = ["git", "log", "-1", "--format=%h of %cs"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
 class Results:
-    """What is known, on disk."""
+    """What is known, in a file."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
-        self.folder = folder
+    def __init__(self, file: Path, limits: Limits) -> None:
+        self.file = file
         self.limits = limits
+        self.known: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+        self._lock = threading.Lock()
 
-    def path(self, step: str, row: Row) -> Path | None:
-        """Where the result lies; None if the row's import is not known or failed."""
+    def key(self, step: str, row: Row) -> str | None:
+        """Under which the result is kept; None if the row's import is not known or failed."""
         if step == "imports":
             what = model_digest(row.published) + model_digest(row.small)
         else:
@@ -308,27 +322,38 @@ class Results:
             if imported is None or not imported["ok"]:
                 return None
             what = imported["published" if step == "plans" else "small"]
-        key = hashlib.sha256(f"{step} {what} {source_digest(step)}".encode()).hexdigest()
-        return self.folder / f"{step}-{key[:24]}.json"
+        return f"{step} {hashlib.sha256(what.encode()).hexdigest()[:20]}"
 
     def get(self, step: str, row: Row) -> dict[str, Any] | None:
-        """The result if it is known; one that a smaller limit cut off is not."""
-        path = self.path(step, row)
-        if path is None or not path.exists():
-            return None
-        found = json.loads(path.read_text())
+        """The result if it is known, of whatever source."""
+        key = self.key(step, row)
+        return None if key is None else self.known.get(key)
+
+    def is_due(self, step: str, row: Row, new: bool) -> bool:
+        """Whether to do the step: it is not known of this source (or, if only what is ``new`` is wanted, of any), or a
+        smaller limit cut it off."""
+        found = self.get(step, row)
+        if found is None:
+            return self.key(step, row) is not None
         cut = found.get("limit")
         if cut and (cut["seconds"] < self.limits.seconds or cut["gigabytes"] < self.limits.gigabytes):
-            return None
-        return dict(found)
+            return True
+        return not new and found["source"] != source_digest(step)
 
     def make(self, step: str, row: Row) -> dict[str, Any]:
         """Do the step."""
-        path = self.path(step, row)
-        assert path is not None, "asked for where the import succeeded"
-        result = self._run(step, row)
-        write_text(path, json.dumps({"row": row.name, **result}) + "\n")
+        key = self.key(step, row)
+        assert key is not None, "asked for where the import succeeded"
+        result = {"row": row.name, "commit": commit(), "source": source_digest(step), **self._run(step, row)}
+        with self._lock:
+            self.known[key] = result
+            self.save()
         return result
+
+    def save(self) -> None:
+        """Write the file, a line a result."""
+        lines = (f"{json.dumps(key)}: {json.dumps(value, sort_keys=True)}" for key, value in sorted(self.known.items()))
+        write_text(self.file, "{\n" + ",\n".join(lines) + "\n}\n")
 
     def _run(self, step: str, row: Row) -> dict[str, Any]:
         limit = vars(self.limits)
@@ -356,14 +381,14 @@ class Results:
         return result
 
 
-def run(results: Results, chosen: list[Row], steps: list[str], jobs: int) -> None:
-    """Do what is not known, step by step, with a line for each."""
+def run(results: Results, chosen: list[Row], steps: list[str], jobs: int, *, new: bool = False) -> None:
+    """Do what is not known, step by step, with a line for each; ``new``: only what was never tried."""
     for step in steps:
-        wanted: dict[Path, Row] = {}
+        wanted: dict[str, Row] = {}
         for row in chosen:
-            path = results.path(step, row)
-            if path is not None and results.get(step, row) is None:
-                wanted.setdefault(path, row)
+            key = results.key(step, row)
+            if key is not None and results.is_due(step, row, new):
+                wanted.setdefault(key, row)
         print(f"{step}: {len(wanted)} to do", file=sys.stderr, flush=True)
         number = iter(range(1, len(wanted) + 1))
 
@@ -419,9 +444,21 @@ def explained(results: Results) -> str:
     """The table with its legend."""
     legend = f"""Cells of PyTorch's networks stand for TorchScript evaluation, TorchScript training, dynamo evaluation,
 dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, – not tried, since it
-does not import, {OPEN} not run since the source changed. `light_*` are files of the onnx package, of one exporter;
-`keras` and `mlp` are written in the style of tf2onnx and skl2onnx."""
+does not import, {OPEN} not run. `light_*` are files of the onnx package, of one exporter; `keras` and `mlp` are
+written in the style of tf2onnx and skl2onnx. Marks are of {oldest(results)}."""
     return "\n".join([legend, "", *table(results)])
+
+
+def oldest(results: Results) -> str:
+    """Of which commits the results are, in words."""
+    dates: dict[str, str] = {}
+    for found in filter(None, (results.get(step, row) for row in rows() for step in STEPS)):
+        name, _, date = found["commit"].partition(" of ")
+        dates[name] = date
+    listed = sorted(dates, key=dates.__getitem__)
+    return (
+        f"commits {', '.join(listed)} ({min(dates.values())} to {max(dates.values())})" if listed else "no commit yet"
+    )
 
 
 def write_docs(text: str) -> None:
@@ -435,11 +472,12 @@ def main() -> int:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name holds one of these")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--new", action="store_true", help="only what was never tried, of whatever source")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--seconds", type=float, default=600, help="after which a step is given up")
     parser.add_argument("--memory", type=float, default=8, help="GiB that a step may take")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "importing", help="where results are kept")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"), help="where results are kept")
     parser.add_argument("--write", action="store_true", help=f"write the table into {DOCS.relative_to(ROOT)}")
     parser.add_argument("--child", nargs=2, metavar=("STEP", "ROW"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -449,7 +487,7 @@ def main() -> int:
     if not chosen:
         parser.error(f"no row's name holds {' or '.join(options.only)}")
     results = Results(options.out, Limits(options.seconds, options.memory))
-    run(results, chosen, options.steps, options.jobs)
+    run(results, chosen, options.steps, options.jobs, new=options.new)
     print(explained(results))
     if options.write:
         write_docs(explained(results))

@@ -48,7 +48,7 @@ def test_settled_weights_give_results_of_unit_variance(tmp_path: Path) -> None:
 def test_a_row_is_tried_in_a_process_once_and_again_when_the_source_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = Results(tmp_path, Limits(100, 4))
+    results = Results(tmp_path / "kept.json", Limits(100, 4))
     assert f"| mlp | {OPEN} | {OPEN} | {OPEN} | {OPEN} |" in table(results)
     run(results, [MLP], ["imports", "trains"], jobs=1)
     told = capsys.readouterr().err
@@ -60,19 +60,27 @@ def test_a_row_is_tried_in_a_process_once_and_again_when_the_source_changes(
     assert trained["losses"][-1] < trained["losses"][0]
     monkeypatch.setattr(results, "make", lambda *_: pytest.fail("done again"))
     run(results, [MLP], ["imports", "trains"], jobs=1)
+    again = Results(tmp_path / "kept.json", Limits(100, 4))
+    assert again.known == results.known
+    assert not again.is_due("imports", MLP, new=False)
     monkeypatch.setattr(importing, "source_digest", lambda _: "another")
-    assert results.get("imports", MLP) is None
+    assert again.is_due("imports", MLP, new=False)
+    assert not again.is_due("imports", MLP, new=True)
+    # what was found of an earlier source is told until it is tried again, with its commit
+    assert f"| mlp | {DONE} | {DONE} | {OPEN} | {OPEN} |" in table(again)
+    assert f"Marks are of commits {importing.commit().partition(' ')[0]} (" in importing.explained(again)
 
 
 def test_what_fails_says_why_and_what_was_cut_off_is_tried_again_with_more(tmp_path: Path) -> None:
-    results = Results(tmp_path, Limits(0.01, 4))
+    results = Results(tmp_path / "kept.json", Limits(0.01, 4))
     run(results, [MLP, GOOGLENET], ["imports"], jobs=2)
     lines = table(results)
     assert f"| mlp | {FAILED}1 | – | – | – |" in lines
     assert f"* {FAILED}1: not done after 0.01 s" in lines
-    more = Results(tmp_path, dataclasses.replace(results.limits, seconds=100))
-    assert more.get("imports", MLP) is None
-    run(more, [GOOGLENET], ["imports"], jobs=1)
+    more = Results(results.file, dataclasses.replace(results.limits, seconds=100))
+    assert more.is_due("imports", MLP, new=True)
+    run(more, [GOOGLENET], ["imports"], jobs=1, new=True)
+    assert not more.is_due("imports", GOOGLENET, new=True)
     found = more.get("imports", GOOGLENET)
     assert found is not None
     assert "PyTorch can't write this file" in found["reason"]

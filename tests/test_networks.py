@@ -6,13 +6,16 @@ The files are those of examples/models: `NAME-EXPORTER-MODE` at the published si
 from __future__ import annotations
 
 import math
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import pytest
 
-from examples.models.published import NETWORKS, UNEXPORTABLE
+from examples.models.published import FAMILIES, NETWORKS, OPSETS, UNEXPORTABLE
 from examples.models.styles import keras, mlp
 from hdl.layers.conv.engine import WindowEngine
 from hdl.layers.pointwise.dropout import Dropout
@@ -82,12 +85,64 @@ def test_the_forward_pass_equals_the_reference_evaluator(name: str, tmp_path: Pa
     _agree(example(f"small/{name}"), image, image, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "-eval" in name])
+def test_the_forward_pass_of_the_published_layers_equals_the_reference_evaluator(name: str, tmp_path: Path) -> None:
+    published = NETWORKS[name.partition("-")[0]]
+    # dense layers over a map, and what the dynamo exporter makes of ConvNeXt, want images of the published size
+    size = published.size if name.startswith(("alexnet", "vgg", "convnext_tiny-dynamo")) else published.small
+    image = np.random.default_rng(46).standard_normal((1, 3, size, size))
+    _agree(example(name, size), image, image, tmp_path)
+
+
 def _agree(proto: onnx.ModelProto, image: Array, given: Array, folder: Path) -> None:
     """The graph's scores of ``image``, (N, C, H, W), are the evaluator's of the same image as the file wants it."""
     graph = import_model(save(proto, folder), norm=NormMode.NONE)
     found, wanted = forward(graph, image), evaluate(proto, given)
     wanted = wanted.reshape(found.shape)
     assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+@cache
+def layers_of(name: str) -> tuple[list[tuple[object, ...]], dict[str, Array]]:
+    """(layers with the numbers of the edges that they read, parameters in their order) of a file at its own opset."""
+    return _layers(example(f"small/{name}"))
+
+
+def _layers(proto: onnx.ModelProto) -> tuple[list[tuple[object, ...]], dict[str, Array]]:
+    with tempfile.TemporaryDirectory() as folder:
+        graph = import_model(save(proto, Path(folder)), norm=NormMode.NONE)
+    numbers = {edge: number for number, edge in enumerate(graph.producers)}
+    return [(node.layer, *map(numbers.get, node.inputs.values())) for node in graph.nodes], dict(graph.parameters)
+
+
+NEWEST = onnx.defs.onnx_opset_version()
+# from the oldest opset of which there are files, and from the newest
+CONVERTED = [
+    (f"{network}-{exporter}-eval-opset{oldest}", opset)
+    for network in FAMILIES
+    for exporter, oldest in OPSETS.items()
+    for opset in range(oldest + 1, NEWEST + 1)
+]
+# in the default suite: opsets at which what these files hold changed its form
+TURNING = {12, 13, 14, 18, 20, NEWEST}
+QUICK = {f"{network}-torchscript-eval-opset11" for network in ("squeezenet1_1", "mobilenetv3_small", "shufflenet_v2")}
+
+
+@pytest.mark.parametrize(
+    ("name", "opset"),
+    [
+        pytest.param(name, opset, marks=() if name in QUICK and opset in TURNING else pytest.mark.slow)
+        for name, opset in CONVERTED
+    ],
+)
+def test_a_file_is_the_same_network_at_every_later_opset(name: str, opset: int) -> None:
+    proto = onnx.version_converter.convert_version(example(f"small/{name}"), opset)
+    assert proto.opset_import[0].version == opset
+    (layers, parameters), (wanted, weights) = _layers(proto), layers_of(name)
+    assert layers == wanted
+    for found, weight in zip(parameters.values(), weights.values(), strict=True):
+        np.testing.assert_array_equal(found, weight)
 
 
 @pytest.mark.parametrize("network", DRAWS)

@@ -12,7 +12,7 @@ from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.training.feeds import host_inputs
-from examples.models.published import NETWORKS
+from examples.models.published import FAMILIES, NETWORKS
 from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 from tests.import_support import export_script
@@ -46,24 +46,6 @@ def test_a_network_has_the_published_parameters_and_multiplications(name: str, e
     assert sum(found) / 1e9 == pytest.approx(published.gmacs, abs=6e-4)
 
 
-# one of each family
-FAMILIES = (
-    "alexnet",
-    "vgg11_bn",
-    "resnet18",
-    "resnext50_32x4d",
-    "squeezenet1_1",
-    "googlenet",
-    "inception_v3",
-    "densenet121",
-    "shufflenet_v2",
-    "mnasnet",
-    "mobilenetv2",
-    "mobilenetv3_small",
-    "efficientnet_b0",
-    "regnet_y_400mf",
-    "convnext_tiny",
-)
 FRAMES = 3
 # of a parameter's gradient, relative to its largest element
 TOLERANCE = 1e-6

@@ -29,7 +29,7 @@ from inception_v3 import InceptionV3
 from mnasnet import MnasNet
 from mobilenet_v2 import MobileNetV2
 from mobilenet_v3 import MobileNetV3
-from published import NETWORKS, UNEXPORTABLE
+from published import FAMILIES, NETWORKS, OPSETS, UNEXPORTABLE
 from regnet import RegNet
 from resnet import BasicBlock, Bottleneck, ResNet
 from shufflenet_v2 import ShuffleNetV2
@@ -184,11 +184,11 @@ def variants() -> Iterator[Variant]:
                 # the TorchScript exporter keeps normalisation in training mode as it is
                 if name in KEPT_NORM and exporter == "dynamo":
                     yield variant._replace(keep_norm=True)
-    # operators that later opsets have, spelt out
-    yield Variant("mobilenetv3_small", "torchscript", "eval", small=True, opset=11)
-    yield Variant("convnext_tiny", "torchscript", "eval", small=True, opset=11)
+    # operators that later opsets have, spelt out; attributes that later opsets have as inputs
+    for name in FAMILIES:
+        for exporter, opset in OPSETS.items():
+            yield Variant(name, exporter, "eval", small=True, opset=opset)
     yield Variant("convnext_tiny", "torchscript", "training", small=True, opset=11)
-    yield Variant("convnext_tiny", "dynamo", "eval", small=True, opset=23)
 
 
 def main() -> None:
@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help=f"for small images and {SMALL_CLASSES} classes")
     parser.add_argument("--out", type=Path, default=Path("build/models"))
     parser.add_argument("--skeletons", type=Path, help="write all variants without weights into this folder")
+    parser.add_argument("--missing", action="store_true", help="with --skeletons: only those that are not there")
     options = parser.parse_args()
     unknown = [name for name in options.models if name not in MODELS]
     if unknown:
@@ -210,6 +211,8 @@ def main() -> None:
     if options.skeletons is not None:
         for variant in variants():
             path = options.skeletons / f"{variant.file}.skeleton.gz"
+            if options.missing and path.exists():
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory() as folder:
                 full = Path(folder) / "model.onnx"

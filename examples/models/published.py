@@ -54,6 +54,15 @@ NETWORKS = {
     "convnext_tiny": Published(28_589_128, 4.456),
 }
 
+# one network of each family
+FAMILIES = (
+    "alexnet", "vgg11_bn", "resnet18", "resnext50_32x4d", "squeezenet1_1", "googlenet", "inception_v3", "densenet121",
+    "shufflenet_v2", "mnasnet", "mobilenetv2", "mobilenetv3_small", "efficientnet_b0", "regnet_y_400mf",
+    "convnext_tiny",
+)  # fmt: skip
+# the oldest and the newest opset of which there are files, beside those of the exporters' choice, by exporter
+OPSETS = {"torchscript": 11, "dynamo": 23}
+
 # what PyTorch can't export at the published size; why
 UNEXPORTABLE = {
     "googlenet_aux-torchscript-training": "its TorchScript exporter has no adaptive average pool from 14x14 to 4x4"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from pathlib import Path
 
@@ -64,8 +65,9 @@ def _drop_locations(model: ModelProto) -> None:
         del item.metadata_props[:]
 
 
-def fill(model: ModelProto) -> ModelProto:
-    """A copy with weights drawn by the recipes in its metadata."""
+def fill(model: ModelProto, drawn: int | None = None) -> ModelProto:
+    """A copy with weights drawn by the recipes in its metadata; with ``drawn``, so many of a tensor, again and again,
+    which is quick where values do not matter."""
     full = ModelProto()
     full.CopyFrom(model)
     for tensor in full.graph.initializer:
@@ -73,11 +75,14 @@ def fill(model: ModelProto) -> ModelProto:
         if recipe is None:
             continue
         rng = np.random.default_rng([SEED, zlib.crc32(tensor.name.encode())])
-        value = rng.normal(recipe["mean"], recipe["deviation"], tuple(tensor.dims))
+        dims = tuple(tensor.dims)
+        size = math.prod(dims)
+        value = rng.normal(recipe["mean"], recipe["deviation"], dims if drawn is None else min(size, drawn))
         # gathered values stay in the range of the original: variances must be positive
         value = np.clip(value, recipe["low"], recipe["high"])
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        tensor.CopyFrom(numpy_helper.from_array(value.astype(dtype), tensor.name))
+        whole = np.resize(value.astype(dtype), dims)
+        tensor.CopyFrom(numpy_helper.from_array(whole, tensor.name))
     return full
 
 
