@@ -132,8 +132,8 @@ def forward(graph: Graph, image: Array) -> Array:
     return seen[wanted].reshape(len(image), -1)
 
 
-def assert_close(found: Array, wanted: Array, tolerance: float = 1e-4) -> None:
-    """Largest difference, relative to the largest wanted magnitude (at least 1)."""
+def assert_close(found: Array, wanted: Array, tolerance: float = 1e-5) -> None:
+    """Largest difference, relative to the largest wanted magnitude."""
     wanted = wanted.reshape(found.shape)
-    error = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
+    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
     assert error < tolerance, f"relative error {error:.2e}"

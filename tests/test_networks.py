@@ -18,12 +18,15 @@ import pytest
 from examples.models.published import FAMILIES, NETWORKS, OPSETS, UNEXPORTABLE
 from examples.models.styles import keras, mlp
 from hdl.layers.conv.engine import WindowEngine
+from hdl.layers.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from hdl.layers.pointwise.dropout import Dropout
 from hdl.layers.pointwise.stochastic_depth import StochasticDepth
+from hdl.recipe import Recipe
 from importers.onnx import NormMode, import_model
 from importers.onnx.skeleton import load_skeleton
 from tests.import_support import MODELS, Array, evaluate, example, forward, save
 
+SLOW = pytest.mark.slow
 SUFFIX = ".skeleton.gz"
 EXPORTERS, MODES = ("torchscript", "dynamo"), ("eval", "training")
 VARIANTS = [f"{name}-{exporter}-{mode}" for name in NETWORKS for exporter in EXPORTERS for mode in MODES]
@@ -101,6 +104,17 @@ def _agree(proto: onnx.ModelProto, image: Array, given: Array, folder: Path) -> 
     found, wanted = forward(graph, image), evaluate(proto, given)
     wanted = wanted.reshape(found.shape)
     assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [("inception_v3_aux-dynamo-training", 1), pytest.param("inception_v3_aux-torchscript-training", 1, marks=SLOW)],
+)
+def test_with_its_auxiliary_heads_a_network_has_all_published_parameters(name: str, heads: int, tmp_path: Path) -> None:
+    graph = import_model(save(example(name), tmp_path), recipe=Recipe(auxiliary=0.3))
+    losses = [node.layer.auxiliary for node in graph.nodes if isinstance(node.layer, SoftmaxCrossEntropy)]
+    assert sorted(losses) == [0.0, *[0.3] * heads]
+    assert sum(value.size for value in graph.parameters.values()) == NETWORKS[name.partition("-")[0]].parameters
 
 
 @cache

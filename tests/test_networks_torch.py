@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def test_a_network_has_the_published_parameters_and_multiplications(name: str, e
 
 
 FRAMES = 3
+# weight of the losses of auxiliary heads
+AUXILIARY = 0.3
 # of a parameter's gradient, relative to its largest element
 TOLERANCE = 1e-6
 
@@ -117,22 +120,34 @@ def matched(network: Any, graph: Graph) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, "googlenet_aux"])
 def test_gradients_of_an_imported_network_equal_autograd(name: str, exports: Any, tmp_path: Path) -> None:
     import torch
 
     torch.manual_seed(exports.SEED)
     network = varied(exports.seasoned(exports.build(name, small=True)))
-    variant = exports.Variant(name, "torchscript", "eval", small=True)
-    exports.write(network, variant, tmp_path / "net.onnx")
-    forward = import_model(tmp_path / "net.onnx", norm=NormMode.NONE, recipe=Recipe(batch=FRAMES))
-    network = folded(network).double().requires_grad_(True)
+    if name.endswith("_aux"):
+        # all heads, no dropout, statistics of normalisation as they are
+        network = folded(network.eval())
+        network.training = True
+        image = torch.randn(1, 3, NETWORKS[name].small, NETWORKS[name].small)
+        preserve = torch.onnx.TrainingMode.PRESERVE
+        torch.onnx.export(network, (image,), tmp_path / "net.onnx", dynamo=False, training=preserve)
+    else:
+        variant = exports.Variant(name, "torchscript", "eval", small=True)
+        exports.write(network, variant, tmp_path / "net.onnx")
+        network = folded(network)
+    recipe = Recipe(batch=FRAMES, auxiliary=AUXILIARY if name.endswith("_aux") else 0)
+    forward = import_model(tmp_path / "net.onnx", norm=NormMode.NONE, recipe=recipe)
+    network = network.double().requires_grad_(True)
     parameters = matched(network, forward)
     rng = np.random.default_rng(61)
     size = NETWORKS[name].small
     images, labels = rng.standard_normal((FRAMES, 3, size, size)), rng.integers(0, exports.SMALL_CLASSES, FRAMES)
     scores = network(torch.from_numpy(images))
-    torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels), reduction="sum").backward()
+    main, *heads = scores if isinstance(scores, tuple) else (scores,)
+    loss = partial(torch.nn.functional.cross_entropy, target=torch.from_numpy(labels), reduction="sum")
+    (loss(main) + AUXILIARY * sum(map(loss, heads))).backward()
     graph = differentiate(forward)
     updates = {node.inputs["g"]: node.parameters["w"] for node in graph.nodes if "g" in node.inputs}
     found: dict[str, Any] = {}
