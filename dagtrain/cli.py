@@ -39,6 +39,7 @@ from dagtrain.flow import (
     sweep_step,
     timing_step,
     train_step,
+    walls_step,
 )
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.result import StepResult
@@ -175,6 +176,14 @@ Explain = Annotated[
         "--explain",
         help="Also say what binds, what the next faster level needs, what more of each resource and one more board of "
         "each type would bring.",
+    ),
+]
+ShowWalls = Annotated[
+    bool,
+    typer.Option(
+        "--walls",
+        help="First say which resource of the whole cluster binds, which falls next, and what each lever would bring: "
+        "ratios, not promises.",
     ),
 ]
 Sweep = Annotated[
@@ -333,9 +342,22 @@ def _print_result(result: StepResult) -> None:
     print(f"{result.step}: {state}")
     for line in result.lines:
         print(f"  {line}")
+    if result.table:
+        Console().print(_columns(result.table))
     if not result.left_out:
         print(f"  -> {result.folder}")
     sys.stdout.flush()
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Table:
+    """Rows under their headings; what is read as a number stands on the right."""
+    table = Table()
+    for heading, cells in zip(rows[0], zip(*rows[1:], strict=True), strict=True):
+        numbers = all(cell[-1:].isdigit() for cell in cells)
+        table.add_column(heading, justify="right" if numbers else "left")
+    for row in rows[1:]:
+        table.add_row(*row)
+    return table
 
 
 def _as_data(result: StepResult) -> dict[str, Any]:
@@ -429,6 +451,7 @@ def _place(
     solver: Solver = "fast",
     seed: Seed = 1,
     no_split: NoSplit = False,
+    walls: ShowWalls = False,
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -442,6 +465,8 @@ def _place(
         split=not no_split,
     )  # fmt: skip
     jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
+    if walls:
+        jobs.insert(0, lambda space, progress: walls_step.run(space, options, progress))
     if explain:
         jobs.append(lambda space, progress: explain_step.run(space, options, progress))
     if sweep:

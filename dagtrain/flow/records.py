@@ -350,6 +350,47 @@ class ExplainRecord(Versioned):
     lines: list[str]
 
 
+@exact
+class FallenRecord(TypedDict):
+    """A wall and where it stands."""
+
+    wall: str
+    cycles_per_frame: float
+    fps: float
+
+
+@exact
+class LeverRecord(TypedDict):
+    """What levers bring."""
+
+    # of one lever, or of all
+    lever: str
+    # what it does to costs
+    rule: str
+    # frames/s over today's
+    ratio: float
+    # the walls one after the other
+    falling: list[FallenRecord]
+
+
+class WallsRecord(Versioned):
+    """``walls.json``."""
+
+    lines: list[str]
+    # cycles a frame that were priced
+    levels: list[Positive]
+    today: list[FallenRecord]
+    # wall -> share in use where the first one stands
+    in_use: dict[str, float]
+    # wall -> where it stands alone; None where it never binds
+    alone: dict[str, FallenRecord | None]
+    levers: list[LeverRecord]
+    slowest_item: str
+    streams: Count
+    too_wide_today: Count
+    too_wide_with_all_levers: Count
+
+
 class PointRecord(Versioned):
     """``point.json``: the plan of one size of a cluster; without a plan, None and why."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ class StepResult:
     # the same for a program
     data: Mapping[str, Any] = field(default_factory=dict)
     _: KW_ONLY
+    # what is read in columns, under its headings
+    table: Sequence[Sequence[str]] = ()
     # whether it could not be done, for a reason that the lines say, and need not be
     left_out: bool = False
     # False when the step ran but its verdict is negative (a mismatch in co-simulation)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from enum import Enum
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -41,25 +42,58 @@ from hdl.unit import Unit
 LEAST_DRAM_BLOCKS = 8
 
 
+class Use(Enum):
+    """What a circuit of a node is for."""
+
+    ENGINE = "engine"
+    # in front of a sink, with the width adapter there
+    FIFO = "FIFO"
+    # at the end of a stream over the network
+    PORT = "port"
+    # of a FIFO, a weight memory or a ring that lies in DRAM
+    DRAM = "DRAM"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A circuit of a node."""
+
+    use: Use
+    contents: Resources
+    # the sink, source or ring that it serves; the engine serves none
+    port: str = ""
+    # bytes a frame for which the memory port is taken: twice the larger of reads and writes, as it does both at once
+    dram_bytes_per_frame: Fraction = Fraction()
+
+
 @dataclass(frozen=True)
 class Offer:
     """A choice for a node and what it costs on any part."""
 
     choice: Choice
-    cycles_per_frame: int
-    contents: tuple[Resources, ...]
-    # bytes a frame for which the memory port is taken: twice the larger of reads and writes, as it does both at once
-    dram_bytes_per_frame: int
+    # as the choice says
+    layer: Layer
+    pieces: tuple[Piece, ...]
     # bytes that lie in DRAM
     dram_bytes: int
     # of weights; members of a group must agree
     tile: Tile | None
 
+    @property
+    def cycles_per_frame(self) -> int:
+        """Of the engine."""
+        return self.layer.cycles_per_frame
+
+    @property
+    def dram_bytes_per_frame(self) -> int:
+        """Bytes a frame for which the memory port is taken."""
+        return math.ceil(sum(piece.dram_bytes_per_frame for piece in self.pieces))
+
     def usage(self, part: Part) -> Usage:
         """Blocks of a part; DSP blocks are not shared between circuits."""
         total = Usage()
-        for resources in self.contents:
-            total = total + fit(resources, part)
+        for piece in self.pieces:
+            total = total + fit(piece.contents, part)
         return total
 
 
@@ -148,44 +182,47 @@ class LevelCosts:
         return waits >= self.dram.delay_cycles(port)
 
     def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
-        contents = [self.estimator.layer(layer)]
-        units: list[tuple[DramUnit, Fraction]] = []
+        pieces = [Piece(Use.ENGINE, self.estimator.layer(layer))]
+        units: list[tuple[str, DramUnit, Fraction]] = []
         for port in layer.sinks:
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
             stored = port in fifos or port.name in layer.replayed or port.name in layer.parked
             if crosses:
                 beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
-                contents += self._units(self.links.receiving(edge, beats))
+                pieces += _pieces(Use.PORT, port.name, self._units(self.links.receiving(edge, beats)))
             elif not stored:
-                contents.append(queue_resources(port.payload_bits, self.depths[edge], self.estimator))
-                contents += self._adapter(edge, port)
+                queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
+                pieces += _pieces(Use.FIFO, port.name, [queue, *self._adapter(edge, port)])
             if stored:
                 lanes = port.lanes if crosses else self.folded.producers[edge][1].lanes
-                contents += self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
+                queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
+                pieces += _pieces(Use.DRAM, port.name, queues)
                 if port in fifos:
-                    units.append((self.dram.fifo(lanes, port, self.depths[edge]), Fraction(1)))
+                    units.append((port.name, self.dram.fifo(lanes, port, self.depths[edge]), Fraction(1)))
                 elif port.name in layer.parked:
-                    unit = self.dram.parked(lanes, port, layer.parked[port.name])
-                    units.append((unit, Fraction(1, self.graph.recipe.batch)))
+                    parked = self.dram.parked(lanes, port, layer.parked[port.name])
+                    units.append((port.name, parked, Fraction(1, self.graph.recipe.batch)))
                 else:
-                    units.append((self.dram.replay(lanes, port, self.graph.recipe), Fraction(1)))
+                    units.append((port.name, self.dram.replay(lanes, port, self.graph.recipe), Fraction(1)))
         for ring in layer.rings:
-            contents += self._queues(ring.out.payload_bits, ring.back.payload_bits)
-            units.append((self.dram.ring(ring), ring.per_frame))
+            pieces += _pieces(Use.DRAM, ring.name, self._queues(ring.out.payload_bits, ring.back.payload_bits))
+            units.append((ring.name, self.dram.ring(ring), ring.per_frame))
         for port in layer.sources:
             crossing = node.outputs.get(port.name)
             if crossing is not None and crossing in self.links.crossings:
-                contents += self._units(self.links.sending(crossing, self.depths[crossing]))
-        contents += self._units(unit for unit, _ in units)
-        contents += [self._arbiter()] * len(units)
+                sending = self.links.sending(crossing, self.depths[crossing])
+                pieces += _pieces(Use.PORT, port.name, self._units(sending))
         word_bytes = self.dram.format.data_bits // 8
-        moved = sum(2 * unit.tensor_words * word_bytes * share for unit, share in units)
-        size = sum(unit.region_words * word_bytes for unit, _ in units)
+        for name, unit, share in units:
+            (contents,) = self._units([unit])
+            moved = 2 * unit.tensor_words * word_bytes * share
+            pieces += [Piece(Use.DRAM, contents, name, moved), Piece(Use.DRAM, self._arbiter(), name)]
+        size = sum(unit.region_words * word_bytes for _, unit, _ in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None
         names = tuple(port.name for port in fifos)
         choice = Choice(cycles=self._fold_cycles(node), memory=memory, fifos=names, relay_on=relay_on)
-        return Offer(choice, layer.cycles_per_frame, tuple(contents), math.ceil(moved), size, self.tiles.get(node.name))
+        return Offer(choice, layer, tuple(pieces), size, self.tiles.get(node.name))
 
     def _adapter(self, edge: str, port: Port) -> list[Resources]:
         """What makes beats as wide as the consumer takes them, where producer and consumer are folded for different
@@ -212,6 +249,10 @@ class LevelCosts:
 
     def _units(self, units: Iterable[Unit]) -> list[Resources]:
         return [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
+
+
+def _pieces(use: Use, port: str, contents: Iterable[Resources]) -> list[Piece]:
+    return [Piece(use, resources, port) for resources in contents]
 
 
 def _memory_bits(port: Port) -> int:

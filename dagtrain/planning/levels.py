@@ -29,12 +29,24 @@ def least_cycles(problem: Problem) -> int:
     """The least T at which the multipliers of all engines fit the cluster.
 
     Raises `FoldingError` where layers can be folded for no T."""
+    return _first_cycles(problem, MULTIPLIERS_PER_DSP * sum(device.dsp for device in problem.devices))
+
+
+def fastest_cycles(problem: Problem) -> int:
+    """The least T at which all engines can be folded, but no faster than multipliers allow that never idle.
+
+    Raises `FoldingError` where layers can be folded for no T."""
+    return _first_cycles(problem, math.inf)
+
+
+def _first_cycles(problem: Problem, most: float) -> int:
+    """The least T in steps at which all engines can be folded with so many multipliers at most."""
     macs = sum(node.layer.macs for node in problem.graph.nodes)
     blocks = sum(device.dsp for device in problem.devices)
     cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
     while True:
         try:
-            if multipliers(problem.graph, cycles) <= MULTIPLIERS_PER_DSP * blocks:
+            if multipliers(problem.graph, cycles) <= most:
                 return cycles
         except FoldingError:
             if cycles > SLOWEST:

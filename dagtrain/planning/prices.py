@@ -116,20 +116,7 @@ class Prices:
         folds: Mapping[str, int] | None,
         deadline: Deadline,
     ) -> PricedLevel:
-        level = LevelCosts(
-            graph=self.graph,
-            cycles=cycles,
-            homes=homes,
-            dram=DramUse(format=dram_format(self.cluster), cycles_per_frame=cycles),
-            parts=self.parts,
-            estimator=self.estimator,
-            assignment=assignment,
-            devices=[device.name for device in self.cluster.devices],
-            link_word_bits=self.cluster.link_word_bits,
-            free=free,
-            folds=folds,
-        )
-        self._elaborate(level, deadline)
+        level = self.costs(cycles, homes, assignment, free, folds, deadline)
         self.progress.begin("costs", len(level.folded.nodes))
         offers: dict[str, dict[str, list[Configuration]]] = {}
         sizes: dict[tuple[str, Choice], int] = {}
@@ -146,6 +133,34 @@ class Prices:
             self.progress.advance(note=node.name)
         self.progress.end()
         return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
+
+    def costs(
+        self,
+        cycles: int,
+        homes: Mapping[str, Home] = ON_CHIP,
+        assignment: Mapping[str, str] | None = None,
+        free: bool = True,
+        folds: Mapping[str, int] | None = None,
+        deadline: Deadline | None = None,
+    ) -> LevelCosts:
+        """What every node can be at one level, its circuits elaborated.
+
+        Raises `Ended` at the deadline, and `FoldingError` when the level is too fast for a layer."""
+        level = LevelCosts(
+            graph=self.graph,
+            cycles=cycles,
+            homes=homes,
+            dram=DramUse(format=dram_format(self.cluster), cycles_per_frame=cycles),
+            parts=self.parts,
+            estimator=self.estimator,
+            assignment=assignment,
+            devices=[device.name for device in self.cluster.devices],
+            link_word_bits=self.cluster.link_word_bits,
+            free=free,
+            folds=folds,
+        )
+        self._elaborate(level, deadline or Deadline())
+        return level
 
     def _elaborate(self, level: LevelCosts, deadline: Deadline) -> None:
         """Make the circuits of a level known, each distinct one once."""

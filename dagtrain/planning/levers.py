@@ -1,0 +1,200 @@
+"""Levers: what would make nodes cheaper, as rules over the circuits that the planner prices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Protocol, runtime_checkable
+
+from dagtrain.graph.ir import Node, Role
+from dagtrain.planning.costs import Offer, Piece, Use
+from dagtrain.planning.menus import Lever, Situation, weights_of
+from hdl.costs.resources import Resources
+from hdl.layers.capabilities import Tiled, is_engine
+from hdl.layers.windowed import Windowed
+
+# bits of a sum of gradients
+SUM_BITS = 32
+# share of its logic that a DRAM unit keeps with words of 128 bits, its place among the arbiters included
+NARROW_UNIT = Fraction(616, 1744)
+NORM_SHARE = Fraction(1, 2)
+
+# (words, bits) -> memories
+Memories = dict[tuple[int, int], int]
+
+
+# ---- rules
+
+
+def _short_sums(_: Situation, _node: Node, offer: Offer) -> Offer | None:
+    layer = offer.layer
+    if not isinstance(layer, Summing) or not isinstance(layer, Tiled) or layer.sum_bits <= SUM_BITS:
+        return None
+    size, bits = layer.tile.size, layer.sum_bits
+    if layer.rings:
+        share = Fraction(SUM_BITS, bits)
+        rings = {ring.name for ring in layer.rings}
+        return _with(offer, lambda piece: _moving(piece, share) if piece.port in rings else piece)
+    return _with_engine(
+        offer,
+        lambda contents: _remembering(
+            contents, lambda words, width: (words, size * SUM_BITS if width == size * bits else width)
+        ),
+    )
+
+
+def _one_copy(situation: Situation, node: Node, offer: Offer) -> Offer | None:
+    weights = weights_of(offer.layer.memories()) if is_engine(offer.layer) else set()
+    if node.layer_of not in situation.twice_weighted or not weights:
+        return None
+    return _with_engine(
+        offer,
+        lambda contents: _remembering(
+            contents, lambda words, width: (words, -(-width // 2) if (words, width) in weights else width)
+        ),
+    )
+
+
+def _narrow_units(_: Situation, _node: Node, offer: Offer) -> Offer | None:
+    def narrow(piece: Piece) -> Piece:
+        return replace(piece, contents=_less_logic(piece.contents, NARROW_UNIT, also_memories=True))
+
+    return _with(offer, lambda piece: narrow(piece) if piece.use is Use.DRAM else piece)
+
+
+def _one_lane(situation: Situation, node: Node, offer: Offer) -> Offer | None:
+    if node.role is not Role.UPDATE:
+        return None
+    gradient = offer.layer.sinks[0]
+    needed = -(-gradient.tensor.elements // (situation.graph.recipe.batch * situation.costs.cycles))
+    if needed >= gradient.lanes:
+        return None
+    share = Fraction(needed, gradient.lanes)
+
+    def narrower(contents: Resources) -> Resources:
+        kept = _less_logic(contents, share)
+        return _remembering(kept, lambda words, width: (math.ceil(words / share), math.ceil(width * share)))
+
+    return _with_engine(offer, narrower)
+
+
+def _made_again(situation: Situation, node: Node, offer: Offer) -> Offer | None:
+    sinks = {sink for name, sink in situation.made_again if name == node.name}
+    kept = tuple(piece for piece in offer.pieces if piece.port not in sinks or piece.use is Use.PORT)
+    return replace(offer, pieces=kept) if len(kept) < len(offer.pieces) else None
+
+
+def _half_lines(_: Situation, _node: Node, offer: Offer) -> Offer | None:
+    layer = offer.layer
+    if not isinstance(layer, Windowed):
+        return None
+    weights = weights_of(layer.memories())
+    sums = layer.tile.size * layer.sum_bits if isinstance(layer, Summing) and isinstance(layer, Tiled) else None
+
+    def halved(words: int, width: int) -> tuple[int, int]:
+        return (words if (words, width) in weights or width == sums else -(-words // 2)), width
+
+    return _with_engine(offer, lambda contents: _remembering(contents, halved))
+
+
+def _half_norms(_: Situation, _node: Node, offer: Offer) -> Offer | None:
+    if not isinstance(offer.layer, Normalising):
+        return None
+    return _with_engine(offer, lambda contents: _less_logic(contents, NORM_SHARE))
+
+
+LEVERS = (
+    Lever(
+        "32-bit sums", f"sums of gradients of weights have {SUM_BITS} bits, on chip and on the way to DRAM", _short_sums
+    ),
+    Lever(
+        "one copy of weights",
+        "where forward and error engine both hold their weights on chip, each pays half of one copy",
+        _one_copy,
+    ),
+    Lever(
+        "narrow DRAM units",
+        f"a DRAM unit with its queues and its place among the arbiters takes {float(NARROW_UNIT):.0%} of its ALMs",
+        _narrow_units,
+    ),
+    Lever(
+        "one-lane updates",
+        "an update has as few lanes as the batch leaves time for, its logic shrinks as they do; drain is not counted",
+        _one_lane,
+    ),
+    Lever(
+        "recompute, no stash",
+        "a stash that follows element by element from another one takes no FIFO, no DRAM; making it again is free",
+        _made_again,
+    ),
+    Lever(
+        "half line buffers",
+        "memories of engines with a window that hold neither weights nor sums have half of their words",
+        _half_lines,
+    ),
+    Lever("half norms", f"a normalisation takes {float(NORM_SHARE):.0%} of its logic", _half_norms),
+)
+
+
+# ---- what rules are made of
+
+
+@runtime_checkable
+class Summing(Protocol):
+    """Sums gradients over a batch."""
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of a sum."""
+
+
+@runtime_checkable
+class Normalising(Protocol):
+    """Divides by a standard deviation."""
+
+    @property
+    def epsilon(self) -> float:
+        """Added to the variance."""
+
+
+def _with(offer: Offer, change: Callable[[Piece], Piece]) -> Offer | None:
+    pieces = tuple(map(change, offer.pieces))
+    return replace(offer, pieces=pieces) if pieces != offer.pieces else None
+
+
+def _with_engine(offer: Offer, change: Callable[[Resources], Resources]) -> Offer | None:
+    return _with(offer, lambda p: replace(p, contents=change(p.contents)) if p.use is Use.ENGINE else p)
+
+
+def _moving(piece: Piece, share: Fraction) -> Piece:
+    return replace(piece, dram_bytes_per_frame=piece.dram_bytes_per_frame * share)
+
+
+def _remembering(contents: Resources, change: Callable[[int, int], tuple[int, int]]) -> Resources:
+    """The contents with other memories."""
+    memories: Memories = {}
+    for (words, width), count in contents.memories.items():
+        shape = change(words, width)
+        memories[shape] = memories.get(shape, 0) + count
+    return replace(contents, memories=memories)
+
+
+def _less_logic(contents: Resources, share: Fraction, also_memories: bool = False) -> Resources:
+    """The contents with a share of their logic, and of the width of their memories."""
+
+    def some(count: int) -> int:
+        return math.ceil(count * share)
+
+    less = replace(
+        contents,
+        registers=some(contents.registers),
+        memory_registers={shape: some(count) for shape, count in contents.memory_registers.items()},
+        constant_adder_bits=some(contents.constant_adder_bits),
+        carry_bits=some(contents.carry_bits),
+        three_bits=some(contents.three_bits),
+        tables={inputs: some(count) for inputs, count in contents.tables.items()},
+        constants={(words, some(width)): count for (words, width), count in contents.constants.items()},
+    )
+    return _remembering(less, lambda words, width: (words, some(width))) if also_memories else less
