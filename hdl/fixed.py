@@ -79,6 +79,15 @@ def round_shift(codes: IntArray, shift: int) -> IntArray:
     return (codes + (1 << (shift - 1))) >> shift
 
 
+def cut_product(codes: IntArray, cut: int) -> IntArray:
+    """``codes * 2**-cut`` rounded to nearest, ties to even: how products are cut before they are added.
+
+    Zero stays zero and what is cut has no mean, neither of one sign nor of ties, however many are added."""
+    if cut <= 0:
+        return codes
+    return (codes + ((1 << (cut - 1)) - 1) + ((codes >> cut) & 1)) >> cut
+
+
 def requantise(codes: IntArray | FloatArray, fraction_bits: int, target: Fixed) -> IntArray:
     """Codes with ``fraction_bits`` right of the point, `round_shift`-ed once and saturated into ``target``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from numba import njit
 
@@ -19,6 +20,30 @@ def nearest(codes: npt.NDArray[Any], shift: int, low: int, high: int, result: In
         code = int(codes[index])
         code = (code + half) >> shift if shift > 0 else code << -shift
         result[index] = min(max(code, low), high)
+
+
+@njit(cache=True, nogil=True)
+def add_cut_products(left: npt.NDArray[Any], right: npt.NDArray[Any], cut: int, total: IntArray) -> None:
+    """Adds ``cut_product(left[p, m] * right[p, n], cut)`` over all p to ``total[m, n]``; ``cut`` is above 0.
+
+    Of ``int32`` operands no product may pass 2**30; half the time of ``int64``."""
+    kind = left.dtype.type
+    most, shift = kind((1 << (cut - 1)) - 1), kind(cut)
+    one, terms, columns = kind(1), left.shape[0], right.shape[1]
+    # so many cut products fit the operands' type
+    chunk = 1 << min(cut, 16)
+    part = np.empty(columns, left.dtype)
+    for m in range(left.shape[1]):
+        for start in range(0, terms, chunk):
+            part[:] = kind(0)
+            for p in range(start, min(start + chunk, terms)):
+                factor = left[p, m]
+                if factor != 0:
+                    for n in range(columns):
+                        product = kind(factor * right[p, n])
+                        part[n] += (product + most + ((product >> shift) & one)) >> shift
+            for n in range(columns):
+                total[m, n] += part[n]
 
 
 @njit(cache=True, nogil=True)

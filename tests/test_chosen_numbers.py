@@ -50,7 +50,7 @@ def test_all_that_is_wrong_with_bits_is_said_at_once() -> None:
     text = str(caught.value)
     for part in (
         "'activation' is not KIND=BITS",
-        "'weigth' is no kind of tensor; kinds are activation, error, stash, weight, gradient",
+        "'weigth' is no kind of tensor; kinds are activation, error, stash, weight, gradient, sum",
         "error of 40 bits can't be built; choose 4 to 18",
         "names no layer before the colon",
         "gives error twice",
@@ -177,7 +177,7 @@ def test_synthesis_is_told_to_keep_the_count() -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Imported with chosen numbers, placed, emitted."""
     case = new_case(tmp_path_factory.mktemp("numbers"))
-    words = ["--bits", "activation=9,weight=8,error=10,gradient=12,stash=6", "--bits", "[cy]*:activation=6"]
+    words = ["--bits", "activation=9,weight=8,error=10,gradient=12,stash=6,sum=18", "--bits", "[cy]*:activation=6"]
     outcome = case.step("import", *words, "--count-saturations", "*", "--recipe", recipe(case.root))
     assert outcome.code == 0, outcome.error
     return case.must("place", "emit")
@@ -211,6 +211,8 @@ def test_the_page_of_a_profile_names_what_does_not_fit(built: Case) -> None:
     assert "formats stand out" in outcome.out or "every format fits" in outcome.out
     coarse = [one["edge"] for one in profile_record(built)["tensors"] if "too coarse" in one["remark"]]
     assert coarse, "numbers of 6 bits are coarse"
+    assert {one["sum_bits"] for one in profile_record(built)["tensors"] if "sum_bits" in one} == {18}
+    assert "sums of 18 bits" in page
     assert all(edge in page for edge in coarse)
 
 

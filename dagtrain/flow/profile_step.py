@@ -116,6 +116,7 @@ def _record(one: TensorProfile) -> dict[str, object]:
         "lost": one.lost,
         "octaves": {str(octave): count for octave, count in one.octaves.items()},
         "own_error_steps": one.own_error_steps,
+        **({"sum_bits": one.sum_bits, "wrapped_sums": one.wrapped_sums} if one.sum_bits else {}),
         # JSON knows no infinity
         "signal_to_error_db": decibels if math.isfinite(decibels) else None,
         "remark": remark(one),

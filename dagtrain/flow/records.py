@@ -157,6 +157,9 @@ class TensorRecord(TypedDict):
     zeros: Count
     # root mean square
     own_error_steps: float
+    # of sums over a batch, where they are narrower than exact ones
+    sum_bits: NotRequired[Positive]
+    wrapped_sums: NotRequired[Count]
     remark: str
 
 
@@ -198,6 +201,8 @@ class TrainRecord(Versioned):
     train_frames: Positive
     held_out_frames: Positive
     epochs: Annotated[list[EpochRecord], Field(min_length=1)]
+    # node -> sums of gradients that did not fit their bits, of those that some did not
+    wrapped_sums: NotRequired[dict[str, Positive]]
 
 
 class TrainDataRecord(TypedDict):

@@ -117,6 +117,10 @@ def run(workspace: Workspace, options: TrainOptions, progress: Progress) -> Step
     lines = (
         f"{len(meta['epochs'])} epochs of {meta['train_frames']} frames: held-out accuracy "
         f"{last['held_out_accuracy']:.2%} of {meta['held_out_frames']}, loss {last['held_out_loss']:.4f}",
+        *(
+            f"{node}: {count:,} sums did not fit their bits and wrapped; import with more (`--bits sum=…`)"
+            for node, count in meta.get("wrapped_sums", {}).items()
+        ),
     )
     return StepResult("train", folder, done, lines, meta)
 
@@ -241,6 +245,8 @@ def _write(folder: Path, training: Training, choice: DataChoice, options: TrainO
     emulator = training.emulator
     save_arrays(folder / "weights.npz", emulator.executor.parameters())
     training.save(folder / STATE)
+    states = emulator.executor.states.items()
+    wrapped = {node: state["wrapped"] for node, state in states if state.get("wrapped")}
     meta = {
         "schema_version": SCHEMA_VERSION,
         "graph": emulator.graph.name,
@@ -255,5 +261,6 @@ def _write(folder: Path, training: Training, choice: DataChoice, options: TrainO
         "train_frames": len(training.data),
         "held_out_frames": len(training.held_out),
         "epochs": training.epochs,
+        **({"wrapped_sums": wrapped} if wrapped else {}),
     }
     write_text(folder / "train.json", json.dumps(meta, indent=1) + "\n")

@@ -2,6 +2,8 @@
 
 activation=12,weight=16,error=16,stash=8        of all layers
 layer1*:activation=10,weight=8                  of layers of the model with such names; the last that fits holds
+sum=32                                          of sums of gradients of convolutions and matrix products, else exact
+sum=fit                                         the fewest that cost less than rounding the sum does, layer by layer
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from hdl.tensor import Kind
 DEFAULT_BITS = 16
 # below, a format has no room for head room and a digit; above, a product takes more than half a DSP block
 LEAST_BITS, MOST_BITS = 4, 18
-KINDS = tuple(kind.value for kind in Kind)
+# sums of gradients over a batch, which no edge carries
+SUM = "sum"
+# below, nothing is left beside the gradient; above, exact ones take no more
+LEAST_SUM, MOST_SUM = 12, 48
+# bits of a sum that follow from how many products it has
+FIT, FIT_WORD = 0, "fit"
+KINDS = (*(kind.value for kind in Kind), SUM)
 FORM = "write KIND=BITS,… or LAYERS:KIND=BITS,…, e.g. activation=12,stash=8 or 'layer1*:weight=8'"
 
 
@@ -29,10 +37,10 @@ class WidthError(DagtrainError):
 class Widths:
     """Bits of a number."""
 
-    # of all layers
-    default: Mapping[Kind, int]
+    # of all layers, by what of `KINDS` has them
+    default: Mapping[str, int]
     # (pattern of names of layers, bits) in the order in which they were given
-    layers: tuple[tuple[str, Mapping[Kind, int]], ...] = ()
+    layers: tuple[tuple[str, Mapping[str, int]], ...] = ()
     # as `parse` reads it
     texts: tuple[str, ...] = ()
 
@@ -40,8 +48,8 @@ class Widths:
     def parse(cls, texts: Sequence[str]) -> Widths:
         """Of options as the module's docstring shows them.  Raises `WidthError` with all that is wrong."""
         problems: list[Problem] = []
-        default: dict[Kind, int] = {}
-        layers: list[tuple[str, Mapping[Kind, int]]] = []
+        default: dict[str, int] = {}
+        layers: list[tuple[str, Mapping[str, int]]] = []
         for text in texts:
             pattern, colon, rest = text.rpartition(":")
             found = dict(_entries(text, rest, problems))
@@ -57,10 +65,17 @@ class Widths:
 
     def chosen(self, layer: str, kind: Kind) -> int | None:
         """Bits that somebody chose for tensors of a kind that a layer of the model makes; None for none."""
-        found = self.default.get(kind)
+        return self._chosen(layer, kind.value)
+
+    def chosen_sum(self, layer: str) -> int | None:
+        """Bits that somebody chose for sums of gradients of a layer of the model, or `FIT`; None for none."""
+        return self._chosen(layer, SUM)
+
+    def _chosen(self, layer: str, what: str) -> int | None:
+        found = self.default.get(what)
         for pattern, bits in self.layers:
-            if kind in bits and fnmatchcase(layer, pattern):
-                found = bits[kind]
+            if what in bits and fnmatchcase(layer, pattern):
+                found = bits[what]
         return found
 
     def of(self, layer: str, kind: Kind) -> int:
@@ -85,20 +100,24 @@ def near(pattern: str, names: Sequence[str]) -> str:
     return f"names are like {', '.join(close)} (`dagtrain show` lists them)"
 
 
-def _entries(text: str, rest: str, problems: list[Problem]) -> Iterable[tuple[Kind, int]]:
+def _entries(text: str, rest: str, problems: list[Problem]) -> Iterable[tuple[str, int]]:
     """Kinds and bits of one option; what is wrong goes to ``problems``."""
     seen: set[str] = set()
     for entry in rest.split(","):
         name, equals, bits = (part.strip() for part in entry.partition("="))
+        least, most = (LEAST_SUM, MOST_SUM) if name == SUM else (LEAST_BITS, MOST_BITS)
         if not equals:
             problems.append(Problem(f"--bits {text!r}: {entry!r} is not KIND=BITS", FORM))
         elif name not in KINDS:
             problems.append(Problem(f"--bits {text!r}: {name!r} is no kind of tensor", f"kinds are {', '.join(KINDS)}"))
         elif name in seen:
             problems.append(Problem(f"--bits {text!r} gives {name} twice", "leave one out"))
-        elif not bits.isdecimal() or not LEAST_BITS <= int(bits) <= MOST_BITS:
+        elif name == SUM and bits == FIT_WORD:
+            seen.add(name)
+            yield name, FIT
+        elif not bits.isdecimal() or not least <= int(bits) <= most:
             what = f"--bits {text!r}: {name} of {bits or 'no'} bits can't be built"
-            problems.append(Problem(what, f"choose {LEAST_BITS} to {MOST_BITS}"))
+            problems.append(Problem(what, f"choose {least} to {most}{f', or {FIT_WORD}' if name == SUM else ''}"))
         else:
             seen.add(name)
-            yield Kind(name), int(bits)
+            yield name, int(bits)

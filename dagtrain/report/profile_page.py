@@ -48,6 +48,8 @@ def remark(one: TensorProfile) -> str:
         found.append("saturates: more head room, or more bits")
     if one.lost > MANY_LOST:
         found.append("too coarse: more bits, or less head room")
+    if one.wrapped_sums:
+        found.append(f"{one.wrapped_sums:,} sums wrapped: more bits of sums")
     return "; ".join(found)
 
 

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.graph.ir import Graph, Role
 from hdl.fixed import Fixed, FloatArray, IntArray
+from hdl.layers.base import Layer
+from hdl.layers.capabilities import Summing
 from hdl.layers.wiring.saturation_counter import at_an_end
 from hdl.tensor import Kind
 
@@ -51,6 +53,10 @@ class TensorProfile:
     # what the layer adds itself: root mean square, in steps, of what it makes of the hardware's numbers beside what
     # float64 makes of the same
     own_error_steps: float
+    # bits of the sums over a batch that the numbers are rounded from, and how many of those sums wrapped; 0 where none
+    # are narrower than exact ones
+    sum_bits: int = 0
+    wrapped_sums: int = 0
 
     @property
     def saturation(self) -> float:
@@ -159,10 +165,17 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
             peak=found.peak,
             signal_to_error_db=found.signal_to_error_db,
             own_error_steps=found.own_error_steps,
+            sum_bits=_sum_bits(makers[edge][0].layer),
+            wrapped_sums=golden.states[makers[edge][0].name].get("wrapped", 0),
         )
         for edge, fixed in edges.items()
         if (found := seen[edge]).numbers
     )
+
+
+def _sum_bits(layer: Layer) -> int:
+    """Chosen for a layer's sums."""
+    return layer.sum_bits if isinstance(layer, Summing) and layer.sum_width else 0
 
 
 def carries_numbers(fixed: Fixed) -> bool:

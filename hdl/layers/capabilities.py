@@ -55,6 +55,27 @@ class Freezable(Protocol):
         """Whether it does."""
 
 
+@runtime_checkable
+class Summing(Protocol):
+    """Sums over a batch, exactly or in so many bits; its state counts those that did not fit as ``wrapped``."""
+
+    @property
+    def sum_width(self) -> int:
+        """Bits that were chosen for a sum; 0: as many as an exact one takes."""
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of a sum."""
+
+    @property
+    def least_sum_width(self) -> int:
+        """The fewest that can be chosen."""
+
+    @property
+    def fitting_sum_width(self) -> int:
+        """The fewest that cost no more than a part of what rounding the sum costs."""
+
+
 def frozen(layer: Layer) -> Layer | None:
     """The layer with all its parameters held; None where it has no such variant."""
     return _changed(layer, frozen=True) if isinstance(layer, Freezable) else None
@@ -73,6 +94,11 @@ def is_engine(layer: Layer) -> bool:
 def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
     """The layer with the random bits of this number, if it draws any."""
     return _changed(layer, tensor_id=tensor_id) if isinstance(layer, Randomised) else layer
+
+
+def with_sums_of(layer: Layer, bits: int) -> Layer:
+    """The layer with sums of so many bits, if it sums over a batch."""
+    return _changed(layer, sum_width=bits) if isinstance(layer, Summing) else layer
 
 
 def without_staleness(layer: Layer) -> Layer:

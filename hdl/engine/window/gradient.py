@@ -41,7 +41,7 @@ class GradientShape:
     x: Fixed
     e: Fixed
     g: Fixed
-    # bits of an exact sum over a batch
+    # bits of a sum over a batch
     sum_bits: int
     # bits of it that are cut off
     shift: int
@@ -53,6 +53,8 @@ class GradientShape:
     key: int
     # groups of a tile, of which each has filters and channels of its own
     groups: int = 1
+    # bits of a product that are cut before it is added, to sums that wrap; 0 for exact sums
+    cut: int = 0
 
     @property
     def channels(self) -> int:
@@ -414,6 +416,69 @@ def add_products(
 
 
 @block
+def add_cut_products(
+    clk: Clock, before: Bits, fresh: Bit, products: Sequence[Bits], summed: Bits, *, bits: int, cut: int
+) -> Instances:
+    """`add_products` of products less ``cut`` bits each, above 0 (`hdl.fixed.cut_product`), to sums that wrap.
+
+    Ports:
+        before: in, signed sums of ``bits`` bits, one a product.
+        fresh: in, 1 bit: they count as zeros.
+        products: in, signed signals.
+        summed: out, as wide as ``before``, 1 cycle later.
+    """
+    size, kept = len(products), len(products[0]) - cut + 1
+    terms = [signed_signal(kept) for _ in range(size)]
+    cutting = cut_terms(products, terms, cut=cut)
+    bound = 1 << max(bits + 1, kept)
+
+    @always(clk.posedge)
+    def add() -> None:
+        old = intbv(0)[bits + 1 :]
+        first = intbv(0, min=-bound, max=bound)
+        for lane in range(size):
+            old[:] = before[bits_of(lane, bits)]
+            if fresh:
+                old[:] = 0
+            old[:] = (old << 1) | 1
+            first[:] = old[bits + 1 :].signed()
+            first[:] = first + terms[lane]
+            summed.next[bits_of(lane, bits)] = first[bits + 1 : 1]
+
+    return cutting, add
+
+
+@block
+def cut_terms(products: Sequence[Bits], terms: Sequence[Bits], *, cut: int) -> Instances:
+    """What is added of products: all but ``cut`` bits, and below them whether they are rounded up.
+
+    To a sum with a one below it, so that the carry of the two lowest bits does the rounding and takes no adder.
+
+    Ports:
+        products: in, signed signals.
+        terms: out, signed signals, ``cut - 1`` bits narrower, in the same cycle.
+    """
+    size, width = len(products), len(products[0])
+    kept = width - cut + 1
+    # of a tie: whether the number would be odd; else whether it is above one
+    others = (1 << cut) | ((1 << (cut - 1)) - 1)
+
+    @always_comb
+    def choose() -> None:
+        low = intbv(0)[cut + 1 :]
+        up = intbv(0)[1:]
+        term = intbv(0)[kept:]
+        for lane in range(size):
+            low[:] = products[lane][cut + 1 :]
+            up[:] = low[cut - 1] and (low & others) != 0
+            term[:] = products[lane][width:cut]
+            term[:] = (term << 1) | up
+            terms[lane].next = term[kept:].signed()
+
+    return choose
+
+
+@block
 def memory_sums(
     domain: ClockReset,
     products: Sequence[Bits],
@@ -448,7 +513,10 @@ def memory_sums(
     store = simple_dual_port(domain.clk, write, write_at, summed, read, read_at, read_word, depth=words, width=width)
     drain = drain_control(domain, rest, read_word, read_tiles, fetch, drain_at, drained, words=words)
     leave = output_register(domain, read_tiles, tiles, depth=words)
-    add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
+    if shape.cut:
+        add = add_cut_products(domain.clk, before, fresh[1], products, summed, bits=bits, cut=shape.cut)
+    else:
+        add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
 
     @always_comb
     def choose() -> None:
@@ -529,13 +597,17 @@ def register_sums(
         if rest and not flags[1]:
             at.next = drain_at
 
-    @always_comb
-    def add() -> None:
-        for lane in range(size):
-            if fresh[1]:
-                total[lane].next = products[lane]
-            else:
-                total[lane].next = current[lane] + products[lane]
+    if shape.cut:
+        add = add_cut_registers(current, fresh[1], products, total, cut=shape.cut)
+    else:
+
+        @always_comb
+        def add() -> None:
+            for lane in range(size):
+                if fresh[1]:
+                    total[lane].next = products[lane]
+                else:
+                    total[lane].next = current[lane] + products[lane]
 
     @always(domain.clk.posedge)
     def keep() -> None:
@@ -552,3 +624,36 @@ def register_sums(
                 tile.next[bits_of(lane, bits)] = current[lane][bits:]
 
     return drain, delay, choose, place, add, keep, out
+
+
+@block
+def add_cut_registers(
+    current: Sequence[Bits], fresh: Bit, products: Sequence[Bits], total: Sequence[Bits], *, cut: int
+) -> Instances:
+    """As `add_cut_products`, of sums in registers.
+
+    Ports:
+        current: in, signed signals, one a product.
+        fresh: in, 1 bit: they count as zeros.
+        products: in, signed signals.
+        total: out, signed signals as wide as ``current``, in the same cycle.
+    """
+    size, bits, kept = len(products), len(total[0]), len(products[0]) - cut + 1
+    terms = [signed_signal(kept) for _ in range(size)]
+    cutting = cut_terms(products, terms, cut=cut)
+    bound = 1 << max(bits + 1, kept)
+
+    @always_comb
+    def add() -> None:
+        old = intbv(0)[bits + 1 :]
+        first = intbv(0, min=-bound, max=bound)
+        for lane in range(size):
+            old[:] = current[lane][bits:]
+            if fresh:
+                old[:] = 0
+            old[:] = (old << 1) | 1
+            first[:] = old[bits + 1 :].signed()
+            first[:] = first + terms[lane]
+            total[lane].next = first[bits + 1 : 1].signed()
+
+    return cutting, add

@@ -15,7 +15,13 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.engine.arithmetic.mac import operand_bits
 from hdl.engine.weights.gradient_rounding import gradient_rounding
 from hdl.engine.window.frame_buffers import reorder_frame
-from hdl.engine.window.gradient import GradientShape, add_products, error_products, product_signals
+from hdl.engine.window.gradient import (
+    GradientShape,
+    add_cut_products,
+    add_products,
+    error_products,
+    product_signals,
+)
 from hdl.engine.window.walker import Steps
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, ClockReset, Instances
@@ -27,8 +33,9 @@ LEAVE_LATENCY = 10
 
 
 def part_bits(shape: GradientShape) -> int:
-    """Bits of an exact sum over one frame."""
-    return operand_bits(shape.x) + operand_bits(shape.e) + (shape.walk.pixels - 1).bit_length()
+    """Bits of a sum over one frame; no more than of a sum over a batch, to which it is added."""
+    exact = operand_bits(shape.x) + operand_bits(shape.e) + (shape.walk.pixels - 1).bit_length()
+    return min(exact - shape.cut, shape.sum_bits)
 
 
 @block
@@ -67,7 +74,15 @@ def gradient_passes(
     multiply = error_products(domain, x, ordered, blocked, steps, products, shape=shape)
     tiles, parts = Stream(tile.size * bits), Stream(shape.lanes * bits)
     sums = pass_sums(
-        domain, products, steps, blocked, tiles, words=walk.reduce * tap_groups(shape), pixels=pixels, bits=bits
+        domain,
+        products,
+        steps,
+        blocked,
+        tiles,
+        words=walk.reduce * tap_groups(shape),
+        pixels=pixels,
+        bits=bits,
+        cut=shape.cut,
     )
     adapt_g = width_adapter(domain, tiles, parts, element_bits=bits)
     totals, kept = (Stream(shape.lanes * shape.sum_bits) for _ in range(2))
@@ -122,6 +137,7 @@ def pass_sums(
     words: int,
     pixels: int,
     bits: int,
+    cut: int,
 ) -> Instances:
     """Two memories of one pass's sums: one is added to (read, register, add, write), the other one leaves on ``tiles``.
 
@@ -151,7 +167,10 @@ def pass_sums(
     write_at, read_tiles = places[2], Stream(width)
     reading = read_stream(domain, may_read, fetch, drain_word, read_tiles)
     leave = output_register(domain, read_tiles, tiles, depth=words)
-    add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
+    if cut:
+        add = add_cut_products(domain.clk, before, fresh[1], products, summed, bits=bits, cut=cut)
+    else:
+        add = add_products(domain.clk, before, fresh[1], products, summed, bits=bits)
     low = simple_dual_port(
         domain.clk, low_write, write_at, summed, low_read, low_at, low_word, depth=words, width=width
     )
@@ -274,7 +293,8 @@ def add_parts(
         kept: out, stream as wide as ``acc_in``, 1 cycle later; of all other frames.
     """
     lanes, wide = shape.lanes, shape.sum_bits
-    bound = 1 << (wide - 1)
+    # cut sums wrap
+    bound = 1 << (wide if shape.cut else wide - 1)
     final = shape.words * shape.tile.size // lanes - 1
     last_frame = shape.batch - 1
     beat = Signal(intbv(0)[address_width(final + 1) :])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.fixed import IntArray
 from hdl.layers.window import Number, Window
 from hdl.threads import mapped
 
@@ -93,3 +94,22 @@ def correlate_gradient(
     for summed in mapped(work, window.chunks(len(maps), channels)):
         total += summed.astype(total.dtype)
     return total.reshape(filters, *window.kernel, channels).transpose(0, 3, 1, 2)
+
+
+def correlate_cut_gradient(window: Window, maps: IntArray, errors: IntArray, product_bits: int, cut: int) -> IntArray:
+    """`correlate_gradient` of products, ``product_bits`` wide, of which `hdl.fixed.cut_product` keeps all but ``cut``
+    bits, above 0."""
+    from hdl.fixed_kernel import add_cut_products
+
+    channels, filters = maps.shape[3], errors.shape[3]
+    kind: np.dtype[Any] = np.dtype(np.int32 if product_bits <= 32 else np.int64)
+
+    def work(part: slice) -> IntArray:
+        columns = errors[part].reshape(-1, filters).astype(kind)
+        rows = window.patches(maps[part], kind).reshape(-1, window.taps * channels)
+        partial = np.zeros((filters, window.taps * channels), np.int64)
+        add_cut_products(columns, rows, cut, partial)
+        return partial
+
+    total = sum(mapped(work, window.chunks(len(maps), channels)))
+    return np.asarray(total).reshape(filters, *window.kernel, channels).transpose(0, 3, 1, 2)

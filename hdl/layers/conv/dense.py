@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Self, TypeVar
 
+import numpy as np
 from myhdl import block
 
 from hdl.engine.arithmetic.mac import MacShape, tree_levels
@@ -35,7 +36,14 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
-from hdl.layers.conv.correlate import by_group, correlate, correlate_error, correlate_gradient, joined
+from hdl.layers.conv.correlate import (
+    by_group,
+    correlate,
+    correlate_cut_gradient,
+    correlate_error,
+    correlate_gradient,
+    joined,
+)
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
@@ -328,7 +336,11 @@ class ConvGradient(GradientEngine, DenseEngine):
         return max(cycles, -(-busy // 2))
 
     def sums(self, x: Any, e: Any) -> Any:
-        """g, exactly."""
+        """g, exactly; of codes sums of cut products."""
+        if self.cut and x.dtype == np.int64:
+            parts = by_group(self.groups, (x, 3), (e, 3))
+            cut = self.product_bits, self.cut
+            return joined([correlate_cut_gradient(self.window, first, second, *cut) for first, second in parts], 0)
         bound = len(x) * math.prod(self.window.output) << (self.x_fixed.width + self.e_fixed.width - 1)
         parts = by_group(self.groups, (x, 3), (e, 3))
         return joined([correlate_gradient(self.window, first, second, bound) for first, second in parts], 0)

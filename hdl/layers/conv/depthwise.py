@@ -22,6 +22,7 @@ from hdl.engine.window.channelwise import ChannelShape, channel_convolution
 from hdl.engine.window.gradient import GradientShape, gradient
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
+from hdl.fixed import cut_product
 from hdl.layers.conv.engine import SHARE_BITS, Example, WindowEngine
 from hdl.layers.conv.examples import depthwise_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
@@ -130,8 +131,12 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
     """The gradient engine; formula in the module's docstring."""
 
     def sums(self, x: Any, e: Any) -> Any:
-        """g, exactly."""
-        return np.einsum("fhwtc,fhwc->ct", self.window.patches(x), e).reshape(self.weight_shape)
+        """g, exactly; of codes sums of cut products."""
+        patches = self.window.patches(x)
+        if self.cut and x.dtype == np.int64:
+            products = cut_product(patches * e[:, :, :, None], self.cut)
+            return products.sum((0, 1, 2)).T.reshape(self.weight_shape)
+        return np.einsum("fhwtc,fhwc->ct", patches, e).reshape(self.weight_shape)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None

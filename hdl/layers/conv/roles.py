@@ -19,7 +19,7 @@ import numpy as np
 from hdl.engine.arithmetic.mac import operand_bits, tree_levels
 from hdl.engine.window.gradient import FLUSH, GradientShape
 from hdl.engine.window.strips import PLACE_FREE, WEIGHT_LATENCY, gradient_strips, result_strips
-from hdl.errors import FoldingError
+from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.beats import pack
 from hdl.layers.conv.engine import WindowEngine
@@ -34,6 +34,10 @@ from hdl.tensor import Kind, Port, Tensor, Tile
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
 ERROR = Fixed(16, 12)
+# bits that sums of a chosen width have above the range of the gradient
+SUM_GUARD = 4
+# examples that are there with sums of so many bits as well: in memory, in registers
+CUT_EXAMPLES = ((1, 26), (4, 24))
 # examples that are there with frozen weights as well: staleness none, some
 FROZEN_EXAMPLES = (0, 1)
 
@@ -276,7 +280,12 @@ class GradientEngine(WindowEngine):
     """Sinks ``x`` and ``e`` a frame, source ``g`` once a batch.
 
     The sum over all frames of a batch is exact, then rounded stochastically (with the batch number as step) and
-    saturated.  The engine rests for `drain_cycles` at the end of each batch while the sums leave."""
+    saturated.  The engine rests for `drain_cycles` at the end of each batch while the sums leave.
+
+    With ``sum_width`` sums have so many bits: `SUM_GUARD` of them above the range of g, the others from there down.
+    What a product has below them is cut before it is added (`hdl.fixed.cut_product`), and sums wrap, so that they are
+    the same in any order: the sum of a batch is right if it stays within 2**`SUM_GUARD` times the range of g, whatever
+    the sums on the way were."""
 
     x_lanes: int = 1
     e_lanes: int = 1
@@ -285,10 +294,21 @@ class GradientEngine(WindowEngine):
     x_fixed: Fixed = DATA
     e_fixed: Fixed = ERROR
     g_fixed: Fixed = DATA
+    # bits of a sum; 0: as many as an exact one takes
+    sum_width: int = field(default=0, metadata=QUIET)
+
+    def check_shape(self) -> None:
+        """Bits of sums as well."""
+        super().check_shape()
+        if self.sum_width and self.sum_width < self.least_sum_width:
+            raise ShapeError(
+                f"{self.name}: sums of {self.sum_width} bits for gradients of {self.g_fixed.width}",
+                f"give them {self.least_sum_width} or more",
+            )
 
     @abstractmethod
     def sums(self, x: Any, e: Any) -> Any:
-        """Exact gradients of stacked frames, before rounding."""
+        """Gradients of stacked frames before rounding: exact; of codes sums of products less `cut` bits each."""
 
     @property
     def sinks(self) -> tuple[Port, ...]:
@@ -318,15 +338,59 @@ class GradientEngine(WindowEngine):
         return gradient_strips(self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.drain_cycles, self.words)
 
     @property
-    def sum_bits(self) -> int:
+    def product_bits(self) -> int:
+        """Bits of a product."""
+        return operand_bits(self.x_fixed) + operand_bits(self.e_fixed)
+
+    @property
+    def exact_sum_bits(self) -> int:
         """Bits of an exact sum over a batch."""
-        terms = self.recipe.batch * math.prod(self.window.output)
-        return operand_bits(self.x_fixed) + operand_bits(self.e_fixed) + (terms - 1).bit_length()
+        return self.product_bits + (self._terms - 1).bit_length()
+
+    @property
+    def _terms(self) -> int:
+        """Products of a sum."""
+        return self.recipe.batch * math.prod(self.window.output)
+
+    @property
+    def exact_fraction_bits(self) -> int:
+        """Fraction bits of a product."""
+        return self.x_fixed.fraction_bits + self.e_fixed.fraction_bits
+
+    @property
+    def least_sum_width(self) -> int:
+        """The fewest bits that can be chosen for a sum: those of g, and above."""
+        return operand_bits(self.g_fixed) + SUM_GUARD
+
+    @property
+    def fitting_sum_width(self) -> int:
+        """The fewest bits for which what all cuts together do is a quarter of what rounding the sum does, or less.
+
+        Root mean square of a cut is a step of the sum / sqrt(12), of stochastic rounding one of g / sqrt(6)."""
+        return self.least_sum_width + ((self._terms - 1).bit_length() + 4) // 2
+
+    @property
+    def cut(self) -> int:
+        """Bits of every product that are cut before it is added."""
+        if not self.sum_width or self.sum_width >= self.exact_sum_bits:
+            return 0
+        kept = self.sum_width - self.least_sum_width
+        return min(max(1, self.exact_fraction_bits - self.g_fixed.fraction_bits - kept), self.product_bits - 2)
+
+    @property
+    def wraps(self) -> bool:
+        """Whether sums have fewer bits than the largest that there could be."""
+        return self.cut > 0 and self.sum_width < self.exact_sum_bits - self.cut
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of a sum over a batch."""
+        return self.sum_width if self.wraps else self.exact_sum_bits - self.cut
 
     @property
     def sum_fraction_bits(self) -> int:
         """Fraction bits of a sum."""
-        return self.x_fixed.fraction_bits + self.e_fixed.fraction_bits
+        return self.exact_fraction_bits - self.cut
 
     @property
     def key(self) -> int:
@@ -334,13 +398,18 @@ class GradientEngine(WindowEngine):
         return tensor_key(self.recipe.seed, self.tensor_id)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
-        """Counts batches."""
+        """Counts batches, and sums of them that did not fit where they wrap."""
         del parameters
-        return {"batch": 0}
+        return {"batch": 0, "wrapped": 0} if self.wraps else {"batch": 0}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """The exact sum over the batch, rounded stochastically."""
+        """The sum over the batch, rounded stochastically."""
         total = self.sums(inputs["x"], inputs["e"])
+        if self.wraps:
+            half = 1 << (self.sum_bits - 1)
+            kept = ((total + half) & (2 * half - 1)) - half
+            state["wrapped"] += int(np.count_nonzero(kept != total))
+            total = kept
         state["batch"] += 1
         return {"g": requantise_by_element(total, self.sum_fraction_bits, self.g_fixed, state["batch"] - 1, self.key)}
 
@@ -366,12 +435,14 @@ class GradientEngine(WindowEngine):
             batch=self.recipe.batch,
             lanes=self.w_lanes,
             key=self.key,
+            cut=self.cut,
         )
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """As of the forward engine."""
-        return tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
+        """As of the forward engine; some with sums of a chosen width as well."""
+        found = tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
+        return (*found, *(dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES))
 
 
 Engine = TypeVar("Engine", bound=WeightedEngine)
