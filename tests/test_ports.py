@@ -18,6 +18,7 @@ from myhdl._Signal import _Signal
 import hdl
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay
+from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
 from hdl.fixed import Fixed
 from hdl.layers.registry import load_layers
@@ -248,6 +249,7 @@ def units() -> tuple[Unit, ...]:
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), AxiMerge(format=axi),
+        AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from hdl.costs.synthesis import (
 )
 from hdl.dram.axi import AxiFormat
 from hdl.dram.store import DramFifo
+from hdl.dram.widen import AxiWiden
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.fixed import Fixed
 from hdl.layers.conv.pair import ConvPair
@@ -351,6 +352,11 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "two_engines": lambda: elaborate(
         ConvPair(height=6, width=6, channels=4, filters=4, kernel=(3, 3), padding=(1, 1, 1, 1), tile=Tile(1, 2))
     )[0],
+    "widen": unit_block(
+        AxiWiden(
+            narrow=AxiFormat(data_bits=16, address_bits=15), wide=AxiFormat(data_bits=128, address_bits=12), burst=2
+        )
+    ),
     "dram": unit_block(
         DramFifo(
             format=AxiFormat(data_bits=64, address_bits=20), element_bits=16, x_lanes=4, y_lanes=1, elements=400,

@@ -13,6 +13,7 @@ from hdl.convert.handshakes import broken_streams
 from hdl.convert.netlist import Instance, Module, Wire
 from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.store import DramFifo, DramReplay
+from hdl.dram.widen import AxiWiden
 from hdl.elaboration.patches import forgotten_signals
 from hdl.layers.registry import load_layers
 from hdl.link.egress import Egress
@@ -36,6 +37,7 @@ UNITS: list[Unit] = [
     Split(format=LINK),
     Drain(format=LINK),
     AxiMerge(format=AXI),
+    AxiWiden(narrow=AXI.narrowed(128), wide=AXI, burst=4),
     DramFifo(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, capacity=2),
     DramReplay(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, batch=3, staleness=1),
 ]

@@ -33,7 +33,7 @@ CHANNELS = ("aw", "w", "b", "ar", "r")
 FORWARD = ("aw", "w", "ar")
 LENGTH_BITS = 8
 RESPONSE_BITS = 2
-_BOUNDARY_BYTES = 4096
+BOUNDARY_BYTES = 4096
 # bursts that an arbiter remembers: writes whose data it hasn't passed, writes without answer, reads without answer
 _OUTSTANDING = (4, 16, 16)
 
@@ -54,7 +54,7 @@ class AxiFormat:
     @property
     def max_burst(self) -> int:
         """The longest burst in words: 256, or 4 KiB if that is less."""
-        return min(1 << LENGTH_BITS, _BOUNDARY_BYTES * 8 // self.data_bits)
+        return min(1 << LENGTH_BITS, BOUNDARY_BYTES * 8 // self.data_bits)
 
     @property
     def widths(self) -> Mapping[str, int]:
@@ -67,6 +67,12 @@ class AxiFormat:
             "ar": request,
             "r": self.data_bits + RESPONSE_BITS + 1,
         }
+
+    def narrowed(self, data_bits: int) -> AxiFormat:
+        """A port to the same bytes with words of ``data_bits`` bits, which divide these."""
+        return AxiFormat(
+            data_bits=data_bits, address_bits=self.address_bits + (self.data_bits // data_bits).bit_length() - 1
+        )
 
     def ports(self, prefix: str) -> dict[str, int]:
         """Stream name ``<prefix>_<channel>`` → payload bits."""
