@@ -106,9 +106,8 @@ def draw(networks: list[str], number: int, seed: int) -> tuple[list[tuple[str, A
 
 def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
     """Every circuit that pricing the network's levels asks for."""
-    from dagtrain.emission.memory import DramUse
     from dagtrain.graph.storage import load_graph
-    from dagtrain.planning.choices import dram_format
+    from dagtrain.planning.choices import cluster_dram
     from dagtrain.planning.costs import LevelCosts
     from dagtrain.planning.link_costs import PortCosts
     from placement.problem.cluster import read_cluster
@@ -127,7 +126,7 @@ def circuits_of(network: str) -> Iterator[tuple[str, tuple[str, Any]]]:
                 graph=graph,
                 cycles=cycles,
                 homes={},
-                dram=DramUse(format=dram_format(cluster), cycles_per_frame=cycles),
+                dram=cluster_dram(cluster, cycles),
                 parts=parts,
                 estimator=asked,  # type: ignore[arg-type]
                 assignment=places,

@@ -35,6 +35,8 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "demo": ("demo", "demo-poster", ()),
     "resnet18": ("resnet18-dynamo-eval-norm", "resnet18-poster", ()),
     "mobilenetv2-agilex": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-poster", ()),
+    # the same boards, their memory channels one by one
+    "mobilenetv2-channels": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-channels", ()),
     "mobilenetv2-arria": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster", ()),
     # the same with more of every device's block memories
     "mobilenetv2-arria-95": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-arria-poster", ("--cap", "m20k=0.95")),

@@ -13,9 +13,9 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import port_cycles
-from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
+from dagtrain.emission.stored import DramUse
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate

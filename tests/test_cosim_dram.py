@@ -13,8 +13,9 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryModel
-from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.memory import DeviceMemory, MemoryModel
+from dagtrain.emission.modules import ModuleLibrary, verilog_name
+from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
@@ -33,6 +34,10 @@ BURST = 8
 BIG_BITS = 2048
 CONVOLUTIONS = ("conv1", "conv2", "conv3", "conv4")
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
+
+
+# a port of which narrow units take an eighth, or a quarter, as what goes through them packs
+NARROW = DramUse(format=AxiFormat(data_bits=512, address_bits=14), unit_bits=64, burst=BURST, prefetch=32)
 
 
 def use(edges: frozenset[str] = frozenset(), form: AxiFormat = FORMAT) -> DramUse:
@@ -62,8 +67,8 @@ def with_big_stashes_in_dram(graph: Graph, kind: str) -> ClusterDesign:
     return designed(graph, kind, use(big_stashes(designed(graph, kind, use()))))
 
 
-def memories(design: ClusterDesign) -> dict[str, DeviceMemory]:
-    return {device.name: device.memory for device in design.devices if device.memory}
+def memories(design: ClusterDesign) -> dict[tuple[str, str], DeviceMemory]:
+    return {(device.name, memory.port): memory for device in design.devices for memory in device.memories}
 
 
 def stored(design: ClusterDesign) -> set[str]:
@@ -139,13 +144,65 @@ def test_weights_that_wait_in_dram_for_the_ones_in_use_change_no_bit(staleness: 
     assert train(design, tmp_path).mismatches == ()
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_narrow_units_on_several_channels_change_no_bit(
+    channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stashes, weights, sums and state, of several widths beside one another; with three channels also where words of
+    that width are filled badly."""
+    if channels > 1:
+        monkeypatch.setattr("dagtrain.emission.stored.LEAST_FILLED", 0)
+    graph = residual_net(2)
+    updates = [node.name for node in graph.nodes if node.role is Role.UPDATE]
+    graph = keep_in_dram(streaming(graph, CONVOLUTIONS), updates)
+    edges = big_stashes(designed(graph, "one", use()))
+    plain = designed(graph, "one", replace(NARROW, edges=edges, unit_bits=0))
+    names = sorted(stored(plain))
+    spread = {name: index % channels for index, name in enumerate(names)}
+    several = {DEVICES[0]: channels} if channels > 1 else {}
+    design = designed(graph, "one", replace(NARROW, edges=edges, channels=several, channel_of=spread))
+    (device,) = design.devices
+    ports = ["m_axi"] if channels == 1 else [f"m_axi{channel}" for channel in range(channels)]
+    assert [memory.port for memory in device.memories] == ports
+    for channel, memory in enumerate(device.memories):
+        assert {region.name for region in memory.regions} == {n for n in names if spread[n] == channel}
+    widths = {
+        wire.width - 1
+        for wire in device.top.wires
+        for name in names
+        if wire.name == f"dram_{verilog_name(name)}_w_payload"
+    }
+    assert len(widths) >= (3 if channels == 1 else 1), widths
+    assert sum(instance.name.startswith("dram_widen") for instance in device.top.instances) >= channels
+    # some of a narrow region's words are loaded at the start, some are compared at the end
+    held = [region.holds for memory in device.memories for region in memory.regions if region.holds]
+    assert (False, False) in {(h.is_state, h.unit.format == NARROW.format) for h in held}
+    assert channels == 1 or (True, False) in {(h.is_state, h.unit.format == NARROW.format) for h in held}
+    run = train(design, tmp_path, MemoryModel(latency_cycles=60, words=1, cycles=2, stall_256=64))
+    assert run.mismatches == ()
+    assert len(run.losses) == 4 * BATCH
+
+
+def test_a_device_with_narrow_units_and_channels_is_clean_verilog(tmp_path: Path) -> None:
+    design = designed(
+        streaming(residual_net(2), ["conv2"]),
+        "one",
+        replace(NARROW, channels={DEVICES[0]: 2}, channel_of={"conv2.gradient.sums": 1}),
+    )
+    (device,) = design.devices
+    (delivered,) = deliver(design, LIBRARY, tmp_path).devices
+    lint_verilog(delivered.sources, device.top.name)
+    check_yosys(delivered.sources, device.top.name)
+    ports = {port.name: port.width for port in device.top.ports}
+    assert ports["m_axi1_wdata"] == ports["m_axi0_rdata"] == 512
+    assert "dram_error" in ports
+
+
 def test_a_memory_that_refuses_an_address_is_reported(tmp_path: Path) -> None:
     design = with_big_stashes_in_dram(residual_net(2), "one")
     (device,) = design.devices
-    assert device.memory is not None
-    short = replace(
-        design, devices=(replace(device, memory=replace(device.memory, regions=device.memory.regions[:1])),)
-    )
+    (memory,) = device.memories
+    short = replace(design, devices=(replace(device, memories=(replace(memory, regions=memory.regions[:1]),)),))
     with pytest.raises(ToolError, match=r"^a memory refused an address before cycle \d+$"):
         train(short, tmp_path, batches=1)
 
@@ -172,18 +229,18 @@ def test_a_device_with_a_memory_port_is_clean_verilog_and_its_manifest_tells_wha
     ports = {port.name: port.width for port in device.top.ports}
     assert ports["m_axi_awaddr"] == FORMAT.address_bits + 3
     assert (ports["m_axi_wdata"], ports["m_axi_wstrb"], ports["m_axi_rdata"]) == (64, 8, 64)
-    memory = json.loads((delivered.folder / "manifest.json").read_text())["memory"]
-    assert device.memory is not None
-    lines = (delivered.folder / memory["image"]).read_text().splitlines()
-    assert [line for line in lines if line.startswith("@")] == [f"@{base:x}" for base, _ in device.memory.image]
+    (told,) = json.loads((delivered.folder / "manifest.json").read_text())["memory"]
+    (memory,) = device.memories
+    lines = (delivered.folder / told["image"]).read_text().splitlines()
+    assert [line for line in lines if line.startswith("@")] == [f"@{base:x}" for base, _ in memory.image]
     words = [int(line, 16) for line in lines if not line.startswith("@")]
-    assert words == [word for _, contents in device.memory.image for word in contents]
-    assert {region["name"] for region in memory["regions"]} == stored(design)
+    assert words == [word for _, contents in memory.image for word in contents]
+    assert {region["name"] for region in told["regions"]} == stored(design)
 
 
 def test_a_device_without_dram_has_no_memory_port() -> None:
     (device,) = designed(residual_net(2), "one", use()).devices
-    assert device.memory is None
+    assert device.memories == ()
     assert not any(port.name.startswith("m_axi") for port in device.top.ports)
 
 

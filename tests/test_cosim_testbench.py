@@ -16,8 +16,9 @@ from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.memory import DramUse, MemoryModel
+from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.stored import DramUse
 from dagtrain.passes.memory_home import keep_in_dram
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder

@@ -12,7 +12,8 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.memory import DramUse, MemoryModel
+from dagtrain.emission.memory import MemoryModel
+from dagtrain.emission.stored import DramUse
 from dagtrain.flow import cosim_step, emit_step, import_step, place_step
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.import_step import load_training_graph
@@ -159,7 +160,7 @@ def test_layers_of_the_digits_forced_into_dram_train_to_the_same_bits(tmp_path: 
     outside = keep_in_dram(graph, engines)
     placed = placement(graph, "branches apart")
     design = design_cluster(outside, placed, DEVICES, 2 * CYCLES, LIBRARY, word_bits=64, dram=use)
-    assert sum(device.memory is not None for device in design.devices) == 3
+    assert sum(bool(device.memories) for device in design.devices) == 3
     run = train(design, tmp_path / "bench")
     assert run.mismatches == ()
     assert run.compared_words > 15_000

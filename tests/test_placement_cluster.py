@@ -78,6 +78,45 @@ def test_usable_bandwidth_is_an_exact_share_and_the_port_the_narrowest_that_carr
     assert narrow.placement_devices()[0].dram_bytes_per_s == 2 * 64 * 200_000_000 // 8
 
 
+def test_memory_channels_share_what_a_board_has_each_through_a_port() -> None:
+    four = GOOD.replace("dram_gb_per_s = 76.8", "dram_gb_per_s = 76.8\ndram_channels = 4")
+    cluster = parse_cluster(four)
+    head, worker, _ = cluster.placement_devices()
+    # a channel of 13.44 GB/s needs more than the 2 × 6.4 GB/s of 256 bits; all of 53.76 GB/s can be used
+    assert cluster.dram_word_bits == 512
+    assert (head.dram_channels, head.dram_bytes_per_s) == (4, 53_760_000_000)
+    assert worker.dram_channels == 1
+    narrow = parse_cluster(four.replace("clock_mhz = 200", "clock_mhz = 200\ndram_word_bits = 256", 1))
+    assert narrow.placement_devices()[0].dram_bytes_per_s == 4 * 2 * 6_400_000_000
+    apart = parse_cluster(four.replace("clock_mhz = 200", "clock_mhz = 200\ndram_apart = true", 1))
+    # all of it may go one way
+    assert apart.placement_devices()[0].dram_bytes_per_s == 4 * 12_800_000_000
+    assert (apart.dram_apart, cluster.dram_apart) == (True, False)
+    units = parse_cluster(four.replace("clock_mhz = 200", "clock_mhz = 200\ndram_unit_bits = 128", 1))
+    assert (units.dram_unit_bits, cluster.dram_unit_bits) == (128, 0)
+
+
+def test_what_is_wrong_with_memory_channels_comes_in_one_message() -> None:
+    bad = GOOD.replace("clock_mhz = 200", "clock_mhz = 200\ndram_unit_bits = 100\ndram_apart = 1", 1)
+    bad = bad.replace("dram_gb_per_s = 76.8", "dram_gb_per_s = 76.8\ndram_channels = 0")
+    bad = bad.replace("dram_gb_per_s = 0", "dram_gb_per_s = 0\ndram_channels = 2")
+    expected = [
+        r"cluster\.dram_unit_bits = 100: input should be 64, 128, 256 or 512; write bits a word of the narrowest .*",
+        r"cluster\.dram_apart = 1: input should be a valid boolean; write true where reads and writes share .*",
+        r"board\[0\]\.dram_channels = 0: input should be greater .*; write a whole number of memory channels, 1 to 64",
+        r"board\[1\]\.dram_channels = 2 with dram_gb_per_s = 0: channels without DRAM; leave it out, or say .*",
+    ]
+    with pytest.raises(DagtrainError) as caught:
+        parse_cluster(bad, "lab.toml")
+    lines = str(caught.value).split("\n")
+    assert len(lines) == len(expected), lines
+    for line, pattern in zip(lines, expected, strict=True):
+        assert re.fullmatch(r"lab\.toml: " + pattern, line), line
+    wide = GOOD.replace("clock_mhz = 200", "clock_mhz = 200\ndram_word_bits = 128\ndram_unit_bits = 256", 1)
+    with pytest.raises(DagtrainError, match=r"dram_unit_bits = 256: streams wider than the memory port of 128 bits"):
+        parse_cluster(wide)
+
+
 def test_all_problems_of_a_file_come_in_one_message() -> None:
     bad = """
 [cluster]
@@ -116,7 +155,7 @@ board = "agilex"
     expected = [
         r"cluster\.clock_mhz = -3: input should be greater .*; write the clock in MHz, 0.001 to 2000",
         r"cluster\.speed = 4: unknown key; remove it, or correct it to one of name, clock_mhz, link_word_bits, "
-        r"dram_word_bits",
+        r"dram_word_bits, dram_unit_bits, dram_apart",
         r"board\[0\]\.dram_gb_per_s = -76.8: input should be greater than or equal to 0; write peak DRAM bandwidth .*",
         r"board\[0\]\.dram_gbyte = 'x': is not a number; write DRAM size in .*",
         r"board\[0\]\.link_gbit_per_s = NaN: input should be a finite number; write network rate .*",

@@ -21,7 +21,7 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.links import axi_stream_signals, link_word
 from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, MemoryRecord
-from dagtrain.emission.memory import axi4_payloads
+from dagtrain.emission.memory import AXI_PREFIX, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
@@ -118,8 +118,7 @@ def add_cluster(
     for device in devices:
         _add_device(assembly, device, folder)
         dumps += _memory_dumps(device)
-        memory = device.manifest.memory
-        if memory:
+        for memory in device.manifest.memory or ():
             path = _add_memory(assembly, library, device, memory, options, folder)
             dumps += _ring_dumps(device, memory, path)
     if len(devices) > 1:
@@ -180,8 +179,9 @@ def _add_memory(
     bench: BenchOptions,
     folder: Path,
 ) -> str:
-    """The memory behind a device's AXI4 port; returns the path of its array below the bench."""
+    """The memory behind an AXI4 port of a device; returns the path of its array below the bench."""
     form, top, model = memory.format, device.manifest.top, bench.memory
+    name = f"memory{memory.port.removeprefix(AXI_PREFIX)}"
     options = asdict(model)
     latency = options.pop("latency_cycles")
 
@@ -193,7 +193,7 @@ def _add_memory(
     byte_bits = (form.data_bits // 8).bit_length() - 1
     nets = {}
     for channel, parts in axi4_payloads(form).items():
-        net = assembly.stream(f"{top}_memory_{channel}", form.widths[channel])
+        net = assembly.stream(f"{top}_{name}_{channel}", form.widths[channel])
         nets[f"m_{channel}"] = net
         theirs = f"{top}_{memory.port}_{channel}"
         low, pieces = 0, []
@@ -213,8 +213,8 @@ def _add_memory(
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
     image = module.verilog.images["dram"]
     contents = _path_from(folder, device.folder / memory.image)
-    assembly.instance(module, f"memory_{top}", nets, parameters={image.parameter: contents})
-    return f"dut.memory_{top}.{image.memory}"
+    assembly.instance(module, f"{name}_{top}", nets, parameters={image.parameter: contents})
+    return f"dut.{name}_{top}.{image.memory}"
 
 
 def host_net(assembly: Assembly, host: HostRecord) -> str:

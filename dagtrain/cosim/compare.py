@@ -101,19 +101,17 @@ def _initial_words(device: DeliveredDevice, golden: Executor) -> Iterator[tuple[
         )
     for image in manifest.images:
         yield image.node, image.image, image.file, device.words(image)
-    memory = manifest.memory
-    if memory is None:
-        return
-    parts = dict(device.memory_words())
-    regions = {region.base: region for region in memory.regions if region.contents}
-    if parts.keys() != regions.keys():
-        raise DeliveryError(
-            f"{device.folder / memory.image} has other parts than the manifest", f"run `{COMMAND}` again"
-        )
-    for base, region in regions.items():
-        held = region.contents
-        assert held is not None
-        yield held.node, held.image, memory.image, held.beats(parts[base], memory.format)
+    for memory in manifest.memory or ():
+        parts = dict(device.memory_words(memory))
+        regions = {region.base: region for region in memory.regions if region.contents}
+        if parts.keys() != regions.keys():
+            raise DeliveryError(
+                f"{device.folder / memory.image} has other parts than the manifest", f"run `{COMMAND}` again"
+            )
+        for base, region in regions.items():
+            held = region.contents
+            assert held is not None
+            yield held.node, held.image, memory.image, held.beats(parts[base], memory.format)
 
 
 def compare(

@@ -17,6 +17,7 @@ from dagtrain.emission.manifest import (
     DeliveryError,
     ImageRecord,
     Manifest,
+    MemoryRecord,
     PortRecord,
     read_manifest,
 )
@@ -42,11 +43,8 @@ class DeliveredDevice:
         """The contents of an image.  Raises `DeliveryError` for what is no word of its width."""
         return _read_words(self.folder / image.file, image.width)
 
-    def memory_words(self) -> list[tuple[int, list[int]]]:
-        """The image of the DRAM: (first word, words) of each part.  Raises `DeliveryError` as `words`."""
-        memory = self.manifest.memory
-        if memory is None:
-            return []
+    def memory_words(self, memory: MemoryRecord) -> list[tuple[int, list[int]]]:
+        """The image of a memory channel: (first word, words) of each part.  Raises `DeliveryError` as `words`."""
         path, width, parts = self.folder / memory.image, memory.format.data_bits, []
         for part in path.read_text().split("@")[1:]:
             first, _, text = part.partition("\n")
@@ -117,8 +115,9 @@ def _problems(device: DeliveredDevice) -> Iterable[str]:
             yield f"{path} is missing"
         elif path.stat().st_size != size:
             yield f"{path} has {path.stat().st_size:,} bytes, {image.depth:,} words of {image.width} bits have {size:,}"
-    if manifest.memory and not (folder / manifest.memory.image).is_file():
-        yield f"{folder / manifest.memory.image} is missing"
+    for memory in manifest.memory or ():
+        if not (folder / memory.image).is_file():
+            yield f"{folder / memory.image} is missing"
 
 
 def _source_problems(path: Path, manifest: Manifest) -> Iterable[str]:

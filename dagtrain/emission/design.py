@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
-from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, PlacedGraph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.place import place

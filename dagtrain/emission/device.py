@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
-from dagtrain.emission.memory import DeviceMemory, DramUse, MemoryPort
+from dagtrain.emission.memory import DeviceMemory, MemoryPort
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
+from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
+from hdl.layers.storage import Ring
 from hdl.layers.wiring.fork import Fork
 from hdl.link.format import LinkFormat
 from hdl.streams import bordering_adapter, queue
@@ -88,8 +90,8 @@ class DeviceDesign:
     copies: Mapping[str, int]
     # words of the FIFOs of receivers, by edge
     link_words: Mapping[str, int]
-    # what lies in DRAM, if anything
-    memory: DeviceMemory | None = None
+    # what lies in DRAM, by channel
+    memories: tuple[DeviceMemory, ...] = ()
 
     @property
     def has_network(self) -> bool:
@@ -118,7 +120,7 @@ def design_device(
     egress = tuple(crossing for crossing in crossings if crossing.source_device == name)
     images: list[ImageFile] = []
     host_ports: list[HostPort] = []
-    memory = MemoryPort(assembly, library, use)
+    memory = MemoryPort(assembly, library, use, use.channels.get(name, 1))
     _declare_nets(assembly, nodes)
     for node in nodes:
         if node.layer.sinks and node.layer.sources:
@@ -161,7 +163,7 @@ def design_device(
         streams=tuple(assembly.ends()),
         copies=dict(assembly.copies),
         link_words={c.edge: link_words(c, receiver_beats[c.edge], form.word_bits) for c in (*egress, *ingress)},
-        memory=stores,
+        memories=stores,
     )
 
 
@@ -195,6 +197,19 @@ def stored_edges(graph: Graph, use: DramUse) -> frozenset[str]:
     """Edges whose data go through DRAM."""
     outside = {node.inputs[port] for node in graph.nodes for port in (*node.layer.replayed, *node.layer.parked)}
     return use.edges | outside
+
+
+def stored_streams(node: Node, fifos: Collection[str]) -> list[str]:
+    """The regions of a node in DRAM, whose FIFOs in front of the sinks ``fifos`` lie there, as they are priced."""
+    sinks = [port.name for port in node.layer.sinks]
+    outside = {*fifos, *node.layer.replayed, *node.layer.parked}
+    edges = [node.inputs[sink] for sink in sinks if sink in outside]
+    return [*edges, *(ring_region(node.name, ring) for ring in node.layer.rings)]
+
+
+def ring_region(node: str, ring: Ring) -> str:
+    """The region of what a layer keeps outside."""
+    return f"{node}.{ring.name}"
 
 
 def instance_name(node: str) -> str:
@@ -309,7 +324,7 @@ def _add_stored_channel(
         version0 = first_images(graph, node)[sink.name]
         memory.add_weights(node.name, edge, lanes, sink, graph.recipe, version0, nets)
     elif sink.name in node.layer.parked:
-        memory.add_parked(edge, lanes, sink, node.layer.parked[sink.name], nets)
+        memory.add_parked(edge, lanes, sink, node.layer.parked[sink.name], graph.recipe.batch, nets)
     else:
         memory.add_fifo(edge, lanes, sink, depth_beats, nets)
 
@@ -319,7 +334,7 @@ def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort)
     for ring in node.layer.rings:
         out = ring_net(node.name, ring.out), ring.out.payload_bits
         back = ring_net(node.name, ring.back), ring.back.payload_bits
-        nets = _between_queues(assembly, memory, f"{node.name}.{ring.name}", out, back)
+        nets = _between_queues(assembly, memory, ring_region(node.name, ring), out, back)
         preloaded = first_images(graph, node)[ring.name] if ring.preload else ()
         memory.add_ring(node.name, ring, preloaded, nets)
 

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hdl.convert.netlist import Direction
 from hdl.dram.axi import AxiFormat
+from hdl.dram.region import regroup
 from hdl.dram.store import DramFifo
 from hdl.errors import DagtrainError
 from hdl.link.format import LinkFormat
@@ -119,7 +120,9 @@ class ContentsRecord:
     # of a tensor
     elements: int
     element_bits: int
-    # words; a tensor begins at a multiple of it
+    # bits of the words that elements are packed into, which divide those of the port; words of a burst, at multiples of
+    # which tensors begin
+    word_bits: int
     burst: int
     # elements that the layer takes a beat
     lanes: int
@@ -127,16 +130,18 @@ class ContentsRecord:
     def beats(self, region: Sequence[int], form: AxiFormat) -> list[int]:
         """Beats of all tensors, of the region's words."""
         unit = self._unit(form)
-        return [beat for tensor in range(self.tensors) for beat in unit.beats(region, tensor, self.lanes)]
+        words = regroup(region, form.data_bits, self.word_bits)
+        return [beat for tensor in range(self.tensors) for beat in unit.beats(words, tensor, self.lanes)]
 
     def words(self, beats: Sequence[int], form: AxiFormat) -> list[int]:
         """The inverse of `beats`."""
         each = self.elements // self.lanes
-        return self._unit(form).image([beats[at : at + each] for at in range(0, len(beats), each)], self.lanes)
+        tensors = [beats[at : at + each] for at in range(0, len(beats), each)]
+        return regroup(self._unit(form).image(tensors, self.lanes), self.word_bits, form.data_bits)
 
     def _unit(self, form: AxiFormat) -> DramFifo:
         return DramFifo(
-            format=form,
+            format=form.narrowed(self.word_bits),
             element_bits=self.element_bits,
             x_lanes=self.lanes,
             y_lanes=self.lanes,
@@ -162,7 +167,7 @@ class RegionRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryRecord:
-    """The DRAM behind the device's AXI4 port."""
+    """A DRAM channel behind an AXI4 port of the device."""
 
     # prefix of the port's signals
     port: str
@@ -219,7 +224,8 @@ class Manifest:
     weights: tuple[WeightRecord, ...]
     streams: tuple[StreamRecord, ...]
     copies: tuple[CopyRecord, ...]
-    memory: MemoryRecord | None
+    # by channel; None: no DRAM
+    memory: tuple[MemoryRecord, ...] | None
     network: NetworkRecord | None
     egress: tuple[CrossingRecord, ...]
     ingress: tuple[CrossingRecord, ...]

@@ -31,7 +31,7 @@ from dagtrain.emission.manifest import (
     StreamRecord,
     WeightRecord,
 )
-from dagtrain.emission.memory import AXI_PREFIX, DeviceMemory, Held
+from dagtrain.emission.memory import DeviceMemory, Held
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
 from hdl.convert.images import write_image, write_sparse_image
@@ -40,7 +40,6 @@ from hdl.convert.tools import LINT, lint_verilog, run_tool
 from hdl.convert.verilog import VerilogModule
 
 # what the host loads into DRAM before the first frame
-MEMORY_IMAGE = "dram.mem"
 
 
 def write_cluster(
@@ -73,8 +72,8 @@ def write_device(
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for image in design.images:
         write_image(folder / "images" / image.file_name, image.words, image.width)
-    if design.memory:
-        write_sparse_image(folder / "images" / MEMORY_IMAGE, design.memory.image, design.memory.format.data_bits)
+    for memory in design.memories:
+        write_sparse_image(folder / "images" / memory.file_name, memory.image, memory.format.data_bits)
     write_text(folder / FILE_LIST, "\n".join(sources) + "\n")
     write_text(folder / f"{design.top.name}.sdc", _constraints(clock_mhz))
     write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')
@@ -200,7 +199,7 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz
             for net, writer, reader, bits in design.streams
         ),
         copies=tuple(CopyRecord(part=part, depth=depth) for part, depth in sorted(design.copies.items())),
-        memory=_memory(design.memory) if design.memory else None,
+        memory=tuple(map(_memory, design.memories)) or None,
         network=NetworkRecord(format=design.form, device=design.number) if design.has_network else None,
         egress=tuple(_crossing(crossing, design) for crossing in design.egress),
         ingress=tuple(_crossing(crossing, design) for crossing in design.ingress),
@@ -231,7 +230,11 @@ def _memory(memory: DeviceMemory) -> MemoryRecord:
         for region in memory.regions
     )
     return MemoryRecord(
-        port=AXI_PREFIX, format=memory.format, image=f"images/{MEMORY_IMAGE}", words=memory.words, regions=regions
+        port=memory.port,
+        format=memory.format,
+        image=f"images/{memory.file_name}",
+        words=memory.words,
+        regions=regions,
     )
 
 
@@ -243,6 +246,7 @@ def _contents(held: Held) -> ContentsRecord:
         tensors=held.tensors,
         elements=held.unit.elements,
         element_bits=held.unit.element_bits,
+        word_bits=held.unit.format.data_bits,
         burst=held.unit.burst,
         lanes=held.unit.y_lanes,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,15 @@ from dagtrain.flow.tools import require_tools
 from dagtrain.flow.trained import begun_from, weights_digest
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
-from dagtrain.planning.choices import Choice, Pace, chosen_dram, chosen_graph, dram_format, plan_choices, plan_pace
+from dagtrain.planning.choices import (
+    Choice,
+    Pace,
+    chosen_dram,
+    chosen_graph,
+    plan_choices,
+    plan_pace,
+    planned_channels,
+)
 from dagtrain.progress import Progress
 from dagtrain.training.emulator import Emulator
 from hdl.cache import cache_folder
@@ -81,7 +89,9 @@ def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLi
     """The design of a plan: every node folded as the plan says, its memory and itself where it says."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
-    return chosen_design(graph, placed, plan_choices(plan), plan_pace(plan), devices, cluster, modules)
+    choices = plan_choices(plan)
+    channels = planned_channels(chosen_graph(graph, choices), plan)
+    return chosen_design(graph, placed, choices, plan_pace(plan), devices, cluster, modules, channels)
 
 
 def chosen_design(
@@ -92,8 +102,9 @@ def chosen_design(
     devices: Sequence[str],
     cluster: Cluster,
     modules: ModuleLibrary,
+    channels: Mapping[str, int] | None = None,
 ) -> ClusterDesign:
-    """The design of nodes where they are ``placed``, each built as chosen for it."""
+    """The design of nodes where they are ``placed``, each built as chosen for it, what lies in DRAM in its channel."""
     graph = chosen_graph(graph, choices)
     return design_cluster(
         graph,
@@ -102,7 +113,7 @@ def chosen_design(
         pace.interval,
         modules,
         word_bits=cluster.link_word_bits,
-        dram=chosen_dram(graph, choices, dram_format(cluster), pace.interval),
+        dram=replace(chosen_dram(graph, choices, cluster, pace.interval), channel_of=channels or {}),
         folds=pace.folds,
         parts=pace.parts,
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from dagtrain.emission.memory import DramUse
+from dagtrain.emission.device import stored_streams
+from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
@@ -127,14 +128,40 @@ def folded_graph(graph: Graph, plan: Plan) -> Graph:
     return plan_pace(plan).fold(chosen_graph(graph, plan_choices(plan)))
 
 
-def chosen_dram(graph: Graph, choices: Mapping[str, Choice], form: AxiFormat, cycles: int) -> DramUse:
+def chosen_dram(graph: Graph, choices: Mapping[str, Choice], cluster: Cluster, cycles: int) -> DramUse:
     """The edges of the chosen graph that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
     edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.fifos)
-    return DramUse(edges=frozenset(edges), format=form, cycles_per_frame=cycles)
+    return replace(cluster_dram(cluster, cycles), edges=frozenset(edges))
+
+
+def planned_channels(graph: Graph, plan: Plan) -> dict[str, int]:
+    """The memory channel of every region of the chosen graph, on devices with several."""
+    choices = plan_choices(plan)
+    return {
+        region: channel
+        for item in plan.items
+        if item.dram_channels
+        for region, channel in zip(
+            stored_streams(graph.by_name[item.item], choices[item.item].fifos), item.dram_channels, strict=True
+        )
+    }
+
+
+def cluster_dram(cluster: Cluster, cycles: int) -> DramUse:
+    """Units on the memory ports of a cluster, for the pace of ``cycles`` a frame."""
+    several = {device.name: device.board.dram_channels for device in cluster.devices if device.board.dram_channels > 1}
+    return DramUse(
+        format=dram_format(cluster),
+        unit_bits=cluster.dram_unit_bits,
+        channels=several,
+        apart=cluster.dram_apart,
+        cycles_per_frame=cycles,
+    )
 
 
 def dram_format(cluster: Cluster) -> AxiFormat:
-    """The memory ports of a cluster: all alike, with addresses for the largest memory."""
-    largest = max((device.board.dram_bytes for device in cluster.devices), default=0)
+    """The memory ports of a cluster: all alike, with addresses for the largest memory behind one."""
+    boards = [device.board for device in cluster.devices]
+    largest = max((board.dram_bytes // board.dram_channels for board in boards), default=0)
     words = max(1, largest * 8 // cluster.dram_word_bits)
     return AxiFormat(data_bits=cluster.dram_word_bits, address_bits=max(8, (words - 1).bit_length()))

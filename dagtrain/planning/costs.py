@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from dagtrain.emission.links import receiver_beats
-from dagtrain.emission.memory import DramUse
+from dagtrain.emission.memory import group_share
+from dagtrain.emission.stored import DramUse, Stored
 from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
@@ -26,8 +27,8 @@ from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
 from dagtrain.schedule.schedule import Schedule, schedule
 from hdl.costs.estimate import Circuit, Contents, Wanted
 from hdl.costs.resources import Resources, Usage, fit
-from hdl.dram.axi import AxiMerge
-from hdl.dram.store import DramUnit
+from hdl.dram.axi import AxiFormat, AxiMerge
+from hdl.dram.widen import AxiWiden
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
 from hdl.layers.storage import Home
@@ -62,8 +63,10 @@ class Piece:
     contents: Resources
     # the sink, source or ring that it serves; the engine serves none
     port: str = ""
-    # bytes a frame for which the memory port is taken: twice the larger of reads and writes, as it does both at once
+    # bytes a frame for which the memory port is taken
     dram_bytes_per_frame: Fraction = Fraction()
+    # of a circuit that several share, what counts here
+    share: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ class Offer:
     # as the choice says
     layer: Layer
     pieces: tuple[Piece, ...]
-    # bytes that lie in DRAM
-    dram_bytes: int
+    # bytes of each stream that lie in DRAM
+    dram_bytes: tuple[int, ...]
     # of weights; members of a group must agree
     tile: Tile | None
 
@@ -87,13 +90,18 @@ class Offer:
     @property
     def dram_bytes_per_frame(self) -> int:
         """Bytes a frame for which the memory port is taken."""
-        return math.ceil(sum(piece.dram_bytes_per_frame for piece in self.pieces))
+        return math.ceil(sum(self.dram_streams))
+
+    @property
+    def dram_streams(self) -> list[Fraction]:
+        """The same of each stream."""
+        return [piece.dram_bytes_per_frame for piece in self.pieces if piece.dram_bytes_per_frame]
 
     def usage(self, part: Part) -> Usage:
         """Blocks of a part; DSP blocks are not shared between circuits."""
         total = Usage()
         for piece in self.pieces:
-            total = total + fit(piece.contents, part)
+            total = total + fit(piece.contents, part).scaled(piece.share)
         return total
 
 
@@ -138,6 +146,8 @@ class LevelCosts:
         for node in self.folded.nodes:
             for _ in asking.offers(node):
                 pass
+        for form in self.dram.narrow_formats:
+            asking.widening(form)
         return wanted.circuits
 
     def offers(self, node: Node) -> Iterator[Offer]:
@@ -183,7 +193,7 @@ class LevelCosts:
 
     def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
         pieces = [Piece(Use.ENGINE, self.estimator.layer(layer))]
-        units: list[tuple[str, DramUnit, Fraction]] = []
+        units: list[tuple[str, Stored]] = []
         for port in layer.sinks:
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
@@ -199,30 +209,35 @@ class LevelCosts:
                 queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
                 pieces += _pieces(Use.DRAM, port.name, queues)
                 if port in fifos:
-                    units.append((port.name, self.dram.fifo(lanes, port, self.depths[edge]), Fraction(1)))
+                    units.append((port.name, self.dram.fifo(lanes, port, self.depths[edge])))
                 elif port.name in layer.parked:
-                    parked = self.dram.parked(lanes, port, layer.parked[port.name])
-                    units.append((port.name, parked, Fraction(1, self.graph.recipe.batch)))
+                    batch = self.graph.recipe.batch
+                    units.append((port.name, self.dram.parked(lanes, port, layer.parked[port.name], batch)))
                 else:
-                    units.append((port.name, self.dram.replay(lanes, port, self.graph.recipe), Fraction(1)))
+                    units.append((port.name, self.dram.replay(lanes, port, self.graph.recipe)))
         for ring in layer.rings:
             pieces += _pieces(Use.DRAM, ring.name, self._queues(ring.out.payload_bits, ring.back.payload_bits))
-            units.append((ring.name, self.dram.ring(ring), ring.per_frame))
+            units.append((ring.name, self.dram.ring(ring)))
         for port in layer.sources:
             crossing = node.outputs.get(port.name)
             if crossing is not None and crossing in self.links.crossings:
                 sending = self.links.sending(crossing, self.depths[crossing])
                 pieces += _pieces(Use.PORT, port.name, self._units(sending))
-        word_bytes = self.dram.format.data_bits // 8
-        for name, unit, share in units:
-            (contents,) = self._units([unit])
-            moved = 2 * unit.tensor_words * word_bytes * share
-            pieces += [Piece(Use.DRAM, contents, name, moved), Piece(Use.DRAM, self._arbiter(), name)]
-        size = sum(unit.region_words * word_bytes for _, unit, _ in units)
+        pieces += [piece for name, stored in units for piece in self._stored(name, stored)]
+        sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None
         names = tuple(port.name for port in fifos)
         choice = Choice(cycles=self._fold_cycles(node), memory=memory, fifos=names, relay_on=relay_on)
-        return Offer(choice, layer, tuple(pieces), size, self.tiles.get(node.name))
+        return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name))
+
+    def _stored(self, name: str, stored: Stored) -> Iterator[Piece]:
+        """A unit, its place in the tree of arbiters, and what it shares with others of a group."""
+        (contents,), form = self._units([stored.unit]), stored.unit.format
+        yield Piece(Use.DRAM, contents, name, self.dram.bytes_per_frame(stored))
+        yield Piece(Use.DRAM, self._arbiter(form), name)
+        if form != self.dram.format:
+            for shared in self.widening(form):
+                yield Piece(Use.DRAM, shared, name, share=group_share(stored.load))
 
     def _adapter(self, edge: str, port: Port) -> list[Resources]:
         """What makes beats as wide as the consumer takes them, where producer and consumer are folded for different
@@ -239,9 +254,20 @@ class LevelCosts:
         """The small queues around a store."""
         return [queue_resources(bits, REGISTER_BEATS, self.estimator) for bits in payload_bits]
 
-    def _arbiter(self) -> Resources:
-        """A unit's place in the tree of arbiters, a third of which cut their paths."""
-        whole, cut = self._units(AxiMerge(format=self.dram.format, cut=cut) for cut in (False, True))
+    def widening(self, narrow: AxiFormat) -> tuple[Resources, ...]:
+        """What a group of narrow units takes: its widener, and the place of that in the tree of arbiters."""
+        unit = AxiWiden(narrow=narrow, wide=self.dram.format, burst=self.dram.group_burst(narrow))
+        return *self._units([unit]), self._arbiter(self.dram.format)
+
+    def reserved(self, part: Part) -> Usage:
+        """What the groups of narrow units on a channel may take beyond the shares that units are counted with: one
+        group of each width (`grouped`)."""
+        groups = [fit(found, part) for form in self.dram.narrow_formats for found in self.widening(form)]
+        return sum(groups, Usage())
+
+    def _arbiter(self, form: AxiFormat) -> Resources:
+        """A master's place in a tree of arbiters, a third of which cut their paths."""
+        whole, cut = self._units(AxiMerge(format=form, cut=cut) for cut in (False, True))
         registers = cut.registers - whole.registers
         tables = {inputs: number - whole.tables.get(inputs, 0) for inputs, number in cut.tables.items()}
         thirds = {inputs: -(-number // 3) for inputs, number in tables.items() if number > 0}

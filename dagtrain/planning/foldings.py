@@ -20,7 +20,8 @@ import numpy as np
 
 from dagtrain.graph.ir import Node
 from dagtrain.passes.fold import weight_groups
-from dagtrain.planning.prices import PricedLevel, Prices
+from dagtrain.planning.priced import PricedLevel
+from dagtrain.planning.prices import Prices
 from hdl.costs.resources import Resources, fit
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
@@ -166,7 +167,7 @@ class Foldings:
                 Configuration(
                     label=f"{label} {home.value}", cycles_per_frame=min(paces), tile=label, payload=home.value,
                     dsp=part.dsp_blocks({(width, width): multipliers}), m20k=_blocks(variant, part),
-                    dram_bytes_per_frame=_moved_bytes(variant),
+                    dram_bytes_per_frame=_moved_bytes(variant, self.prices.cluster.dram_apart),
                 )
                 for home, variant in folded.items()
             ]
@@ -254,10 +255,10 @@ def _blocks(layer: Layer, part: Part) -> int:
     return sum(fit(Resources(memories={(image.depth, image.width): 1}), part).m20k for image in images)
 
 
-def _moved_bytes(layer: Layer) -> int:
+def _moved_bytes(layer: Layer, apart: bool) -> int:
     """Bytes a frame that at least go to and from DRAM: twice the larger of reads and writes of what is replayed or lies
-    in rings."""
-    bits = sum(2 * _bits(layer, name) for name in layer.replayed)
+    in rings; where they count apart, what is replayed is hardly ever written."""
+    bits = sum((1 if apart else 2) * _bits(layer, name) for name in layer.replayed)
     for ring in layer.rings:
         bits += int(2 * ring.out.tensor.elements * ring.out.tensor.fixed.width * ring.per_frame)
     return bits // 8

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
-from dagtrain.planning.prices import PricedLevel
+from dagtrain.planning.priced import PricedLevel
 from dagtrain.planning.problem import Problem
 from hdl.errors import FoldingError
 from placement.problem.instance import RESOURCES, Device

@@ -135,7 +135,7 @@ class Menu:
 
     def costs(self, offer: Offer, part: Part) -> tuple[int, int, int]:
         """DSP blocks, M20K blocks, ALMs."""
-        usages = [self._usage(piece.contents, part) for piece in offer.pieces]
+        usages = [self._usage(piece.contents, part).scaled(piece.share) for piece in offer.pieces]
         return sum(use.dsp for use in usages), sum(use.m20k for use in usages), sum(use.alm for use in usages)
 
     def _usage(self, contents: Resources, part: Part) -> Usage:

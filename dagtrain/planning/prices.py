@@ -4,6 +4,7 @@ What a node costs (`dagtrain.planning.costs`) is asked once for each level, and 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from dagtrain.emission.memory import DramUse
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
-from dagtrain.planning.choices import Choice, dram_format
+from dagtrain.planning.choices import Choice, cluster_dram
 from dagtrain.planning.costs import LevelCosts, Offer
 from dagtrain.planning.link_costs import PortCosts
+from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Circuit, Estimator, Wanted
@@ -27,24 +28,7 @@ from hdl.parts.part import Part
 from hdl.streams.width import wire_words
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Deadline
-from placement.problem.instance import Configuration, Instance, Item, Link, pareto
-
-# no node has its memory elsewhere
-ON_CHIP: Mapping[str, Home] = {}
-
-
-@dataclass(frozen=True)
-class PricedLevel:
-    """Configurations at one number of cycles a frame."""
-
-    # node -> part -> configurations
-    offers: Mapping[str, Mapping[str, Sequence[Configuration]]]
-    # nodes of weight groups with a tile
-    tiled: frozenset[str]
-    # (node, what is built of it) -> bytes that lie in DRAM
-    dram_bytes: Mapping[tuple[str, Choice], int]
-    # (node, what is built of it, part) -> memories made of logic
-    mlabs: Mapping[tuple[str, Choice, str], int]
+from placement.problem.instance import Configuration, Device, Instance, Item, Link, pareto
 
 
 @dataclass
@@ -119,7 +103,7 @@ class Prices:
         level = self.costs(cycles, homes, assignment, free, folds, deadline)
         self.progress.begin("costs", len(level.folded.nodes))
         offers: dict[str, dict[str, list[Configuration]]] = {}
-        sizes: dict[tuple[str, Choice], int] = {}
+        sizes: dict[tuple[str, Choice], tuple[int, ...]] = {}
         mlabs: dict[tuple[str, Choice, str], int] = {}
         for node in level.folded.nodes:
             offers[node.name] = {part.name: [] for part in self.parts}
@@ -128,11 +112,12 @@ class Prices:
                 sizes[node.name, offer.choice] = offer.dram_bytes
                 for part in self.parts:
                     usage = offer.usage(part)
-                    offers[node.name][part.name].append(_configuration(offer, usage))
+                    offers[node.name][part.name].append(_configuration(offer, usage, self._has_channels))
                     mlabs[node.name, offer.choice, part.name] = usage.mlab
             self.progress.advance(note=node.name)
         self.progress.end()
-        return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs)
+        reserved = {part.name: level.reserved(part) for part in self.parts}
+        return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs, reserved)
 
     def costs(
         self,
@@ -150,7 +135,7 @@ class Prices:
             graph=self.graph,
             cycles=cycles,
             homes=homes,
-            dram=DramUse(format=dram_format(self.cluster), cycles_per_frame=cycles),
+            dram=cluster_dram(self.cluster, cycles),
             parts=self.parts,
             estimator=self.estimator,
             assignment=assignment,
@@ -204,7 +189,7 @@ class Prices:
             clock_hz=self.cluster.clock_hz,
             items=tuple(items),
             links=tuple(links),
-            devices=self.cluster.placement_devices(),
+            devices=self._devices(levels),
         )
         return instance.with_pins(self.pins) if self.pins else instance
 
@@ -228,6 +213,27 @@ class Prices:
     def parts(self) -> tuple[Part, ...]:
         """Part types of the cluster, each once."""
         return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
+
+    def _devices(self, levels: Sequence[PricedLevel]) -> tuple[Device, ...]:
+        """The devices, less what is reserved on them."""
+        reserved = {
+            part: [level.reserved[part] for level in levels if part in level.reserved]
+            for part in (part.name for part in self.parts)
+        }
+        return tuple(
+            replace(
+                device,
+                m20k=max(
+                    0, device.m20k - device.dram_channels * max((u.m20k for u in reserved[device.part]), default=0)
+                ),
+                alm=max(0, device.alm - device.dram_channels * max((u.alm for u in reserved[device.part]), default=0)),
+            )
+            for device in self.cluster.placement_devices()
+        )
+
+    @cached_property
+    def _has_channels(self) -> bool:
+        return any(device.board.dram_channels > 1 for device in self.cluster.devices)
 
     @cached_property
     def _groups(self) -> dict[str, str]:
@@ -265,26 +271,18 @@ class Prices:
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
 
 
-def level_key(
-    cycles: int,
-    homes: Mapping[str, Home] = ON_CHIP,
-    assignment: Mapping[str, str] | None = None,
-    free: bool = True,
-    folds: Mapping[str, int] | None = None,
-) -> tuple[Any, ...]:
-    """What the prices of a level depend on."""
-    return cycles, *(frozenset(part.items()) if part else None for part in (homes, assignment, folds)), free
-
-
-def _configuration(offer: Offer, usage: Usage) -> Configuration:
+def _configuration(offer: Offer, usage: Usage, channels: bool) -> Configuration:
+    """``channels``: streams are on channels of their device, so that each is told."""
     tile = offer.tile
+    streams = tuple(map(math.ceil, offer.dram_streams)) if channels else ()
     return Configuration(
         label=offer.choice.label,
         cycles_per_frame=offer.cycles_per_frame,
         dsp=usage.dsp,
         m20k=usage.m20k,
         alm=usage.alm,
-        dram_bytes_per_frame=offer.dram_bytes_per_frame,
+        dram_bytes_per_frame=sum(streams) if channels else offer.dram_bytes_per_frame,
+        dram_streams=streams,
         tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
         payload=offer.choice.to_payload(),
     )

@@ -9,7 +9,7 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
-from dagtrain.planning.choices import chosen_dram, dram_format, memory_homes, plan_choices, plan_pace, relayed
+from dagtrain.planning.choices import chosen_dram, memory_homes, plan_choices, plan_pace, relayed
 from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
@@ -45,7 +45,7 @@ def plan_time(
     relays = [edge for edge in relayed(choices) if edge not in there]
     chosen = move_memories.run(insert_relays.run(graph, relays), memory_homes(choices))
     folded = fold_graph.run(chosen, pace.folds, pace.parts)
-    dram = chosen_dram(chosen, choices, dram_format(cluster), pace.interval)
+    dram = chosen_dram(chosen, choices, cluster, pace.interval)
     first = cluster.devices[0].name
     placed = {item.item: first if together else item.device for item in plan.items}
     devices = [device.name for device in cluster.devices]

@@ -17,7 +17,7 @@ from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.carry import places_of, reserving
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
 from dagtrain.planning.levels import slower
-from dagtrain.planning.prices import ON_CHIP, PricedLevel
+from dagtrain.planning.priced import ON_CHIP, PricedLevel
 from dagtrain.planning.rate import with_rate
 from dagtrain.planning.results import Found, Planned, faster, with_bound
 from dagtrain.planning.searcher import Searcher
@@ -159,20 +159,29 @@ class Realiser:
 
 def _check_memories(plan: Plan, level: PricedLevel, cluster: Cluster) -> None:
     """Raises `InfeasibleError` when what lies in a device's DRAM is larger than it, or it has too few MLABs."""
-    dram: Counter[str] = Counter()
+    # by device and channel
+    dram: Counter[tuple[str, int]] = Counter()
     mlabs: Counter[str] = Counter()
     parts = {device.name: device.board.part for device in cluster.devices}
+    for device in cluster.devices:
+        mlabs[device.name] = device.board.dram_channels * level.reserved[device.board.part.name].mlab
     choices = plan_choices(plan)
     for item in plan.items:
-        dram[item.device] += level.dram_bytes[item.item, choices[item.item]]
+        sizes = level.dram_bytes[item.item, choices[item.item]]
+        for channel, size in zip(item.dram_channels or [0] * len(sizes), sizes, strict=True):
+            dram[item.device, channel] += size
         mlabs[item.device] += level.mlabs[item.item, choices[item.item], parts[item.device].name]
     problems = [
         Problem(
-            f"{device.name} would hold {dram[device.name]:,} bytes in DRAM and has {device.board.dram_bytes:,}",
+            f"{device.name} would hold {size:,} bytes in DRAM{where} and has {room:,}",
             "raise dram_gbyte or add devices",
         )
         for device in cluster.devices
-        if dram[device.name] > device.board.dram_bytes
+        for channel in range(device.board.dram_channels)
+        for room in [device.board.dram_bytes // device.board.dram_channels]
+        for size in [dram[device.name, channel]]
+        for where in [f" channel {channel}" if device.board.dram_channels > 1 else ""]
+        if size > room
     ]
     problems += [
         Problem(

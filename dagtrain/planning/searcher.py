@@ -9,7 +9,8 @@ from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.carry import carried_over
 from dagtrain.planning.foldings import Foldings
-from dagtrain.planning.prices import Prices, level_key
+from dagtrain.planning.priced import level_key
+from dagtrain.planning.prices import Prices
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.results import Found, Searched, with_any_bound, with_bound
 from dagtrain.planning.timetable import Timetable, spending

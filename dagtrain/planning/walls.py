@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from dagtrain.planning.levels import SLOWER_RATIO, between, fastest_cycles
 from dagtrain.planning.levers import LEVERS
 from dagtrain.planning.menus import Lever, Menu
-from dagtrain.planning.prices import PricedLevel, Prices
+from dagtrain.planning.priced import PricedLevel
+from dagtrain.planning.prices import Prices
 from dagtrain.planning.problem import Problem
 from hdl.errors import FoldingError, InfeasibleError
 from placement.diagnosis.walls import WALLS, Fallen, Standing, Walls

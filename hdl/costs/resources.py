@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from hdl.analysis.dataflow import EVERY_BIT, Driver, Node
@@ -116,6 +117,11 @@ class Usage:
             self.registers + other.registers,
             self.alm + other.alm,
         )
+
+    def scaled(self, share: Fraction) -> Usage:
+        """A share of blocks, rounded up."""
+        counts = (self.dsp, self.m20k, self.mlab, self.registers, self.alm)
+        return Usage(*(math.ceil(count * share) for count in counts))
 
 
 def count(block: Any) -> Resources:

@@ -121,7 +121,9 @@ def _single_item_cycles(instance: Instance, index: int, ceiling: int) -> int:
         for c in instance.configurations(index, n):
             if c.cycles_per_frame >= best or c.dsp > device.dsp or c.m20k > device.m20k or c.alm > device.alm:
                 continue
-            stream = c.dram_bytes_per_frame * instance.clock_hz
+            # what goes through the fullest channel, at least: an equal part of all, and all of the largest stream
+            fullest = max(c.dram_bytes_per_frame, device.dram_channels * max(c.streams, default=0))
+            stream = fullest * instance.clock_hz
             if stream and not device.dram_bytes_per_s:
                 continue
             best = min(best, max(c.cycles_per_frame, -(-stream // device.dram_bytes_per_s) if stream else 0))

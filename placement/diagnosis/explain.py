@@ -54,8 +54,10 @@ def _rates_at_limit(instance: Instance, assignment: Assignment, cycles: int) -> 
     loads, clock = loads_of(instance, assignment), instance.clock_hz
     found = []
     for n, device in enumerate(instance.devices):
+        # a channel has its part of the bandwidth
+        fullest = max(loads.channels[n]) * device.dram_channels
         rates = (
-            ("dram", "DRAM bytes", loads.dram[n], device.dram_bytes_per_s),
+            ("dram", "DRAM bytes", fullest, device.dram_bytes_per_s),
             ("links", "egress bits", loads.egress[n], device.link_bits_per_s),
             ("links", "ingress bits", loads.ingress[n], device.link_bits_per_s),
         )

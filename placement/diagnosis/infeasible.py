@@ -170,10 +170,16 @@ def _lacks(instance: Instance, item: int, device: int, configuration: int, cycle
         for resource in RESOURCES
         if getattr(c, resource) > getattr(d, resource)
     ]
+    largest = max(c.streams, default=0)
     if c.dram_bytes_per_frame * instance.clock_hz > d.dram_bytes_per_s * cycles:
         lacks.append(
             f"{c.label!r} needs {-(-c.dram_bytes_per_frame * instance.clock_hz // cycles)} bytes/s of DRAM "
             f"of {d.dram_bytes_per_s}"
+        )
+    elif largest * d.dram_channels * instance.clock_hz > d.dram_bytes_per_s * cycles:
+        lacks.append(
+            f"{c.label!r} needs {-(-largest * instance.clock_hz // cycles)} bytes/s of one memory channel, 1 of "
+            f"{d.dram_channels}, which share {d.dram_bytes_per_s}"
         )
     if c.cycles_per_frame > cycles:
         lacks.append(f"{c.label!r} needs {c.cycles_per_frame} cycles a frame")

@@ -7,6 +7,7 @@ Variables, in English:
     crosses[i, j]    items i and j, joined by links i → j, stand on different devices
     sends[i, j, n]   item i stands on device n, and item j, joined to it by links, elsewhere
     hops[i]          network hops from the input to item i along activation and error links (H of the poster)
+    goes[i, n, k, s] by memory channel of device n: stream s to DRAM of configuration k of item i goes through it
 
 Throughput is not a variable: T is an integer constant, a rate demand of b a frame fits a capacity c a second when
 b ≤ ⌊c · T / clock⌋ (exact, as b is an integer after scaling), and `placement.search.search` looks for the least T.
@@ -61,6 +62,8 @@ class Model:
     crosses: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
     sends: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
+    # of a stream to DRAM on a device with several channels, by channel
+    goes: dict[tuple[int, int, int, int], list[cp_model.IntVar]] = field(default_factory=dict)
     # single constraints to be left out: a family, and the name of a device, item or group
     relaxed: frozenset[tuple[Family, str]] = frozenset()
     # whether the solver starts at an assignment
@@ -138,6 +141,26 @@ def respect_dram(model: Model) -> None:
         terms = _costs(model, n, "dram_bytes_per_frame")
         if terms and model.holds(Family.DRAM, device.name):
             model.solver.add(sum(cost * pick for cost, pick in terms) <= model.budget(device.dram_bytes_per_s))
+            if device.dram_channels > 1:
+                respect_channels(model, n)
+
+
+def respect_channels(model: Model, n: int) -> None:
+    """Each stream to DRAM of what is built on device n goes through one channel, Σ_h g[l,n,c,s,h] = d[l,n,c], and a
+    channel has an equal part of the bandwidth: channels · Σ bytes a frame · clock ≤ R_dev[n] · T."""
+    device = model.instance.devices[n]
+    loads: list[list[cp_model.LinearExpr]] = [[] for _ in range(device.dram_channels)]
+    for (i, placed, k), pick in model.picks.items():
+        if placed != n:
+            continue
+        for s, size in enumerate(model.instance.configurations(i, n)[k].streams):
+            ways = [model.solver.new_bool_var(f"goes[{i},{n},{k},{s},{h}]") for h in range(device.dram_channels)]
+            model.goes[i, n, k, s] = ways
+            model.solver.add(sum(ways) == pick)
+            for load, way in zip(loads, ways, strict=True):
+                load.append(size * way)
+    for load in loads:
+        model.solver.add(device.dram_channels * sum(load) <= model.budget(device.dram_bytes_per_s))
 
 
 def respect_links(model: Model) -> None:
@@ -388,10 +411,14 @@ def solve(
 
 def _read(model: Model, solver: cp_model.CpSolver) -> Assignment:
     devices, configurations = [-1] * len(model.instance.items), [-1] * len(model.instance.items)
+    channels: list[tuple[int, ...]] = [()] * len(model.instance.items)
     for (i, n, k), variable in model.picks.items():
         if solver.value(variable):
             devices[i], configurations[i] = n, k
-    return Assignment(tuple(devices), tuple(configurations))
+            streams = len(model.instance.configurations(i, n)[k].streams)
+            ways = (model.goes.get((i, n, k, s), ()) for s in range(streams))
+            channels[i] = tuple(next((h for h, way in enumerate(each) if solver.value(way)), 0) for each in ways)
+    return Assignment(tuple(devices), tuple(configurations), tuple(channels) if model.goes else None)
 
 
 def _on(model: Model, i: int, n: int) -> cp_model.IntVar | int:

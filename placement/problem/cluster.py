@@ -44,6 +44,8 @@ MOST_WORD_BITS = 2048
 # port of a memory controller for one channel of 64-bit DDR4
 DRAM_WORD_BITS = (64, 128, 256, 512)
 CHANNEL_WORD_BITS = DRAM_WORD_BITS[-1]
+# memory channels of a board: twice those of two stacks of HBM2
+MOST_CHANNELS = 64
 
 
 class _Table(BaseModel):
@@ -81,8 +83,15 @@ class ClusterTable(_Table):
     ] = None
     dram_word_bits: Annotated[
         Literal[64, 128, 256, 512, 1024] | None,
-        Field(description="bits a beat of the memory port, each direction: 64, 128, 256, 512 or 1024"),
+        Field(description="bits a beat of a memory port, each direction: 64, 128, 256, 512 or 1024"),
     ] = None
+    dram_unit_bits: Annotated[
+        Literal[64, 128, 256, 512] | None,
+        Field(description="bits a word of the narrowest streams to DRAM: 64, 128, 256 or 512"),
+    ] = None
+    dram_apart: Annotated[
+        bool, Field(strict=True, description="true where reads and writes share the memory's bandwidth as they come")
+    ] = False
 
 
 class BoardTable(_Table):
@@ -98,6 +107,9 @@ class BoardTable(_Table):
         Number, Field(ge=0, le=MOST_GB, description="DRAM size in 10⁹ bytes, 0 without DRAM, at most 10⁶")
     ]
     dram_efficiency: Share = Decimal("0.7")
+    dram_channels: Annotated[
+        int, Field(strict=True, ge=1, le=MOST_CHANNELS, description="a whole number of memory channels, 1 to 64")
+    ] = 1
     link_gbit_per_s: Annotated[
         Number,
         Field(
@@ -132,9 +144,12 @@ class Board:
     name: str
     part: Part
     clock_hz: int
-    # usable bandwidth: peak × efficiency, or what the memory port carries in both directions if that is less
+    # usable bandwidth: peak × efficiency, or what the memory ports carry if that is less, in both directions, or where
+    # reads and writes count apart in one
     dram_bytes_per_s: int
     dram_bytes: int
+    # memory channels that share both equally, each with a port
+    dram_channels: int
     # each direction
     link_bits_per_s: int
     # usable blocks
@@ -162,6 +177,10 @@ class Cluster:
     link_word_bits: int
     # bits a beat of every memory port, in each direction
     dram_word_bits: int
+    # bits a word of the narrowest streams to DRAM; 0: all are as wide as the port
+    dram_unit_bits: int
+    # whether reads and writes count apart
+    dram_apart: bool
     devices: tuple[ClusterDevice, ...]
 
     def placement_devices(self) -> tuple[Device, ...]:
@@ -175,6 +194,7 @@ class Cluster:
                 alm=device.board.alm,
                 dram_bytes_per_s=device.board.dram_bytes_per_s,
                 link_bits_per_s=device.board.link_bits_per_s,
+                dram_channels=device.board.dram_channels,
             )
             for device in self.devices
         )
@@ -221,7 +241,7 @@ def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
         problems += [_schema_problem(dict(entry)) for entry in error.errors() if not _is_consequence(dict(entry))]
     problems += _cross_problems(raw)
     if tables is not None and not problems:
-        problems += _link_problems(tables)
+        problems += _link_problems(tables) + _unit_problems(tables)
     if problems or tables is None:
         raise DagtrainError.listing("", (replace(problem, where=file) for problem in problems), lines=True)
     return _cluster(tables)
@@ -315,6 +335,10 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[Problem]:
                 f"board[{index}].dram_gbyte = {size} with dram_gb_per_s = {rate}: DRAM has both a size and a bandwidth"
             )
             problems.append(Problem(what, "set both to 0 for a board without DRAM"))
+        channels = row.get("dram_channels")
+        if rate == 0 and isinstance(channels, int):
+            what = f"board[{index}].dram_channels = {channels} with dram_gb_per_s = {rate}: channels without DRAM"
+            problems.append(Problem(what, "leave it out, or say how fast the DRAM is"))
     problems += _repeated("board", [(f"board[{i}].name", row.get("name")) for i, row in _entries(raw, "board")])
     names = [(f"device[{i}].name", name) for i, row in _entries(raw, "device") for name in _device_names(row)]
     problems += _repeated("device", names)
@@ -389,6 +413,14 @@ def _link_problems(tables: FileTables) -> list[Problem]:
     ]
 
 
+def _unit_problems(tables: FileTables) -> list[Problem]:
+    bits, port = tables.cluster.dram_unit_bits, _dram_word_bits(tables)
+    if bits is None or bits <= port:
+        return []
+    what = f"cluster.dram_unit_bits = {bits}: streams wider than the memory port of {port} bits"
+    return [Problem(what, f"write at most {port}, or leave it out")]
+
+
 def _word_bits(board: BoardTable, clock_hz: int) -> int:
     """The narrowest power of two, from `LEAST_WORD_BITS`, that carries the board's link at the clock."""
     bits = LEAST_WORD_BITS
@@ -398,12 +430,18 @@ def _word_bits(board: BoardTable, clock_hz: int) -> int:
 
 
 def _dram_word_bits(tables: FileTables) -> int:
-    """As given, or the narrowest AXI4 port that carries the fastest board's usable bandwidth, both directions busy; no
-    wider than the port of a 64-bit DDR4 channel, for every stream to DRAM has queues of that width."""
+    """As given, or the narrowest AXI4 port that carries a channel's part of the fastest board's usable bandwidth, both
+    directions busy, or one alone where reads and writes count apart; no wider than the port of a 64-bit DDR4 channel,
+    for every stream to DRAM has queues of that width."""
     if tables.cluster.dram_word_bits is not None:
         return tables.cluster.dram_word_bits
-    bits = max(_dram_bits_per_s(table) / _clock_hz(tables, table) for table in tables.board)
-    return next((word for word in DRAM_WORD_BITS if 2 * word >= bits), CHANNEL_WORD_BITS)
+    bits = max(_dram_bits_per_s(table) / table.dram_channels / _clock_hz(tables, table) for table in tables.board)
+    return next((word for word in DRAM_WORD_BITS if _busy(tables) * word >= bits), CHANNEL_WORD_BITS)
+
+
+def _busy(tables: FileTables) -> int:
+    """Directions of a port that all the bandwidth counted can go through."""
+    return 1 if tables.cluster.dram_apart else 2
 
 
 def _dram_bits_per_s(board: BoardTable) -> int:
@@ -428,6 +466,8 @@ def _cluster(tables: FileTables) -> Cluster:
         clock_hz=devices[0].board.clock_hz,
         link_word_bits=tables.cluster.link_word_bits or max(words),
         dram_word_bits=_dram_word_bits(tables),
+        dram_unit_bits=tables.cluster.dram_unit_bits or 0,
+        dram_apart=tables.cluster.dram_apart,
         devices=tuple(devices),
     )
 
@@ -438,8 +478,9 @@ def _board(tables: FileTables, table: BoardTable) -> Board:
         name=table.name,
         part=part,
         clock_hz=clock_hz,
-        dram_bytes_per_s=min(_dram_bits_per_s(table), 2 * port_bits * clock_hz) // 8,
+        dram_bytes_per_s=min(_dram_bits_per_s(table), table.dram_channels * _busy(tables) * port_bits * clock_hz) // 8,
         dram_bytes=int(table.dram_gbyte * 10**9),
+        dram_channels=table.dram_channels,
         link_bits_per_s=int(table.link_gbit_per_s * 10**9),
         dsp=int(part.dsp * table.utilisation.dsp),
         m20k=int(part.m20k * table.utilisation.m20k),

@@ -46,6 +46,8 @@ class Configuration:
     alm: int = 0
     # bytes moved to and from DRAM a frame (reads and writes together)
     dram_bytes_per_frame: int = 0
+    # what they are the sum of, stream by stream, each of which goes through one memory channel; empty: one stream
+    dram_streams: tuple[int, ...] = ()
     # weight tile shape; all items of a tile group must choose configurations of one tile
     tile: str | None = None
     # for the caller: what to build; the placement never reads it
@@ -55,6 +57,12 @@ class Configuration:
     def costs(self) -> tuple[int, int, int, int]:
         """(DSP, M20K, ALM, DRAM bytes a frame)."""
         return (self.dsp, self.m20k, self.alm, self.dram_bytes_per_frame)
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        """Bytes a frame of each stream to DRAM."""
+        whole = (self.dram_bytes_per_frame,) if self.dram_bytes_per_frame else ()
+        return self.dram_streams or whole
 
 
 @exact
@@ -114,6 +122,8 @@ class Device:
     dram_bytes_per_s: int
     # egress, and the same again ingress, bits a second
     link_bits_per_s: int
+    # memory channels, each with an equal part of the bandwidth
+    dram_channels: int = 1
 
     @property
     def capacities(self) -> tuple[int, int, int]:
@@ -121,9 +131,10 @@ class Device:
         return (self.dsp, self.m20k, self.alm)
 
     @property
-    def shape(self) -> tuple[str, int, int, int, int, int]:
+    def shape(self) -> tuple[str, int, int, int, int, int, int]:
         """Everything but the name: devices of equal shape are interchangeable."""
-        return (self.part, self.dsp, self.m20k, self.alm, self.dram_bytes_per_s, self.link_bits_per_s)
+        rates = (self.dram_bytes_per_s, self.link_bits_per_s, self.dram_channels)
+        return (self.part, self.dsp, self.m20k, self.alm, *rates)
 
 
 @exact
@@ -204,7 +215,14 @@ def pareto(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]
 
 
 def _dominates(a: Configuration, b: Configuration) -> bool:
-    return a.cycles_per_frame <= b.cycles_per_frame and all(x <= y for x, y in zip(a.costs, b.costs, strict=True))
+    cheaper = a.cycles_per_frame <= b.cycles_per_frame and all(x <= y for x, y in zip(a.costs, b.costs, strict=True))
+    return cheaper and streams_fit(a, b)
+
+
+def streams_fit(a: Configuration, b: Configuration) -> bool:
+    """Whether the streams to DRAM of ``a`` have room on any channels where those of ``b`` have."""
+    ours, theirs = sorted(a.streams, reverse=True), sorted(b.streams, reverse=True)
+    return len(ours) <= len(theirs) and all(x <= y for x, y in zip(ours, theirs, strict=False))
 
 
 def hop_order(instance: Instance) -> list[int]:
@@ -239,6 +257,8 @@ def _problems(instance: Instance) -> list[str]:
     problems += _duplicates("device", [device.name for device in instance.devices])
     for device in instance.devices:
         problems += _negatives(f"device {device.name!r}", device)
+        if device.dram_channels < 1:
+            problems.append(f"device {device.name!r}: {device.dram_channels} memory channels")
     problems += [problem for item in instance.items for problem in _item_problems(instance, item)]
     names = {item.name for item in instance.items}
     for link in instance.links:
@@ -267,6 +287,11 @@ def _item_problems(instance: Instance, item: Item) -> list[str]:
         problems += _duplicates(f"{where}: configuration", [c.label for c in configurations])
         for c in configurations:
             problems += _negatives(f"{where}, configuration {c.label!r}", c)
+            if c.dram_streams and (min(c.dram_streams) < 0 or sum(c.dram_streams) != c.dram_bytes_per_frame):
+                problems.append(
+                    f"{where}, configuration {c.label!r}: streams of {', '.join(map(str, c.dram_streams))} bytes to "
+                    f"DRAM, {c.dram_bytes_per_frame} in all"
+                )
             if (c.tile is None) != (item.tile_group is None):
                 problems.append(
                     f"{where}, configuration {c.label!r}: tile {c.tile!r} but tile group {item.tile_group!r}"
@@ -317,7 +342,7 @@ def instance_to_json(instance: Instance) -> str:
         "notes": dict(instance.notes),
     }
     rows = {
-        "devices": [vars_of(device) for device in instance.devices],
+        "devices": [_without_defaults(vars_of(device)) for device in instance.devices],
         "items": [_item_record(item) for item in instance.items],
         "links": [
             {**vars_of(link), "kind": link.kind.value, "bits_per_frame": str(link.bits_per_frame)}
@@ -336,7 +361,7 @@ def _dumps(record: Any) -> str:
 def _item_record(item: Item) -> dict[str, Any]:
     names = [f.name for f in fields(Configuration)]
     menu = {
-        part: [{name: getattr(c, name) for name in names} for c in configurations]
+        part: [_without_defaults({name: getattr(c, name) for name in names}) for c in configurations]
         for part, configurations in item.configurations.items()
     }
     return {**vars_of(item), "configurations": menu}
@@ -351,6 +376,12 @@ def instance_from_json(text: str) -> Instance:
     cure = "write it again with the step that made it"
     instance: Instance = read_record(text, "placement instance", INSTANCE_SCHEMA, Instance, cure)
     return instance
+
+
+def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what says that there is one memory channel."""
+    plain = {"dram_streams": (), "dram_channels": 1}
+    return {key: value for key, value in record.items() if key not in plain or value != plain[key]}
 
 
 def vars_of(record: Any) -> dict[str, Any]:

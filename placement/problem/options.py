@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.problem.instance import Configuration, Instance
+from placement.problem.instance import Configuration, Instance, streams_fit
 
 Costs = tuple[int, int, int, int]
 
@@ -41,6 +41,8 @@ class OptionTable:
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._parts = sorted({device.part for device in instance.devices})
+        # whether streams to DRAM are on channels of their device, so that each counts
+        self._channels = any(device.dram_channels > 1 for device in instance.devices)
         self._fronts: dict[tuple[int, str, int], tuple[int, ...]] = {}
         self._sorted: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
         for index, item in enumerate(instance.items):
@@ -78,7 +80,7 @@ class OptionTable:
         key = (item, part, usable)
         if key not in self._fronts:
             offered = self._instance.items[item].configurations.get(part, ())
-            self._fronts[key] = _front(offered, order[:usable])
+            self._fronts[key] = _front(offered, order[:usable], self._channels)
         return self._fronts[key]
 
     def _tiles(
@@ -95,18 +97,26 @@ class OptionTable:
                 for part in self._parts
             ]
             per_item = [menus[i : i + len(self._parts)] for i in range(0, len(menus), len(self._parts))]
-            common = set.intersection(*({tile for menu in item for tile in menu} for item in per_item))
-            self._group_cache[key] = _undominated_tiles(sorted(common), menus)
+            common = sorted(set.intersection(*({tile for menu in item for tile in menu} for item in per_item)))
+            # costs alone don't tell which streams to DRAM fit the channels of a device
+            self._group_cache[key] = tuple(common) if self._channels else _undominated_tiles(common, menus)
         return self._group_cache[key]
 
 
-def _front(offered: Sequence[Configuration], usable: list[int]) -> tuple[int, ...]:
-    """Positions of the usable configurations that none of the same tile beats in all costs; in order of label."""
+def _front(offered: Sequence[Configuration], usable: list[int], channels: bool) -> tuple[int, ...]:
+    """Positions of the usable configurations that none of the same tile beats in all costs; in order of label.
+
+    ``channels``: streams to DRAM count one by one."""
     ordered = sorted(usable, key=lambda k: (offered[k].costs, offered[k].label))
     by_tile: dict[str | None, list[int]] = {}
     for k in ordered:
         kept = by_tile.setdefault(offered[k].tile, [])
-        if not any(_covers(offered[other].costs, offered[k].costs) for other in kept):
+        beaten = (
+            _covers(offered[other].costs, offered[k].costs)
+            and (not channels or streams_fit(offered[other], offered[k]))
+            for other in kept
+        )
+        if not any(beaten):
             kept.append(k)
     return tuple(k for kept in by_tile.values() for k in kept)
 

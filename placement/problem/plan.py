@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from hdl.errors import DagtrainError
 from hdl.records import exact, read_record
+from placement.problem.channels import spread
 from placement.problem.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
 
 PLAN_SCHEMA = 2
@@ -31,6 +32,8 @@ class Assignment:
     devices: tuple[int, ...]
     # item position → position in Instance.configurations(item, device)
     configurations: tuple[int, ...]
+    # item position → memory channels of its streams to DRAM; None: as `placement.problem.channels` spreads them
+    channels: tuple[tuple[int, ...], ...] | None = None
 
 
 @exact
@@ -51,6 +54,8 @@ class PlacedItem:
     dram_bytes_per_frame: int
     # network hops from the input along activation and error links
     hops: int
+    # the memory channel of each of its streams to DRAM, on a device with several
+    dram_channels: tuple[int, ...] = ()
 
 
 @exact
@@ -92,6 +97,8 @@ class DeviceUse:
     egress_bits_per_s: int
     ingress_bits_per_s: int
     link_capacity_bits_per_s: int
+    # bytes a frame through each memory channel, of a device with several; a channel has its part of the capacity
+    dram_channel_bytes_per_frame: tuple[int, ...] = ()
 
 
 @exact
@@ -154,8 +161,14 @@ class Plan:
         """The plan as JSON text."""
         record = {**vars_of(self), "schema": PLAN_SCHEMA}
         for key in ("binding", "items", "devices", "crossings"):
-            record[key] = [vars_of(entry) for entry in record[key]]
+            record[key] = [_without_defaults(vars_of(entry)) for entry in record[key]]
         return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what only devices with several memory channels say."""
+    said = ("dram_channels", "dram_channel_bytes_per_frame")
+    return {key: value for key, value in record.items() if key not in said or value}
 
 
 def plan_schema() -> dict[str, Any]:
@@ -196,8 +209,9 @@ def chosen(instance: Instance, assignment: Assignment) -> list[Configuration]:
 class Loads:
     """What an assignment demands of each device: rates a frame, and the blocks of its network port."""
 
-    # device position → bytes a frame
+    # device position → bytes a frame, and those through each of its memory channels
     dram: tuple[int, ...]
+    channels: tuple[tuple[int, ...], ...]
     # device position → bits a frame, leaving and entering
     egress: tuple[Fraction, ...]
     ingress: tuple[Fraction, ...]
@@ -211,8 +225,14 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
     count = len(instance.devices)
     dram, egress, ingress = [0] * count, [Fraction(0)] * count, [Fraction(0)] * count
     m20k, alm = [0] * count, [0] * count
-    for device, configuration in zip(assignment.devices, chosen(instance, assignment), strict=True):
+    channels = [[0] * device.dram_channels for device in instance.devices]
+    configurations = chosen(instance, assignment)
+    for device, configuration, placed in zip(
+        assignment.devices, configurations, channels_of(instance, assignment), strict=True
+    ):
         dram[device] += configuration.dram_bytes_per_frame
+        for channel, size in zip(placed, configuration.streams, strict=True):
+            channels[device][channel] += size
     for link in instance.links:
         source = assignment.devices[instance.item_index[link.source]]
         target = assignment.devices[instance.item_index[link.target]]
@@ -222,7 +242,28 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
             for device, (end_m20k, end_alm) in zip((source, target), link.ends, strict=True):
                 m20k[device] += end_m20k
                 alm[device] += end_alm
-    return Loads(tuple(dram), tuple(egress), tuple(ingress), tuple(m20k), tuple(alm))
+    through = tuple(map(tuple, channels))
+    return Loads(tuple(dram), through, tuple(egress), tuple(ingress), tuple(m20k), tuple(alm))
+
+
+def channels_of(instance: Instance, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
+    """The memory channel of every stream to DRAM, by item."""
+    if assignment.channels is not None:
+        return assignment.channels
+    configurations = chosen(instance, assignment)
+    found = [[0] * len(configuration.streams) for configuration in configurations]
+    for n, device in enumerate(instance.devices):
+        if device.dram_channels > 1:
+            here = [
+                (item, stream)
+                for item, placed in enumerate(assignment.devices)
+                if placed == n
+                for stream in range(len(configurations[item].streams))
+            ]
+            sizes = [configurations[item].streams[stream] for item, stream in here]
+            for (item, stream), channel in zip(here, spread(sizes, device.dram_channels), strict=True):
+                found[item][stream] = channel
+    return tuple(map(tuple, found))
 
 
 def cycles_needed(demand: Fraction | int, capacity_per_s: int, clock_hz: int) -> int | None:
@@ -241,7 +282,8 @@ def least_cycles(instance: Instance, assignment: Assignment) -> int | None:
     loads = loads_of(instance, assignment)
     needs: list[int | None] = [max(c.cycles_per_frame for c in chosen(instance, assignment)), 1]
     for n, device in enumerate(instance.devices):
-        needs.append(cycles_needed(loads.dram[n], device.dram_bytes_per_s, instance.clock_hz))
+        fullest = max(loads.channels[n]) * device.dram_channels
+        needs.append(cycles_needed(fullest, device.dram_bytes_per_s, instance.clock_hz))
         for demand in (loads.egress[n], loads.ingress[n]):
             needs.append(cycles_needed(demand, device.link_bits_per_s, instance.clock_hz))
     known = [need for need in needs if need is not None]
@@ -384,7 +426,7 @@ def assignment_of(instance: Instance, plan: Plan) -> Assignment:
         DagtrainError: the plan names an item, device or configuration that the instance does not have.
     """
     by_name: Mapping[str, PlacedItem] = {placed.item: placed for placed in plan.items}
-    devices, configurations = [], []
+    devices, configurations, channels = [], [], []
     for index, item in enumerate(instance.items):
         placed = by_name.get(item.name)
         device = instance.device_index.get(placed.device) if placed else None
@@ -395,7 +437,10 @@ def assignment_of(instance: Instance, plan: Plan) -> Assignment:
             raise DagtrainError(f"plan gives item {item.name!r} the unknown configuration {placed.configuration!r}")
         devices.append(device)
         configurations.append(labels.index(placed.configuration))
-    return Assignment(tuple(devices), tuple(configurations))
+        streams = instance.configurations(index, device)[configurations[-1]].streams
+        channels.append(placed.dram_channels or (0,) * len(streams))
+    several = any(placed.dram_channels for placed in plan.items)
+    return Assignment(tuple(devices), tuple(configurations), tuple(channels) if several else None)
 
 
 def _placed_items(instance: Instance, assignment: Assignment, levels: list[int]) -> list[PlacedItem]:
@@ -413,9 +458,15 @@ def _placed_items(instance: Instance, assignment: Assignment, levels: list[int])
             alm=c.alm,
             dram_bytes_per_frame=c.dram_bytes_per_frame,
             hops=hops,
+            dram_channels=channels if instance.devices[device].dram_channels > 1 else (),
         )
-        for item, device, c, hops in zip(
-            instance.items, assignment.devices, chosen(instance, assignment), levels, strict=True
+        for item, device, c, hops, channels in zip(
+            instance.items,
+            assignment.devices,
+            chosen(instance, assignment),
+            levels,
+            channels_of(instance, assignment),
+            strict=True,
         )
     ]
 
@@ -449,6 +500,7 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
                 egress_bits_per_s=a_second(loads.egress[n]),
                 ingress_bits_per_s=a_second(loads.ingress[n]),
                 link_capacity_bits_per_s=device.link_bits_per_s,
+                dram_channel_bytes_per_frame=loads.channels[n] if device.dram_channels > 1 else (),
             )
         )
     return uses

@@ -22,7 +22,7 @@ class Restricted:
     def widened(self, assignment: Assignment) -> Assignment:
         """An assignment of the restricted instance as one of the original."""
         index = [self.original.device_index[device.name] for device in self.instance.devices]
-        return Assignment(tuple(index[n] for n in assignment.devices), assignment.configurations)
+        return replace(assignment, devices=tuple(index[n] for n in assignment.devices))
 
 
 def restrict(instance: Instance, same_device: Sequence[Sequence[str]], exclude: Sequence[str]) -> Restricted:

@@ -25,7 +25,7 @@ class Rule(enum.Enum):
     TILES = "items of a tile group share one tile"
     SAME_DEVICE = "coupled items share one device"
     RESOURCES = "(2) blocks of a device"
-    DRAM = "(2) DRAM bandwidth of a device"
+    DRAM = "(2) DRAM bandwidth of a device, and of its memory channels"
     NETWORK = "(3) network bandwidth of a device"
     HOPS = "(4) equal hops where branches join"
     PINS = "(5) pinned items"
@@ -72,6 +72,9 @@ class _Facts:
         self.device: dict[str, str] = {}
         self.configuration: dict[str, Configuration] = {}
         self.dram: dict[str, int] = dict.fromkeys(parts, 0)
+        # of each memory channel, where the plan says which streams go through it; what is wrong with what it says
+        self.channels: dict[str, list[int]] = {device.name: [0] * device.dram_channels for device in instance.devices}
+        self.unknown_channels: list[str] = []
         self.egress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         self.ingress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         # (device, resource) → blocks of senders and receivers
@@ -82,6 +85,7 @@ class _Facts:
             self.device[item.name] = entry.device
             self.configuration[item.name] = offered[entry.configuration]
             self.dram[entry.device] += offered[entry.configuration].dram_bytes_per_frame
+            self._add_streams(item.name, entry.device, entry.dram_channels)
         for link in instance.links:
             source, target = self.device[link.source], self.device[link.target]
             if source != target:
@@ -91,6 +95,18 @@ class _Facts:
                 self.port[source, "alm"] += link.sender_alm
                 self.port[target, "m20k"] += link.receiver_m20k
                 self.port[target, "alm"] += link.receiver_alm
+
+    def _add_streams(self, item: str, device: str, channels: tuple[int, ...]) -> None:
+        streams, loads = self.configuration[item].streams, self.channels[device]
+        wanted = len(streams) if len(loads) > 1 else 0
+        if len(channels) != wanted or not all(0 <= channel < len(loads) for channel in channels):
+            self.unknown_channels.append(
+                f"item {item!r} has channels {list(channels)} for {len(streams)} streams to DRAM; {device} has "
+                f"{len(loads)} memory channels"
+            )
+            return
+        for channel, size in zip(channels or (0,) * len(streams), streams, strict=True):
+            loads[channel] += size
 
     def used(self, device: str, resource: str) -> int:
         items = (
@@ -197,7 +213,8 @@ def _resource_violations(facts: _Facts) -> list[Violation]:
 
 def _dram_violations(facts: _Facts) -> list[Violation]:
     clock, cycles = facts.instance.clock_hz, facts.plan.cycles_per_frame
-    return [
+    found = [Violation(Rule.DRAM, message) for message in facts.unknown_channels]
+    found += [
         Violation(
             Rule.DRAM,
             f"{device.name}: {facts.dram[device.name]} bytes a frame × {clock} Hz / {cycles} cycles "
@@ -206,6 +223,18 @@ def _dram_violations(facts: _Facts) -> list[Violation]:
         for device in facts.instance.devices
         if facts.dram[device.name] * clock > device.dram_bytes_per_s * cycles
     ]
+    found += [
+        Violation(
+            Rule.DRAM,
+            f"{device.name}: memory channel {channel} with {load} bytes a frame × {clock} Hz / {cycles} cycles "
+            f"exceeds its part, 1 of {device.dram_channels}, of {device.dram_bytes_per_s} bytes/s",
+        )
+        for device in facts.instance.devices
+        if device.dram_channels > 1
+        for channel, load in enumerate(facts.channels[device.name])
+        if load * device.dram_channels * clock > device.dram_bytes_per_s * cycles
+    ]
+    return found
 
 
 def _network_violations(facts: _Facts) -> list[Violation]:
@@ -243,7 +272,7 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
     least = Fraction(max(1, facts.configuration[slowest].cycles_per_frame))
     for device in facts.instance.devices:
         name = device.name
-        rates = [(Fraction(facts.dram[name]), device.dram_bytes_per_s)]
+        rates = [(Fraction(max(facts.channels[name]) * device.dram_channels), device.dram_bytes_per_s)]
         rates += [(load[name], device.link_bits_per_s) for load in (facts.egress, facts.ingress)]
         # without capacity any demand is a violation above, and sets no finite T here
         least = max([least] + [demand * clock / capacity for demand, capacity in rates if capacity])
@@ -344,6 +373,7 @@ def _device_record_violations(facts: _Facts) -> list[Violation]:
         true["dram_bytes_per_frame"] = facts.dram[name]
         true["dram_bytes_per_s"] = -(-facts.dram[name] * clock // cycles)
         true["dram_capacity_bytes_per_s"] = device.dram_bytes_per_s
+        true["dram_channel_bytes_per_frame"] = tuple(facts.channels[name]) if device.dram_channels > 1 else ()
         for direction, load in (("egress", facts.egress[name]), ("ingress", facts.ingress[name])):
             true[f"{direction}_bits_per_frame"] = str(load)
             true[f"{direction}_bits_per_s"] = -(-load * clock // cycles)

@@ -74,12 +74,14 @@ class Descent:
 
     # ---- what holds so far
 
-    def accept(self, assignment: Assignment) -> None:
-        """Keep an assignment if it is the fastest so far; stop if the goal is reached."""
+    def accept(self, assignment: Assignment) -> int:
+        """Keep an assignment if it is the fastest so far; stop if the goal is reached.  Its T, which may be more than
+        what was asked for: placements are searched with the memory channels of a device melted into one."""
         cycles = least_cycles(self.instance, assignment)
         assert cycles is not None, "a placement that met its rates has a finite least T"
         if cycles < self.best_cycles:
             self.best, self.best_cycles = assignment, cycles
+        return cycles
 
     def raise_bound(self, bound: Bound) -> None:
         """Keep a bound if it is the highest so far."""
@@ -173,7 +175,7 @@ class Descent:
         # somewhat larger ones too: it may still find one, or prove that there is none
         if answer is Answer.UNKNOWN and self.choices(self.ceiling) <= LAST_RESORT_CHOICES:
             answer = self.exact(self.ceiling)
-        return answer
+        return answer if self.best is None else Answer.FEASIBLE
 
     def lengthen(self) -> None:
         """Longer chains, for the descent from the first placement: long enough to cool slowly, by the size."""
@@ -291,9 +293,7 @@ class Descent:
         """Anneal at T."""
         with self.deadline.ending(self.annealer.end):
             found = self.annealer.attempt(cycles, self.slice, self.best or self.near)
-        if found is not None:
-            self.accept(found)
-        return found is not None
+        return found is not None and self.accept(found) <= cycles
 
 
 def out_of_time(instance: Instance, cycles: int) -> OutOfTimeError:

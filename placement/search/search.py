@@ -23,7 +23,16 @@ from placement.exact.literal import literal_plan
 from placement.exact.model import Answer, cheapest_configurations, fewest_crossings
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.instance import Instance
-from placement.problem.plan import Assignment, Bound, Plan, assignment_of, build_plan, cycles_needed, unequal_joins
+from placement.problem.plan import (
+    Assignment,
+    Bound,
+    Plan,
+    assignment_of,
+    build_plan,
+    cycles_needed,
+    least_cycles,
+    unequal_joins,
+)
 from placement.problem.restrict import restrict
 from placement.problem.settings import OnProgress, Progress, SearchOptions, Solver
 from placement.problem.validate import violations
@@ -166,14 +175,21 @@ def _tidied(search: Descent) -> Assignment:
     assert search.best is not None
     options, best, instance = search.options, search.best, search.instance
     if not search.exact_is_small(search.best_cycles):
-        return cheapest_on_devices(instance, search.flat, best, search.best_cycles, seed=options.seed)
+        return _cheapest_on_devices(search, best)
     table = search.table.at(search.best_cycles)
     effort = search.effort(options.tidy_seconds)
     if options.tidy_seconds > 0 and not search.alone:
         best = fewest_crossings(instance, table, best, effort)
     if search.choices(search.best_cycles) > options.joint_choices:
-        return cheapest_on_devices(instance, search.flat, best, search.best_cycles, seed=options.seed)
+        return _cheapest_on_devices(search, best)
     return cheapest_configurations(instance, table, best, search.effort(options.refutation_seconds))
+
+
+def _cheapest_on_devices(search: Descent, best: Assignment) -> Assignment:
+    """Cheaper configurations of each device, where its memory channels carry them as fast."""
+    found = cheapest_on_devices(search.instance, search.flat, best, search.best_cycles, seed=search.options.seed)
+    cycles = least_cycles(search.instance, found)
+    return found if cycles is not None and cycles <= search.best_cycles else best
 
 
 def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
@@ -192,7 +208,11 @@ def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
         max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs) for item in instance.items
     )
     rates = [cycles_needed(bits, device.link_bits_per_s, instance.clock_hz) for device in instance.devices]
-    rates += [cycles_needed(bytes_, device.dram_bytes_per_s, instance.clock_hz) for device in instance.devices]
+    # all of it through one channel, at worst
+    rates += [
+        cycles_needed(bytes_ * device.dram_channels, device.dram_bytes_per_s, instance.clock_hz)
+        for device in instance.devices
+    ]
     return max(1, engines, *(rate or 0 for rate in rates))
 
 

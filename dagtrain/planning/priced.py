@@ -1,0 +1,42 @@
+"""What nodes cost at one level of cycles a frame, as it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagtrain.planning.choices import Choice
+from hdl.costs.resources import Usage
+from hdl.layers.storage import Home
+from placement.problem.instance import Configuration
+
+# no node has its memory elsewhere
+ON_CHIP: Mapping[str, Home] = {}
+
+
+@dataclass(frozen=True)
+class PricedLevel:
+    """Configurations at one number of cycles a frame."""
+
+    # node -> part -> configurations
+    offers: Mapping[str, Mapping[str, Sequence[Configuration]]]
+    # nodes of weight groups with a tile
+    tiled: frozenset[str]
+    # (node, what is built of it) -> bytes of each stream that lie in DRAM
+    dram_bytes: Mapping[tuple[str, Choice], tuple[int, ...]]
+    # (node, what is built of it, part) -> memories made of logic
+    mlabs: Mapping[tuple[str, Choice, str], int]
+    # part -> what groups of narrow streams to DRAM may take of a memory channel beyond what its nodes are counted with
+    reserved: Mapping[str, Usage] = field(default_factory=dict)
+
+
+def level_key(
+    cycles: int,
+    homes: Mapping[str, Home] = ON_CHIP,
+    assignment: Mapping[str, str] | None = None,
+    free: bool = True,
+    folds: Mapping[str, int] | None = None,
+) -> tuple[Any, ...]:
+    """What the prices of a level depend on."""
+    return cycles, *(frozenset(part.items()) if part else None for part in (homes, assignment, folds)), free
