@@ -7,28 +7,22 @@ from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
-from hdl.link.format import LinkUnit, adapter_cycles
+from hdl.link.format import LinkEnd, adapter_cycles
 from hdl.memory import address_width
 from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import Policy, pipe
-from hdl.streams.width import elements_per_word, width_adapter, wire_words
+from hdl.streams.width import width_adapter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Egress(LinkUnit):
+class Egress(LinkEnd):
     """The sending end of one element stream: packs, numbers, and waits for credits.
 
     Streams: ``x`` elements in, ``credits`` credit words in, ``y`` words out.  Inputs: ``number`` of the stream,
     ``device`` it goes to.
     """
 
-    # bits of one element
-    element_bits: int
-    # elements a beat of x
-    lanes: int
-    # elements of a tensor
-    elements: int
     # words that the receiver's FIFO holds
     credits: int
 
@@ -42,14 +36,9 @@ class Egress(LinkUnit):
         }
 
     @property
-    def inputs(self) -> Mapping[str, int]:
-        """See the base class."""
-        return {"number": self.format.width("stream"), "device": self.format.width("device")}
-
-    @property
     def latency_cycles(self) -> int:
         """From the last beat of a word to the word, if there is a credit."""
-        return adapter_cycles(self.lanes, elements_per_word(self.element_bits, self.format.word_bits)) + 1
+        return adapter_cycles(self.lanes, self.per_word) + 1
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -72,17 +61,15 @@ def link_egress(
         y: out, stream of `LinkFormat.payload_bits` bits; valid and payload from registers.
     """
     form = unit.format
-    per_word = elements_per_word(unit.element_bits, form.word_bits)
-    entered, packed = Stream(x.width), Stream(per_word * unit.element_bits)
+    entered, packed = Stream(x.width), Stream(unit.per_word * unit.element_bits)
     word = Stream(form.payload_bits)
     # ready is cut where that takes the fewest registers
     early = x.width <= form.payload_bits
     door = pipe(domain, x, entered, policy=Policy.S2M if early else Policy.NONE)
     adapter = width_adapter(domain, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
     stage = pipe(domain, word, y, policy=Policy.M2S if early else Policy.FULL)
-    words = wire_words(unit.elements, unit.element_bits, form.word_bits)
-    final, most = words - 1, unit.credits
-    position = Signal(intbv(0)[address_width(words) :])
+    final, most = unit.words - 1, unit.credits
+    position = Signal(intbv(0)[address_width(unit.words) :])
     order = Signal(intbv(0)[form.sequence_bits :])
     credit = Signal(intbv(0, min=0, max=unit.credits + 1))
     # credits that came in the cycle before, and one less
@@ -90,8 +77,7 @@ def link_egress(
     returned, gained = (Signal(modbv(0)[counted:]) for _ in range(2))
     came, may_send, fire, last = (Signal(bool(0)) for _ in range(4))
     top_sequence = (1 << form.sequence_bits) - 1
-    last_at, sequence_at = form.fields["last"][0], form.fields["sequence"][0]
-    stream_at, credit_at, device_at = (form.fields[name][0] for name in ("stream", "credit", "device"))
+    last_at, sequence_at, stream_at, credit_at, device_at = form.header
     total, data_bits = form.payload_bits, form.word_bits
 
     @always_comb

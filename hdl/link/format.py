@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hdl.memory import address_width
-from hdl.streams.width import AdapterKind, adapter_kind
+from hdl.streams.width import AdapterKind, adapter_kind, elements_per_word, wire_words
 from hdl.unit import Unit
 
 # a credit word stands for half of a small FIFO, for so many words of a larger one, for such a part of a deep one
@@ -60,6 +60,11 @@ class LinkFormat:
             found[name] = (low, width)
             low += width
         return found
+
+    @property
+    def header(self) -> tuple[int, ...]:
+        """The lowest bits of the fields behind the data: last, sequence, stream, credit and device."""
+        return tuple(self.fields[name][0] for name in ("last", "sequence", "stream", "credit", "device"))
 
     @property
     def payload_bits(self) -> int:
@@ -119,3 +124,30 @@ class LinkUnit(Unit, ABC):
     """A unit of the network port."""
 
     format: LinkFormat
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkEnd(LinkUnit, ABC):
+    """Either end of one element stream.  Inputs: ``number`` of the stream, ``device`` at the other end."""
+
+    # bits of one element
+    element_bits: int
+    # elements a beat of the stream at this end
+    lanes: int
+    # elements of a tensor
+    elements: int
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"number": self.format.width("stream"), "device": self.format.width("device")}
+
+    @property
+    def per_word(self) -> int:
+        """Elements of a word."""
+        return elements_per_word(self.element_bits, self.format.word_bits)
+
+    @property
+    def words(self) -> int:
+        """Words of a tensor."""
+        return wire_words(self.elements, self.element_bits, self.format.word_bits)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.link.format import LinkUnit, adapter_cycles, credit_batch
+from hdl.link.format import LinkEnd, adapter_cycles, credit_batch
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.fifo import queue, queue_latency
-from hdl.streams.width import elements_per_word, width_adapter, wire_words
+from hdl.streams.width import width_adapter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ingress(LinkUnit):
+class Ingress(LinkEnd):
     """The receiving end of one element stream: FIFO, sequence check, unpacking, return of credits.
 
     Streams: ``x`` words in, ``y`` elements out, ``credits`` credit words out.  Inputs: ``number`` of the stream,
@@ -24,12 +24,6 @@ class Ingress(LinkUnit):
     stood at the wrong place, or the sender spent credits that it did not have.
     """
 
-    # bits of one element
-    element_bits: int
-    # elements a beat of y
-    lanes: int
-    # elements of a tensor
-    elements: int
     # words that the FIFO holds: the credits of the sender
     depth: int
 
@@ -47,11 +41,6 @@ class Ingress(LinkUnit):
         }
 
     @property
-    def inputs(self) -> Mapping[str, int]:
-        """See the base class."""
-        return {"number": self.format.width("stream"), "device": self.format.width("device")}
-
-    @property
     def outputs(self) -> Mapping[str, int]:
         """See the base class."""
         return {"error": 1}
@@ -59,8 +48,7 @@ class Ingress(LinkUnit):
     @property
     def latency_cycles(self) -> int:
         """From a word to its first beat."""
-        per_word = elements_per_word(self.element_bits, self.format.word_bits)
-        return queue_latency(self.depth) + adapter_cycles(per_word, self.lanes)
+        return queue_latency(self.depth) + adapter_cycles(self.per_word, self.lanes)
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -94,24 +82,21 @@ def link_ingress(
         error: out, 1 bit, from the cycle after the fault until ``rst``.
     """
     form = unit.format
-    per_word = elements_per_word(unit.element_bits, form.word_bits)
-    used = per_word * unit.element_bits
+    used = unit.per_word * unit.element_bits
     arriving, waiting = Stream(used), Stream(used)
     fifo = queue(domain, arriving, waiting, depth=unit.depth)
     taken = Stream(used)
     adapter = width_adapter(domain, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
-    words = wire_words(unit.elements, unit.element_bits, form.word_bits)
-    final, batch, depth = words - 1, credit_batch(unit.depth), unit.depth
+    final, batch, depth = unit.words - 1, credit_batch(unit.depth), unit.depth
     others = batch - 1
     # freed words whose credits have not gone back; never above depth while the sender spends only what it has
     freed = Signal(intbv(0, min=0, max=unit.depth + 1))
-    position = Signal(intbv(0)[address_width(words) :])
+    position = Signal(intbv(0)[address_width(unit.words) :])
     order = Signal(intbv(0)[form.sequence_bits :])
     seen_order = Signal(intbv(0)[form.sequence_bits :])
     seen_last, bad, wrong, fire, free, offer, send = (Signal(bool(0)) for _ in range(7))
     top_sequence = (1 << form.sequence_bits) - 1
-    last_at, sequence_at = form.fields["last"][0], form.fields["sequence"][0]
-    stream_at, credit_at, device_at = (form.fields[name][0] for name in ("stream", "credit", "device"))
+    last_at, sequence_at, stream_at, credit_at, device_at = form.header
     total, data_bits = form.payload_bits, form.word_bits
 
     @always_comb
