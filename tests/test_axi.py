@@ -54,7 +54,9 @@ def widened(
     made = [dram_store(domain, *sides[i], ports[i], flags[i], unit=units[i]) for i in range(2)]
     merging = axi_merge(domain, *ports, form=unit.narrow, cut=False)
     widening = axi_widen(domain, ports[2], wide, unit=unit)
-    watchers = [axi_monitor(domain, port, checker) for port, checker in zip((ports[2], wide), checkers, strict=False)]
+    watchers = [
+        axi_monitor(domain, port, checker=checker) for port, checker in zip((ports[2], wide), checkers, strict=False)
+    ]
     latency, words, cycles, stall = memory
     model = dram_model(
         domain, wide, form=unit.wide, depth=DEPTH,

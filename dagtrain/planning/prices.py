@@ -189,7 +189,7 @@ class Prices:
             clock_hz=self.cluster.clock_hz,
             items=tuple(items),
             links=tuple(links),
-            devices=self._devices(levels),
+            devices=tuple(self._devices(levels)),
         )
         return instance.with_pins(self.pins) if self.pins else instance
 
@@ -214,22 +214,13 @@ class Prices:
         """Part types of the cluster, each once."""
         return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
 
-    def _devices(self, levels: Sequence[PricedLevel]) -> tuple[Device, ...]:
+    def _devices(self, levels: Sequence[PricedLevel]) -> Iterable[Device]:
         """The devices, less what is reserved on them."""
-        reserved = {
-            part: [level.reserved[part] for level in levels if part in level.reserved]
-            for part in (part.name for part in self.parts)
-        }
-        return tuple(
-            replace(
-                device,
-                m20k=max(
-                    0, device.m20k - device.dram_channels * max((u.m20k for u in reserved[device.part]), default=0)
-                ),
-                alm=max(0, device.alm - device.dram_channels * max((u.alm for u in reserved[device.part]), default=0)),
-            )
-            for device in self.cluster.placement_devices()
-        )
+        for device in self.cluster.placement_devices():
+            reserved = [level.reserved[device.part] for level in levels if level.reserved]
+            m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
+            m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
+            yield replace(device, m20k=max(0, m20k), alm=max(0, alm))
 
     @cached_property
     def _has_channels(self) -> bool:

@@ -98,7 +98,7 @@ class AxiChecker:
 
 
 @block
-def axi_monitor(domain: ClockReset, port: Axi, checker: AxiChecker) -> Instances:
+def axi_monitor(domain: ClockReset, port: Axi, *, checker: AxiChecker) -> Instances:
     """``checker`` on ``port`` in a MyHDL simulation; not convertible.
 
     Ports:
