@@ -99,10 +99,7 @@ class Offer:
 
     def usage(self, part: Part) -> Usage:
         """Blocks of a part; DSP blocks are not shared between circuits."""
-        total = Usage()
-        for piece in self.pieces:
-            total = total + fit(piece.contents, part).scaled(piece.share)
-        return total
+        return sum((fit(piece.contents, part).scaled(piece.share) for piece in self.pieces), Usage())
 
 
 @dataclass
