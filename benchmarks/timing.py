@@ -95,6 +95,18 @@ LAYERS: Mapping[str, Layer] = {
         tile=Tile(1, 1, 1),
         **_KERNEL,  # type: ignore[arg-type]
     ),
+    "gradient, sums of 31 bits": ConvGradient(
+        height=14,
+        width=14,
+        channels=32,
+        filters=32,
+        tile=Tile(2, 2, 1),
+        x_fixed=Fixed(16, 11),
+        e_fixed=Fixed(16, 20),
+        g_fixed=Fixed(16, 12),
+        sum_width=31,
+        **_KERNEL,  # type: ignore[arg-type]
+    ),
     "results of passes, 25 088 words": Conv(
         height=56,
         width=56,

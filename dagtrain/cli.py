@@ -109,8 +109,9 @@ Bits = Annotated[
     typer.Option(
         "--bits",
         help="Bits of numbers by kind of tensor, else 16: activation=12,weight=16,error=16,gradient=16,"
-        "stash=8 (activations that wait for the way back), sum=32 (sums of gradients, else exact); of some layers "
-        "'layer1*:activation=10'; may be given several times, the last that fits holds.",
+        "stash=8 (activations that wait for the way back), sum=32 (sums of gradients, else exact), master=24, "
+        "momentum=16 (what an update keeps, else 32 and 24); of some layers 'layer1*:activation=10'; "
+        "may be given several times, the last that fits holds.",
     ),
 ]
 Counted = Annotated[

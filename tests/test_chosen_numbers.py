@@ -50,7 +50,7 @@ def test_all_that_is_wrong_with_bits_is_said_at_once() -> None:
     text = str(caught.value)
     for part in (
         "'activation' is not KIND=BITS",
-        "'weigth' is no kind of tensor; kinds are activation, error, stash, weight, gradient, sum",
+        "'weigth' is no kind of tensor; kinds are activation, error, stash, weight, gradient, sum, master, momentum",
         "error of 40 bits can't be built; choose 4 to 18",
         "names no layer before the colon",
         "gives error twice",
@@ -177,7 +177,12 @@ def test_synthesis_is_told_to_keep_the_count() -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Imported with chosen numbers, placed, emitted."""
     case = new_case(tmp_path_factory.mktemp("numbers"))
-    words = ["--bits", "activation=9,weight=8,error=10,gradient=12,stash=6,sum=18", "--bits", "[cy]*:activation=6"]
+    words = [
+        "--bits",
+        "activation=9,weight=8,error=10,gradient=12,stash=6,sum=18,master=12,momentum=14",
+        "--bits",
+        "[cy]*:activation=6",
+    ]
     outcome = case.step("import", *words, "--count-saturations", "*", "--recipe", recipe(case.root))
     assert outcome.code == 0, outcome.error
     return case.must("place", "emit")

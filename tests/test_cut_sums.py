@@ -23,7 +23,7 @@ from dagtrain.training.feeds import synthetic_feeds
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, cut_product
 from hdl.fixed_kernel import add_cut_products
-from hdl.layers.capabilities import Summing
+from hdl.layers.capabilities import Remembering, Summing
 from hdl.layers.conv.dense import ConvGradient
 from hdl.layers.conv.depthwise import DepthwiseConvGradient
 from hdl.layers.conv.roles import SUM_GUARD, GradientEngine
@@ -207,6 +207,18 @@ def test_sums_have_the_bits_that_were_asked_for() -> None:
     assert widths_of(net("sum=28", "gemm*:sum=24")) == {"conv1": 28, "conv2": 28, "gemm1": 24}
     # 144 products, and 4
     assert widths_of(net("sum=fit")) == {"conv1": 26, "conv2": 26, "gemm1": 23}
+
+
+def test_updates_keep_the_bits_that_were_asked_for() -> None:
+    kept = {
+        node.whole: (node.layer.master_width, node.layer.momentum_width)
+        for node in net("master=22,momentum=18", "conv2:master=20").nodes
+        if isinstance(node.layer, Remembering)
+    }
+    assert (kept["conv1"], kept["conv2"], kept["gemm1"]) == ((22, 18), (20, 18), (22, 18))
+    with pytest.raises(WidthError) as caught:
+        net("master=17", "conv1:momentum=8")
+    assert "a master of 17 bits is too narrow for the weights of conv1; choose 18 or more" in str(caught.value)
 
 
 def test_bits_that_can_t_be_had_are_said_at_once() -> None:

@@ -112,6 +112,40 @@ def test_tile_and_lanes_change_the_order_but_not_one_bit() -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
+def test_master_and_momentum_of_chosen_bits_keep_the_range_of_weight_and_gradient() -> None:
+    usual, narrow = Update(shape=(4,)), Update(shape=(4,), master_width=20, momentum_width=13)
+    assert (usual.master_fixed, usual.momentum_fixed) == (Fixed(32, 28), Fixed(24, 12))
+    assert (narrow.master_fixed, narrow.momentum_fixed) == (Fixed(20, 16), Fixed(13, 1))
+    w = np.array([1.0, -1.0, 0.5, 7.0])
+    state = narrow.start({"w": w})
+    assert narrow.carried(state)["master"].tolist() == w.tolist()
+    assert {memory.name: memory.width for memory in narrow.memories()} == {"master": 20, "momentum": 13}
+    again = narrow.start({"w": w, **narrow.carried(state)})
+    assert again["master"].tolist() == state["master"].tolist()
+    for bits, said in (
+        ({"master_width": 17}, "master of 17 bits .* 18"),
+        ({"momentum_width": 7}, "momentum of 7 .* 8"),
+    ):
+        with pytest.raises(FoldingError, match=said):
+            Update(shape=(4,), **bits)
+
+
+def test_a_narrow_master_and_momentum_move_by_the_mean_of_steps_below_theirs() -> None:
+    recipe = Recipe(batch=1, learning_rate=0.25, momentum=0.5)
+    layer = Update(shape=(4000,), recipe=recipe, master_width=18, momentum_width=12, g_fixed=Fixed(16, 12))
+    # steps of 2**-14 and 2**-4
+    assert (layer.master_fixed.step, layer.momentum_fixed.step) == (2.0**-14, 2.0**-4)
+    state = layer.start({"w": np.zeros(4000)})
+    for _ in range(20):
+        layer.golden(state, {"g": np.full(4000, 5, np.int64)})
+    # the momentum tends to g / (1 - 0.5)
+    g = 5 * 2.0**-12
+    exact = -0.25 * sum(g * (1 - 0.5**n) / 0.5 for n in range(1, 21))
+    moved = layer.master_fixed.decode(state["master"])
+    assert moved.mean() == pytest.approx(exact, rel=0.06)
+    assert len(np.unique(state["momentum"])) > 1
+
+
 def test_images_hold_the_state_in_stream_order() -> None:
     layer = Update(shape=(2, 2), tile=Tile(1, 2, 1), w_lanes=2)
     state = layer.start({"w": np.array([[1.0, -1.0], [0.5, 0.25]])})

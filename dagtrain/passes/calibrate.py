@@ -15,6 +15,7 @@ from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.narrow_stashes import narrow_stashes
 from dagtrain.passes.narrow_sums import narrow_sums
+from dagtrain.passes.narrow_updates import narrow_updates
 from dagtrain.passes.widths import Widths
 from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray
@@ -60,7 +61,7 @@ def calibrate(
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
     4. Activations wait for the way back in the bits that the options name for stashes (`narrow_stashes`), and sums of
-       gradients have those for sums (`narrow_sums`).
+       gradients, masters and momenta have those for them (`narrow_sums`, `narrow_updates`).
     5. What a layer takes from the first data that it meets (`Meaning.settled`) it takes from the first batch, unless an
        earlier training left it.
     Raises `CalibrationError` when there are no batches or a value is not finite."""
@@ -87,7 +88,9 @@ def calibrate(
                 chosen[edge] = fitting(peak, width, headroom, signed=tensor.fixed.signed)
     held = _with_held_formats(graph, chosen_options)
     fitted = propagate_formats.run(held, chosen)
-    calibrated = narrow_sums.run(narrow_stashes.run(fitted, chosen_options.width), chosen_options.width)
+    calibrated = fitted
+    for narrow in (narrow_stashes, narrow_sums, narrow_updates):
+        calibrated = narrow.run(calibrated, chosen_options.width)
     return replace(calibrated, parameters=_on_grid(calibrated))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dagtrain.graph.ir import Graph, Node, Stage
 from dagtrain.passes.apply import graph_pass
-from dagtrain.passes.widths import FIT, WidthError, Widths
+from dagtrain.passes.widths import FIT, SUM, WidthError, Widths
 from hdl.errors import Problem
 from hdl.layers.capabilities import Summing, with_sums_of
 
@@ -20,7 +20,7 @@ def narrow_sums(graph: Graph, widths: Widths) -> Graph:
     problems: list[Problem] = []
 
     def narrowed(node: Node) -> Node:
-        bits = widths.chosen_sum(node.whole)
+        bits = widths.chosen_beside(node.whole, SUM)
         if bits is None or not isinstance(node.layer, Summing):
             return node
         bits = node.layer.fitting_sum_width if bits == FIT else bits

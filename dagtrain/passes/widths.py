@@ -4,6 +4,7 @@ activation=12,weight=16,error=16,stash=8        of all layers
 layer1*:activation=10,weight=8                  of layers of the model with such names; the last that fits holds
 sum=32                                          of sums of gradients of convolutions and matrix products, else exact
 sum=fit                                         the fewest that cost less than rounding the sum does, layer by layer
+master=24,momentum=16                           of what updates keep of each weight, else 16 more than it has, and 24
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ SUM = "sum"
 LEAST_SUM, MOST_SUM = 12, 48
 # bits of a sum that follow from how many products it has
 FIT, FIT_WORD = 0, "fit"
-KINDS = (*(kind.value for kind in Kind), SUM)
+# what an update keeps of a weight from batch to batch
+MASTER, MOMENTUM = "master", "momentum"
+LEAST_KEPT, MOST_KEPT = 8, 34
+KINDS = (*(kind.value for kind in Kind), SUM, MASTER, MOMENTUM)
+# least and most bits, where they are not those of a tensor
+LIMITS = {SUM: (LEAST_SUM, MOST_SUM), MASTER: (LEAST_KEPT, MOST_KEPT), MOMENTUM: (LEAST_KEPT, MOST_KEPT)}
 FORM = "write KIND=BITS,… or LAYERS:KIND=BITS,…, e.g. activation=12,stash=8 or 'layer1*:weight=8'"
 
 
@@ -65,13 +71,10 @@ class Widths:
 
     def chosen(self, layer: str, kind: Kind) -> int | None:
         """Bits that somebody chose for tensors of a kind that a layer of the model makes; None for none."""
-        return self._chosen(layer, kind.value)
+        return self.chosen_beside(layer, kind.value)
 
-    def chosen_sum(self, layer: str) -> int | None:
-        """Bits that somebody chose for sums of gradients of a layer of the model, or `FIT`; None for none."""
-        return self._chosen(layer, SUM)
-
-    def _chosen(self, layer: str, what: str) -> int | None:
+    def chosen_beside(self, layer: str, what: str) -> int | None:
+        """Bits that somebody chose for a layer's `SUM` (which may be `FIT`), `MASTER` or `MOMENTUM`; None for none."""
         found = self.default.get(what)
         for pattern, bits in self.layers:
             if what in bits and fnmatchcase(layer, pattern):
@@ -105,7 +108,7 @@ def _entries(text: str, rest: str, problems: list[Problem]) -> Iterable[tuple[st
     seen: set[str] = set()
     for entry in rest.split(","):
         name, equals, bits = (part.strip() for part in entry.partition("="))
-        least, most = (LEAST_SUM, MOST_SUM) if name == SUM else (LEAST_BITS, MOST_BITS)
+        least, most = LIMITS.get(name, (LEAST_BITS, MOST_BITS))
         if not equals:
             problems.append(Problem(f"--bits {text!r}: {entry!r} is not KIND=BITS", FORM))
         elif name not in KINDS:

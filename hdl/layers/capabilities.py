@@ -76,6 +76,27 @@ class Summing(Protocol):
         """The fewest that cost no more than a part of what rounding the sum costs."""
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """Keeps a finer copy of a weight, and a momentum, from batch to batch."""
+
+    @property
+    def master_width(self) -> int:
+        """Bits that were chosen for the copy; 0 for as many as are usual."""
+
+    @property
+    def momentum_width(self) -> int:
+        """Bits of the momentum."""
+
+    @property
+    def least_master_width(self) -> int:
+        """The fewest that can be chosen."""
+
+    @property
+    def least_momentum_width(self) -> int:
+        """The fewest that can be chosen."""
+
+
 def frozen(layer: Layer) -> Layer | None:
     """The layer with all its parameters held; None where it has no such variant."""
     return _changed(layer, frozen=True) if isinstance(layer, Freezable) else None
@@ -99,6 +120,11 @@ def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
 def with_sums_of(layer: Layer, bits: int) -> Layer:
     """The layer with sums of so many bits, if it sums over a batch."""
     return _changed(layer, sum_width=bits) if isinstance(layer, Summing) else layer
+
+
+def with_memory_of(layer: Layer, **bits: int) -> Layer:
+    """The layer with so many bits of ``master_width`` or ``momentum_width``, if it keeps such."""
+    return _changed(layer, **bits) if isinstance(layer, Remembering) else layer
 
 
 def without_staleness(layer: Layer) -> Layer:

@@ -46,6 +46,7 @@ from hdl.random_bits import (
 )
 from hdl.recipe import Recipe, Schedule
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
 
 GRADIENT = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
-# bits by which the master is finer than the weights
-MASTER_EXTRA = 16
+# bits by which the master is finer than the weights if nobody chose its bits, and at least
+MASTER_EXTRA, LEAST_MASTER_EXTRA = 16, 2
 # integer bits of the momentum beyond the gradient's: it grows to g / (1 - momentum)
 MOMENTUM_HEADROOM = 4
 # sums are kept to this many bits below the last bit of what they are rounded to, all of which meet random bits
@@ -94,6 +95,8 @@ class Update(Layer):
     momentum_width: int = 24
     # of master and momentum; from DRAM, they come with each gradient and leave with each weight
     state: Home = Home.ON_CHIP
+    # bits of the master; 0: `MASTER_EXTRA` more than w has
+    master_width: int = field(default=0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         name = f"Update of {self.shape}"
@@ -113,6 +116,12 @@ class Update(Layer):
                 f"{name}: a momentum of {self.momentum_width} bits is too wide to be multiplied by a scheduled rate",
                 f"take at most {WIDEST_FACTOR} bits",
             )
+        for what, bits, least in (
+            ("master", self.master_fixed.width, self.least_master_width),
+            ("momentum", self.momentum_width, self.least_momentum_width),
+        ):
+            if bits < least:
+                raise FoldingError(f"{name}: a {what} of {bits} bits is too narrow", f"take at least {least} bits")
         widest = max(self.momentum_sum_bits, self.master_sum_bits)
         if widest > WIDEST:
             raise FoldingError(
@@ -129,9 +138,24 @@ class Update(Layer):
         return math.prod(self.shape)
 
     @property
+    def least_master_width(self) -> int:
+        """The fewest bits that can be chosen for the master."""
+        return self.w_fixed.width + LEAST_MASTER_EXTRA
+
+    @property
+    def least_momentum_width(self) -> int:
+        """The fewest bits that can be chosen for the momentum: those above g's range, and as many of g's."""
+        return 2 * MOMENTUM_HEADROOM
+
+    @property
+    def master_extra(self) -> int:
+        """Bits by which the master is finer than w."""
+        return self.master_width - self.w_fixed.width if self.master_width else MASTER_EXTRA
+
+    @property
     def master_fixed(self) -> Fixed:
-        """The range of w, finer by `MASTER_EXTRA` bits."""
-        return Fixed(self.w_fixed.width + MASTER_EXTRA, self.w_fixed.fraction_bits + MASTER_EXTRA)
+        """The range of w, finer by `master_extra` bits."""
+        return Fixed(self.w_fixed.width + self.master_extra, self.w_fixed.fraction_bits + self.master_extra)
 
     @property
     def momentum_fixed(self) -> Fixed:
@@ -283,7 +307,7 @@ class Update(Layer):
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """The master is the initial weight, and there is no momentum, unless both are carried over."""
-        master = self.w_fixed.encode(parameters["w"]) << MASTER_EXTRA
+        master = self.w_fixed.encode(parameters["w"]) << self.master_extra
         momentum = np.zeros(self.shape, np.int64)
         if "master" in parameters:
             master = self.master_fixed.encode(parameters["master"])
@@ -464,4 +488,5 @@ class Update(Layer):
             cls(shape=(3,), recipe=ahead),
             cls(shape=(24,), w_lanes=2, recipe=steps, tensor_id=7),
             cls(shape=(2,), w_lanes=2, recipe=steps, state=Home.DRAM),
+            cls(shape=(6, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, momentum_width=13, master_width=19),
         )
