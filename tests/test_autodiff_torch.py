@@ -143,7 +143,9 @@ def two_headed(recipe: Recipe) -> Graph:
     """Two auxiliary heads of different depths, whose losses count less."""
     net = GraphBuilder("heads", replace(recipe, auxiliary=0.3), seed=28)
     x = net.relu(net.conv(net.input(6, 5, 2), 6, kernel=3, padding=1))
-    first = net.gemm(net.global_average_pool(net.relu(net.conv(x, 4, kernel=1))), 5)
+    # adaptive pooling to three rows and two columns
+    pooled = net.pixel_slice(net.average_pool(x, kernel=3, stride=1), (0, 2, 3), (0, 2))
+    first = net.gemm(net.relu(net.conv(pooled, 4, kernel=1)), 5)
     x = net.relu(net.conv(x, 6, kernel=3, padding=1))
     second = net.gemm(net.global_average_pool(x), 5)
     return net.classify(net.gemm(net.conv(x, 4, kernel=3), 5), first, second)
@@ -208,6 +210,8 @@ def torch_node(node: Node, inputs: Mapping[str, Any], weights: Mapping[str, Any]
         return functional.local_response_norm(inputs["x"], layer.size, layer.alpha, layer.beta, layer.bias)
     if name == "ChannelShuffle":
         return functional.channel_shuffle(inputs["x"], layer.groups)
+    if name == "PixelSlice":
+        return inputs["x"][:, :, *layer.places]
     if name == "ChannelSlice":
         return inputs["x"].narrow(1, layer.first, layer.part)
     raise AssertionError(f"no PyTorch counterpart of {name}")

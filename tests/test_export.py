@@ -172,6 +172,10 @@ NODES = {
     "Mul by constants": ([node("Mul", "h k", "a")], {"k": (2, 1, 1)}),
     "Mul": ([node("Relu", "h", "r"), node("Mul", "h r", "a")], {}),
     "Scale": ([node("GlobalAveragePool", "h", "p"), node("Sigmoid", "p", "s"), node("Mul", "s h", "a")], {}),
+    "PixelSlice": (
+        [node("Gather", "h rows", "r", axis=2), node("Gather", "r columns", "a", axis=3)],
+        {"rows": [0, 2, 3], "columns": [1]},
+    ),
     "ChannelSlice": (
         [node("Slice", "h one two one", "b"), node("Concat", "b b", "a", axis=1)],
         {"one": [1], "two": [2]},

@@ -538,6 +538,21 @@ def _pad(pads: list[int], **attributes: Any) -> ModelProto:
     )
 
 
+@case(
+    "rows turned round", r"node r_node \(Gather\): gathers \[1, 0\] of axis 2; only rows and columns in their order .*"
+)
+def _turned_rows() -> ModelProto:
+    return model(
+        [node("Gather", "x p", "r", axis=2), node("Sigmoid", "r", "m"), *HEAD], {"p": np.array([1, 0]), "w": W}
+    )
+
+
+@case("channels picked", r"node r_node \(Gather\): gathers 2 of axis 1 of shape .*; only rows and columns of a map .*")
+def _picked_channels() -> ModelProto:
+    places = {"p": np.array([1, 0]), "w": W}
+    return model([node("Gather", "x p", "r", axis=1), node("Sigmoid", "r", "m"), *HEAD], places)
+
+
 @case("a pad that reflects", r"node r_node \(Pad\): pads in mode reflect; only constants are supported: export with .*")
 def _reflecting() -> ModelProto:
     return _pad([0, 0, 1, 1, 0, 0, 1, 1], mode="reflect")

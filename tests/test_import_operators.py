@@ -36,6 +36,7 @@ from hdl.layers.pool.max_pool import MaxPool
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Concat, Split
+from hdl.layers.wiring.pixel_slice import PixelSlice
 from importers.onnx import NormMode, import_model, import_with_notes
 from importers.onnx.check import DYNAMIC_BATCH
 from tests.import_support import Array, assert_close, evaluate, forward, model, node, save
@@ -301,6 +302,15 @@ def test_a_pad_in_front_of_other_layers_puts_zeros_around(
     nodes = [node("Pad", inputs, "p", **attributes), node("Sigmoid", "p", "m")]
     layers = agrees(tmp_path, nodes, used, image=("N", 2, 4, 5), classes=3, opset=opset)
     assert sum(isinstance(layer, AveragePool) for layer in layers) == 1
+
+
+def test_rows_and_columns_are_picked_and_all_of_them_are_nothing(tmp_path: Path) -> None:
+    places = {"rows": np.array([0, 2, -1]), "columns": np.array([1, 3]), "every": np.arange(3)}
+    nodes = [node("Gather", "x rows", "a", axis=2), node("Gather", "a columns", "b", axis=-1)]
+    nodes += [node("Gather", "b every", "c", axis=2), node("Sigmoid", "c", "m")]
+    layers = agrees(tmp_path, nodes, places, image=("N", 2, 4, 5), classes=3)
+    picked = [(layer.rows, layer.columns) for layer in layers if isinstance(layer, PixelSlice)]
+    assert picked == [((0, 2, 3), (0, 1, 2, 3, 4)), ((0, 1, 2), (1, 3))]
 
 
 @pytest.mark.parametrize("channels", [1, 3])

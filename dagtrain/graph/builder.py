@@ -38,6 +38,7 @@ from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelSlice
 from hdl.layers.wiring.concat import Concat, Split
 from hdl.layers.wiring.host import HostInput
+from hdl.layers.wiring.pixel_slice import PixelSlice
 from hdl.recipe import Recipe
 
 
@@ -233,6 +234,12 @@ class GraphBuilder:
         height, width, channels = self.shapes[x]
         layer = ChannelSlice(height=height, width=width, channels=channels, first=first, part=part)
         return self._add("slice", layer, {"x": x})
+
+    def pixel_slice(self, x: str, rows: tuple[int, ...], columns: tuple[int, ...]) -> str:
+        """Some rows and columns of x."""
+        height, width, channels = self.shapes[x]
+        layer = PixelSlice(height=height, width=width, channels=channels, rows=rows, columns=columns)
+        return self._add("pixels", layer, {"x": x})
 
     def channel_shuffle(self, x: str, groups: int) -> str:
         """The channels of x, ``groups`` rows of them, column by column."""

@@ -3,14 +3,15 @@
 AveragePool, MaxPool of 1x1 and stride 1                            -> nothing
 ReduceMean over rows of ReduceMean over columns                     -> one ReduceMean
 GlobalMaxPool, ReduceMax over the map                               -> MaxPool
-Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, if its windows are all alike, or
-                                                                       the map is one pixel
+Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, if its windows are all of one size,
+                                                                       Gather; or if the map is one pixel
 Pad before Conv, MaxPool, AveragePool                               -> their pads
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -103,23 +104,32 @@ def _adaptive(node: OnnxNode, scene: Scene) -> Rewrite | None:
         size = [indices.shape[0], indices.shape[2]]
         attributes = {"kernel_shape": size, "pads": [side - 1 for side in size] * 2}
         return Rewrite((in_place(node, "AveragePool", found["x"], attributes=attributes),))
-    rows = _regular(indices[:, :, 0, 0, 0], shape[2])
-    columns = _regular(indices[0, 0, :, :, 1], shape[3])
-    if rows is None or columns is None:
+    axes = [_windows(indices[:, :, 0, 0, 0], shape[2]), _windows(indices[0, 0, :, :, 1], shape[3])]
+    if None in axes:
         return None
-    attributes = {"kernel_shape": [rows[0], columns[0]], "strides": [rows[1], columns[1]]}
-    return Rewrite((in_place(node, "AveragePool", found["x"], attributes=attributes),))
+    kernel, strides, places = zip(*(axis for axis in axes if axis is not None), strict=True)
+    attributes = {"kernel_shape": list(kernel), "strides": list(strides)}
+    # of windows that are not all one distance apart: those of a pool of every one
+    picks = [(axis, chosen) for axis, chosen in enumerate(places, 2) if chosen is not None]
+    names = [f"{node.name}//{axis}" for axis, _ in picks]
+    nodes = [OnnxNode(f"{node.name}//pool", "AveragePool", (found["x"],), (f"{node.name}//pool",), attributes)]
+    for (axis, _), name in zip(picks, names, strict=True):
+        nodes.append(OnnxNode(name, "Gather", (nodes[-1].outputs[0], f"{name} places"), (name,), {"axis": axis}))
+    nodes[-1] = replace(nodes[-1], name=node.name, outputs=node.outputs[:1])
+    return Rewrite(tuple(nodes), {f"{name} places": chosen for name, (_, chosen) in zip(names, picks, strict=True)})
 
 
-def _regular(windows: Array, size: int) -> tuple[int, int] | None:
-    """(kernel, stride) of windows (number, of pixels) that are those of a pool over ``size``."""
+def _windows(windows: Array, size: int) -> tuple[int, int, Array | None] | None:
+    """(kernel, stride, which of the windows of such a pool over ``size`` if not all) of windows (number, of pixels)."""
     windows = windows % size
     count, kernel = windows.shape
-    stride = int(windows[1, 0] - windows[0, 0]) if count > 1 else size
-    wanted = np.arange(count)[:, None] * stride + np.arange(kernel)
-    if stride < 1 or not np.array_equal(windows, wanted) or (size - kernel) // stride + 1 != count:
+    starts = windows[:, 0]
+    if not np.array_equal(windows, starts[:, None] + np.arange(kernel)) or (np.diff(starts) < 1).any():
         return None
-    return kernel, stride
+    stride = int(starts[1] - starts[0]) if count > 1 else size
+    if np.array_equal(starts, np.arange(count) * stride) and (size - kernel) // stride + 1 == count:
+        return kernel, stride, None
+    return kernel, 1, starts
 
 
 # ---- padding
@@ -192,7 +202,7 @@ def _positive(tensor: str, scene: Scene) -> bool:
 
 
 def _why(_node: OnnxNode, _scene: Scene) -> str:
-    return "its windows are not all of one size and one distance apart, as they are where the map's size is a multiple"
+    return "its windows are not all of one size, as they are where the map's size is a multiple"
 
 
 TURN = Step(("Transpose",), "a Transpose")
