@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -173,8 +174,16 @@ def test_a_loop_longer_than_verilator_unrolls_by_itself_is_built(
         "reg [31:0] counts [0:99]; integer i;\n"
         "always @(posedge clk) for (i = 0; i < 100; i = i + 1) counts[i] <= counts[i] + 1;\n"
         "assign progress = counts[99], finished = counts[99] >= 10, stuck = 0, network_error = 0, memory_error = 0;\n"
-        "endmodule\n"
+        # a text that was never built
+        f"endmodule // {time.time_ns()}\n"
     )
     program = build(tmp_path / "sim", [bench], Simulator.VERILATOR)
     assert len(list((tmp_path / "sim" / "obj").glob("unit*.o"))) == units
     assert execute(program, tmp_path, lambda _: None).frame_cycles == tuple(range(1, 11))
+    # the same texts elsewhere are not built again, others are
+    assert build(tmp_path / "again", [bench], Simulator.VERILATOR) == program
+    assert not (tmp_path / "again" / "obj").exists()
+    assert build(tmp_path / "again", [bench], Simulator.VERILATOR, optimise=False) != program
+    bench.write_text(bench.read_text().replace(">= 10", ">= 7"))
+    other = build(tmp_path / "other", [bench], Simulator.VERILATOR)
+    assert execute(other, tmp_path, lambda _: None).frame_cycles == tuple(range(1, 8))

@@ -15,7 +15,7 @@ from hdl.errors import ContractViolation, ConversionError, DeadlockError, ToolEr
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, check_no_x, run_streams
 from hdl.simulate import verilator as verilator_module
-from hdl.simulate.verilator import build, pack, unpack
+from hdl.simulate.verilator import ONCE, build, pack, unpack
 from hdl.stream import Stream
 
 IN, OUT = Direction.IN, Direction.OUT
@@ -143,13 +143,13 @@ def test_packing_is_undone_by_unpacking() -> None:
 
 def test_a_second_build_of_the_same_circuit_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     design = adder_design(8)
-    first = build(design, design.convert())
+    first = build(design, design.convert(), ONCE)
 
     def fail(*_arguments: Any) -> Any:
         raise AssertionError("built again")
 
     monkeypatch.setattr(verilator_module, "_runtime", fail)
-    assert build(design, design.convert()) == first
+    assert build(design, design.convert(), ONCE) == first
 
 
 def test_the_cache_folder_can_be_chosen(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_threads_that_build_at_the_same_time_don_t_disturb_each_other(
 
     def work(design: Design, module: VerilogModule) -> bool:
         together.wait()
-        return build(design, module).exists()
+        return build(design, module, ONCE).exists()
 
     with ThreadPoolExecutor(len(designs)) as pool:
         assert all(pool.map(work, designs, modules))

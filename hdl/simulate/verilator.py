@@ -51,7 +51,8 @@ def run_verilator(
 ) -> Run:
     """See `hdl.simulate.run_streams`, which has checked the arguments by making a `Bench`."""
     module = design.convert()
-    executable = build(design, module)
+    beats = sum(map(len, inputs.values())) + sum(expected.values())
+    executable = build(design, module, SHORT if beats > LONG_RUN else ONCE)
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
         for port in design.inputs:
@@ -90,10 +91,12 @@ _COMPILE = ("g++", "-std=c++17", "-w", "-pthread")
 # how well C++ is optimised: what a long run spends its time in, what runs as long as it takes to compile, what runs
 # once or for few cycles
 LONG, SHORT, ONCE = "-O2", "-O1", "-O0"
+# beats of a run of one circuit from which on optimised code gains more than it takes to compile
+LONG_RUN = 20_000
 
 
-def build(design: Design, module: VerilogModule) -> Path:
-    """The executable simulator of a module, from the cache if it is there.
+def build(design: Design, module: VerilogModule, level: str) -> Path:
+    """The executable simulator of a module at a ``level`` of optimisation, from the cache if it is there.
 
     Compiled as one unit and linked with a kept runtime and harness: several times faster than Verilator's own
     ``--build``.
@@ -105,30 +108,36 @@ def build(design: Design, module: VerilogModule) -> Path:
         *(f'-G{module.images[name].parameter}="image_{name}.hex"' for name in design.images),
     ]  # fmt: skip
     version = _verilator(shutil.which("verilator"), "--version")
-    kept = _kept(module.name, version, module.text, source, _harness_text(), *flags, SHORT, *_COMPILE)
+    kept = _kept(module.name, version, module.text, source, _harness_text(), *flags, level, *_COMPILE)
     if kept.exists():
         return kept
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
         module.write(folder)
         run_tool(["verilator", *flags, f"{module.name}.v", "-Mdir", "obj"], folder)
-        _keep(compile_units(folder, source, SHORT, [_HARNESS]), kept)
+        _keep(compile_units(folder, source, level, [_HARNESS]), kept)
     return kept
 
 
 def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path, *, optimise: bool = True) -> Path:
     """The program of the Verilog module ``top`` of ``sources``, driven by the C++ file ``main``, in ``folder``.
 
-    The class of the module is ``V<top>``; files in ``folder`` can be included.
-    ``optimise`` False builds fast and runs slowly.
+    The class of the module is ``V<top>``; ``*.inc`` in ``folder`` can be included.
+    ``optimise`` False builds fast and runs slowly.  A program that was built of the same texts is kept.
 
     Raises `ToolMissing` without Verilator, `ToolError` with its output when it fails."""
     # of an earlier build
     shutil.rmtree(folder / "obj", ignore_errors=True)
+    level = LONG if optimise else ONCE
+    version = _verilator(shutil.which("verilator"), "--version")
+    texts = (f"{path.name}\0{path.read_text()}" for path in (*sources, main, *sorted(folder.glob("*.inc"))))
+    kept = _kept(top, version, level, *SPLIT, *VERILATOR_UNROLL, *_COMPILE, _harness_text(), *texts)
+    if kept.exists():
+        return kept
     # A class for each module with a file of its name: less C++ than one class for all, quicker to compile and to run
     # (docs/benchmarks.md).  Modules that share a file are small and many, and become part of what instantiates them.
-    kept = (f'no_inline -module "{path.stem}"\n' for path in sources)
-    (folder / "classes.vlt").write_text("`verilator_config\n" + "".join(kept))
+    classes = (f'no_inline -module "{path.stem}"\n' for path in sources)
+    (folder / "classes.vlt").write_text("`verilator_config\n" + "".join(classes))
     command: list[str | Path] = [
         "verilator", "--cc", "-O3", *SPLIT, "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
         "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj", "classes.vlt",
@@ -141,7 +150,8 @@ def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path,
         if NOT_UNROLLED not in str(error):
             raise
         run_tool([*command, *VERILATOR_UNROLL], folder, timeout=BUILD_TIMEOUT_S)
-    return compile_units(folder, main.read_text(), LONG if optimise else ONCE)
+    _keep(compile_units(folder, main.read_text(), level), kept)
+    return kept
 
 
 def compile_units(folder: Path, source: str, level: str, beside: Sequence[Path] = ()) -> Path:
@@ -166,7 +176,7 @@ def compile_units(folder: Path, source: str, level: str, beside: Sequence[Path] 
 
     with ThreadPoolExecutor(cores) as pool:
         made = list(pool.map(compiled, units))
-    run_tool([*_COMPILE, *made, *objects, "-latomic", "-o", "sim"], folder)
+    run_tool([*_COMPILE, *made, *objects, "-latomic", "-s", "-o", "sim"], folder)
     return folder / "sim"
 
 
