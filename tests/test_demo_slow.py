@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,9 @@ def test_every_placement_and_staleness_of_the_digits_trains_to_the_bits_of_the_e
 
 
 @pytest.mark.slow
-def test_layers_of_the_digits_forced_into_dram_train_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("channels", [1, 2])
+def test_layers_of_the_digits_forced_into_dram_train_to_the_same_bits(channels: int, tmp_path: Path) -> None:
+    """On one wide port, and with narrow units on two."""
     graph = training_graph(tmp_path, 9)
     convolutions = ["block1_conv2", "block2_conv2", "block3_expand"]
     engines = sharing_weights(graph, convolutions)
@@ -157,10 +160,19 @@ def test_layers_of_the_digits_forced_into_dram_train_to_the_same_bits(tmp_path: 
     )
     assert len(stashes) > 5
     use = DramUse(edges=stashes, format=AxiFormat(data_bits=128, address_bits=20), burst=8, prefetch=32)
+    if channels > 1:
+        use = replace(
+            use,
+            format=AxiFormat(data_bits=512, address_bits=18),
+            unit_bits=64,
+            channels=dict.fromkeys(DEVICES, channels),
+            channel_of={edge: index % channels for index, edge in enumerate(sorted(stashes))},
+        )
     outside = keep_in_dram(graph, engines)
     placed = placement(graph, "branches apart")
     design = design_cluster(outside, placed, DEVICES, 2 * CYCLES, LIBRARY, word_bits=64, dram=use)
     assert sum(bool(device.memories) for device in design.devices) == 3
+    assert max(len(device.memories) for device in design.devices) == channels
     run = train(design, tmp_path / "bench")
     assert run.mismatches == ()
     assert run.compared_words > 15_000
