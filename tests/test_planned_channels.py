@@ -14,6 +14,7 @@ from dagtrain.emission.device import ring_region, stored_edges
 from dagtrain.emission.memory import GROUP_LOAD, GROUP_UNITS, group_share, grouped
 from dagtrain.emission.stored import MOST_LOAD
 from dagtrain.planning.choices import chosen_dram, chosen_graph, cluster_dram, plan_choices, planned_channels
+from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.results import Planned
@@ -91,6 +92,12 @@ def test_what_narrow_streams_take_is_counted_and_a_group_reserved(monkeypatch: p
         made = Prices(graph, of, estimator, {}, Silent()).of_levels([level], ())
         assert [d.alm for d in made.devices] == [d.board.alm - 2 * less for d in of.devices]
     assert group > 0
+
+
+def test_a_bound_of_all_foldings_melts_channels_whose_streams_it_does_not_know() -> None:
+    prices = Prices(residual(2), cluster(), MemoryEstimator(), {}, Silent())  # type: ignore[arg-type]
+    assert {device.dram_channels for device in Foldings(prices).instance.devices} == {1}
+    assert {device.dram_channels for device in prices.of_levels([prices.level(4000)], ()).devices} == {3}
 
 
 def test_the_shares_of_all_units_and_a_group_pay_for_all_groups() -> None:

@@ -29,6 +29,8 @@ class PricedLevel:
     mlabs: Mapping[tuple[str, Choice, str], int]
     # part -> what groups of narrow streams to DRAM may take of a memory channel beyond what its nodes are counted with
     reserved: Mapping[str, Usage] = field(default_factory=dict)
+    # whether configurations tell each stream to DRAM; else the memory channels of a device are melted into one
+    tells_streams: bool = False
 
 
 def level_key(

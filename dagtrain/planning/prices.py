@@ -117,7 +117,7 @@ class Prices:
             self.progress.advance(note=node.name)
         self.progress.end()
         reserved = {part.name: level.reserved(part) for part in self.parts}
-        return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs, reserved)
+        return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs, reserved, tells_streams=True)
 
     def costs(
         self,
@@ -220,7 +220,8 @@ class Prices:
             reserved = [level.reserved[device.part] for level in levels if level.reserved]
             m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
             m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
-            yield replace(device, m20k=max(0, m20k), alm=max(0, alm))
+            channels = device.dram_channels if all(level.tells_streams for level in levels) else 1
+            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels)
 
     @cached_property
     def _has_channels(self) -> bool:
