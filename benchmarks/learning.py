@@ -2,6 +2,7 @@
 
     python benchmarks/learning.py [--seeds 5] [--epochs 10] [--staleness D] [--batches 16] [--out table.json]
     python benchmarks/learning.py --schedule cosine --warm-up-epochs 1 --nesterov --smoothing 0.1
+    python benchmarks/learning.py --table                  # all families of networks: benchmarks/learning_table.py
 
 A schedule ends with the last epoch; steps divide the training behind the warm-up into three parts.
 
@@ -19,12 +20,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import json
+import sys
 import time
 import tomllib
 from dataclasses import dataclass, replace
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 
@@ -192,4 +197,8 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    if "--table" in sys.argv:
+        from benchmarks import learning_table
+
+        raise SystemExit(learning_table.main([word for word in sys.argv[1:] if word != "--table"]))
     raise SystemExit(main())

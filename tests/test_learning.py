@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import tomllib
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.families import residual
+from benchmarks.families import forward, residual
 from benchmarks.learning import DIGITS, Run, judge, train
+from benchmarks.learning_table import Run as TableRun
+from benchmarks.learning_table import Store, digest, table
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.formats import propagate_formats
 from dagtrain.training.emulator import Emulator
 from dagtrain.training.sources import load_digits
+from hdl.fixed import Fixed
 from hdl.layers.norm.online_norm import OnlineNorm
 from hdl.recipe import Recipe
 
@@ -67,3 +73,29 @@ def test_the_study_names_every_broken_promise() -> None:
     assert judge(plain=[0.99, 0.99], exact=[0.985, 0.985]) == []
     broken = judge(plain=[0.99, 0.99], exact=[0.99, 0.95])
     assert [line.split()[0] for line in broken] == ["mean", "worst", "mean"]
+
+
+def test_the_table_gives_no_verdict_before_all_seeds_are_there_and_names_a_broken_promise(tmp_path: Path) -> None:
+    store = Store(tmp_path / "learning.json")
+    options = argparse.Namespace(only=["VGG"], data=["digits"], seeds=2)
+    rows = []
+    for seed, mode, accuracy in ((1, Mode.REFERENCE, 0.98), (1, Mode.GOLDEN, 0.97), (2, Mode.REFERENCE, 0.96)):
+        store.note(TableRun("VGG", "digits", mode, seed), "digest", [0.5, accuracy], 1.0)
+        rows.append(table(Store(store.path), options)[0][-1])
+    assert rows[0] == "| VGG | digits | 0 | 98.00 (98.0–98.0) | – | – | – |"
+    assert rows[1] == "| VGG | digits | 1 | 98.00 (98.0–98.0) | 97.00 (97.0–97.0) | -1.00 | – |"
+    for last, verdict, broken in ((0.951, "holds", False), (0.949, "**broken**", True)):
+        store.note(TableRun("VGG", "digits", Mode.GOLDEN, 2), "digest", [last], 1.0)
+        lines, found = table(Store(store.path), options)
+        assert lines[-1].endswith(f"| {verdict} |")
+        assert found is broken
+
+
+def test_a_run_is_known_by_all_that_its_bits_follow_from() -> None:
+    run = TableRun("VGG", "digits", Mode.GOLDEN, 1)
+    graph = differentiate(forward("VGG", RECIPE, 8, seed=1))
+    other = replace(graph, carried={"norm": {"mean": np.ones(1)}})
+    louder = replace(graph, parameters={key: 2 * value for key, value in graph.parameters.items()})
+    wider = propagate_formats(graph, {"conv1.y": Fixed(16, 3)})
+    assert len({digest(run, one) for one in (graph, other, louder, wider)}) == 4
+    assert digest(run, graph) == digest(run, differentiate(forward("VGG", RECIPE, 8, seed=1)))

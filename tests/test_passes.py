@@ -19,9 +19,10 @@ from dagtrain.passes.calibrate import CalibrationError, CalibrationOptions, cali
 from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles
 from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.insert_forks import insert_forks
-from hdl.errors import FoldingError
+from hdl.errors import DagtrainError, FoldingError
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
 from importers.onnx import import_model
@@ -198,6 +199,18 @@ def test_statistics_that_are_carried_are_not_taken_anew() -> None:
     assert isinstance(layer, OnlineNorm)
     begun = layer.carried(Executor(calibrated).states["norm1"])
     np.testing.assert_allclose(begun["variance"], 7.0, rtol=1e-4)
+
+
+def test_maps_that_vanish_keep_a_format_in_which_sums_with_a_constant_fit() -> None:
+    build = GraphBuilder("faint", RECIPE, seed=4)
+    x = build.conv(build.input(6, 6, 2), 4, kernel=3, padding=1)
+    build.parameters["conv1.w"] *= 1e-11
+    y = build.mul(x, build.activation(HardSigmoid, build.gemm(build.global_average_pool(x), 4)))
+    training = differentiate(build.classify(build.gemm(build.global_average_pool(y), 3)))
+    graph = calibrate(training, batches(training, count=1))
+    assert graph.tensor("conv1.y").fixed == fitting(2.0**-16, 16, 3, signed=True)
+    with pytest.raises(DagtrainError, match=r"sums of s16.* bits, more than 62"):
+        calibrate(training, batches(training, count=1), CalibrationOptions(least_activation=0.0))
 
 
 def test_calibration_without_data_is_an_error() -> None:

@@ -42,6 +42,8 @@ class CalibrationOptions:
     headroom: Mapping[Kind, int] = field(default_factory=_headroom)
     # weights are allowed to reach at least this magnitude, since many start at zero
     least_weight: float = 1.0
+    # maps get at least this range: what is smaller in all of them is nothing beside a bias, and sums with one grow wide
+    least_activation: float = 2.0**-16
     # inputs of a loss get at least this range: they grow until training is done, and cut off they would teach wrongly
     least_logit: float = 32.0
 
@@ -55,8 +57,8 @@ def calibrate(
     ``batches`` are feeds of `Executor.step`, in values.  The float64 reference trains on them, so errors and
     gradients are seen as they are when training begins.
     1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
-       2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Weights, and what
-       comes between the last matrix and a loss, get at least the range that the options name; what a layer holds
+       2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Maps, weights, and
+       what comes between the last matrix and a loss, get at least the range that the options name; what a layer holds
        counts as a weight, too; what it can only hold gets the finest format that has room for it.
     2. An edge that stayed zero keeps its format.
     3. A port narrower or wider than its kind's width by its layer's choice (a mask, a counter) is not free.
@@ -80,6 +82,8 @@ def calibrate(
             peak = peaks[edge]
             if tensor.kind is Kind.WEIGHT:
                 peak = max(peak, _peak(graph.parameters[node.parameters[port]]), chosen_options.least_weight)
+            if tensor.kind is Kind.ACTIVATION and peak > 0:
+                peak = max(peak, chosen_options.least_activation)
             if edge in logits:
                 peak = max(peak, chosen_options.least_logit / 2.0 ** chosen_options.headroom[tensor.kind])
             if peak > 0:

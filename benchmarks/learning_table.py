@@ -1,0 +1,232 @@
+"""Does every family of networks learn at 16 bits?  Held-out accuracy beside float, of several seeds, in one table.
+
+    python benchmarks/learning.py --table [--only ResNet VGG] [--data digits] [--seeds 5] [--minutes 30]
+    python benchmarks/learning.py --table --minutes 0      # what is known, without another run
+
+Networks are those of `benchmarks.families`, on images as they are, and ResNet-18 and MobileNetV2 as published, in the
+form for 32x32 images (`examples/models`), on images surrounded by 0.  16 bits is the integer emulator, staleness as
+in the recipe of the digits; float is the float64 reference at staleness 0, plain mini-batch SGD.  The learning rate
+falls along a cosine to 0 at the last batch.  Each seed has its own split (80 % / 20 %), order of images, random bits
+and, of the families, initial weights.
+
+Finished runs stand in benchmarks/learning.json under the digest of what they follow from, the calibrated graph with
+its weights: a run goes on where another stopped, and what would have other bits is run anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from benchmarks.families import FAMILIES, forward
+from dagtrain.files import write_text
+from dagtrain.graph.executor import Mode
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.training.data import Dataset, Preparation
+from dagtrain.training.emulator import Emulator
+from dagtrain.training.sources import BUILT_IN
+from hdl.recipe import Recipe, Schedule
+from importers.onnx import import_model
+from importers.onnx.skeleton import fill, load_skeleton
+
+ROOT = Path(__file__).parents[1]
+STORE = ROOT / "benchmarks" / "learning.json"
+RECIPE = ROOT / "examples" / "digits" / "recipe.toml"
+# images, and epochs on them
+DATA: Mapping[str, int] = {"digits": 5, "mnist5k": 3}
+# published networks: skeleton under examples/models/small
+PUBLISHED: Mapping[str, str] = {
+    "ResNet-18, 32x32": "resnet18-torchscript-training",
+    "MobileNetV2, 32x32": "mobilenetv2-torchscript-training",
+}
+NETWORKS = (*FAMILIES, *PUBLISHED)
+PUBLISHED_SIZE = 32
+CALIBRATION_BATCHES = 16
+HELD_OUT = 0.2
+# by how much the mean at 16 bits may be below that of float
+MOST_LOSS = 0.01
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    network: str
+    data: str
+    mode: Mode
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For messages and the store."""
+        return f"{self.network}, {self.data}, {self.mode.value}, seed {self.seed}"
+
+
+@cache
+def images(data: str, published: bool) -> Dataset:
+    """The whole data set; for published networks in three equal channels, surrounded by 0."""
+    found = BUILT_IN[data]()
+    if not published:
+        return found
+    stored = np.repeat(found.images, 3, axis=1)
+    around = [(PUBLISHED_SIZE - size) // 2 for size in stored.shape[2:]]
+    stored = np.pad(stored, ((0, 0), (0, 0), *((by, by) for by in around)))
+    return Dataset(stored, found.labels, Preparation(scale=found.prepare.scale))
+
+
+def split(run: Run) -> tuple[Dataset, Dataset]:
+    """(training part, held-out part)."""
+    return images(run.data, run.network in PUBLISHED).split(HELD_OUT, run.seed)
+
+
+def prepared(run: Run, data: Dataset) -> Graph:
+    """The training graph; at 16 bits, in formats fitted to the first batches."""
+    recipe = Recipe(**tomllib.loads(RECIPE.read_text()))
+    period = DATA[run.data] * (len(data) // recipe.batch)
+    recipe = replace(recipe, seed=run.seed, schedule=Schedule.COSINE, period=period)
+    if run.mode is Mode.REFERENCE:
+        recipe = replace(recipe, staleness=0)
+    if run.network in PUBLISHED:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            skeleton = ROOT / "examples" / "models" / "small" / f"{PUBLISHED[run.network]}.skeleton.gz"
+            onnx.save(fill(load_skeleton(skeleton)), path)
+            graph = differentiate(import_model(path, recipe=recipe))
+    else:
+        graph = differentiate(forward(run.network, recipe, data.images.shape[2], run.seed))
+    emulator = Emulator(graph, Mode.REFERENCE)
+    order = list(data.batches(recipe.batch, run.seed, epoch=0))[:CALIBRATION_BATCHES]
+    calibrated = calibrate(graph, [emulator.feeds(data, index) for index in order])
+    # float begins with the same statistics, and with weights that nothing rounded
+    return calibrated if run.mode is Mode.GOLDEN else replace(graph, carried=calibrated.carried)
+
+
+def digest(run: Run, graph: Graph) -> str:
+    """Of what a training follows from."""
+    found = hashlib.sha256(f"{DATA[run.data]} {graph.recipe}".encode())
+    for node in graph.nodes:
+        found.update(f"{node.name} {node.layer!r} {dict(node.inputs)}".encode())
+    for values in (graph.parameters, *graph.carried.values()):
+        for key, value in values.items():
+            found.update(key.encode() + np.ascontiguousarray(value).tobytes())
+    return found.hexdigest()[:16]
+
+
+def train(run: Run, graph: Graph, data: Dataset, held_out: Dataset) -> list[float]:
+    """Held-out accuracy after each epoch."""
+    emulator = Emulator(graph, run.mode)
+    curve = []
+    for epoch in range(DATA[run.data]):
+        emulator.train_epoch(data, run.seed, epoch)
+        curve.append(round(emulator.evaluate(held_out).accuracy, 5))
+    return curve
+
+
+class Store:
+    """Curves of finished runs, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def last(self, run: Run) -> float | None:
+        """Accuracy after the last epoch, if the run was finished."""
+        row = self.rows.get(run.name)
+        return None if row is None else float(row["accuracy"][-1])
+
+    def note(self, run: Run, what: str, curve: list[float], seconds: float) -> None:
+        """Keep a curve."""
+        self.rows[run.name] = {"digest": what, "accuracy": curve, "seconds": round(seconds)}
+        rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(self.rows.items()))
+        write_text(self.path, "{\n" + rows + "\n}\n")
+
+
+def runs(options: argparse.Namespace) -> Iterator[Run]:
+    """All that the table wants: small networks before large ones, a seed of all before the next."""
+    for networks in (tuple(FAMILIES), tuple(PUBLISHED)):
+        for data in options.data:
+            for seed in range(1, options.seeds + 1):
+                for network in networks:
+                    if network in options.only:
+                        yield from (Run(network, data, mode, seed) for mode in (Mode.REFERENCE, Mode.GOLDEN))
+
+
+def fill_store(store: Store, options: argparse.Namespace) -> None:
+    """Do the runs that are not known, until the time is over."""
+    end = time.monotonic() + 60 * options.minutes
+    for run in runs(options):
+        if time.monotonic() >= end:
+            return
+        data, held_out = split(run)
+        graph = prepared(run, data)
+        what = digest(run, graph)
+        if store.rows.get(run.name, {}).get("digest") == what:
+            continue
+        start = time.process_time()
+        curve = train(run, graph, data, held_out)
+        store.note(run, what, curve, time.process_time() - start)
+        print(f"{run.name}: {' '.join(f'{value:.1%}' for value in curve)}", flush=True)
+
+
+def verdict(plain: list[float], exact: list[float], seeds: int) -> str:
+    """Whether 16 bits are as good as float; nothing before all seeds are there."""
+    if min(len(plain), len(exact)) < seeds:
+        return NOTHING
+    return "holds" if np.mean(plain) - np.mean(exact) <= MOST_LOSS else "**broken**"
+
+
+def table(store: Store, options: argparse.Namespace) -> tuple[list[str], bool]:
+    """(Markdown lines; whether a verdict is bad)."""
+    lines = ["| network | data | seeds | float | 16 bits | difference | verdict |", "|---|---|---|---|---|---|---|"]
+    verdicts = []
+    for network in options.only:
+        for data in options.data:
+            found: dict[Mode, list[float]] = {}
+            for mode in (Mode.REFERENCE, Mode.GOLDEN):
+                last = (store.last(Run(network, data, mode, seed)) for seed in range(1, options.seeds + 1))
+                found[mode] = [value for value in last if value is not None]
+            plain, exact = found[Mode.REFERENCE], found[Mode.GOLDEN]
+            verdicts.append(verdict(plain, exact, options.seeds))
+            both = min(len(plain), len(exact))
+            difference = f"{100 * (np.mean(exact) - np.mean(plain)):+.2f}" if plain and exact else NOTHING
+            lines.append(
+                f"| {network} | {data} | {both} | {spread(plain)} | {spread(exact)} | {difference} | {verdicts[-1]} |"
+            )
+    return lines, any(one not in ("holds", NOTHING) for one in verdicts)
+
+
+def spread(values: list[float]) -> str:
+    """Mean, least and greatest, in per cent."""
+    if not values:
+        return NOTHING
+    return f"{100 * np.mean(values):.2f} ({100 * min(values):.1f}–{100 * max(values):.1f})"
+
+
+def main(words: list[str]) -> int:
+    """Runs what is missing and prints the table; 1 if a promise is broken."""
+    parser = argparse.ArgumentParser(prog="learning.py --table", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after that")
+    options = parser.parse_args(words)
+    store = Store(STORE)
+    fill_store(store, options)
+    lines, broken = table(store, options)
+    print("\n".join(lines))
+    return 1 if broken else 0
