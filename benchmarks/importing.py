@@ -449,8 +449,9 @@ def explained(results: Results) -> str:
     """The table with its legend."""
     legend = f"""Cells of PyTorch's networks stand for TorchScript evaluation, TorchScript training, dynamo evaluation,
 dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, – not tried, since it
-does not import, {OPEN} not run. `light_*` are files of the onnx package, of one exporter; `keras` and `mlp` are
-written in the style of tf2onnx and skl2onnx. Marks are of {oldest(results)}."""
+does not import, {OPEN} not run. `light_*` are files of the onnx package, of one exporter and of 224×224 alone,
+where to train takes minutes to hours; `keras` and `mlp` are written in the style of tf2onnx and skl2onnx.
+Marks are of {oldest(results)}."""
     return "\n".join([legend, "", *table(results)])
 
 
