@@ -12,7 +12,7 @@ from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
-from dagtrain.emission.links import port_cycles
+from dagtrain.emission.links import hops_of
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
 from dagtrain.emission.stored import DramUse
@@ -171,8 +171,5 @@ def said_batch_cycles(design: ClusterDesign, network_cycles: int) -> int:
     """Cycles of a batch as `batch_time` says, of a design with a network of such latency."""
     # through the switch, with the merges of most of its ways
     network_cycles += LEAST_LATENCY + len(design.devices) - 1
-    ports = port_cycles(design.crossings, design.form, design.fifo_beats)
-    ways = edge_ways(
-        design.graph, design.fifo_beats, ports, network_cycles=network_cycles, word_bits=design.form.word_bits
-    )
-    return batch_time(design.graph, ways).cycles
+    hops = hops_of(design.crossings, design.form, design.fifo_beats, network_cycles)
+    return batch_time(design.graph, edge_ways(design.graph, design.fifo_beats, hops)).cycles

@@ -32,6 +32,9 @@ from hdl.simulate.models.host import stream_player, stream_recorder
 from hdl.simulate.models.link import link_switch
 from hdl.stream import Stream
 
+# words that the switch holds between any two devices: more than senders have credits for in most clusters
+SWITCH_WORDS = 4096
+
 
 def design_bench(
     devices: Sequence[DeliveredDevice], library: ModuleLibrary, options: BenchOptions, folder: Path
@@ -281,6 +284,7 @@ def _add_network(
         "cycles": network.cycles,
         "stall_256": network.stall_256,
         "seed": network.seed,
+        "room": SWITCH_WORDS,
     }
 
     def build(domain: ClockReset, streams: Mapping[str, Stream]) -> object:

@@ -19,12 +19,13 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
+from dagtrain.schedule.network import Hop
 from hdl.convert.netlist import Direction
 from hdl.link.egress import Egress
-from hdl.link.format import LinkFormat, depth_for, merges_passed
+from hdl.link.format import LinkFormat, credit_batch, depth_for, merges_passed
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
-from hdl.streams.width import wire_words
+from hdl.streams.width import elements_per_word, wire_words
 from hdl.tensor import Port
 from hdl.unit import Unit
 
@@ -167,6 +168,35 @@ def port_cycles(crossings: Sequence[Crossing], form: LinkFormat, beats: Mapping[
         found[crossing.edge] = ends + merged + split
         sent[source] += 1
         received[target] += 1
+    return found
+
+
+def hops_of(
+    crossings: Sequence[Crossing],
+    form: LinkFormat,
+    beats: Mapping[str, int],
+    network_cycles: int,
+    rates: Mapping[str, float] | None = None,
+) -> dict[str, Hop]:
+    """Edge -> its way over the network.
+
+    Args:
+        beats: depths of the FIFOs behind receivers.
+        network_cycles: from port to port.
+        rates: device -> words a cycle that its port carries, if fewer than one."""
+    ports, found = port_cycles(crossings, form, beats), {}
+    for crossing in crossings:
+        words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        found[crossing.edge] = Hop(
+            source=crossing.source_device,
+            target=crossing.target_device,
+            cycles=network_cycles + ports[crossing.edge],
+            word=elements_per_word(crossing.element_bits, form.word_bits),
+            credits=words,
+            credit_batch=credit_batch(words),
+            source_rate=(rates or {}).get(crossing.source_device, 1.0),
+            target_rate=(rates or {}).get(crossing.target_device, 1.0),
+        )
     return found
 
 

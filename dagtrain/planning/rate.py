@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagtrain.emission.device import stored_edges
-from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, link_format, port_cycles, receiver_beats
+from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, hops_of, link_format, receiver_beats
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
@@ -59,12 +59,7 @@ def plan_time(
         crossing.edge: receiver_beats(crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval)
         for crossing in crossings
     }
-    ways = edge_ways(
-        folded,
-        depths,
-        port_cycles(crossings, form, behind),
-        network_cycles=network_cycles,
-        word_bits=cluster.link_word_bits,
-        stored=stored,
-    )
-    return batch_time(folded, ways)
+    word_rate = cluster.link_word_bits * cluster.clock_hz
+    rates = {device.name: min(1.0, device.board.link_bits_per_s / word_rate) for device in cluster.devices}
+    hops = hops_of(crossings, form, behind, network_cycles, rates)
+    return batch_time(folded, edge_ways(folded, depths, hops, stored))

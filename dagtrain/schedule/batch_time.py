@@ -24,13 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-import numpy as np
-
 from dagtrain.graph.ir import Graph, Node, is_delayed
+from dagtrain.schedule.network import Hop, Network, port_words
 from hdl.layers.passage import LONG_AGO, Flow, Passage
 from hdl.recipe import Recipe
 from hdl.streams import queue_latency
-from hdl.streams.width import AdapterKind, adapter_kind, elements_per_word
+from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.tensor import Port
 
 # batches that take as long as one another when it repeats, with staleness 0, where a batch knows of the one before
@@ -50,17 +49,10 @@ SHORT_BATCH = 4
 class Way:
     """What lies between the producer and the consumer of an edge."""
 
-    # that every element takes
+    # that every element takes on the consumer's device
     cycles: int
-    # elements that go together, once the last of them is there
-    word: int = 1
-
-    def arriving(self, flow: Flow) -> Flow:
-        """How a flow at the producer comes to the consumer."""
-        if self.word == 1:
-            return flow.later(self.cycles)
-        whole = np.ceil(flow.elements / self.word) * self.word
-        return Flow(flow.elements, flow.at(whole) + self.cycles)
+    # over the network
+    hop: Hop | None = None
 
 
 @dataclass(frozen=True)
@@ -94,13 +86,13 @@ class _Step:
     """A node, with what it is asked for every frame worked out."""
 
     passage: Passage
-    # (sink, edge, what lies on it, when it comes)
-    sinks: tuple[tuple[str, str, Way, _When], ...]
+    # (sink, edge, when it comes)
+    sinks: tuple[tuple[str, str, _When], ...]
     # source -> (edge, whether it leaves once a batch)
     sources: Mapping[str, tuple[str, bool]]
 
     @classmethod
-    def of(cls, node: Node, ways: Mapping[str, Way]) -> _Step:
+    def of(cls, node: Node) -> _Step:
         """Of a node of the folded graph."""
         layer = node.layer
 
@@ -115,7 +107,7 @@ class _Step:
             for port in layer.sources
             if port.name in node.outputs
         }
-        return cls(Passage(layer), tuple((name, edge, ways[edge], comes) for name, edge, comes in sinks), sources)
+        return cls(Passage(layer), tuple(sinks), sources)
 
 
 class BatchClock:
@@ -123,11 +115,14 @@ class BatchClock:
 
     def __init__(self, graph: Graph, ways: Mapping[str, Way], recipe: Recipe) -> None:
         self.recipe = recipe
-        self.steps = [_Step.of(node, ways) for node in graph.nodes]
+        self.steps = [_Step.of(node) for node in graph.nodes]
         # edge -> when each version of its weights had left, the first one of an update first
         self.versions: dict[str, list[float]] = {}
-        # edge -> how the last frame passed at its producer
+        # edge -> how the last frame passed at its producer, and comes to its consumer
         self.offered: dict[str, Flow] = {}
+        self.arriving: dict[str, Flow] = {}
+        self.ways = ways
+        self.network = Network([way.hop for way in ways.values() if way.hop], slowest_engine(graph))
         self.frames = 0
         # whether a node waited for nothing but its weights; who asks resets it
         self.waited = False
@@ -147,19 +142,22 @@ class BatchClock:
         else:
             arriving: dict[str, Flow] = {}
             weights = LONG_AGO
-            for name, edge, way, when in step.sinks:
+            for name, edge, when in step.sinks:
                 if when is _When.VERSION:
                     if version:
-                        weights = max(weights, self.versions[edge][version - 1] + way.cycles)
+                        weights = max(weights, self.versions[edge][version - 1])
                 elif ends_batch or when is _When.FRAME:
-                    arriving[name] = way.arriving(self.offered[edge])
+                    arriving[name] = self.arriving[edge]
             made = step.passage.frame(arriving, weights, ends_batch=ends_batch)
             self.waited |= step.passage.waited
         for name, (edge, per_batch) in step.sources.items():
             if name not in made:
                 continue
-            flow = made[name]
-            self.offered[edge] = flow
+            self.offered[edge] = flow = made[name]
+            way = self.ways[edge]
+            if way.hop:
+                flow = self.network.passing(edge, way.hop, flow)
+            self.arriving[edge] = flow = flow.later(way.cycles)
             if per_batch:
                 self.versions.setdefault(edge, []).append(flow.last)
 
@@ -179,7 +177,7 @@ def batch_time(graph: Graph, ways: Mapping[str, Way]) -> BatchTime:
         graph: folded, streaming.
         ways: edge -> what lies on it (`edge_ways`)."""
     recipe = graph.recipe
-    slowest = max(node.layer.cycles_per_frame for node in graph.nodes)
+    slowest = max(slowest_engine(graph), _busiest_port(graph, ways))
     short = SHORT_BATCH
     while short * MUCH_LONGER <= recipe.batch:
         # the frames that may be stale are some of one batch, or so many that nothing ever waits
@@ -193,6 +191,14 @@ def batch_time(graph: Graph, ways: Mapping[str, Way]) -> BatchTime:
                     return BatchTime(recipe.batch, math.ceil(cycles + (recipe.batch - short) * more))
         short *= 2
     return BatchTime(recipe.batch, math.ceil(_long_run(graph, ways, recipe.batch, recipe.staleness)[0]))
+
+
+def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
+    """Cycles that a frame takes of it."""
+    tensors = ((source.tensor, ways[edge].hop) for edge, _p, source, _c, _s in graph.edges)
+    return port_words(
+        (hop, -(-tensor.elements // hop.word)) for tensor, hop in tensors if hop and not tensor.kind.per_batch
+    )
 
 
 def _long_run(graph: Graph, ways: Mapping[str, Way], batch: int, staleness: int) -> tuple[float, bool]:
@@ -214,29 +220,26 @@ def _long_run(graph: Graph, ways: Mapping[str, Way], batch: int, staleness: int)
     return slowest[-1], clock.waited
 
 
+def slowest_engine(graph: Graph) -> int:
+    """Cycles a frame."""
+    return max(node.layer.cycles_per_frame for node in graph.nodes)
+
+
 def edge_ways(
-    graph: Graph,
-    fifo_beats: Mapping[str, int],
-    crossing: Mapping[str, int],
-    *,
-    network_cycles: int,
-    word_bits: int,
-    stored: Mapping[str, int] | None = None,
+    graph: Graph, fifo_beats: Mapping[str, int], hops: Mapping[str, Hop], stored: Mapping[str, int] | None = None
 ) -> dict[str, Way]:
     """Edge -> what lies on it: a width adapter where lanes differ and a FIFO, or the network; then DRAM, if stored.
 
     Args:
-        crossing: edges that cross the network -> cycles through the ports at both ends.
-        network_cycles: from port to port.
-        word_bits: of a word of the network.
+        hops: edges that cross the network -> their way.
         stored: edges that go through DRAM -> cycles that it adds."""
     found: dict[str, Way] = {}
     outside = stored or {}
     for edge, _producer, source, _consumer, sink in graph.edges:
-        if edge in crossing:
-            word = elements_per_word(source.tensor.fixed.width, word_bits)
-            found[edge] = Way(network_cycles + crossing[edge] + outside.get(edge, 0), word)
+        behind = outside.get(edge, 0)
+        if edge in hops:
+            found[edge] = Way(behind, hops[edge])
         else:
             adapter = adapter_kind(source.lanes, sink.lanes) is not AdapterKind.WIRE
-            found[edge] = Way(adapter + queue_latency(fifo_beats[edge]) + outside.get(edge, 0))
+            found[edge] = Way(adapter + queue_latency(fifo_beats[edge]) + behind)
     return found

@@ -21,52 +21,80 @@ _TIME_BITS = 32
 
 
 @block
-def link_wire(
+def link_gate(
     domain: ClockReset,
     x: Stream,
     y: Stream,
     *,
-    latency: int = LEAST_LATENCY,
     words: int = 1,
     cycles: int = 1,
     stall_256: int = 0,
     seed: int = 1,
 ) -> Instances:
-    """A wire that delivers every word ``latency`` cycles after it entered, or later if ``y`` isn't ready.
+    """Lets at most ``words`` in every ``cycles`` cycles pass, and none in a random ``stall_256`` of 256 cycles.
 
-    Takes at most ``words`` in every ``cycles`` cycles, and none in a random ``stall_256`` of 256 cycles.
+    Ports:
+        x: in, stream of any width; its ready is combinational in that behind.
+        y: out, stream as wide as ``x``, in the same cycle.
+    """
+    same_width("link_gate", x, y)
+    if not 1 <= words <= cycles or not 0 <= stall_256 < 256:
+        raise ValueError(
+            f"link_gate: needs 1 <= words <= cycles and stall_256 in 0..255, not {words} words in {cycles} cycles, "
+            f"stall_256 {stall_256}"
+        )
+    go, open_now, fire = (Signal(bool(0)) for _ in range(3))
+    gate = stalls(domain, go, probability_256=stall_256, seed=seed)
+    # words that may be sent, in units of 1 / cycles; at most one word is saved up
+    budget = Signal(intbv(0, min=0, max=cycles + words + 1))
+
+    @always_comb
+    def decide() -> None:
+        open_now.next = go and budget >= cycles
+
+    @always_comb
+    def handshake() -> None:
+        y.valid.next = x.valid and open_now
+        y.payload.next = x.payload
+        x.ready.next = y.ready and open_now
+        fire.next = x.valid and y.ready and open_now
+
+    @always(domain.clk.posedge)
+    def step() -> None:
+        if fire:
+            budget.next = budget + words - cycles
+        elif budget < cycles:
+            budget.next = budget + words
+        if domain.rst:
+            budget.next = cycles
+
+    return gate, decide, handshake, step
+
+
+@block
+def link_delay(domain: ClockReset, x: Stream, y: Stream, *, latency: int = LEAST_LATENCY, room: int = 0) -> Instances:
+    """Delivers every word ``latency`` cycles after it entered, or later if ``y`` isn't ready; beside the words that are
+    under way it holds ``room``.
 
     Ports:
         x: in, stream of any width; its ready from registers.
         y: out, stream as wide as ``x``, at least ``latency`` cycles later.
     """
-    width = same_width("link_wire", x, y)
-    if latency < LEAST_LATENCY or not 1 <= words <= cycles or not 0 <= stall_256 < 256:
-        raise ValueError(
-            f"link_wire: needs latency >= {LEAST_LATENCY}, 1 <= words <= cycles and stall_256 in 0..255, "
-            f"not latency {latency}, {words} words in {cycles} cycles, stall_256 {stall_256}"
-        )
+    width = same_width("link_delay", x, y)
+    if latency < LEAST_LATENCY:
+        raise ValueError(f"link_delay: needs latency >= {LEAST_LATENCY}, not {latency}")
     entering, head = Stream(width + _TIME_BITS), Stream(width + _TIME_BITS)
-    inside = memory_queue(domain, entering, head, depth=latency + 4)
-    go, open_now, fire, due = (Signal(bool(0)) for _ in range(4))
-    gate = stalls(domain, go, probability_256=stall_256, seed=seed)
+    inside = memory_queue(domain, entering, head, depth=latency + 4 + room)
+    due = Signal(bool(0))
     now, age = (Signal(intbv(0)[_TIME_BITS:]) for _ in range(2))
-    # words that may be sent, in units of 1 / cycles; at most one word is saved up
-    limit = cycles + words
-    budget = Signal(intbv(0, min=0, max=limit + 1))
     total, mask, half = width + _TIME_BITS, (1 << _TIME_BITS) - 1, _TIME_BITS - 1
 
     @always_comb
     def enter() -> None:
-        open_now.next = go and budget >= cycles
+        entering.valid.next = x.valid
         entering.payload.next[width:] = x.payload
         entering.payload.next[total:width] = now
-
-    @always_comb
-    def handshake() -> None:
-        entering.valid.next = x.valid and open_now
-        x.ready.next = entering.ready and open_now
-        fire.next = x.valid and entering.ready and open_now
+        x.ready.next = entering.ready
 
     @always_comb
     def wait() -> None:
@@ -85,15 +113,33 @@ def link_wire(
     @always(domain.clk.posedge)
     def step() -> None:
         now.next = (now + 1) & mask
-        if fire:
-            budget.next = budget + words - cycles
-        elif budget < cycles:
-            budget.next = budget + words
         if domain.rst:
             now.next = 0
-            budget.next = cycles
 
-    return inside, gate, enter, handshake, wait, arrive, out, step
+    return inside, enter, wait, arrive, out, step
+
+
+@block
+def link_wire(
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    *,
+    latency: int = LEAST_LATENCY,
+    words: int = 1,
+    cycles: int = 1,
+    stall_256: int = 0,
+    seed: int = 1,
+) -> Instances:
+    """`link_gate`, then `link_delay`.
+
+    Ports:
+        x: in, stream of any width; its ready from registers.
+        y: out, stream as wide as ``x``, at least ``latency`` cycles later.
+    """
+    passed = Stream(same_width("link_wire", x, y))
+    gate = link_gate(domain, x, passed, words=words, cycles=cycles, stall_256=stall_256, seed=seed)
+    return gate, link_delay(domain, passed, y, latency=latency)
 
 
 @block
@@ -146,12 +192,14 @@ def link_switch(
     cycles: int = 1,
     stall_256: int = 0,
     seed: int = 1,
+    room: int = 64,
 ) -> Instances:
     """A switch: ``xs[i]`` comes from device i, ``ys[i]`` goes to it.
 
     Every device may send, and separately receive, ``words`` words in ``cycles`` cycles; a word takes ``latency``
     + 3 cycles and one more for each device after the first, plus waiting.  Stalls are random, by ``seed``.
-    Words between two devices stay in order.
+    Words between two devices stay in order, and one that waits for its device keeps none for another waiting, as in
+    any switch with a queue for each output ("virtual output queues"); each holds ``room`` words.
 
     Ports:
         xs: in, a stream of `LinkFormat.payload_bits` bits a device; ready from registers.
@@ -167,18 +215,21 @@ def link_switch(
     for source in range(count):
         rest = Stream(bits)
         parts.append(
-            link_wire(
-                domain, xs[source], rest,
-                latency=latency, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source,
+            link_gate(
+                domain, xs[source], rest, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source
             )
-        )  # fmt: skip
-        row = []
-        for device in range(count - 1):
+        )
+        row = [Stream(bits) for _ in range(count)]
+        for device in range(count):
+            # the last one takes what no device before it did
             mine, others = Stream(bits), Stream(bits)
-            parts.append(split_by_device(domain, rest, mine, others, form=form, device=device))
-            row.append(mine)
+            if device < count - 1:
+                parts.append(split_by_device(domain, rest, mine, others, form=form, device=device))
+            else:
+                mine = rest
+            parts.append(link_delay(domain, mine, row[device], latency=latency, room=room))
             rest = others
-        lanes.append([*row, rest])
+        lanes.append(row)
     for device in range(count):
         joined = lanes[0][device]
         for source in range(1, count):
