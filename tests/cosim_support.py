@@ -39,9 +39,9 @@ DEVICES = ("alpha", "beta", "gamma")
 TINY_CYCLES = 64
 
 
-def residual_net(staleness: int) -> Graph:
+def residual_net(staleness: int, batch: int = BATCH) -> Graph:
     """A streaming graph with a residual block, a norm, a pool and a dense layer: every kind of edge, few weights."""
-    builder = GraphBuilder("residual", Recipe(batch=BATCH, staleness=staleness), seed=5)
+    builder = GraphBuilder("residual", Recipe(batch=batch, staleness=staleness), seed=5)
     x = builder.relu(builder.norm(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1)))
     y = builder.relu(builder.conv(x, 4, 3, padding=1), ceiling=6.0)
     y = builder.max_pool(builder.add(builder.conv(y, 4, 1), builder.conv(x, 4, 1)), 2, 2)
@@ -49,9 +49,9 @@ def residual_net(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
-def inception_net(staleness: int) -> Graph:
+def inception_net(staleness: int, batch: int = BATCH) -> Graph:
     """A streaming graph whose branches meet side by side, in equal and unequal numbers of channels."""
-    builder = GraphBuilder("inception", Recipe(batch=BATCH, staleness=staleness), seed=9)
+    builder = GraphBuilder("inception", Recipe(batch=batch, staleness=staleness), seed=9)
     x = builder.relu(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1))
     y = builder.concat(builder.relu(builder.conv(x, 3, 3, padding=1)), builder.conv(x, 4, 1))
     y = builder.concat(y, x)
@@ -59,9 +59,9 @@ def inception_net(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
-def squeezed_net(staleness: int) -> Graph:
+def squeezed_net(staleness: int, batch: int = BATCH) -> Graph:
     """A streaming graph with squeeze-and-excitation: a map that waits a frame for what is made of all of it."""
-    builder = GraphBuilder("squeezed", Recipe(batch=BATCH, staleness=staleness), seed=7)
+    builder = GraphBuilder("squeezed", Recipe(batch=batch, staleness=staleness), seed=7)
     x = builder.activation(Silu, builder.norm(builder.conv(builder.input(6, 6, 2), 6, 3, padding=1)))
     s = builder.relu(builder.gemm(builder.global_average_pool(x), 3))
     x = builder.mul(x, builder.activation(Sigmoid, builder.gemm(s, 6)))
@@ -104,9 +104,9 @@ def alexnet(staleness: int) -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
-def twelve_net(staleness: int) -> Graph:
+def twelve_net(staleness: int, batch: int = BATCH) -> Graph:
     """A streaming graph of larger maps, 12 x 12, with a stride and a pool: most of its work is in its first layers."""
-    builder = GraphBuilder("twelve", Recipe(batch=BATCH, staleness=staleness), seed=12)
+    builder = GraphBuilder("twelve", Recipe(batch=batch, staleness=staleness), seed=12)
     x = builder.max_pool(builder.relu(builder.conv(builder.input(12, 12, 3), 8, 3, padding=1)), 2, 2)
     y = builder.relu(builder.conv(x, 8, 3, padding=1, stride=2))
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 10)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dagtrain.cosim.simulator import Simulator
@@ -15,9 +17,11 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
 from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways
 from dagtrain.schedule.buffers import fifo_beats
+from dagtrain.schedule.network import Calendar, Hop, Network, port_cycles_per_frame
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.layers.passage import Flow
 from tests.cosim_support import (
     BATCH,
     CLOSE,
@@ -27,48 +31,124 @@ from tests.cosim_support import (
     residual_net,
     said_batch_cycles,
     simulate_design,
+    squeezed_net,
     twelve_net,
 )
 
-NETS = {"residual": residual_net, "inception": inception_net, "twelve": twelve_net}
+NETS = {"residual": residual_net, "inception": inception_net, "twelve": twelve_net, "squeezed": squeezed_net}
 NETWORK_CYCLES = 90
+# what long batches reckoned from short ones may differ: room at ports is kept in bins of a few cycles
+NEAR = 0.003
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 6, 17, 40])
+@pytest.mark.parametrize("staleness", [0, 1, 6, 16])
 @pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_long_batches_follow_from_short_ones(kind: str, staleness: int) -> None:
-    graph, frames = fold_graph(residual_net(0), 300), 40
+    graph, frames = fold_graph(residual_net(0), 300), 16
     placed = placement(graph, kind)
-    crossing = {edge: 9 for edge, p, _, c, _ in graph.edges if placed[p.name] != placed[c.name]}
+    crossing = {edge: NETWORK_CYCLES + 9 for edge, p, _, c, _ in graph.edges if placed[p.name] != placed[c.name]}
     depths = fifo_beats(graph, schedule(graph, 300, crossing))
-    ways = edge_ways(graph, depths, crossing, network_cycles=NETWORK_CYCLES, word_bits=64)
+    hops = {
+        edge: Hop(
+            source=placed[producer.name], target=placed[consumer.name], cycles=crossing[edge], word=8, credits=1000,
+            credit_batch=32,
+        )
+        for edge, producer, _, consumer, _ in graph.edges
+        if edge in crossing
+    }  # fmt: skip
+    ways = edge_ways(graph, depths, hops)
     long = replace(graph, recipe=replace(graph.recipe, batch=frames, staleness=staleness))
     simulated, _ = _long_run(long, ways, frames, staleness)
-    assert batch_time(long, ways).cycles == pytest.approx(simulated, abs=2)
+    assert batch_time(long, ways).cycles == pytest.approx(simulated, rel=NEAR)
+
+
+def words_at(*marks: tuple[float, float]) -> tuple[Any, Any]:
+    """Counts of words, and the cycles by which so many have come."""
+    counts, cycles = zip(*marks, strict=True)
+    return np.array(counts, float), np.array(cycles, float)
+
+
+def test_words_that_share_a_port_take_turns_and_later_ones_fill_what_is_left() -> None:
+    port = Calendar(1, 1.0)
+    # a word every other cycle; then as many at once; then one when all is through
+    assert port.enter(*words_at((1, 1), (50, 99))) == pytest.approx([1, 99])
+    assert port.enter(*words_at((1, 0), (50, 49)))[-1] == pytest.approx(99, abs=2)
+    assert port.enter(*words_at((1, 0), (10, 9)))[-1] == pytest.approx(109, abs=2)
+    assert port.enter(*words_at((1, 200))) == pytest.approx([200])
+    assert port.used.sum() == pytest.approx(111)
+    assert port.used.max() <= 1 + 1e-9
+    slow = Calendar(1, 0.25)
+    assert slow.enter(*words_at((1, 4), (10, 13)))[-1] == pytest.approx(4 * 10 + 3, abs=1)
+
+
+def hop(**changes: Any) -> Hop:
+    return replace(Hop(source="a", target="b", cycles=100, word=4, credits=1000, credit_batch=32), **changes)
+
+
+def test_a_stream_has_as_many_words_under_way_as_its_receiver_holds() -> None:
+    flow = Flow(np.array([4.0, 400.0]), np.array([0.0, 99.0]))
+    far = Network([hop()], 256).passing("x", hop(), flow)
+    # the last word has left and come; words of 4 elements come whole
+    assert far.last == pytest.approx(199, abs=2)
+    few = hop(credits=16, credit_batch=8)
+    assert Network([few], 256).passing("x", few, flow).last == pytest.approx(100 + 99 * 208 / 16, abs=15)
+
+
+def test_credits_take_room_at_the_ports_too() -> None:
+    there, back = hop(credit_batch=10), hop(source="b", target="a", credit_batch=10)
+    assert port_cycles_per_frame([(there, 100)]) == pytest.approx(100)
+    assert port_cycles_per_frame([(there, 100), (back, 95)]) == pytest.approx(109.5)
+    slower = replace(there, target_rate=0.5)
+    assert port_cycles_per_frame([(slower, 100)]) == pytest.approx(200)
+    assert port_cycles_per_frame([]) == 0
+
+
+@pytest.mark.parametrize("staleness", [9])
+def test_ports_that_carry_less_than_engines_make_hold_the_batch(staleness: int) -> None:
+    graph = residual_net(staleness, 16)
+    library = ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placement(graph, "dealt out"), DEVICES, 300, library, word_bits=64)
+    sent = dict.fromkeys(DEVICES, 0)
+    for crossing in design.crossings:
+        sent[crossing.source_device] += crossing.words(64)
+    assert max(sent.values()) > max(node.layer.cycles_per_frame for node in design.graph.nodes)
+    # credits beside the words, and little else
+    assert 16 * max(sent.values()) < said_batch_cycles(design, NETWORK_CYCLES) < 16 * 1.05 * max(sent.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("net", "kind", "staleness", "cycles", "batches"),
+    ("net", "kind", "staleness", "cycles", "batches", "batch"),
     [
-        ("residual", "one", 0, 1200, 3),
-        ("residual", "one", 2, 300, 3),
+        ("residual", "one", 0, 1200, 3, BATCH),
+        ("residual", "one", 2, 300, 3, BATCH),
         # FIFOs must be full until the rests of gradient engines are felt
-        ("residual", "one", BATCH, 300, 14),
-        ("residual", "branches apart", 0, 300, 3),
-        ("inception", "dealt out", 0, 300, 3),
-        ("inception", "one", 1, 200, 3),
-        ("twelve", "one", 0, 576, 3),
-        ("twelve", "dealt out", 2, 576, 3),
-        ("twelve", "one", BATCH, 576, 14),
+        ("residual", "one", BATCH, 300, 14, BATCH),
+        ("residual", "branches apart", 0, 300, 3, BATCH),
+        ("inception", "dealt out", 0, 300, 3, BATCH),
+        ("inception", "one", 1, 200, 3, BATCH),
+        ("twelve", "one", 0, 576, 3, BATCH),
+        ("twelve", "dealt out", 2, 576, 3, BATCH),
+        ("twelve", "one", BATCH, 576, 14, BATCH),
+        # one device, with fewer stale frames than the pipeline wants
+        ("residual", "one", 9, 300, 14, 16),
+        # three devices, whose ports carry a frame in 379 cycles and engines in 288: as many stale frames as the
+        # pipeline wants, fewer, a whole batch
+        ("residual", "dealt out", 9, 300, 9, 16),
+        ("residual", "dealt out", 13, 300, 9, 16),
+        ("residual", "dealt out", 16, 300, 9, 16),
+        ("squeezed", "dealt out", 9, 300, 8, 16),
+        # ports that are faster than engines
+        ("residual", "dealt out", 0, 700, 4, 16),
+        ("residual", "dealt out", 4, 700, 8, 16),
     ],
 )
 def test_batches_take_the_cycles_that_are_said(
-    net: str, kind: str, staleness: int, cycles: int, batches: int, tmp_path: Path
+    net: str, kind: str, staleness: int, cycles: int, batches: int, batch: int, tmp_path: Path
 ) -> None:
-    graph, library = NETS[net](staleness), ModuleLibrary(cache_folder() / "modules")
+    graph, library = NETS[net](staleness, batch), ModuleLibrary(cache_folder() / "modules")
     design = design_cluster(graph, placement(graph, kind), DEVICES, cycles, library, word_bits=64)
-    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(batches)]
+    feeds = [synthetic_feeds(graph, batch, 100 + index) for index in range(batches)]
     network = NetworkModel(latency_cycles=NETWORK_CYCLES, stall_256=0)
     run = simulate_design(
         design, library, feeds, tmp_path, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False

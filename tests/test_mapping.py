@@ -12,11 +12,13 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.convert.tools import run_tool
 from hdl.convert.verilog import convert
+from hdl.costs.estimate import elaborated_contents
 from hdl.costs.resources import Resources, count, fit
 from hdl.costs.synthesis import FABRIC, compare, synthesise
 from hdl.memory import simple_dual_port
 from hdl.parts.catalogue import part
 from hdl.signals import ClockReset
+from hdl.streams import width_adapter
 
 
 def bits(width: int, signed: bool = False, start: int = 0) -> Any:
@@ -348,3 +350,18 @@ def test_virtex_packs_by_its_own_rules() -> None:
     assert (fit(Resources(registers=80), VIRTEX).alm, fit(Resources(registers=80), part(FABRIC)).alm) == (40, 20)
     assert fit(Resources(memories={(512, 36): 3}), VIRTEX).m20k == 2
     assert fit(Resources(memories={(512, 40): 3}), VIRTEX).m20k == 3
+
+
+def shift_register_tables(elements: int) -> float:
+    """ALMs of logic of an adapter from so many elements of 48 bits to one."""
+    contents = elaborated_contents(
+        {"x": elements * 48, "y": 48},
+        lambda domain, streams: width_adapter(domain, streams["x"], streams["y"], element_bits=48),
+    )
+    return sum(number / part(FABRIC).logic_cell.tables[inputs] for inputs, number in contents.tables.items())
+
+
+def test_words_of_any_width_are_followed_to_their_last_bit() -> None:
+    """A multiplexer a bit of the word but the top element: of 432 bits as of 1584."""
+    narrow, wide = shift_register_tables(9), shift_register_tables(33)
+    assert wide - narrow == pytest.approx(24 * 48 / 2, rel=0.02)

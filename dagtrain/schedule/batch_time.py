@@ -10,10 +10,10 @@ single version of their weights while they load the next one.
 
 So a batch's cycles follow from when everything happens, which `batch_time` finds frame by frame, node by node, by the
 recurrence of `hdl.layers.passage`: in topological order along all edges but the delayed ones, since the weights of
-frame t come of earlier frames.  Along an edge everything is later by the cycles of its FIFO, or of the network.
-Nothing waits for room in a FIFO, so what is faster than the slowest engine runs ahead of it; in the long run all of
-them are held to its pace, so the batch takes as long as it does where it takes longest.  The recurrence goes on until
-that repeats.
+frame t come of earlier frames.  Along an edge everything is later by the cycles of its FIFO, or of the
+network, where it waits besides for what shares its ports (`dagtrain.schedule.network`).  Nothing waits for room in a
+FIFO, so what is faster than the slowest engine runs ahead of it; in the long run all of them are held to its pace, so
+the batch takes as long as it does where it takes longest.  The recurrence goes on until that repeats.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph, Node, is_delayed
-from dagtrain.schedule.network import Hop, Network, port_words
+from dagtrain.schedule.network import Hop, Network, port_cycles_per_frame
 from hdl.layers.passage import LONG_AGO, Flow, Passage
 from hdl.recipe import Recipe
 from hdl.streams import queue_latency
@@ -38,7 +38,8 @@ ALIKE_DRAINED, ALIKE = 2, 3
 MOST_BATCHES = 12
 # cycles by which batches may differ that are called alike: flows are kept at some elements only
 SAME_CYCLES = 0.5
-
+# of sums of fractions
+ROUNDED = 1e-6
 
 # batches so many times as long are reckoned from two that are a frame apart, of at least so many frames
 MUCH_LONGER = 4
@@ -167,15 +168,21 @@ class BatchClock:
 
 
 def batch_time(graph: Graph, ways: Mapping[str, Way]) -> BatchTime:
-    """Cycles of one batch in the long run.
-
-    Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
-    batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
-    much as the slowest engine takes.
+    """Cycles of one batch in the long run: as many as everything takes, and no port of the network carries it in fewer.
 
     Args:
         graph: folded, streaming.
         ways: edge -> what lies on it (`edge_ways`)."""
+    cycles = max(_batch_cycles(graph, ways), graph.recipe.batch * _busiest_port(graph, ways))
+    return BatchTime(graph.recipe.batch, math.ceil(cycles - ROUNDED))
+
+
+def _batch_cycles(graph: Graph, ways: Mapping[str, Way]) -> float:
+    """Cycles of one batch in the long run, from when everything happens.
+
+    Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
+    batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
+    much as the slowest engine or port takes."""
     recipe = graph.recipe
     slowest = max(slowest_engine(graph), _busiest_port(graph, ways))
     short = SHORT_BATCH
@@ -188,16 +195,18 @@ def batch_time(graph: Graph, ways: Mapping[str, Way]) -> BatchTime:
                 one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1))
                 more = cycles - one_less
                 if more >= slowest - 2 * SAME_CYCLES:
-                    return BatchTime(recipe.batch, math.ceil(cycles + (recipe.batch - short) * more))
+                    return cycles + (recipe.batch - short) * more
         short *= 2
-    return BatchTime(recipe.batch, math.ceil(_long_run(graph, ways, recipe.batch, recipe.staleness)[0]))
+    return _long_run(graph, ways, recipe.batch, recipe.staleness)[0]
 
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
-    """Cycles that a frame takes of it."""
+    """Cycles that a frame takes of it, with its share of what goes once a batch."""
     tensors = ((source.tensor, ways[edge].hop) for edge, _p, source, _c, _s in graph.edges)
-    return port_words(
-        (hop, -(-tensor.elements // hop.word)) for tensor, hop in tensors if hop and not tensor.kind.per_batch
+    return port_cycles_per_frame(
+        (hop, math.ceil(tensor.elements / hop.word) / (graph.recipe.batch if tensor.kind.per_batch else 1))
+        for tensor, hop in tensors
+        if hop
     )
 
 

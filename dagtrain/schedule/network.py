@@ -1,9 +1,9 @@
 """What streams over the network wait for: the ports that they share, and credits.
 
 Analysis, not transformation.  A device sends and receives through one port, of a word or less a cycle in either
-direction, so all streams that leave it, with the credits of those that it receives, take turns.  A `Calendar` keeps what
-one direction of a port has to carry, in bins of some cycles; a stream's words take the first room that is left when they
-come, by the service curve of network calculus: with A(k) words come and F(k) room by the end of bin k,
+direction, so all streams that leave it, with the credits of those that it receives, take turns.  A `Calendar` keeps
+what one direction of a port has to carry, in bins of some cycles; a stream's words take the first room that is left
+when they come, by the service curve of network calculus: with A(k) words come and F(k) room by the end of bin k,
 min over j <= k of A(j) + F(k) - F(j) have passed (Le Boudec and Thiran, "Network Calculus", 2001, chapter 1).  Tensors
 are entered frame by frame, so earlier frames go before later ones and later ones fill what they leave.
 """
@@ -68,7 +68,7 @@ class Calendar:
             if len(self.used) < last:
                 self.used = np.concatenate([self.used, np.zeros(last)])
             room = np.cumsum(self.width * self.rate - self.used[first:last])
-            edges = np.arange(first, last + 1) * float(self.width)
+            edges = np.arange(first, last + 1, dtype=np.float64) * self.width
             come = np.interp(edges[1:], cycles, words)
             early = edges[1:] < cycles[0]
             come[early] = np.maximum(0.0, words[0] - (cycles[0] - edges[1:][early]))
@@ -77,7 +77,8 @@ class Calendar:
                 break
             span *= 2
         self.used[first:last] += np.diff(gone, prepend=0.0)
-        delays = _reached(gone, words, edges) - _reached(come, words, edges)
+        passed, entered = (np.asarray(counts, np.float64) for counts in (gone, come))
+        delays = _reached(passed, words, edges) - _reached(entered, words, edges)
         return np.asarray(np.maximum.accumulate(cycles + np.maximum(delays, 0.0)), np.float64)
 
 
@@ -86,7 +87,7 @@ def _reached(passed: FloatArray, words: FloatArray, edges: FloatArray) -> FloatA
     before = np.concatenate([[0.0], passed])
     at = np.minimum(np.searchsorted(passed, words - NO_WORD), len(passed) - 1)
     share = (words - before[at]) / np.maximum(passed[at] - before[at], NO_WORD)
-    return edges[at] + np.clip(share, 0.0, 1.0) * (edges[at + 1] - edges[at])
+    return np.asarray(edges[at] + np.clip(share, 0.0, 1.0) * (edges[at + 1] - edges[at]), np.float64)
 
 
 class Network:
@@ -118,7 +119,7 @@ class Network:
         return Flow(flow.elements, there)
 
 
-def port_words(tensors: Iterable[tuple[Hop, float]]) -> float:
+def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:
     """Cycles a frame of the busiest direction of any port; of each stream, its words a frame."""
     found: dict[tuple[str, bool], float] = defaultdict(float)
     for hop, words in tensors:
@@ -128,4 +129,3 @@ def port_words(tensors: Iterable[tuple[Hop, float]]) -> float:
         found[hop.target, True] += back / hop.target_rate
         found[hop.source, False] += back / hop.source_rate
     return max(found.values(), default=0.0)
-

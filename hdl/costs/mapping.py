@@ -16,7 +16,7 @@ from hdl.analysis.dataflow import EVERY_BIT, Comparison, Driver, Logic, Node, Op
 from hdl.analysis.gates import ONE, TABLE_INPUTS, ZERO, GateKind, Gates, Run, constant_run, new_run, through
 from hdl.analysis.words import Word, aligned, constant_word, joined, single_bits
 
-# widest word that is followed: a shift by a large number may make any
+# widest word that a shift by a varying number makes of a narrower one
 WIDEST_WORD = 512
 # a comparison with a constant of no more bits is one table
 COMPARED_IN_A_TABLE = 6
@@ -262,10 +262,7 @@ class Mapper:
         return known
 
     def _lower(self, node: Node) -> Word:
-        lowered = _RULES.get(node.op, Mapper._unknown)(self, node)
-        return (
-            lowered if lowered.width <= WIDEST_WORD or node.op in _WIRING else Word(lowered.part(0, WIDEST_WORD).runs)
-        )
+        return _RULES.get(node.op, Mapper._unknown)(self, node)
 
     def _unknown(self, node: Node) -> Word:
         """No rule: its inputs must exist, and its result is new."""
@@ -482,9 +479,10 @@ class Mapper:
         vector, index = (self._words[source] for source in node.inputs)
         if not node.amount:
             return self._shifted_right(vector, index.trimmed())
+        widest = max(WIDEST_WORD, 2 * vector.width)
         for place, bit in enumerate(index.trimmed().bits()):
             step = 1 << place
-            if vector.width + step > WIDEST_WORD:
+            if vector.width + step > widest:
                 break
             vector = self._either(bit, Word((constant_run(ZERO, step), *vector.runs), vector.signed), vector)
         return vector
@@ -569,7 +567,6 @@ def _projected(ones: int, used: list[int]) -> int:
 
 
 _SUMS = (Op.ADD, Op.SUBTRACT)
-_WIRING = frozenset((Op.STORE, Op.JOIN, Op.SHIFT, Op.CUT, Op.EXTEND))
 _RULES: Mapping[Op, Callable[[Mapper, Node], Word]] = {
     Op.STORE: Mapper._store,
     Op.CONSTANT: Mapper._constant,

@@ -215,9 +215,7 @@ def link_switch(
     for source in range(count):
         rest = Stream(bits)
         parts.append(
-            link_gate(
-                domain, xs[source], rest, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source
-            )
+            link_gate(domain, xs[source], rest, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source)
         )
         row = [Stream(bits) for _ in range(count)]
         for device in range(count):
