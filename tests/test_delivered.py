@@ -133,6 +133,10 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
         manifest_change(lambda document: document.update(schema_version=1)),
         rf"manifest\.json has schema version 1, this version reads {MANIFEST_SCHEMA}",
     ),
+    "a manifest of brackets": (
+        lambda emit: (emit / "beta/manifest.json").write_text("[" * 100_000),
+        r"manifest\.json is damaged \(values are nested too deep\)",
+    ),
     "a manifest without a field": (
         manifest_change(lambda document: document.pop("host_ports")),
         r"manifest\.json is damaged \(host_ports: Field required\)",

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from dagtrain.emission import project
+from dagtrain.emission.device import queue_module
+from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, module_head
 from dagtrain.files import write_text
 from hdl.errors import ToolError
@@ -84,3 +86,13 @@ def test_the_head_of_a_module_has_its_parameters_and_ports_alone() -> None:
     assert module_head(text) == (
         'module m #(\n    parameter INIT_w = ""\n) (\n    clk,\n    y\n);\n\ninput clk;\noutput [3:0] y;\nendmodule\n'
     )
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[]", '{"text": 1}'])
+def test_a_module_whose_file_in_the_cache_is_damaged_is_converted_again(text: str, tmp_path: Path) -> None:
+    first = queue_module(ModuleLibrary(tmp_path), 8, 2)
+    (path,) = tmp_path.glob("queue_*.json")
+    kept = path.read_text()
+    path.write_text(text)
+    assert queue_module(ModuleLibrary(tmp_path), 8, 2) == first
+    assert path.read_text() == kept

@@ -20,6 +20,7 @@ from hdl.dram.region import regroup
 from hdl.dram.store import DramFifo
 from hdl.errors import DagtrainError
 from hdl.link.format import LinkFormat
+from hdl.records import parse_json
 
 # raised whenever the meaning of the file changes
 MANIFEST_SCHEMA = 3
@@ -245,7 +246,7 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest in a file.  Raises `DeliveryError` for a missing, damaged or foreign one."""
     again = f"run `{COMMAND}` again"
     try:
-        document: Any = json.loads(path.read_text())
+        document: Any = parse_json(path.read_text())
     except OSError as error:
         raise DeliveryError(f"{path} cannot be read: {error.strerror}", f"{again}") from error
     except ValueError as error:

@@ -25,6 +25,7 @@ from hdl.elaboration.ports import port_signals
 from hdl.elaboration.processes import in_processes
 from hdl.layers.base import Layer
 from hdl.memory import unsimulated
+from hdl.records import parse_json
 from hdl.signals import ClockReset
 from hdl.stream import Stream
 
@@ -112,10 +113,14 @@ class ModuleLibrary:
         path = self._path(name)
         if path is None or not path.exists():
             return None
-        data = json.loads(path.read_text())
-        ports = tuple(PortDecl(port, width, Direction(way), signed) for port, width, way, signed in data["ports"])
-        images = {image: Image(**fields) for image, fields in data["images"].items()}
-        return StreamModule(VerilogModule(name, data["text"], ports, images), data["prefixes"])
+        try:
+            data = parse_json(path.read_text())
+            ports = tuple(PortDecl(port, width, Direction(way), signed) for port, width, way, signed in data["ports"])
+            images = {image: Image(**fields) for image, fields in data["images"].items()}
+            return StreamModule(VerilogModule(name, data["text"], ports, images), data["prefixes"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            # damaged: converted anew
+            return None
 
 
 def _snake(name: str) -> str:

@@ -198,7 +198,8 @@ class _NodeTape:
 
 
 def _update(layer: Layer, sink: str, recipe: Recipe, key: str) -> Update:
-    """The update of one parameter; weight decay spares vectors (scales, shifts, biases), as is usual."""
+    """The update of one parameter; weight decay spares vectors (scales, shifts, biases), as is usual, but no kernel,
+    even where that holds a scale a channel."""
     tensor = layer.port(sink).tensor
     return Update(
         shape=tensor.shape,
