@@ -2,6 +2,7 @@
 
 python benchmarks/networks.py                       # all cases, in order
 python benchmarks/networks.py resnet18 --out build/networks
+python benchmarks/networks.py resnet18 --bits sum=fit  # with numbers of other bits
 python benchmarks/networks.py --poster              # plans for the poster's five rows beside its own
 
 Weights are drawn from a seed (`examples/models/fill.py`, `poster_nets.py`); shapes and graph of ResNets and MobileNetV2
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--out", type=Path, default=Path("build/networks"), help="where the results stay")
     parser.add_argument("--poster", action="store_true", help="only plan, at one multiplication a DSP block")
+    parser.add_argument("--bits", action="append", default=[], help="as `dagtrain import` takes it")
     options = parser.parse_args()
     known = POSTER if options.poster else CASES
     unknown = [case for case in options.cases if case not in known]
@@ -81,19 +84,19 @@ def main() -> None:
     if options.poster:
         print("| case | poster fps | poster DSP | fps | proven bound | DSP | place s |\n|" + " --- |" * 7, flush=True)
         for case in options.cases or POSTER:
-            print(poster_row(case, options.out / f"{case}-poster"), flush=True)
+            print(poster_row(case, options.out / f"{case}-poster", options.bits), flush=True)
         return
     for case in options.cases or CASES:
-        for line in run(case, options.out / case):
+        for line in run(case, options.out / case, options.bits):
             print(line, flush=True)
 
 
-def run(case: str, out: Path) -> list[str]:
+def run(case: str, out: Path, bits: Sequence[str]) -> list[str]:
     """All steps of a case; the lines of its table."""
     model, cluster, further = CASES[case]
-    imported, placed = planned(case, further, out)
+    imported, placed = planned(case, further, out, bits)
     lines = [
-        " ".join([f"{case}: {model} on {cluster}", *further]),
+        " ".join([f"{case}: {model} on {cluster}", *further, *(f"--bits {text}" for text in bits)]),
         f"  import {imported.seconds:.0f} s, {imported.memory:.1f} GiB",
     ]
     if placed.error:
@@ -120,7 +123,7 @@ def run(case: str, out: Path) -> list[str]:
     return lines
 
 
-def planned(case: str, further: tuple[str, ...], out: Path) -> tuple[Step, Step]:
+def planned(case: str, further: tuple[str, ...], out: Path, bits: Sequence[str] = ()) -> tuple[Step, Step]:
     """Import and place a case, whose model is made if it is not there."""
     model, cluster, _ = CASES[case]
     path = ROOT / "build" / "models" / f"{model}.onnx"
@@ -129,14 +132,17 @@ def planned(case: str, further: tuple[str, ...], out: Path) -> tuple[Step, Step]
         script = "fill.py" if skeleton.exists() else "poster_nets.py"
         subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True, stdout=sys.stderr)
     devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
-    return dagtrain("import", path, "--out", out), dagtrain("place", "--devices", devices, *further, "--out", out)
+    chosen = [word for text in bits for word in ("--bits", text)]
+    return dagtrain("import", path, *chosen, "--out", out), dagtrain(
+        "place", "--devices", devices, *further, "--out", out
+    )
 
 
-def poster_row(case: str, out: Path) -> str:
+def poster_row(case: str, out: Path, bits: Sequence[str] = ()) -> str:
     """A row of the poster's table beside our rate inside a batch; the share of all blocks if each multiplied once."""
     fps, share = POSTER[case]
     further = (*CASES[case][2], "--cap", f"dsp={DSP_CAP / MACS_A_BLOCK}")
-    _, placed = planned(case, further, out)
+    _, placed = planned(case, further, out, bits)
     if placed.error:
         return f"| {case} | {fps:,.0f} | {share:.1%} | {placed.error} | | | {placed.seconds:.0f} |"
     plan = placed.result["place"]
