@@ -162,7 +162,7 @@ def test_golden_model_is_the_plain_loop_rounded_once(layer: Conv) -> None:
     assert np.array_equal(y, requantise(sums, 20, layer.y_fixed))
 
 
-@pytest.mark.parametrize("number", range(len(ConvGradient.examples())))
+@pytest.mark.parametrize("number", range(len(ConvGradient.example_fields())))
 def test_error_and_gradient_are_the_derivatives_of_the_forward_layer(number: int) -> None:
     forward, error, gradient = (engine.examples()[number] for engine in ENGINES)
     rng = np.random.default_rng(number)

@@ -338,6 +338,12 @@ class GradientEngine(WindowEngine):
         return gradient_strips(self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.drain_cycles, self.words)
 
     @property
+    def closeness(self) -> dict[str, float]:
+        """A stochastic rounding, and half a step of the sum for every product that is cut."""
+        step = 2.0 ** (self.cut + self.g_fixed.fraction_bits - self.exact_fraction_bits)
+        return {"g": 1.0 + (self._terms * step / 2 if self.cut else 0.0)}
+
+    @property
     def product_bits(self) -> int:
         """Bits of a product."""
         return operand_bits(self.x_fixed) + operand_bits(self.e_fixed)

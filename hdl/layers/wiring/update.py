@@ -488,5 +488,5 @@ class Update(Layer):
             cls(shape=(3,), recipe=ahead),
             cls(shape=(24,), w_lanes=2, recipe=steps, tensor_id=7),
             cls(shape=(2,), w_lanes=2, recipe=steps, state=Home.DRAM),
-            cls(shape=(6, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, momentum_width=13, master_width=19),
+            cls(shape=(6, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, momentum_width=21, master_width=21),
         )
