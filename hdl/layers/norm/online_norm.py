@@ -123,10 +123,7 @@ class OnlineNorm(NormLayer):
             )
         return ForwardShape(
             numbers=self.numbers,
-            recipe=self.recipe,
-            groups=self.groups,
-            lanes=self.core,
-            beat_cycles=self.core // self.lanes,
+            **self.engine_fields,
             gamma=self.gamma_fixed,
             beta=self.beta_fixed,
             y=self.y_fixed,

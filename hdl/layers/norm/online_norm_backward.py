@@ -107,10 +107,7 @@ class OnlineNormBackward(NormLayer):
         """What the circuit is built from."""
         return BackwardShape(
             numbers=self.numbers,
-            recipe=self.recipe,
-            groups=self.groups,
-            lanes=self.core,
-            beat_cycles=self.core // self.lanes,
+            **self.engine_fields,
             gamma=self.gamma_fixed,
             inverse=self.inverse_fixed,
             g_gamma=self.g_gamma_fixed,

@@ -104,6 +104,16 @@ class NormLayer(Layer):
         raise NotImplementedError
 
     @property
+    def engine_fields(self) -> dict[str, Any]:
+        """Fields of `engine` of either direction."""
+        return {
+            "recipe": self.recipe,
+            "groups": self.groups,
+            "lanes": self.core,
+            "beat_cycles": self.core // self.lanes,
+        }
+
+    @property
     def block(self) -> Callable[..., Instances]:
         """The `myhdl.block` between all ports, in their order."""
         raise NotImplementedError

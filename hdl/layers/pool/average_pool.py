@@ -29,14 +29,13 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pool.base import WINDOW_FIELDS, WindowPool
+from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, WindowPool, WindowPoolError
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.strips import Strips
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
-ERROR = Fixed(16, 12)
 # significant bits of a constant factor
 RECIPROCAL_BITS = 16
 # bits of the greatest of several factors, or one less: with a sign bit it fits a multiplier of a pair, or is too wide
@@ -255,25 +254,13 @@ class AveragePool(_AveragePool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragePoolError(_AveragePool):
+class AveragePoolError(WindowPoolError, _AveragePool):
     """Sink ``e``, source ``dx``."""
-
-    transposed: ClassVar[bool] = True
-
-    e_lanes: int = 1
-    dx_lanes: int = 1
-    e_fixed: Fixed = ERROR
-    dx_fixed: Fixed = ERROR
 
     @property
     def sinks(self) -> tuple[Port, ...]:
         """e."""
         return (Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),)
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)
 
     @property
     def closeness(self) -> dict[str, float]:

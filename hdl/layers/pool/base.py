@@ -6,7 +6,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from hdl.engine.arithmetic.mac import tree_levels
 from hdl.engine.window.strips import result_strips
 from hdl.engine.window.walk import Walk
 from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed
 from hdl.layers.folding import divisors, lanes_for
 from hdl.layers.windowed import Windowed
 from hdl.strips import Strips
+from hdl.tensor import Kind, Port, Tensor
 
 # upper bound on the cycles of adapters, memories, comparisons, sums, products, rounding and output queue
 PIPELINE = 48
+ERROR = Fixed(16, 12)
 # fields of the window
 WINDOW_FIELDS = ("kernel", "stride", "padding", "dilation")
 
@@ -90,3 +93,21 @@ class WindowPool(Windowed):
     @abstractmethod
     def rounding_cycles(self) -> int:
         """Cycles from an exact result to a rounded one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPoolError(WindowPool):
+    """The way back: source ``dx``, as large as the map that was pooled."""
+
+    transposed: ClassVar[bool] = True
+
+    # of all sinks
+    e_lanes: int = 1
+    dx_lanes: int = 1
+    e_fixed: Fixed = ERROR
+    dx_fixed: Fixed = ERROR
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """dx."""
+        return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from myhdl import block
@@ -22,13 +22,12 @@ from hdl.engine.window.pool import PoolShape, pool, pool_error
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pool.base import WINDOW_FIELDS, WindowPool
+from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, WindowPool, WindowPoolError
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 DATA = Fixed(16, 8)
-ERROR = Fixed(16, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +135,8 @@ class MaxPool(_MaxPool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxPoolError(_MaxPool):
+class MaxPoolError(WindowPoolError, _MaxPool):
     """Sinks ``e`` and ``index``, source ``dx``: exact sums over overlapping windows, rounded once, saturated."""
-
-    transposed: ClassVar[bool] = True
-
-    # of e and index
-    e_lanes: int = 1
-    dx_lanes: int = 1
-    e_fixed: Fixed = ERROR
-    dx_fixed: Fixed = ERROR
 
     @property
     def rounding_cycles(self) -> int:
@@ -159,11 +150,6 @@ class MaxPoolError(_MaxPool):
             Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes),
             Port("index", Tensor(self.output_shape, self.index_fixed, Kind.STASH), self.e_lanes),
         )
-
-    @property
-    def sources(self) -> tuple[Port, ...]:
-        """dx."""
-        return (Port("dx", Tensor(self.input_shape, self.dx_fixed, Kind.ERROR), self.dx_lanes),)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The fewest additions a cycle."""
