@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from hdl.layers.pointwise.hard_sigmoid import HardSigmoid
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
 from importers.onnx import import_model
+from tests.cosim_support import twelve_net
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 RECIPE = Recipe(batch=4)
@@ -281,6 +283,20 @@ def test_fewer_cycles_never_take_fewer_multipliers() -> None:
 def test_folding_for_too_few_cycles_lists_the_layers() -> None:
     with pytest.raises(FoldingError, match=r"can't be folded for 5 cycles|no weight tile"):
         fold_graph(insert_forks(differentiate(net())), 5)
+
+
+def test_an_engine_that_no_tile_makes_fast_enough_says_so_and_how_fast_it_gets() -> None:
+    graph = twelve_net(1)
+    with pytest.raises(FoldingError) as refused:
+        fold_graph(graph, 60)
+    (line,) = (line for line in str(refused.value).splitlines() if "conv2.error: " in line)
+    wanted = r"stride \(2, 2\): no tile manages 60 cycles a frame; allow more cycles: the fastest, .*, takes 81"
+    assert re.search(wanted, line)
+    assert "impossible" not in str(refused.value)
+    engine = graph.by_name["conv2.error"].layer
+    assert engine.fold(81).cycles_per_frame == 81
+    with pytest.raises(FoldingError, match="takes 81"):
+        engine.fold(80)
 
 
 def test_the_tile_suits_every_engine_of_the_group() -> None:

@@ -10,6 +10,7 @@ import networkx as nx
 from dagtrain.graph.ir import Graph, Node, Stage
 from dagtrain.passes.apply import graph_pass
 from hdl.errors import FoldingError, Problem
+from hdl.layers.capabilities import is_engine
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part
 from hdl.tensor import Tile
@@ -74,7 +75,7 @@ def weight_tiles(
 ) -> dict[str, Tile]:
     """Node -> the tile of its weight group: the first of the forward engine's that suits all members at its cycles.
 
-    Members whose weights are vectors have no tile."""
+    Members whose weights are vectors have no tile, nor have engines that no tile makes so fast."""
     chosen: dict[str, Tile] = {}
     of = _cycles_of(graph, cycles)
     for group in weight_groups(graph):
@@ -88,5 +89,10 @@ def weight_tiles(
         if tile is None:
             names = ", ".join(node.name for node in tiled)
             raise FoldingError(f"no weight tile suits all of {names} at {pace} cycles a frame", "allow more cycles")
-        chosen.update((node.name, tile) for node in group)
+        chosen.update((node.name, tile) for node in group if not _is_too_slow(node, of[node.name]))
     return chosen
+
+
+def _is_too_slow(node: Node, cycles: int) -> bool:
+    """Whether it is an engine that no tile makes so fast; folded without one, it says so."""
+    return is_engine(node.layer) and next(node.layer.tiles(cycles), None) is None

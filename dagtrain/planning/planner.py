@@ -102,7 +102,8 @@ class Planner:
             instance = searcher.prices.instance(levels, searcher.time.looking)
             start = carried_over(than.plan, instance, beside)
             near = {**beside, **places_of(than.plan)}
-            found = searcher.search(instance, replace(searcher.untidied, start=start, near=near))
+            # it only tells whether to look
+            found = searcher.search(instance, replace(searcher.quick, start=start, near=near), bounded=False)
         except Ended:
             raise
         except (InfeasibleError, OutOfTimeError, FoldingError):

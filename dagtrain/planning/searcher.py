@@ -92,8 +92,10 @@ class Searcher:
             options = replace(options, start=carried_over(best, instance, beside or {}))
         return self.search(instance, options)
 
-    def search(self, instance: Instance, options: SearchOptions) -> Plan:
-        """Find a plan, with progress, as long as there is time to price what it finds."""
+    def search(self, instance: Instance, options: SearchOptions, bounded: bool = True) -> Plan:
+        """Find a plan, with progress, as long as there is time to price what it finds.
+
+        ``bounded``: whether to hold it against the bound of all foldings."""
         self.progress.begin("search")
 
         def report(state: SearchProgress) -> None:
@@ -105,7 +107,7 @@ class Searcher:
                 plan = find_plan(instance, options, report, self.time.looking_first if first else self.time.looking)
         finally:
             self.progress.end()
-        if first and len(self.problem.graph.nodes) > QUICK_NODES:
+        if not bounded or (first and len(self.problem.graph.nodes) > QUICK_NODES):
             # the first plan does not wait for it
             return with_any_bound(plan, Bound(1, "nothing runs in less than one cycle"))
         return self.any_bound.of(plan, self.time.deadline, self.warn)

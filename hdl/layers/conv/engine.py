@@ -196,7 +196,12 @@ class WindowEngine(Windowed):
         """As its tile and its widest ports allow."""
         if tile not in self._paces:
             return None
-        return max(self._paces[tile], *(port.tensor.elements // port.tensor.shape[-1] for port in self.frame_ports))
+        return max(self._paces[tile], self._widest_port_cycles)
+
+    @cached_property
+    def _widest_port_cycles(self) -> int:
+        """As the widest ports of maps allow."""
+        return max(port.tensor.elements // port.tensor.shape[-1] for port in self.frame_ports)
 
     @cached_property
     def _paces(self) -> dict[Tile, int]:
@@ -238,9 +243,11 @@ class WindowEngine(Windowed):
             bridged = folded.load_cycles <= 2 * self._loading_cycles(cycles)
             if folded.cycles_per_frame + rests <= cycles and (bridged or not rests):
                 return folded
+        paces = {least: each for each in self._paces if (least := self.least_cycles(each)) is not None}
+        fastest = f": the fastest, {paces[min(paces)]}, takes {min(paces)}" if tile is None and paces else ""
         raise FoldingError(
             f"{self.name}, stride {self.stride}: {tile or 'no tile'} manages {cycles} cycles a frame",
-            "allow more cycles",
+            f"allow more cycles{fastest}",
         )
 
     def _with(self, tile: Tile, cycles: int) -> Self:
