@@ -32,8 +32,10 @@ class AxiChecker:
         self._words = 0
         self._unanswered = 0
         self._reads: deque[int] = deque()
-        # bursts asked for, either way
+        # bursts asked for, either way; cycles in which the data of one to write are not offered, or data read not taken
         self.bursts = 0
+        self.idle_cycles = 0
+        self.refused_cycles = 0
 
     def observe(self, cycle: int, beats: Mapping[str, Handshake], reset: bool = False) -> None:
         """Check one cycle: channel → its signals.  Raises `ContractViolation`."""
@@ -57,6 +59,8 @@ class AxiChecker:
         if fired["w"]:
             self._write(beats["w"].payload)
         self._meet(where)
+        self.idle_cycles += bool(self._asked_writes) and not beats["w"].valid
+        self.refused_cycles += beats["r"].valid and not beats["r"].ready
 
     def _request(self, where: str, payload: int) -> int:
         """The words of a burst."""
