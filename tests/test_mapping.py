@@ -292,6 +292,33 @@ def test_what_reads_a_memory_of_several_blocks_agrees_with_synthesis(depth: int,
     assert rows["alm"].error == pytest.approx(0, abs=0.12), rows["alm"]
 
 
+@block
+def read_twice(clk: Any, write: Any, read: Any, take: Any, at: Any, data: Any, p: Any, q: Any, depth: int) -> Any:
+    """What is read goes to a flip-flop, and to another one's multiplexer."""
+    word = bits(len(data))
+    store = simple_dual_port(clk, write, at, data, read, at, word, depth=depth, width=len(data))
+
+    @always(clk.posedge)
+    def keep() -> None:
+        p.next = word
+        if take:
+            q.next = word
+        else:
+            q.next = q >> 8
+
+    return store, keep
+
+
+@pytest.mark.parametrize("depth", [576, 1000])
+def test_a_word_that_flip_flop_and_table_take_costs_a_table_a_bit(depth: int) -> None:
+    def make() -> Any:
+        at, data, p, q = bits((depth - 1).bit_length()), bits(80), bits(80), bits(80)
+        return read_twice(flag(), flag(), flag(), flag(), at, data, p, q, depth)
+
+    rows = {row.quantity: row for row in compare(count(make()), synthesise(convert(make(), "memory")))}
+    assert rows["alm"].error == pytest.approx(0, abs=0.12), rows["alm"]
+
+
 def test_a_memory_as_deep_as_one_block_has_no_multiplexer() -> None:
     """2048 × 40 fits four blocks side by side; 2049 words are five rows of 512, chosen between when read."""
     arria = part(FABRIC)

@@ -112,8 +112,10 @@ class Gates:
     _known: dict[object, int] = field(default_factory=dict)
     # runs whose bits must exist: inputs of registers, memories, multipliers, ports; with the bits that matter
     roots: list[tuple[Run, int]] = field(default_factory=list)
-    # gate -> bits that something takes that is neither table nor flip-flop
+    # gate -> bits that something takes that is neither table nor flip-flop, or a flip-flop and a table beside
     bare: dict[int, int] = field(default_factory=dict)
+    # gate -> bits that flip-flops take
+    _flopped: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for _ in (ZERO, ONE):
@@ -197,11 +199,10 @@ class Gates:
         """Something that is no gate, perhaps a flip-flop, needs the bits of ``mask`` of a run."""
         if mask and run[0] > ONE:
             self.roots.append((run, mask))
-            if not flip_flop:
-                self._take(run, mask)
+            self._take(self._flopped if flip_flop else self.bare, run, mask)
 
-    def _take(self, run: Run, mask: int) -> None:
-        self.bare[run.gate] = self.bare.get(run.gate, 0) | _bits(run, mask)
+    def _take(self, users: dict[int, int], run: Run, mask: int) -> None:
+        users[run.gate] = users.get(run.gate, 0) | _bits(run, mask)
 
     # ---- counting
 
@@ -216,7 +217,7 @@ class Gates:
                 if gate.operands:
                     for run, mask in gate.summed():
                         self._demand(run, mask)
-                        self._take(run, mask)
+                        self._take(self.bare, run, mask)
 
     def _demand(self, run: Run, mask: int) -> None:
         number, offset, stride, width = run
@@ -252,7 +253,14 @@ class Gates:
                 for end, offset, stride in gate.support:
                     mask = bits << offset if stride else 1 << offset
                     wanted[end] = wanted.get(end, 0) | mask
+                    self._take_both(end, mask)
         return found
+
+    def _take_both(self, number: int, mask: int) -> None:
+        """A table takes these bits of a gate: those that flip-flops take too come to both bare."""
+        both = mask & self._flopped.get(number, 0)
+        if both:
+            self.bare[number] = self.bare.get(number, 0) | both
 
     def _table(self, gate: Gate, limit: int) -> frozenset[tuple[int, int, int]]:
         """The inputs of a gate's table, with those of the gates that it absorbs."""

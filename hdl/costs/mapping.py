@@ -42,7 +42,7 @@ class Mapped:
     three_bits: int
     # (words, bits) -> constants of more words than a look-up table has
     constants: Mapping[tuple[int, int], int]
-    # bits of registers that something takes that is neither table nor flip-flop
+    # bits of registers that something takes that is neither table nor flip-flop, or a flip-flop and a table beside
     bare: Mapping[Node, int]
 
 

@@ -66,7 +66,8 @@ class Resources:
     tables: Mapping[int, int] = field(default_factory=dict)
     # (words, bits) -> tables of constants of more words than a look-up table has
     constants: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    # (words, bits) of a memory -> bits read from it that something takes that is neither table nor flip-flop
+    # (words, bits) of a memory -> bits read from it that something takes that is neither table nor flip-flop, or a
+    # flip-flop and a table beside
     bare_bits: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     __repr__ = spelt
