@@ -108,7 +108,11 @@ def _agree(proto: onnx.ModelProto, image: Array, given: Array, folder: Path) -> 
 
 @pytest.mark.parametrize(
     ("name", "heads"),
-    [("inception_v3_aux-dynamo-training", 1), pytest.param("inception_v3_aux-torchscript-training", 1, marks=SLOW)],
+    [
+        ("googlenet_aux-dynamo-training", 2),
+        pytest.param("inception_v3_aux-dynamo-training", 1, marks=SLOW),
+        pytest.param("inception_v3_aux-torchscript-training", 1, marks=SLOW),
+    ],
 )
 def test_with_its_auxiliary_heads_a_network_has_all_published_parameters(name: str, heads: int, tmp_path: Path) -> None:
     graph = import_model(save(example(name), tmp_path), recipe=Recipe(auxiliary=0.3))
