@@ -194,6 +194,14 @@ Sweep = Annotated[
         help="Also plan for fewer and more devices, up to twice the cluster, and plot throughput against their number.",
     ),
 ]
+ShareWeights = Annotated[
+    str,
+    typer.Option(
+        "--share-weights",
+        help="Forward and error engine of a layer with one weight memory on one FPGA: auto (where that saves block "
+        "memories), always or never.",
+    ),
+]
 Solver = Annotated[
     str, typer.Option(help="fast; or literal: the poster's equations by bisection to 5 %, for small problems.")
 ]
@@ -453,6 +461,7 @@ def _place(
     seed: Seed = 1,
     no_split: NoSplit = False,
     walls: ShowWalls = False,
+    share_weights: ShareWeights = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -463,7 +472,7 @@ def _place(
     options = PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=not no_split,
+        split=not no_split, share_weights=share_weights,
     )  # fmt: skip
     jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
     if walls:

@@ -31,7 +31,7 @@ from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
-from hdl.layers.capabilities import is_engine
+from hdl.layers.capabilities import is_engine, with_own_memory
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.stream import Stream
@@ -93,7 +93,8 @@ class EngineMeasurements:
     def __init__(
         self, graph: Graph, library: ModuleLibrary, delivered: Delivered | None = None, cache: Path | None = None
     ) -> None:
-        engines = [node for node in graph.nodes if runs_alone(node.layer)]
+        alone = (replace(node, layer=with_own_memory(node.layer)) for node in graph.nodes)
+        engines = [node for node in alone if runs_alone(node.layer)]
         self._nodes = [node for node in engines if _frames(node.layer) >= _least_frames(node.layer)]
         self._folder = cache or cache_folder() / "efficiency"
         layers = {repr(node.layer): node.layer for node in self._nodes}

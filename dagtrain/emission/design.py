@@ -66,7 +66,7 @@ def design_cluster(
     form = link_format(crossings, len(used), word_bits)
     delays = {crossing.edge: network_cycles for crossing in crossings}
     timing = schedule(folded, cycles, delays)
-    library.prepare(node.layer for node in folded.nodes)
+    library.prepare(node.layer for node in folded.circuits)
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
     stored = stored_edges(folded, use)
     behind = {c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles) for c in crossings}

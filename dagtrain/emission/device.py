@@ -122,14 +122,16 @@ def design_device(
     host_ports: list[HostPort] = []
     memory = MemoryPort(assembly, library, use, use.channels.get(name, 1))
     _declare_nets(assembly, nodes)
-    for node in nodes:
+    for node in graph.circuits:
+        if graph.placed[node.name] != name:
+            continue
         if node.layer.sinks and node.layer.sources:
             images += _add_layer(assembly, graph, node, library)
         else:
             host_ports += _add_host_port(assembly, node)
     stored = stored_edges(graph, use)
     for node in nodes:
-        for port in node.layer.sinks:
+        for port in _streamed_sinks(node):
             edge = node.inputs[port.name]
             producer, source = graph.producers[edge]
             arrives = graph.placed[producer.name] != name
@@ -146,7 +148,7 @@ def design_device(
     names = tuple(node.name for node in nodes)
     weights = tuple(
         WeightStream(edge, produced_net(edge), source.beats)
-        for edge, producer, source, consumer, sink in graph.edges
+        for edge, producer, source, consumer, sink in graph.streams
         if graph.placed[producer.name] == name and is_delayed(consumer.layer, sink)
     )
     return DeviceDesign(
@@ -193,6 +195,11 @@ def ring_net(node: str, port: Port) -> str:
     return f"s_{verilog_name(node)}_{port.name}"
 
 
+def _streamed_sinks(node: Node) -> tuple[Port, ...]:
+    """Sinks to which a stream leads."""
+    return tuple(port for port in node.layer.sinks if port.name not in node.layer.borrowed)
+
+
 def stored_edges(graph: Graph, use: DramUse) -> frozenset[str]:
     """Edges whose data go through DRAM."""
     outside = {node.inputs[port] for node in graph.nodes for port in (*node.layer.replayed, *node.layer.parked)}
@@ -223,7 +230,7 @@ def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
             net = assembly.stream(_source_net(node, port), port.payload_bits)
             if port.name not in node.outputs:
                 assembly.drain(net)
-        for port in node.layer.sinks:
+        for port in _streamed_sinks(node):
             assembly.stream(consumed_net(node.inputs[port.name]), port.payload_bits)
         for ring in node.layer.rings:
             for port in (ring.back, ring.out):
@@ -231,12 +238,16 @@ def _declare_nets(assembly: Assembly, nodes: Sequence[Node]) -> None:
 
 
 def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibrary) -> list[ImageFile]:
+    """The instance of one of `Graph.circuits`."""
     layer = node.layer
     module = library.layer(layer)
-    streams = {port.name: _source_net(node, port) for port in layer.sources}
-    streams |= {port.name: consumed_net(node.inputs[port.name]) for port in layer.sinks}
+    streams: dict[str, str] = {}
+    for part in (graph.by_name[node.name], graph.borrowers.get(node.name)):
+        if part is not None:
+            streams |= {port.name: _source_net(part, port) for port in part.layer.sources}
+            streams |= {port.name: consumed_net(part.inputs[port.name]) for port in _streamed_sinks(part)}
     streams |= {port.name: ring_net(node.name, port) for ring in layer.rings for port in (ring.back, ring.out)}
-    contents = first_images(graph, node)
+    contents = first_images(graph, graph.by_name[node.name])
     files = []
     for memory in layer.memories():
         image = module.verilog.images[memory.name]

@@ -82,7 +82,7 @@ def _chosen(graph: Graph, names: tuple[str, ...]) -> list[Node]:
     if names:
         return [graph.by_name[name] for name in names]
     distinct: dict[str, Node] = {}
-    for node in graph.nodes:
+    for node in graph.circuits:
         if node.layer.sinks and node.layer.sources:
             distinct.setdefault(repr(node.layer), node)
     return list(distinct.values())

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
+from dagtrain.planning.sharing import ShareWeights
 from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.search.search import SearchOptions, Solver
@@ -35,6 +36,8 @@ class PlaceOptions:
     seed: int = 1
     # whether layers may be made in parts
     split: bool = True
+    # of `dagtrain.planning.sharing.ShareWeights`
+    share_weights: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:
@@ -78,6 +81,14 @@ def search_options(options: PlaceOptions) -> SearchOptions:
         exclude=options.exclude,
         solver=Solver(options.solver),
     )
+
+
+def sharing_wanted(options: PlaceOptions) -> ShareWeights:
+    """Whether engines are to share weight memories.  Raises `DagtrainError`."""
+    known = [mode.value for mode in ShareWeights]
+    if options.share_weights not in known:
+        raise DagtrainError(f"--share-weights {options.share_weights}: no such way", f"one of {', '.join(known)}")
+    return ShareWeights(options.share_weights)
 
 
 def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:

@@ -15,7 +15,14 @@ from dagtrain.flow.import_step import (
     load_training_graph,
     parts_from_json,
 )
-from dagtrain.flow.place_options import PlaceOptions, check_words, parse_pins, read_options_cluster, search_options
+from dagtrain.flow.place_options import (
+    PlaceOptions,
+    check_words,
+    parse_pins,
+    read_options_cluster,
+    search_options,
+    sharing_wanted,
+)
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
 from dagtrain.flow.records import ImportRecord, PlaceRecord
 from dagtrain.flow.result import StepResult
@@ -31,7 +38,9 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.split_layers import Parts
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
+from dagtrain.planning.problem import Problem
 from dagtrain.planning.results import Start
+from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
@@ -65,12 +74,14 @@ def run(
 
     Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
+    sharing = sharing_wanted(options)
     deadline = Deadline(search.time_limit_seconds, clock)
     graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
         pins = parse_pins(options.pins, graph, cluster)
-        return Planner(graph, cluster, estimator, search, pins, progress, deadline)
+        shared = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
+        return Planner(shared, cluster, estimator, search, pins, progress, deadline)
 
     # wrong pins and words are told before anything is done
     whole = planner_of(graph)

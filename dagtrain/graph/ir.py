@@ -174,6 +174,42 @@ class Graph:
             for consumer, sink in self.consumers[edge]:
                 yield edge, node, port, consumer, sink
 
+    @property
+    def streams(self) -> Iterator[tuple[str, Node, Port, Node, Port]]:
+        """Of `edges`, those that are streams: not what a node reads in the memory of another one."""
+        for edge, producer, source, consumer, sink in self.edges:
+            if sink.name not in consumer.layer.borrowed:
+                yield edge, producer, source, consumer, sink
+
+    @cached_property
+    def lenders(self) -> dict[str, Node]:
+        """Node that borrows a memory -> the node in whose memory it reads: the other one that reads the edge."""
+        found: dict[str, Node] = {}
+        for node in self.nodes:
+            for sink in node.layer.borrowed:
+                uses = self.consumers.get(node.inputs.get(sink, ""), ())
+                others = [user for user, port in uses if port.name not in user.layer.borrowed]
+                if len(others) == 1:
+                    found[node.name] = others[0]
+        return found
+
+    @cached_property
+    def borrowers(self) -> dict[str, Node]:
+        """The inverse of `lenders`."""
+        return {lender.name: self.by_name[name] for name, lender in self.lenders.items()}
+
+    @property
+    def circuits(self) -> Iterator[Node]:
+        """A node for each circuit: those that borrow a memory are part of their lenders', whose layer is that of both
+        (`Layer.lending`)."""
+        for node in self.nodes:
+            borrower = self.borrowers.get(node.name)
+            both = borrower and node.layer.lending(borrower.layer)
+            if both:
+                yield replace(node, layer=both)
+            elif node.name not in self.lenders:
+                yield node
+
     def with_nodes(self, nodes: tuple[Node, ...]) -> Graph:
         """This graph with other nodes, sorted topologically (ties in the given order)."""
         return replace(self, nodes=topological(nodes))
@@ -193,8 +229,8 @@ class PlacedGraph(Graph):
 
     @property
     def crossing(self) -> Iterator[tuple[str, Node, Port, Node, Port]]:
-        """Of `edges`, those between devices."""
-        for edge, producer, source, consumer, sink in self.edges:
+        """Of `streams`, those between devices."""
+        for edge, producer, source, consumer, sink in self.streams:
             if self.placed[producer.name] != self.placed[consumer.name]:
                 yield edge, producer, source, consumer, sink
 
@@ -232,6 +268,7 @@ def verify(graph: G, stage: Stage) -> G:
         # without ports that are there, edges have no meaning
         problems = [*_edge_breaches(graph, stage), *_order_breaches(graph), *_consumer_breaches(graph, stage)]
         problems += _role_breaches(graph, stage)
+        problems += _lending_breaches(graph)
         if stage.promises(Stage.FOLDED):
             problems += _folding_breaches(graph)
         if stage.promises(Stage.PLACED):
@@ -323,6 +360,21 @@ def _type_breaches(given: Tensor, wanted: Tensor, where: str) -> Iterator[str]:
         yield f"{where}: {given.kind.value} meets {wanted.kind.value}"
 
 
+def _lending_breaches(graph: Graph) -> Iterator[Problem | str]:
+    """Nodes that borrow a memory which nobody lends them, or which somebody else borrows too."""
+    borrowed: dict[str, str] = {}
+    for node in graph.nodes:
+        if not node.layer.borrowed:
+            continue
+        lender = graph.lenders.get(node.name)
+        if lender is None or lender.layer.lending(node.layer) is None:
+            yield Problem(f"{node.name} borrows a memory, and none of those that read its edge can lend it", "keep two")
+        elif lender.name in borrowed:
+            yield f"{node.name} borrows the memory of {lender.name}, as {borrowed[lender.name]} does"
+        else:
+            borrowed[lender.name] = node.name
+
+
 def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[Problem | str]:
     for edge, uses in graph.consumers.items():
         if edge not in graph.producers:
@@ -330,7 +382,9 @@ def _consumer_breaches(graph: Graph, stage: Stage) -> Iterator[Problem | str]:
         if not uses and stage.promises(Stage.TRAINING):
             yield f"edge {edge} has no consumer"
         if len(uses) > 1 and stage.promises(Stage.STREAMING):
-            yield Problem(f"edge {edge} has {len(uses)} consumers", "a fork is missing")
+            streams = [node for node, sink in uses if sink.name not in node.layer.borrowed]
+            if len(streams) > 1:
+                yield Problem(f"edge {edge} has {len(streams)} consumers", "a fork is missing")
         if stage.promises(Stage.STREAMING):
             source = graph.producers[edge][1]
             for node, sink in uses:
@@ -372,6 +426,10 @@ def _place_breaches(graph: Graph) -> Iterator[Problem | str]:
         device = graph.placed.get(node.name)
         if device is None:
             yield f"{node.name} stands on no device"
+        elif node.name in graph.lenders and device != graph.placed.get(graph.lenders[node.name].name):
+            lender = graph.lenders[node.name].name
+            what = f"{node.name} stands on {device} and reads the memory of {lender}, which stands elsewhere"
+            yield Problem(what, "place both on one device")
         elif device not in graph.devices:
             yield f"{node.name} stands on {device}, which is none of {', '.join(graph.devices)}"
         elif node.layer.pinned_to_host and device != graph.devices[0]:

@@ -19,6 +19,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.share_weights import share_weights
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.storage import Home
@@ -46,9 +47,12 @@ class Choice:
     @property
     def label(self) -> str:
         """Short and unique among the choices of a node."""
-        memory = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory]
+        if self.memory is Home.LENT:
+            memory, lent = [], " weights shared"
+        else:
+            memory, lent = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory], ""
         outside = [*memory, *self.fifos]
-        return f"T{self.cycles}" + (f" DRAM: {', '.join(outside)}" if outside else "")
+        return f"T{self.cycles}{lent}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
     def to_payload(self) -> str:
         """As text."""
@@ -115,12 +119,20 @@ def plan_pace(plan: Plan) -> Pace:
 
 def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:
     """Where the memories lie of nodes that do not have all of them on chip."""
-    return {name: choice.memory for name, choice in choices.items() if choice.memory is not Home.ON_CHIP}
+    here = (Home.ON_CHIP, Home.LENT)
+    return {name: choice.memory for name, choice in choices.items() if choice.memory not in here}
+
+
+def borrowing(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+    """Nodes that read their weights in the memory of another one."""
+    return tuple(name for name, choice in choices.items() if choice.memory is Home.LENT)
 
 
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
     """The training graph with the relays that the choices know of, and the memories of layers where they put them."""
-    return move_memories(insert_relays(graph, relayed(choices)), memory_homes(choices))
+    return move_memories(
+        share_weights(insert_relays(graph, relayed(choices)), borrowing(choices)), memory_homes(choices)
+    )
 
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:

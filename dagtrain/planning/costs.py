@@ -150,6 +150,9 @@ class LevelCosts:
     def offers(self, node: Node) -> Iterator[Offer]:
         """Of a node of ``folded``: its memory and each of its large FIFOs on chip or in DRAM."""
         for memory, layer in self._layers(node):
+            borrower = self.folded.borrowers.get(node.name)
+            if borrower is not None and layer.lending(borrower.layer) is None:
+                continue
             fifos = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
             for count in range(len(fifos) + 1):
                 for chosen in itertools.combinations(fifos, count):
@@ -157,6 +160,9 @@ class LevelCosts:
 
     def _layers(self, node: Node) -> Iterator[tuple[Home, Layer]]:
         original = self.graph.by_name[node.name].layer
+        if node.layer.borrowed:
+            yield Home.LENT, node.layer
+            return
         here = self.homes.get(node.name, Home.ON_CHIP)
         yield here, node.layer
         bits = max(map(_memory_bits, (*original.sinks, *original.sources)), default=0)
@@ -189,9 +195,11 @@ class LevelCosts:
         return waits >= self.dram.delay_cycles(port)
 
     def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
-        pieces = [Piece(Use.ENGINE, self.estimator.layer(layer))]
+        pieces = [Piece(Use.ENGINE, contents) for contents in self._circuit(node, layer)]
         units: list[tuple[str, Stored]] = []
         for port in layer.sinks:
+            if port.name in layer.borrowed:
+                continue
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
             stored = port in fifos or port.name in layer.replayed or port.name in layer.parked
@@ -235,6 +243,14 @@ class LevelCosts:
         if form != self.dram.format:
             for shared in self.widening(form):
                 yield Piece(Use.DRAM, shared, name, share=group_share(stored.load))
+
+    def _circuit(self, node: Node, layer: Layer) -> list[Resources]:
+        """Of a node built so: one that borrows a memory is part of its lender's."""
+        if layer.borrowed:
+            return []
+        borrower = self.folded.borrowers.get(node.name)
+        both = layer.lending(borrower.layer) if borrower is not None else None
+        return [self.estimator.layer(both or layer)]
 
     def _adapter(self, edge: str, port: Port) -> list[Resources]:
         """What makes beats as wide as the consumer takes them, where producer and consumer are folded for different

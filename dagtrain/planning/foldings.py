@@ -198,7 +198,9 @@ def _homes(layer: Layer) -> dict[Home, Layer]:
     """A layer with its memory at every home it can have; nothing for one that follows the tile of others."""
     if next(layer.tiles(ANY_PACE), None) is None:
         return {}
-    return {home: variant for home in Home if (variant := layer.at(home)) is not None}
+    if layer.borrowed:
+        return {Home.LENT: layer}
+    return {home: variant for home in Home if home is not Home.LENT and (variant := layer.at(home)) is not None}
 
 
 def _best(ways: Sequence[dict[str, dict[str, list[Configuration]]]]) -> Iterator[dict[str, Any]]:

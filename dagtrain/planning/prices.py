@@ -207,6 +207,7 @@ class Prices:
             pinned=self.cluster.devices[0].name if node.layer.pinned_to_host else None,
             tile_group=self._groups[node.name] if tiled else None,
             layer=node.layer_of,
+            same_device=self._pairs.get(node.name),
         )
 
     @cached_property
@@ -232,12 +233,18 @@ class Prices:
         """Node -> the first node of its weight group."""
         return {member.name: members[0].name for members in weight_groups(self.graph) for member in members}
 
+    @cached_property
+    def _pairs(self) -> dict[str, str]:
+        """Node of two that share a memory -> that which lends it."""
+        lenders = self.graph.lenders
+        return {member: lender.name for name, lender in lenders.items() for member in (name, lender.name)}
+
     def _links_with_ports(self, cycles: int, deadline: Deadline) -> Iterable[Link]:
         """Links with what their ends take of a network port, folded for these cycles.
 
         Raises `Ended` at the deadline."""
         costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
-        edges = fold_graph.run(self.graph, cycles, self.parts).edges
+        edges = fold_graph.run(self.graph, cycles, self.parts).streams
         ends = [(source, sink) for _edge, _producer, source, _consumer, sink in edges]
         with spending(self.spent, "circuits", deadline):
             wanted = Wanted()
@@ -256,7 +263,7 @@ class Prices:
     def links(self) -> Iterable[Link]:
         """Edges with the bits that they carry a frame, whole words of the network; without ports."""
         word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
-        for _edge, producer, _source, consumer, sink in self.graph.edges:
+        for _edge, producer, _source, consumer, sink in self.graph.streams:
             tensor = sink.tensor
             words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
             bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)

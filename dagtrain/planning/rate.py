@@ -9,7 +9,15 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.place import place
-from dagtrain.planning.choices import chosen_dram, memory_homes, plan_choices, plan_pace, relayed
+from dagtrain.passes.share_weights import share_weights
+from dagtrain.planning.choices import (
+    borrowing,
+    chosen_dram,
+    memory_homes,
+    plan_choices,
+    plan_pace,
+    relayed,
+)
 from dagtrain.schedule.batch_time import BatchTime, batch_time, edge_ways
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.schedule import schedule
@@ -43,7 +51,8 @@ def plan_time(
     choices, pace = plan_choices(plan), plan_pace(plan)
     there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
     relays = [edge for edge in relayed(choices) if edge not in there]
-    chosen = move_memories.run(insert_relays.run(graph, relays), memory_homes(choices))
+    shared = share_weights.run(insert_relays.run(graph, relays), borrowing(choices))
+    chosen = move_memories.run(shared, memory_homes(choices))
     folded = fold_graph.run(chosen, pace.folds, pace.parts)
     dram = chosen_dram(chosen, choices, cluster, pace.interval)
     first = cluster.devices[0].name
@@ -53,7 +62,7 @@ def plan_time(
     delays = {crossing.edge: NETWORK_CYCLES for crossing in crossings}
     depths = fifo_beats(folded, schedule(folded, pace.interval, delays))
     outside = stored_edges(folded, dram)
-    stored = {edge: dram.delay_cycles(sink) for edge, _p, _s, _c, sink in folded.edges if edge in outside}
+    stored = {edge: dram.delay_cycles(sink) for edge, _p, _s, _c, sink in folded.streams if edge in outside}
     form = link_format(crossings, len(cluster.devices), cluster.link_word_bits)
     behind = {
         crossing.edge: receiver_beats(crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval)

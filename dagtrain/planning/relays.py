@@ -37,7 +37,7 @@ def with_relays(searcher: Searcher, found: Found) -> tuple[Searcher, Found] | No
         plan = searcher.with_relays(edges).find(levels, searcher.quick, found.plan, beside)
         # a relay on a device of either end adds no hop
         places = places_of(plan)
-        ends = {edge: (producer.name, consumer.name) for edge, producer, _, consumer, _ in graph.edges}
+        ends = {edge: (producer.name, consumer.name) for edge, producer, _, consumer, _ in graph.streams}
         useful = [edge for edge in edges if places[relay_of(edge)] not in [places[end] for end in ends[edge]]]
         relayed = searcher.with_relays(useful)
         plan = relayed.find(levels, searcher.quick, plan)
@@ -54,7 +54,7 @@ def _hops_bind(searcher: Searcher, found: Found, edges: Collection[str]) -> bool
     instance = searcher.prices.instance(found.levels)
     links = tuple(
         replace(link, kind=Kind.STASH) if edge in edges else link
-        for link, (edge, *_) in zip(instance.links, searcher.problem.graph.edges, strict=True)
+        for link, (edge, *_) in zip(instance.links, searcher.problem.graph.streams, strict=True)
     )
     relaxed = replace(instance, links=links)
     try:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Protocol, runtime_checkable
 
 from hdl.layers.base import Layer
+from hdl.layers.storage import Home
 from hdl.recipe import Recipe
 from hdl.tensor import Tile
 
@@ -105,6 +106,11 @@ def frozen(layer: Layer) -> Layer | None:
 def engines_of(layer: Layer) -> tuple[Layer, ...]:
     """The layers that a circuit is of: mostly the one."""
     return layer.engines if isinstance(layer, Composed) else (layer,)
+
+
+def with_own_memory(layer: Layer) -> Layer:
+    """The layer, its memory its own where it borrows one."""
+    return (layer.at(Home.ON_CHIP) or layer) if layer.borrowed else layer
 
 
 def is_engine(layer: Layer) -> bool:

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from hdl.layers.meaning import State
 from hdl.layers.shape import Shape
 from hdl.tensor import Port
+
+if TYPE_CHECKING:
+    from hdl.layers.base import Layer
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Home(Enum):
     ON_CHIP = "on_chip"
     # what is in use on chip, what comes next waits outside (`Layer.parked`)
     PARKED = "parked"
+    # in the memory of another layer that reads the same tensor, on the same device (`Layer.borrowed`)
+    LENT = "lent"
     DRAM = "dram"
 
 
@@ -78,6 +83,19 @@ class Storage(Shape):
         """Per-batch sinks whose next tensor waits outside until the layer takes all of it at once, and the cycles in
         which it wants to have taken it: it rests for so long once a batch."""
         return {}
+
+    @property
+    def borrowed(self) -> tuple[str, ...]:
+        """Per-batch sinks that are none in the circuit: the tensor is read in the memory of a layer that reads the same
+        edge, and the two are one circuit (`lending`)."""
+        return ()
+
+    def lending(self, other: Layer) -> Layer | None:
+        """The circuit of this layer and another one that borrows its memory; None where there is none.
+
+        Its ports are those of both but what is borrowed; its memories and images are this layer's."""
+        del other
+        return None
 
     def memories(self) -> tuple[Memory, ...]:
         """Memories with an image; their names are the `image` names in the circuit."""

@@ -36,6 +36,7 @@ from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed
+from hdl.layers.base import Layer
 from hdl.layers.conv.correlate import (
     by_group,
     correlate,
@@ -151,7 +152,9 @@ class DenseEngine(WindowEngine, _Filters):
 
     def at(self, home: Home) -> Self | None:
         """Weights, or sums of gradients, there; DRAM needs a tile that leaves a pass over the map long enough, and of
-        groups one that takes a whole one.  Frozen weights stay on chip."""
+        groups one that takes a whole one.  Frozen weights stay on chip, and only error engines borrow them."""
+        if home is Home.LENT:
+            return None
         tiles = [self.tile]
         if self.groups > 1:
             tiles.append(Tile(self.filters // self.groups, self.channels // self.groups))
@@ -241,6 +244,17 @@ class Conv(ForwardEngine, DenseEngine):
         """Frames of results that streamed weights put in order at a time."""
         return _reordered_frames(self, self.tile.po)
 
+    def lending(self, other: Layer) -> Layer | None:
+        """To the error engine of the same convolution and tile, unless the weights lie outside."""
+        from hdl.layers.conv.pair import ConvPair
+
+        if not isinstance(other, ConvError) or not other.borrowed or self.streamed:
+            return None
+        try:
+            return ConvPair.of(self, other)
+        except FoldingError:
+            return None
+
     def sums(self, x: Any, w: Any) -> Any:
         """y, exactly."""
         bound = math.prod(self.weight_shape[1:]) << (self.x_fixed.width + self.w_fixed.width - 1)
@@ -271,6 +285,17 @@ class ConvError(ErrorEngine, DenseEngine):
     """The error engine; formula in the module's docstring.
 
     Streamed weights bring all filters of a group before those of the next one, so a tile takes whole groups then."""
+
+    def at(self, home: Home) -> Self | None:
+        """Or those of the forward engine."""
+        if home is Home.LENT:
+            return None if self.frozen else dataclasses.replace(self, weights=home)
+        return super().at(home)
+
+    @property
+    def borrowed(self) -> tuple[str, ...]:
+        """w, if it lies with the forward engine."""
+        return ("w",) if self.home is Home.LENT else ()
 
     @property
     def reordered_frames(self) -> int:

@@ -63,7 +63,9 @@ class ConvPair(DenseEngine):
     def of(cls, forward: Conv, error: ConvError) -> Self:
         """The two with one memory.  Raises `FoldingError` where they can't share."""
         given = {key: value for key, value in forward.shared.items() if error.shared[key] != value}
-        if given or forward.weights is not error.weights or forward.frozen or error.frozen:
+        # loaded through the one sink that there is, as wide as the forward engine has it
+        given.pop("w_lanes", None)
+        if given or error.weights not in (forward.weights, Home.LENT) or forward.frozen or error.frozen:
             raise FoldingError(f"{forward.name} and {error.name} can't share weights", "fold both for one tile")
         fields = {field.name for field in dataclasses.fields(cls)}
         ports = {

@@ -172,7 +172,7 @@ class WeightedEngine(WindowEngine):
 
     def memories(self) -> tuple[Memory, ...]:
         """The versions of the weights, if they live here."""
-        if self.streamed:
+        if self.streamed or self.borrowed:
             return ()
         return (
             Memory("weights", self.versions * self.words, self.tile.size * self.w_format.width, is_state=self.frozen),
@@ -180,6 +180,8 @@ class WeightedEngine(WindowEngine):
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Version 0: as beats of ``w`` if weights live outside, else in the first place of the weight buffer."""
+        if self.borrowed:
+            return {}
         codes, width = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)], self.w_format.width
         if self.streamed:
             return {"w": pack(codes, width, self.w_lanes)}

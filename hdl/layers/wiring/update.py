@@ -249,7 +249,7 @@ class Update(Layer):
 
     def at(self, home: Home) -> Self | None:
         """Master and momentum there; in DRAM unless they are too wide for one code."""
-        if home is Home.PARKED or (home is Home.DRAM and self.state_fixed.width > WIDEST):
+        if home in (Home.PARKED, Home.LENT) or (home is Home.DRAM and self.state_fixed.width > WIDEST):
             return None
         return dataclasses.replace(self, state=home)
 

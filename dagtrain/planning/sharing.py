@@ -1,0 +1,69 @@
+"""Which forward and error engines share one weight memory: what the user wants, or where that saves block memories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from dagtrain.graph.ir import Graph
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.share_weights import share_weights, sharing_nodes
+from dagtrain.planning.costs import LEAST_DRAM_BLOCKS
+from dagtrain.planning.ladder import SLOW_RATIO
+from dagtrain.planning.levels import least_cycles
+from dagtrain.planning.problem import Problem
+from hdl.costs.resources import Resources, fit
+from hdl.errors import FoldingError
+from hdl.layers.base import Layer
+from hdl.parts.part import Part
+
+
+class ShareWeights(Enum):
+    """Whether forward and error engine of a layer have one weight memory, and stand on one device."""
+
+    # where it saves as many block memories as make DRAM worth its units
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def with_shared_weights(problem: Problem, wanted: ShareWeights) -> Graph:
+    """The graph of a problem in which engines share weights as wanted; pinned apart they never do.
+
+    `AUTO` looks at the tiles of the slow level that planning begins with."""
+    if wanted is ShareWeights.NEVER:
+        return problem.graph
+    pairs = {
+        name: lender
+        for name, (_, lender) in sharing_nodes(problem.graph)
+        if len({problem.pins[end] for end in (name, lender) if end in problem.pins}) < 2
+    }
+    if wanted is ShareWeights.AUTO:
+        parts = tuple({device.board.part.name: device.board.part for device in problem.cluster.devices}.values())
+        saved = saved_blocks(problem.graph, pairs, round(least_cycles(problem) * SLOW_RATIO), parts)
+        pairs = {name: lender for name, lender in pairs.items() if saved[name] >= LEAST_DRAM_BLOCKS}
+    return share_weights(problem.graph, tuple(pairs))
+
+
+def saved_blocks(graph: Graph, pairs: Mapping[str, str], cycles: int, parts: Sequence[Part]) -> dict[str, int]:
+    """Node that would borrow weights, with who would lend them -> block memories that saves on the part where it saves
+    fewest, folded for these cycles a frame; below 0 where it costs some; nothing where they can't be so fast."""
+    try:
+        apart = fold_graph.run(graph, cycles, parts).by_name
+        shared = fold_graph.run(share_weights(graph, tuple(pairs)), cycles, parts)
+    except FoldingError:
+        return dict.fromkeys(pairs, 0)
+    both = {node.name: node.layer for node in shared.circuits}
+    return {
+        name: min(
+            _blocks(apart[name].layer, part) + _blocks(apart[lender].layer, part) - _blocks(both[lender], part, True)
+            for part in parts
+        )
+        for name, lender in pairs.items()
+    }
+
+
+def _blocks(layer: Layer, part: Part, dual: bool = False) -> int:
+    """Of the memories with an image."""
+    shapes = {(memory.depth, memory.width): 1 for memory in layer.memories()}
+    return fit(Resources(dual_memories=shapes) if dual else Resources(memories=shapes), part).m20k
