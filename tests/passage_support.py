@@ -17,6 +17,8 @@ from tests.layer_support import frames_a_batch, reads_frames
 def said_and_measured(layer: Layer, run: Run, batches: int) -> Iterator[tuple[str, float, float, int, int]]:
     """(source, first and last cycle as said, first and last as measured) of every tensor that leaves a layer."""
     passages, frames = [Passage(engine) for engine in engines_of(layer)], frames_a_batch(layer)
+    if len(passages) == 2:
+        passages[0].beside, passages[1].beside = passages[1], passages[0]
     for frame in range(frames * batches):
         ends_batch = (frame + 1) % frames == 0
         if layer.works_per_batch and not ends_batch:

@@ -13,7 +13,7 @@ import pytest
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.memory import DramUse
+from dagtrain.emission.memory import DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow.place_options import PlaceOptions, sharing_wanted
 from dagtrain.graph.executor import Executor
@@ -36,7 +36,16 @@ from hdl.layers.storage import Home
 from hdl.parts.catalogue import part
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
-from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, residual_net, simulate_design
+from tests.cosim_support import (
+    BATCH,
+    CLOSE,
+    CYCLES,
+    DEVICES,
+    placement,
+    residual_net,
+    said_batch_cycles,
+    simulate_design,
+)
 from tests.flow_support import QuickEstimator
 from tests.test_relays import residual, small_cluster
 
@@ -145,6 +154,27 @@ def test_a_cluster_that_shares_weights_trains_to_the_bits_of_the_emulator(
     assert len(run.losses) == 4 * BATCH
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_batch_takes_as_long_as_said(parked: bool, tmp_path: Path) -> None:
+    """With one place the forward engine rests until the error engine is through, once a batch."""
+    graph = shared(1)
+    if parked:
+        graph = move_memories(graph, dict.fromkeys(PAIRS.values(), Home.PARKED))
+    dram = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
+    design = design_cluster(graph, placement(graph, "one"), DEVICES, CYCLES, LIBRARY, word_bits=64, dram=dram)
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(6)]
+    run = simulate_design(
+        design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(stall_256=0), 0, 3, Silent(),
+        optimise=False, memory=MemoryModel(latency_cycles=10, stall_256=0),
+    )  # fmt: skip
+    assert run.mismatches == ()
+    said = said_batch_cycles(design, NetworkModel().latency_cycles)
+    assert run.batch_cycles[-1] == pytest.approx(said, rel=CLOSE)
+    # the round trip is what one place costs
+    assert (said > BATCH * CYCLES) == parked
+
+
 def planner(graph: Graph, devices: int = 2, dsp: int = 40) -> Planner:
     estimator: Any = QuickEstimator()
     return Planner(graph, small_cluster(devices, dsp), estimator, SearchOptions(seed=1), {}, Silent())
@@ -195,3 +225,10 @@ def test_sharing_is_taken_where_it_saves_block_memories() -> None:
 def test_an_unknown_way_to_share_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--share-weights often: no such way; one of auto, always, never"):
         sharing_wanted(PlaceOptions(devices=Path("cluster.toml"), share_weights="often"))
+
+
+def test_nobody_is_offered_a_memory_that_the_graph_does_not_lend(monkeypatch: pytest.MonkeyPatch) -> None:
+    # all homes are priced, however small the weights are
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 0)
+    made = planner(residual(1)).searcher.prices.level(2048)
+    assert {choice.memory for _, choice in made.dram_bytes} == {Home.ON_CHIP, Home.PARKED, Home.DRAM}

@@ -139,7 +139,8 @@ def emitted_layer(emitted: Path, node: str) -> EmittedModule:
     instance = re.compile(rf"^(\w+)(?: #\(\n(?:    [^\n]*\n)*\))? {instance_name(node)} \($", re.MULTILINE)
     found = instance.search(paths[home.manifest.top].read_text())
     if not found or found[1] not in paths:
-        raise DagtrainError(f"{node} is no circuit of {home.manifest.device}: it is a stream of the host")
+        reason = "it is a stream of the host, or reads the weights of a forward engine and is part of its circuit"
+        raise DagtrainError(f"{node} is no circuit of {home.manifest.device}: {reason}")
     # a layer's circuit is one flat module in a file of its own
     source = paths[found[1]]
     images = {f"INIT_{i.image}": home.folder / i.file for i in home.manifest.images if i.node == node}

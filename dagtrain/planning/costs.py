@@ -170,7 +170,8 @@ class LevelCosts:
         if not self.free or bits < least:
             return
         for home in Home:
-            variant = original.at(home) if home is not here else None
+            # who borrows a memory is not chosen here: the graph says so
+            variant = original.at(home) if home not in (here, Home.LENT) else None
             if variant is not None:
                 try:
                     folded = variant.fold(self._fold_cycles(node), self.tiles.get(node.name))

@@ -117,6 +117,9 @@ class BatchClock:
     def __init__(self, graph: Graph, ways: Mapping[str, Way], recipe: Recipe) -> None:
         self.recipe = recipe
         self.steps = [_Step.of(node) for node in graph.nodes]
+        passages = {node.name: step.passage for node, step in zip(graph.nodes, self.steps, strict=True)}
+        for name, lender in graph.lenders.items():
+            passages[name].beside, passages[lender.name].beside = passages[lender.name], passages[name]
         # edge -> when each version of its weights had left, the first one of an update first
         self.versions: dict[str, list[float]] = {}
         # edge -> how the last frame passed at its producer, and comes to its consumer
@@ -202,7 +205,7 @@ def _batch_cycles(graph: Graph, ways: Mapping[str, Way]) -> float:
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
     """Cycles that a frame takes of it, with its share of what goes once a batch."""
-    tensors = ((source.tensor, ways[edge].hop) for edge, _p, source, _c, _s in graph.edges)
+    tensors = ((source.tensor, ways[edge].hop) for edge, _p, source, _c, _s in graph.streams)
     return port_cycles_per_frame(
         (hop, math.ceil(tensor.elements / hop.word) / (graph.recipe.batch if tensor.kind.per_batch else 1))
         for tensor, hop in tensors

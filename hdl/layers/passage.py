@@ -13,7 +13,8 @@ With a(n) the cycle at which element n has come, an engine of strips 0, 1, … i
     end(i)   = max(begin(i) + cycles(i), a'(along(i)) + along_cycles + along_work)
 
 where end(-1) is the end of the frame before, or of the engine's rest after the batch before, or load_cycles later when
-it keeps one version of its weights and the frame wants the next one; row i of its result has
+it keeps one version of its weights and the frame wants the next one, counted from the end of the slower one of two
+engines that keep it together; row i of its result has
 left at end(i) + result_cycles.  Any other layer gives element n at max over its sinks of a(required(n)) +
 pipeline_cycles.  No port passes more than a beat a cycle.
 """
@@ -124,6 +125,9 @@ class Passage:
     free: float = LONG_AGO
     weights: float = LONG_AGO
     began: float = LONG_AGO
+    # the other engine that reads the same place for its weights; the version in use was loaded
+    beside: Passage | None = None
+    loaded: float = LONG_AGO
     # whether the last frame waited for its weights when all else was there
     waited: bool = False
     ports: dict[str, Passing] = field(default_factory=dict)
@@ -212,12 +216,22 @@ class Passage:
                 )
         return made
 
+    def _free_for(self, weights: float, load_cycles: int) -> float:
+        """When the engine is free for a frame whose weights came then: a version that is loaded in the place of the one
+        before comes when that is out of use, by both engines that read it."""
+        if weights <= self.weights:
+            return self.free
+        if self.beside is not None and self.beside.weights >= weights:
+            return max(self.free, self.beside.loaded)
+        if load_cycles:
+            self.loaded = load_cycles + max(self.free, self.beside.free if self.beside is not None else LONG_AGO)
+            return self.loaded
+        return self.free
+
     def _in_strips(
         self, strips: Strips, taken: Mapping[str, Flow], weights: float, ends_batch: bool
     ) -> dict[str, Flow]:
-        # a version that is loaded in the place of the one before comes when that is out of use
-        loads = strips.load_cycles if weights > self.weights else 0
-        free = self.free + loads
+        free = self._free_for(weights, strips.load_cycles)
         clock = max(free, weights + self.weight_cycles)
         self.weights = weights
         there = np.full(len(strips.cycles), LONG_AGO)
