@@ -23,6 +23,7 @@ from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
+from dagtrain.passes.share_weights import share_weights, sharing_nodes
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import feeds_of
 from dagtrain.training.sources import load_digits
@@ -173,6 +174,21 @@ def test_layers_of_the_digits_forced_into_dram_train_to_the_same_bits(channels: 
     design = design_cluster(outside, placed, DEVICES, 2 * CYCLES, LIBRARY, word_bits=64, dram=use)
     assert sum(bool(device.memories) for device in design.devices) == 3
     assert max(len(device.memories) for device in design.devices) == channels
+    run = train(design, tmp_path / "bench")
+    assert run.mismatches == ()
+    assert run.compared_words > 15_000
+
+
+@pytest.mark.slow
+def test_engines_of_the_digits_that_share_their_weights_train_to_the_same_bits(tmp_path: Path) -> None:
+    graph = training_graph(tmp_path, 9)
+    borrowers = [name for name, _ in sharing_nodes(graph)]
+    assert len(borrowers) == 8
+    shared = share_weights(graph, borrowers)
+    placed = placement(shared, "branches apart")
+    design = design_cluster(shared, placed, DEVICES, CYCLES, LIBRARY, word_bits=64)
+    paths = [image.path for device in design.devices for image in device.images if image.image == "weights"]
+    assert sum("true_dual_port" in path for path in paths) == len(borrowers)
     run = train(design, tmp_path / "bench")
     assert run.mismatches == ()
     assert run.compared_words > 15_000
