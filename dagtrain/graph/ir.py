@@ -203,12 +203,18 @@ class Graph:
         """A node for each circuit: those that borrow a memory are part of their lenders', whose layer is that of both
         (`Layer.lending`)."""
         for node in self.nodes:
-            borrower = self.borrowers.get(node.name)
-            both = borrower and node.layer.lending(borrower.layer)
-            if both:
-                yield replace(node, layer=both)
-            elif node.name not in self.lenders:
-                yield node
+            circuit = self.circuit_of(node, node.layer)
+            if circuit is not None:
+                yield node if circuit is node.layer else replace(node, layer=circuit)
+
+    def circuit_of(self, node: Node, layer: Layer) -> Layer | None:
+        """The circuit of a node that is built as ``layer``: that of two where it lends its memory.
+
+        None where it borrows one, and is part of its lender's circuit, or where it can't lend it so."""
+        if layer.borrowed:
+            return None
+        borrower = self.borrowers.get(node.name)
+        return layer if borrower is None else layer.lending(borrower.layer)
 
     def with_nodes(self, nodes: tuple[Node, ...]) -> Graph:
         """This graph with other nodes, sorted topologically (ties in the given order)."""

@@ -26,6 +26,7 @@ from hdl.layers.storage import Home
 from hdl.parts.catalogue import DEFAULT_PARTS, part
 from hdl.parts.part import Part
 from hdl.records import adapter, exact
+from hdl.tensor import Port
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
 
@@ -121,6 +122,11 @@ def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:
     """Where the memories lie of nodes that do not have all of them on chip."""
     here = (Home.ON_CHIP, Home.LENT)
     return {name: choice.memory for name, choice in choices.items() if choice.memory not in here}
+
+
+def memory_bits(port: Port) -> int:
+    """Bits of a tensor that passes once a batch: of the memory that holds it, about; 0 for others."""
+    return port.tensor.elements * port.tensor.fixed.width if port.tensor.kind.per_batch else 0
 
 
 def borrowing(choices: Mapping[str, Choice]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from dagtrain.emission.stored import DramUse, Stored
 from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.planning.choices import Choice
+from dagtrain.planning.choices import Choice, memory_bits
 from dagtrain.planning.link_costs import LinkCosts
 from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
 from dagtrain.schedule.schedule import Schedule, schedule
@@ -150,8 +150,7 @@ class LevelCosts:
     def offers(self, node: Node) -> Iterator[Offer]:
         """Of a node of ``folded``: its memory and each of its large FIFOs on chip or in DRAM."""
         for memory, layer in self._layers(node):
-            borrower = self.folded.borrowers.get(node.name)
-            if borrower is not None and layer.lending(borrower.layer) is None:
+            if not layer.borrowed and self.folded.circuit_of(node, layer) is None:
                 continue
             fifos = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
             for count in range(len(fifos) + 1):
@@ -165,12 +164,11 @@ class LevelCosts:
             return
         here = self.homes.get(node.name, Home.ON_CHIP)
         yield here, node.layer
-        bits = max(map(_memory_bits, (*original.sinks, *original.sources)), default=0)
+        bits = max(map(memory_bits, (*original.sinks, *original.sources)), default=0)
         least = LEAST_DRAM_BLOCKS * min(part.m20k_bits for part in self.parts)
         if not self.free or bits < least:
             return
         for home in Home:
-            # who borrows a memory is not chosen here: the graph says so
             variant = original.at(home) if home not in (here, Home.LENT) else None
             if variant is not None:
                 try:
@@ -196,11 +194,10 @@ class LevelCosts:
         return waits >= self.dram.delay_cycles(port)
 
     def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
-        pieces = [Piece(Use.ENGINE, contents) for contents in self._circuit(node, layer)]
+        circuit = self.folded.circuit_of(node, layer)
+        pieces = [Piece(Use.ENGINE, self.estimator.layer(circuit))] if circuit is not None else []
         units: list[tuple[str, Stored]] = []
-        for port in layer.sinks:
-            if port.name in layer.borrowed:
-                continue
+        for port in (port for port in layer.sinks if port.name not in layer.borrowed):
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
             stored = port in fifos or port.name in layer.replayed or port.name in layer.parked
@@ -245,14 +242,6 @@ class LevelCosts:
             for shared in self.widening(form):
                 yield Piece(Use.DRAM, shared, name, share=group_share(stored.load))
 
-    def _circuit(self, node: Node, layer: Layer) -> list[Resources]:
-        """Of a node built so: one that borrows a memory is part of its lender's."""
-        if layer.borrowed:
-            return []
-        borrower = self.folded.borrowers.get(node.name)
-        both = layer.lending(borrower.layer) if borrower is not None else None
-        return [self.estimator.layer(both or layer)]
-
     def _adapter(self, edge: str, port: Port) -> list[Resources]:
         """What makes beats as wide as the consumer takes them, where producer and consumer are folded for different
         cycles."""
@@ -293,11 +282,6 @@ class LevelCosts:
 
 def _pieces(use: Use, port: str, contents: Iterable[Resources]) -> list[Piece]:
     return [Piece(use, resources, port) for resources in contents]
-
-
-def _memory_bits(port: Port) -> int:
-    """Bits of a tensor that passes once a batch: of the memory that holds it, about; 0 for others."""
-    return port.tensor.elements * port.tensor.fixed.width if port.tensor.kind.per_batch else 0
 
 
 def queue_resources(payload_bits: int, depth: int, estimator: Contents) -> Resources:
