@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -154,4 +155,8 @@ def test_batches_take_the_cycles_that_are_said(
         design, library, feeds, tmp_path, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False
     )
     assert run.mismatches == ()
-    assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(run.batch_cycles[-1], rel=CLOSE)
+    measured = run.batch_cycles[-1]
+    if design.crossings and batches > 3:
+        # the last batch has the ports for itself, and the first ones fill the pipeline
+        measured = fmean(run.batch_cycles[len(run.batch_cycles) // 2 : -1])
+    assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(measured, rel=CLOSE)
