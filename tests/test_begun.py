@@ -130,7 +130,7 @@ def test_what_is_carried_over_is_all_that_training_left_but_counters(case: Case)
 def test_without_a_checkpoint_images_are_those_of_the_model(case: Case) -> None:
     graph = load_folded_graph(case.workspace)
     for item in graph.nodes:
-        wanted = item.layer.images(item.layer.start({k: graph.parameters[v] for k, v in item.parameters.items()}))
+        wanted = item.layer.images(item.layer.start(graph.initial(item)))
         assert first_images(graph, item) == wanted
 
 

@@ -143,10 +143,10 @@ def _without_plan(searcher: Searcher, end: Ended) -> Ended:
     spent = ", ".join(f"{seconds:.1f} s went into {what}" for what, seconds in time.spent.items() if seconds > 0)
     known, wanted = prices.known_circuits, prices.wanted_circuits
     done = f" ({known} of {wanted} circuits of the first level elaborated)" if known < wanted else ""
-    # about what lets a first plan come about: what is left to elaborate at the pace so far, and as much again for the
-    # search and what pricing its placement takes, in tens
+    # about what lets a first plan come about: what is left to elaborate at the pace so far, and twice as much again
+    # for network ports, the search and pricing its placement, in tens
     rest = time.spent.get("circuits", 0.0) * (wanted - known) / max(1, known)
-    sufficient = 10 * math.ceil((2 * (time.deadline.spent_seconds + rest)) / 10)
+    sufficient = 10 * math.ceil((3 * (time.deadline.spent_seconds + rest)) / 10)
     return Ended(
         f"{problem.graph.name} on {problem.cluster.name}: {end} before there was a plan: "
         f"{spent or 'none of it was left'}{done}",
