@@ -32,8 +32,9 @@ from hdl.simulate.models.host import stream_player, stream_recorder
 from hdl.simulate.models.link import link_switch
 from hdl.stream import Stream
 
-# words that the switch holds between any two devices: more than senders have credits for in most clusters
-SWITCH_WORDS = 4096
+# words that the switch holds between any two devices: what is under way in small clusters; Verilator writes C++ for
+# each of them, so thousands take a minute to compile
+SWITCH_WORDS = 256
 
 
 def design_bench(
