@@ -77,6 +77,10 @@ class OutOfTimeError(DagtrainError):
     """The time or cycle limit was hit before the work was done."""
 
 
+class ProcessLost(DagtrainError):
+    """A process of this program was ended from outside, as a system does that is out of memory."""
+
+
 class ToolError(DagtrainError):
     """An external tool failed; the message carries its own words."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hdl.elaboration.processes import LEAST_TO_START, in_processes
+from hdl.errors import ProcessLost
 from hdl.layers.base import Layer
 from hdl.layers.pointwise.relu import Relu
 
@@ -50,6 +51,19 @@ def test_one_who_stops_early_leaves_the_next_nothing_to_wait_for() -> None:
     started = in_processes(process, LAYERS)
     next(started)
     started.close()
+    assert len(dict(in_processes(process, LAYERS))) == len(LAYERS)
+
+
+def lose(layer: Layer) -> int:
+    """Ends its process at one of the layers, as the system does that is out of memory."""
+    if layer.sinks[0].tensor.shape[-1] == LEAST_TO_START // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return layer.sinks[0].payload_bits
+
+
+def test_a_process_that_is_ended_from_outside_is_told_and_replaced() -> None:
+    with pytest.raises(ProcessLost, match=r"ended from outside.*more memory"):
+        dict(in_processes(lose, LAYERS))
     assert len(dict(in_processes(process, LAYERS))) == len(LAYERS)
 
 

@@ -8,7 +8,10 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
+
+from hdl.errors import ProcessLost
 
 # layers that are worth starting processes for, which takes a second or two, and layers worth handing to those there are
 LEAST_TO_START, LEAST_TO_SHARE = 16, 2
@@ -37,7 +40,7 @@ def in_processes(
     processes for.
 
     The widest come first, so that no process is left with one of them at the end.  ``work`` must be a function of a
-    module."""
+    module.  Raises `ProcessLost` when one of the processes is ended from outside; those that are left end, too."""
     global _pool
     workers = len(os.sched_getaffinity(0))
     if workers < 2 or len(circuits) < (least if _pool is None else LEAST_TO_SHARE):
@@ -49,6 +52,11 @@ def in_processes(
         for key, result in zip(order, begun, strict=True):
             yield key, result.result()
         _pool = pool
+    except BrokenProcessPool as error:
+        raise ProcessLost(
+            f"one of {workers} processes that elaborate circuits was ended from outside, as when memory runs out",
+            "give this command more memory; what was elaborated is kept, so it goes on from there",
+        ) from error
     finally:
         # interrupted or failed: nobody waits for the rest
         if _pool is not pool:
