@@ -3,6 +3,7 @@
 python benchmarks/networks.py                       # all cases, in order
 python benchmarks/networks.py resnet18 --out build/networks
 python benchmarks/networks.py resnet18 --bits sum=fit  # with numbers of other bits
+python benchmarks/networks.py resnet18 --place="--share-weights auto"  # with further options of `dagtrain place`
 python benchmarks/networks.py --poster              # plans for the poster's five rows beside its own
 
 Weights are drawn from a seed (`examples/models/fill.py`, `poster_nets.py`); shapes and graph of ResNets and MobileNetV2
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -76,7 +78,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/networks"), help="where the results stay")
     parser.add_argument("--poster", action="store_true", help="only plan, at one multiplication a DSP block")
     parser.add_argument("--bits", action="append", default=[], help="as `dagtrain import` takes it")
+    parser.add_argument("--place", default="", help="further options of `dagtrain place`, in quotes")
     options = parser.parse_args()
+    asked = tuple(shlex.split(options.place))
     known = POSTER if options.poster else CASES
     unknown = [case for case in options.cases if case not in known]
     if unknown:
@@ -84,16 +88,17 @@ def main() -> None:
     if options.poster:
         print("| case | poster fps | poster DSP | fps | proven bound | DSP | place s |\n|" + " --- |" * 7, flush=True)
         for case in options.cases or POSTER:
-            print(poster_row(case, options.out / f"{case}-poster", options.bits), flush=True)
+            print(poster_row(case, options.out / f"{case}-poster", options.bits, asked), flush=True)
         return
     for case in options.cases or CASES:
-        for line in run(case, options.out / case, options.bits):
+        for line in run(case, options.out / case, options.bits, asked):
             print(line, flush=True)
 
 
-def run(case: str, out: Path, bits: Sequence[str]) -> list[str]:
+def run(case: str, out: Path, bits: Sequence[str], asked: tuple[str, ...]) -> list[str]:
     """All steps of a case; the lines of its table."""
     model, cluster, further = CASES[case]
+    further += asked
     imported, placed = planned(case, further, out, bits)
     lines = [
         " ".join([f"{case}: {model} on {cluster}", *further, *(f"--bits {text}" for text in bits)]),
@@ -138,10 +143,10 @@ def planned(case: str, further: tuple[str, ...], out: Path, bits: Sequence[str] 
     )
 
 
-def poster_row(case: str, out: Path, bits: Sequence[str] = ()) -> str:
+def poster_row(case: str, out: Path, bits: Sequence[str], asked: tuple[str, ...]) -> str:
     """A row of the poster's table beside our rate inside a batch; the share of all blocks if each multiplied once."""
     fps, share = POSTER[case]
-    further = (*CASES[case][2], "--cap", f"dsp={DSP_CAP / MACS_A_BLOCK}")
+    further = (*CASES[case][2], *asked, "--cap", f"dsp={DSP_CAP / MACS_A_BLOCK}")
     _, placed = planned(case, further, out, bits)
     if placed.error:
         return f"| {case} | {fps:,.0f} | {share:.1%} | {placed.error} | | | {placed.seconds:.0f} |"
