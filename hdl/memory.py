@@ -155,6 +155,49 @@ def simple_dual_port(
 
 
 @block
+def dual_clock(
+    write_clk: Clock,
+    write_enable: Bit,
+    write_address: Bits,
+    write_data: Bits,
+    read_clk: Clock,
+    read_enable: Bit,
+    read_address: Bits,
+    read_data: Bits,
+    *,
+    depth: int,
+    width: int,
+) -> Instances:
+    """A memory that is written at one clock and read at another; a word is to be read only when its write is long over.
+
+    Costs ``depth * width`` memory bits.
+
+    Ports:
+        write_clk: in, 1 bit.
+        write_enable: in, 1 bit.
+        write_address: in, `address_width` ``(depth)`` bits, with ``write_enable``.
+        write_data: in, ``width`` bits, with ``write_enable``.
+        read_clk: in, 1 bit.
+        read_enable: in, 1 bit.
+        read_address: in, `address_width` ``(depth)`` bits, with ``read_enable``.
+        read_data: out, ``width`` bits, 1 cycle of ``read_clk`` after ``read_enable``; then held until the next read.
+    """
+    mem = memory_words(None, depth, width)
+
+    @always(write_clk.posedge)
+    def write() -> None:
+        if write_enable:
+            mem[write_address].next = write_data
+
+    @always(read_clk.posedge)
+    def read() -> None:
+        if read_enable:
+            read_data.next = mem[read_address]
+
+    return write, read
+
+
+@block
 def true_dual_port(
     clk: Clock,
     write_enable: Bit,

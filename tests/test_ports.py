@@ -22,6 +22,7 @@ from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
 from hdl.fixed import Fixed
 from hdl.layers.registry import load_layers
+from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
@@ -249,7 +250,7 @@ def units() -> tuple[Unit, ...]:
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), AxiMerge(format=axi),
-        AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2),
+        AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
     )  # fmt: skip
 
 

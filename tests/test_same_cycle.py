@@ -16,6 +16,7 @@ from hdl.dram.store import DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.patches import forgotten_signals
 from hdl.layers.registry import load_layers
+from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
@@ -36,6 +37,7 @@ UNITS: list[Unit] = [
     Merge(format=LINK),
     Split(format=LINK),
     Drain(format=LINK),
+    ClockCrossing(payload_bits=LINK.payload_bits),
     AxiMerge(format=AXI),
     AxiWiden(narrow=AXI.narrowed(128), wide=AXI, burst=4),
     DramFifo(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, capacity=2),

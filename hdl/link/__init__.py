@@ -16,4 +16,7 @@ A device is wired of units with one element stream each, so that all are convert
           credits ─▶┘         (switch)   └──▶ split … ──▶ drain └──▶ merge (of the receiving device)
 
 Stream number and device are input ports of the units, tied to constants by the netlist.
+
+Where a device has another clock than the network, all of its words cross between the two clocks on their way to the
+port and from it (`hdl.link.clocks`); the units above know nothing of that.
 """
