@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as RichProgress
-from rich.table import Table
 
 from dagtrain import threads as threads
+from dagtrain.console import Voice, error_json, summary_table
 from dagtrain.files import working_folder
 from dagtrain.flow import (
     check_step,
+    clean_step,
     cosim_step,
     emit_step,
     estimate_step,
@@ -36,6 +35,7 @@ from dagtrain.flow import (
     place_step,
     profile_step,
     report_step,
+    status_step,
     sweep_step,
     timing_step,
     train_step,
@@ -45,17 +45,24 @@ from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import load_summary
 from dagtrain.flow.workspace import Workspace
-from dagtrain.graph.summary import Summary
 from dagtrain.progress import Progress
 from hdl.costs.timing import NET_PS
-from hdl.errors import DagtrainError
+from hdl.errors import DagtrainError, Problem
 
-# exit code of a fault of this program (EX_SOFTWARE of sysexits.h)
-CRASHED = 70
+# exit codes of a fault of this program (EX_SOFTWARE of sysexits.h), and of Ctrl-C as shells have it
+CRASHED, INTERRUPTED = 70, 130
+# words that no command knows, whatever typer is built on
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dagtrain {version('dagtrain')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Turns an ONNX model into streaming FPGA hardware that trains it, layer-parallel, on a cluster.\n\n"
     "Each command takes what the one before it left in the working folder (build/ unless told otherwise):\n"
@@ -63,8 +70,24 @@ app = typer.Typer(
     "costs nothing.",
 )
 
-Out = Annotated[Path, typer.Option("--out", help="Working folder that holds the results of all steps.")]
+
+@app.callback()
+def _dagtrain(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del show_version
+
+
+Out = Annotated[
+    Path, typer.Option("--out", envvar="DAGTRAIN_OUT", help="Working folder that holds the results of all steps.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also say what is noted on the way; without a terminal, a line a task.")
+]
 Model = Annotated[Path, typer.Argument(help="The ONNX file.", show_default=False)]
 Norm = Annotated[
     str,
@@ -258,126 +281,34 @@ Efficiency = Annotated[
 ]
 
 
-class BarProgress:
-    """Progress bars on standard error; plain silence where it is no terminal."""
-
-    def __init__(self) -> None:
-        self._bars = RichProgress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-            transient=False,
-        )
-        self._task: Any = None
-
-    def __enter__(self) -> BarProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._bars.stop()
-
-    def begin(self, label: str, total: int | None = None) -> None:
-        """A new bar."""
-        self._task = self._bars.add_task(label, total=total, note="")
-
-    def advance(self, units: int = 1, note: str = "") -> None:
-        """Move the newest bar, unless it has ended."""
-        if self._task is not None:
-            self._bars.update(self._task, advance=units)
-            self._note(note)
-
-    def end(self, note: str = "") -> None:
-        """Fill the newest bar."""
-        if self._task is None:
-            return
-        task = self._bars.tasks[self._task]
-        total = task.total if task.total is not None else max(task.completed, 1)
-        self._bars.update(self._task, total=total, completed=total)
-        self._note(note)
-        self._task = None
-
-    @property
-    def tasks(self) -> list[Task]:
-        """All bars."""
-        return list(self._bars.tasks)
-
-    def _note(self, note: str) -> None:
-        if note:
-            self._bars.update(self._task, note=note)
-
-
 Job = Callable[[Workspace, Progress], StepResult]
 Jobs = Sequence[Job]
 
 
-def _perform(out: Path, as_json: bool, *jobs: Job) -> None:
+def _perform(out: Path, voice: Voice, *jobs: Job) -> None:
     """Run steps in order; every failure a user can cause ends here, as one message and an exit code."""
     results: list[StepResult] = []
     try:
-        with working_folder(out), BarProgress() as progress:
+        with working_folder(out), voice.progress() as progress:
             for job in jobs:
                 result = job(Workspace(out), progress)
                 results.append(result)
-                if not as_json:
-                    _print_result(result)
+                voice.begin(result)
     except KeyboardInterrupt as stop:
         # here and not in `main`: click turns it into an exit without a word
         told = str(stop) or "interrupted; the results of earlier steps are as they were"
         print(f"\n{told}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    if as_json:
-        print(json.dumps([_as_data(result) for result in results] if len(results) > 1 else _as_data(results[0])))
+        raise typer.Exit(INTERRUPTED) from None
+    voice.end(results)
     if not all(result.passed for result in results):
         raise typer.Exit(1)
 
 
-def _tell(result: StepResult, as_json: bool) -> None:
+def _tell(result: StepResult, voice: Voice) -> None:
     """A result that leaves no files."""
-    if as_json:
-        print(json.dumps({"step": result.step, "passed": result.passed, **result.data}))
-    else:
-        print("\n".join(result.lines))
+    voice.facts(result)
     if not result.passed:
         raise typer.Exit(1)
-
-
-def _print_result(result: StepResult) -> None:
-    state = "left out" if result.left_out else "done" if result.done else "unchanged, nothing to do"
-    print(f"{result.step}: {state}")
-    for line in result.lines:
-        print(f"  {line}")
-    if result.table:
-        Console().print(_columns(result.table))
-    if not result.left_out:
-        print(f"  -> {result.folder}")
-    sys.stdout.flush()
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Table:
-    """Rows under their headings; what is read as a number stands on the right."""
-    table = Table()
-    for heading, cells in zip(rows[0], zip(*rows[1:], strict=True), strict=True):
-        numbers = all(cell[-1:].isdigit() for cell in cells)
-        table.add_column(heading, justify="right" if numbers else "left")
-    for row in rows[1:]:
-        table.add_row(*row)
-    return table
-
-
-def _as_data(result: StepResult) -> dict[str, Any]:
-    return {
-        "step": result.step,
-        "folder": str(result.folder),
-        "done": result.done,
-        "left_out": result.left_out,
-        "passed": result.passed,
-        **result.data,
-    }
 
 
 def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
@@ -392,13 +323,13 @@ def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
             found.setdefault(parameter.name, parameter)
     parameters = sorted(found.values(), key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
-    def command(*, out: Path, as_json: bool, **options: Any) -> None:
+    def command(*, out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
         jobs = [
             job
             for step in steps
             for job in step(**{name: options[name] for name in inspect.signature(step).parameters})
         ]
-        _perform(out, as_json, *jobs)
+        _perform(out, Voice(as_json, quiet, verbose), *jobs)
 
     command.__doc__ = steps[0].__doc__
     vars(command)["__signature__"] = inspect.Signature(parameters)
@@ -406,9 +337,11 @@ def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
     return command
 
 
-def _everywhere(out: Out = Path("build"), as_json: AsJson = False) -> None:
+def _everywhere(
+    out: Out = Path("build"), as_json: AsJson = False, quiet: Quiet = False, verbose: Verbose = False
+) -> None:
     """Options of every command."""
-    del out, as_json
+    del out, as_json, quiet, verbose
 
 
 @dataclass(frozen=True)
@@ -602,12 +535,12 @@ def _or_check(command: Callable[..., None]) -> Callable[..., None]:
     """The command `import`, with an option that leaves it at looking."""
     names = inspect.signature(_import).parameters
 
-    def checked(*, check: bool, as_json: bool, **options: Any) -> None:
+    def checked(*, check: bool, **options: Any) -> None:
         if not check:
-            command(as_json=as_json, **options)
+            command(**options)
             return
         (job,) = _import(**{name: options[name] for name in names})
-        _tell(check_step.run(job.options), as_json)
+        _tell(check_step.run(job.options), Voice(options["as_json"], options["quiet"], options["verbose"]))
 
     added = inspect.Parameter("check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Check)
     parameters = [*inspect.signature(command).parameters.values(), added]
@@ -631,12 +564,14 @@ def estimate(
     seed: Annotated[int, typer.Option(help="Of --sample.")] = 1,
     out: Out = Path("build"),
     as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Resources of every layer, read off its elaborated circuit; --check sets them beside synthesis."""
     options = estimate_step.EstimateOptions(
         check=check, layers=tuple(layer or ()), cycles=cycles, sample=sample, seed=seed
     )
-    _perform(out, as_json, lambda space, progress: estimate_step.run(space, options, progress))
+    _perform(out, Voice(as_json, quiet, verbose), lambda space, progress: estimate_step.run(space, options, progress))
 
 
 @app.command()
@@ -650,6 +585,8 @@ def timing(
     top_ps: Annotated[int, typer.Option("--top-ps", help="Limit of a device's slowest path.")] = 4500,
     out: Out = Path("build"),
     as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Static timing of the emitted Verilog: the slowest path of every module and of every device, worst first.
 
@@ -661,34 +598,50 @@ def timing(
     its own, or a path of ready signals enters more than two modules.  Mapping takes seconds to a minute a module; what
     was mapped once is kept by the digest of its text, so an interrupted run goes on where it was."""
     options = timing_step.TimingOptions(files=tuple(files or ()), net_ps=net_ps, module_ps=module_ps, top_ps=top_ps)
-    _perform(out, as_json, lambda space, progress: timing_step.run(space, options, progress))
+    _perform(out, Voice(as_json, quiet, verbose), lambda space, progress: timing_step.run(space, options, progress))
 
 
 @app.command()
 def show(out: Out = Path("build"), as_json: AsJson = False) -> None:
-    """Print the training graph as a model summary: layer, shape, weights, multiplications, stash."""
+    """Print the training graph as a model summary: layer, shape, weights, multiplications, stash.
+
+    On a narrow terminal, the multiplications of the three passes are one number, and counts have three digits."""
     summary = load_summary(Workspace(out))
     if as_json:
         print(json.dumps({"name": summary.name, "layers": [vars(layer) for layer in summary.layers]}))
     else:
-        Console().print(_summary_table(summary))
+        console = Console()
+        console.print(summary_table(summary, console.width))
 
 
-def _summary_table(summary: Summary) -> Table:
-    table = Table(title=f"{summary.name}: training graph", title_justify="left")
-    table.add_column("layer")
-    table.add_column("kind")
-    for heading in ("output (H, W, C)", "weights", "MACs forward", "MACs error", "MACs gradient", "stash bits/frame"):
-        table.add_column(heading, justify="right")
-    for layer in summary.layers:
-        counts = (layer.weights, layer.forward_macs, layer.error_macs, layer.gradient_macs, layer.stash_bits)
-        shape = "x".join(map(str, layer.output_shape))
-        kind = f"{layer.kind}, frozen" if layer.frozen else layer.kind
-        table.add_row(layer.name, kind, shape, *(f"{count:,}" if count else "" for count in counts))
-    totals = (summary.weights, summary.forward_macs, summary.error_macs, summary.gradient_macs, summary.stash_bits)
-    table.add_section()
-    table.add_row("total", "", "", *(f"{count:,}" for count in totals))
-    return table
+@app.command()
+def status(out: Out = Path("build"), as_json: AsJson = False) -> None:
+    """What the steps left in the working folder, whether it still holds, and what to run next.
+
+    Changes nothing."""
+    _tell(status_step.run(Workspace(out)), Voice(as_json))
+
+
+@app.command()
+def clean(
+    steps: Annotated[
+        list[str] | None,
+        typer.Argument(help="Steps whose results go; default: all.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+) -> None:
+    """Remove what steps left in the working folder, and nothing else that lies there.
+
+    Asks first, as training may have taken hours; without a terminal --yes must be said."""
+    with working_folder(out):
+        found = clean_step.found(Workspace(out), steps or ())
+        if found.folders and not yes:
+            if not sys.stdin.isatty():
+                raise DagtrainError(f"{found.text} would be removed, and there is nobody to ask", "say --yes")
+            typer.confirm(f"Remove {found.text}?", abort=True, err=True)
+        _tell(clean_step.run(found), Voice(as_json))
 
 
 def crash_report(error: Exception, words: Sequence[str]) -> str:
@@ -709,24 +662,41 @@ def crash_report(error: Exception, words: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """The entry point: one clear message and a non-zero exit code for everything a user can cause."""
+    """The entry point: one clear message and a non-zero exit code for everything a user can cause; with --json the
+    message is a document on standard output too."""
+    as_json = "--json" in sys.argv[1:]
     try:
-        app(prog_name="dagtrain")
+        # words that no command knows are told by typer to people, here to programs
+        code = app(prog_name="dagtrain", standalone_mode=not as_json)
+        sys.exit(code if isinstance(code, int) else 0)
+    except typer.Abort:
+        sys.exit(_failed("aborted", (Problem("aborted, nothing was changed"),), 1, as_json))
+    except UsageError as error:
+        where = error.ctx.command_path if error.ctx else "dagtrain"
+        problem = Problem(error.format_message(), f"`{where} --help` tells what there is")
+        sys.exit(_failed("usage", (problem,), error.exit_code, as_json))
     except DagtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(_failed(type(error).__name__, error.problems, 1, as_json, str(error)))
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}; free the place or choose another --out", file=sys.stderr)
-        sys.exit(1)
+        where = f"{error.filename}" if error.filename else ""
+        problem = Problem(str(error.strerror or error), "free the place or choose another --out", where)
+        sys.exit(_failed("system", (problem,), 1, as_json))
     except MemoryError:
-        print("error: out of memory; close other programs, or take a smaller model or batch", file=sys.stderr)
-        sys.exit(1)
+        problem = Problem("out of memory", "close other programs, or take a smaller model or batch")
+        sys.exit(_failed("memory", (problem,), 1, as_json))
     except Exception as error:
-        print(f"error: {crash_report(error, sys.argv)}", file=sys.stderr)
-        sys.exit(CRASHED)
+        sys.exit(_failed("crash", (Problem(crash_report(error, sys.argv)),), CRASHED, as_json))
+
+
+def _failed(kind: str, problems: Sequence[Problem], code: int, as_json: bool, message: str = "") -> int:
+    """Say what went wrong; returns the exit code."""
+    message = message or "; ".join(map(str, problems))
+    if as_json:
+        print(error_json(kind, problems, code, message))
+    print(f"error: {message}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

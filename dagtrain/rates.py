@@ -19,3 +19,13 @@ def rate_text(per_second: float, digits: int = EXACT_DIGITS) -> str:
 def training_text(per_second: float) -> str:
     """A rate of training in whole batches."""
     return rate_text(per_second, MODEL_DIGITS)
+
+
+def short_count(count: int) -> str:
+    """A count to three digits with its unit: 512, 34.6k, 1.81G."""
+    size, unit = float(count), ""
+    for unit in ("", "k", "M", "G", "T", "P"):
+        if size < 999.5 or unit == "P":
+            break
+        size /= 1000
+    return f"{count}" if not unit else f"{size:.{max(0, 2 - len(str(int(size))) + 1)}f}{unit}"

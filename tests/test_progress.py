@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.progress import Task
 
-from dagtrain.cli import BarProgress
+from dagtrain.console import BarProgress
 from dagtrain.flow import place_step
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.planning.prices import Prices

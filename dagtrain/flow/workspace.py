@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -57,6 +58,27 @@ class MissingStep(DagtrainError):
     """A step needs the result of an earlier one that is not there, does not hold any more, or is damaged."""
 
 
+class State(StrEnum):
+    """How the result of a step stands."""
+
+    ABSENT = "not there"
+    HOLDS = "holds"
+    OUTDATED = "outdated"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the result of a step stands, and why."""
+
+    step: str
+    state: State
+    # what came in between; empty where it holds or is not there
+    why: str
+    # what makes it, or makes it again
+    command: str
+
+
 @dataclass(frozen=True)
 class Workspace:
     """The folder in which the steps leave their results."""
@@ -86,6 +108,26 @@ class Workspace:
         if spoilt:
             raise MissingStep.listing("", spoilt)
         return folder
+
+    def standing(self, step: str) -> Standing:
+        """How a step's result stands: `require` gives one that holds."""
+        command = COMMANDS.get(step, f"dagtrain {step}")
+        if not self.fingerprint(step):
+            return Standing(step, State.ABSENT, "", command)
+        renewed = self._renewed(step)
+        if renewed:
+            return Standing(step, State.OUTDATED, f"`dagtrain {renewed}` has been run anew since", command)
+        for name in (*self._rests_on(step), step):
+            wrong = self._wrong_files(name)
+            if wrong:
+                more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+                return Standing(step, State.DAMAGED, wrong[0].removeprefix(f"{self.root}/") + more, command)
+        return Standing(step, State.HOLDS, "", command)
+
+    def steps(self) -> list[str]:
+        """The steps that left results, those that others rest on first."""
+        stamped = {path.parent.relative_to(self.root).as_posix() for path in self.root.glob(f"[!.]*/{STAMP}")}
+        return [step for step in STEPS if step in stamped] + sorted(stamped - set(STEPS))
 
     def holds(self, step: str) -> bool:
         """Whether a step left a result and nothing that it rests on has been made anew since."""
