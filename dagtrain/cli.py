@@ -225,6 +225,14 @@ ShareWeights = Annotated[
         "memories), always or never.",
     ),
 ]
+MultiplyConstants = Annotated[
+    str,
+    typer.Option(
+        "--multiply-constants",
+        help="Products with constants, of norms and updates, on multipliers instead of adders: auto (where a plan is "
+        "faster for it), always or never.",
+    ),
+]
 Solver = Annotated[
     str, typer.Option(help="fast; or literal: the poster's equations by bisection to 5 %, for small problems.")
 ]
@@ -395,6 +403,7 @@ def _place(
     no_split: NoSplit = False,
     walls: ShowWalls = False,
     share_weights: ShareWeights = "never",
+    multiply_constants: MultiplyConstants = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -405,7 +414,7 @@ def _place(
     options = PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=not no_split, share_weights=share_weights,
+        split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants,
     )  # fmt: skip
     jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
     if walls:

@@ -14,6 +14,7 @@ CHOICES = [
     Choice(cycles=7, memory=Home.PARKED),
     Choice(cycles=7, memory=Home.DRAM, fifos=("x", "w")),
     Choice(cycles=7, relay_on="relu1.y.fork.y1"),
+    Choice(cycles=7, multiplied=True),
 ]
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from dagtrain.flow import walls_step
 from dagtrain.graph.ir import Role
-from dagtrain.planning.costs import Offer, Piece, Use
 from dagtrain.planning.levers import LEVERS
 from dagtrain.planning.menus import Lever, Menu, Situation
+from dagtrain.planning.offers import Offer, Piece, Use
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.walls import Outlook, Outlooker
@@ -185,7 +185,6 @@ def _lever(name: str) -> Lever:
 TOUCHED: dict[str, Callable[[Any], bool]] = {
     "32-bit sums": lambda node: node.role is Role.GRADIENT and is_engine(node.layer),
     "one copy of weights": lambda node: is_engine(node.layer) and node.role in (Role.FORWARD, Role.ERROR),
-    "half norms": lambda node: hasattr(node.layer, "epsilon"),
 }
 
 
@@ -260,7 +259,7 @@ def _outlook(levers: tuple[Lever, ...] = LEVERS) -> Outlook:
     cluster = small_cluster(1, 200)
     board = replace(cluster.devices[0].board, alm=50_000)
     tight = replace(cluster, devices=tuple(replace(device, board=board) for device in cluster.devices))
-    prices = Prices(residual_net(1), tight, Estimator(), {}, Silent())
+    prices = Prices(residual_net(1), tight, Estimator(), {}, Silent(), multiply=True)
     return Outlooker(Problem(prices.graph, tight, SearchOptions(), {}), prices, levers).look(Deadline())
 
 
@@ -306,6 +305,19 @@ def test_a_lever_that_is_offered_is_told_by_its_offers() -> None:
     assert [offer for _, offer in menu.with_levers((offered,))] == everything
     assert len(without) == len(everything) - len(taken)
     assert all(offer.choice.memory is Home.ON_CHIP for offer in without)
+
+
+def test_constants_on_multipliers_are_offered_and_cost_fewer_alms() -> None:
+    prices = Prices(residual_net(1), small_cluster(1, 40), Estimator(), {}, Silent(), multiply=True)
+    menu, lever = Menu.of(prices.costs(CYCLES), LEVERS), _lever("constants on multipliers")
+    assert lever.taken is not None
+    found = {}
+    for node, offer in menu.with_levers([lever]):
+        found.setdefault(node.name, {}).setdefault(lever.taken(offer), menu.costs(offer, menu.parts[0]))
+    both = [ways for ways in found.values() if len(ways) == 2]
+    assert len(both) == 10
+    assert all(ways[True][2] < ways[False][2] and ways[True][0] > ways[False][0] for ways in both)
+    assert not any(lever.taken(offer) for _, offer in menu.with_levers(()))
 
 
 def test_walls_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
+from dagtrain.planning.problem import MultiplyConstants
 from dagtrain.planning.sharing import ShareWeights
 from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
@@ -38,6 +39,8 @@ class PlaceOptions:
     split: bool = True
     # of `dagtrain.planning.sharing.ShareWeights`
     share_weights: str = "never"
+    # of `dagtrain.planning.problem.MultiplyConstants`
+    multiply_constants: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:
@@ -89,6 +92,16 @@ def sharing_wanted(options: PlaceOptions) -> ShareWeights:
     if options.share_weights not in known:
         raise DagtrainError(f"--share-weights {options.share_weights}: no such way", f"one of {', '.join(known)}")
     return ShareWeights(options.share_weights)
+
+
+def multiplying_wanted(options: PlaceOptions) -> MultiplyConstants:
+    """Whether constants are to take multipliers.  Raises `DagtrainError`."""
+    known = [mode.value for mode in MultiplyConstants]
+    if options.multiply_constants not in known:
+        raise DagtrainError(
+            f"--multiply-constants {options.multiply_constants}: no such way", f"one of {', '.join(known)}"
+        )
+    return MultiplyConstants(options.multiply_constants)
 
 
 def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:

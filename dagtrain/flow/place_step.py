@@ -18,6 +18,7 @@ from dagtrain.flow.import_step import (
 from dagtrain.flow.place_options import (
     PlaceOptions,
     check_words,
+    multiplying_wanted,
     parse_pins,
     read_options_cluster,
     search_options,
@@ -35,10 +36,11 @@ from dagtrain.flow.workspace import (
     read_json,
 )
 from dagtrain.graph.ir import Graph
+from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
 from dagtrain.passes.split_layers import Parts
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import Problem
+from dagtrain.planning.problem import MultiplyConstants, Problem
 from dagtrain.planning.results import Start
 from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
@@ -74,14 +76,17 @@ def run(
 
     Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
-    sharing = sharing_wanted(options)
+    sharing, constants = sharing_wanted(options), multiplying_wanted(options)
     deadline = Deadline(search.time_limit_seconds, clock)
     graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
         pins = parse_pins(options.pins, graph, cluster)
-        shared = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
-        return Planner(shared, cluster, estimator, search, pins, progress, deadline)
+        made = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
+        if constants is MultiplyConstants.ALWAYS:
+            made = multiply_constants(made, tuple(multiplying_nodes(made)))
+        multiply = constants is MultiplyConstants.AUTO
+        return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply)
 
     # wrong pins and words are told before anything is done
     whole = planner_of(graph)

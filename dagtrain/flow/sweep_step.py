@@ -13,13 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
-from dagtrain.flow.place_options import PlaceOptions, parse_pins, read_options_cluster, search_options
+from dagtrain.flow.place_options import (
+    PlaceOptions,
+    multiplying_wanted,
+    parse_pins,
+    read_options_cluster,
+    search_options,
+)
 from dagtrain.flow.placed import COMMAND, load_placed_graph
 from dagtrain.flow.records import PlaceRecord, PointRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.planner import Planner
+from dagtrain.planning.problem import MultiplyConstants
 from dagtrain.progress import Progress, Silent
 from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
@@ -102,7 +109,9 @@ def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: Search
     try:
         deadline = Deadline(search.time_limit_seconds)
         pins = parse_pins(there, graph, cluster)
-        plan = Planner(graph, cluster, Estimator(), search, pins, Silent(), deadline=deadline).run().plan
+        multiply = multiplying_wanted(options) is MultiplyConstants.AUTO
+        planner = Planner(graph, cluster, Estimator(), search, pins, Silent(), deadline, multiply)
+        plan = planner.run().plan
         if deadline.interrupted:
             # a point is of a search that went to its end
             raise KeyboardInterrupt

@@ -52,7 +52,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
 def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: Progress) -> None:
     graph, cluster, search = load_training_graph(workspace), read_options_cluster(options), search_options(options)
     deadline = Deadline(search.time_limit_seconds)
-    prices = Prices(graph, cluster, Estimator(), {}, progress)
+    prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True)
     found = Outlooker(Problem(graph, cluster, search, {}), prices).look(deadline)
     write_text(folder / "walls.json", json.dumps(_document(found), indent=1) + "\n")
 

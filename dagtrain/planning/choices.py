@@ -19,6 +19,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.multiply_constants import multiply_constants
 from dagtrain.passes.share_weights import share_weights
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
@@ -44,6 +45,8 @@ class Choice:
     fifos: tuple[str, ...] = ()
     # the edge that the node is a relay on, if it is one
     relay_on: str | None = None
+    # whether products with constants are made by multipliers instead of adders
+    multiplied: bool = False
 
     @property
     def label(self) -> str:
@@ -53,12 +56,15 @@ class Choice:
         else:
             memory, lent = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory], ""
         outside = [*memory, *self.fifos]
-        return f"T{self.cycles}{lent}" + (f" DRAM: {', '.join(outside)}" if outside else "")
+        how = " multiplied" if self.multiplied else ""
+        return f"T{self.cycles}{lent}{how}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
     def to_payload(self) -> str:
         """As text."""
         relay = {} if self.relay_on is None else {"relay_on": self.relay_on}
-        return json.dumps({"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos, **relay})
+        multiplied = {"multiplied": True} if self.multiplied else {}
+        place = {"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos}
+        return json.dumps({**place, **relay, **multiplied})
 
     @classmethod
     def from_payload(cls, text: str) -> Choice:
@@ -134,11 +140,16 @@ def borrowing(choices: Mapping[str, Choice]) -> tuple[str, ...]:
     return tuple(name for name, choice in choices.items() if choice.memory is Home.LENT)
 
 
+def multiplying(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+    """Nodes that multiply by constants on multipliers."""
+    return tuple(name for name, choice in choices.items() if choice.multiplied)
+
+
 def chosen_graph(graph: Graph, choices: Mapping[str, Choice]) -> Graph:
-    """The training graph with the relays that the choices know of, and the memories of layers where they put them."""
-    return move_memories(
-        share_weights(insert_relays(graph, relayed(choices)), borrowing(choices)), memory_homes(choices)
-    )
+    """The training graph with the relays that the choices know of, the memories of layers where they put them, and
+    products by constants as they say."""
+    shared = share_weights(insert_relays(graph, relayed(choices)), borrowing(choices))
+    return multiply_constants(move_memories(shared, memory_homes(choices)), multiplying(choices))
 
 
 def folded_graph(graph: Graph, plan: Plan) -> Graph:

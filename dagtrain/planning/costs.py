@@ -6,12 +6,9 @@ Every number is read off an elaborated circuit (`hdl.costs.estimate`).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from enum import Enum
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -23,6 +20,7 @@ from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.choices import Choice, memory_bits
 from dagtrain.planning.link_costs import LinkCosts
+from dagtrain.planning.offers import Offer, Piece, Use
 from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
 from dagtrain.schedule.schedule import Schedule, schedule
 from hdl.costs.estimate import Circuit, Contents, Wanted
@@ -31,6 +29,7 @@ from hdl.dram.axi import AxiFormat, AxiMerge
 from hdl.dram.widen import AxiWiden
 from hdl.errors import FoldingError
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import multiplies, on_multipliers
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.signals import ClockReset
@@ -41,65 +40,6 @@ from hdl.unit import Unit
 
 # block memories that a FIFO or a layer's memory must take on chip before DRAM is worth its queues and adapters
 LEAST_DRAM_BLOCKS = 8
-
-
-class Use(Enum):
-    """What a circuit of a node is for."""
-
-    ENGINE = "engine"
-    # in front of a sink, with the width adapter there
-    FIFO = "FIFO"
-    # at the end of a stream over the network
-    PORT = "port"
-    # of a FIFO, a weight memory or a ring that lies in DRAM
-    DRAM = "DRAM"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A circuit of a node."""
-
-    use: Use
-    contents: Resources
-    # the sink, source or ring that it serves; the engine serves none
-    port: str = ""
-    # bytes a frame for which the memory port is taken
-    dram_bytes_per_frame: Fraction = Fraction()
-    # of a circuit that several share, what counts here
-    share: Fraction = Fraction(1)
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A choice for a node and what it costs on any part."""
-
-    choice: Choice
-    # as the choice says
-    layer: Layer
-    pieces: tuple[Piece, ...]
-    # bytes of each stream that lie in DRAM
-    dram_bytes: tuple[int, ...]
-    # of weights; members of a group must agree
-    tile: Tile | None
-
-    @property
-    def cycles_per_frame(self) -> int:
-        """Of the engine."""
-        return self.layer.cycles_per_frame
-
-    @property
-    def dram_bytes_per_frame(self) -> int:
-        """Bytes a frame for which the memory port is taken."""
-        return math.ceil(sum(self.dram_streams))
-
-    @property
-    def dram_streams(self) -> list[Fraction]:
-        """The same of each stream."""
-        return [piece.dram_bytes_per_frame for piece in self.pieces if piece.dram_bytes_per_frame]
-
-    def usage(self, part: Part) -> Usage:
-        """Blocks of a part; DSP blocks are not shared between circuits."""
-        return sum((fit(piece.contents, part).scaled(piece.share) for piece in self.pieces), Usage())
 
 
 @dataclass
@@ -119,6 +59,8 @@ class LevelCosts:
     free: bool = True
     # cycles a frame that each node is folded for, if not all for ``cycles``
     folds: Mapping[str, int] | None = None
+    # whether every node that multiplies by constants may also do so on multipliers
+    multiply: bool = False
     # what follows from all these, worked out once: the folded graph with the tiles of its weights, its links, when
     # frames flow on each edge, and beats of the FIFO there
     tiles: Mapping[str, Tile] = field(init=False)
@@ -149,13 +91,19 @@ class LevelCosts:
 
     def offers(self, node: Node) -> Iterator[Offer]:
         """Of a node of ``folded``: its memory and each of its large FIFOs on chip or in DRAM."""
-        for memory, layer in self._layers(node):
+        for memory, layer in self._ways(node):
             if not layer.borrowed and self.folded.circuit_of(node, layer) is None:
                 continue
             fifos = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
             for count in range(len(fifos) + 1):
                 for chosen in itertools.combinations(fifos, count):
                     yield self._offer(node, layer, memory, chosen)
+
+    def _ways(self, node: Node) -> Iterator[tuple[Home, Layer]]:
+        """With adders for products by constants, and on multipliers if that is offered."""
+        for memory, layer in self._layers(node):
+            other = on_multipliers(layer) if self.multiply else None
+            yield from ((memory, each) for each in dict.fromkeys((layer, other or layer)))
 
     def _layers(self, node: Node) -> Iterator[tuple[Home, Layer]]:
         original = self.graph.by_name[node.name].layer
@@ -230,7 +178,9 @@ class LevelCosts:
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None
         names = tuple(port.name for port in fifos)
-        choice = Choice(cycles=self._fold_cycles(node), memory=memory, fifos=names, relay_on=relay_on)
+        choice = Choice(
+            cycles=self._fold_cycles(node), memory=memory, fifos=names, relay_on=relay_on, multiplied=multiplies(layer)
+        )
         return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name))
 
     def _stored(self, name: str, stored: Stored) -> Iterator[Piece]:

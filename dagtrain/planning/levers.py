@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Protocol, runtime_checkable
 
 from dagtrain.graph.ir import Node, Role
-from dagtrain.planning.costs import Offer, Piece, Use
 from dagtrain.planning.menus import Lever, Situation, weights_of
+from dagtrain.planning.offers import Offer, Piece, Use
 from hdl.costs.resources import Resources
 from hdl.layers.capabilities import Tiled, is_engine
 from hdl.layers.windowed import Windowed
@@ -19,7 +19,6 @@ from hdl.layers.windowed import Windowed
 SUM_BITS = 32
 # share of its logic that a DRAM unit keeps with words of 128 bits, its place among the arbiters included
 NARROW_UNIT = Fraction(616, 1744)
-NORM_SHARE = Fraction(1, 2)
 
 # (words, bits) -> memories
 Memories = dict[tuple[int, int], int]
@@ -99,12 +98,6 @@ def _half_lines(_: Situation, _node: Node, offer: Offer) -> Offer | None:
     return _with_engine(offer, lambda contents: _remembering(contents, halved))
 
 
-def _half_norms(_: Situation, _node: Node, offer: Offer) -> Offer | None:
-    if not isinstance(offer.layer, Normalising):
-        return None
-    return _with_engine(offer, lambda contents: _less_logic(contents, NORM_SHARE))
-
-
 LEVERS = (
     Lever(
         "32-bit sums", f"sums of gradients of weights have {SUM_BITS} bits, on chip and on the way to DRAM", _short_sums
@@ -134,7 +127,11 @@ LEVERS = (
         "memories of engines with a window that hold neither weights nor sums have half of their words",
         _half_lines,
     ),
-    Lever("half norms", f"a normalisation takes {float(NORM_SHARE):.0%} of its logic", _half_norms),
+    Lever(
+        "constants on multipliers",
+        "norms and updates may multiply by constants on multipliers instead of adders (--multiply-constants auto)",
+        taken=lambda offer: offer.choice.multiplied,
+    ),
 )
 
 
@@ -148,15 +145,6 @@ class Summing(Protocol):
     @property
     def sum_bits(self) -> int:
         """Bits of a sum."""
-
-
-@runtime_checkable
-class Normalising(Protocol):
-    """Divides by a standard deviation."""
-
-    @property
-    def epsilon(self) -> float:
-        """Added to the variance."""
 
 
 def _with(offer: Offer, change: Callable[[Piece], Piece]) -> Offer | None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dagtrain.graph.ir import Graph, Node, Role
-from dagtrain.planning.costs import LevelCosts, Offer
+from dagtrain.planning.costs import LevelCosts
+from dagtrain.planning.offers import Offer
 from hdl.costs.resources import Resources, Usage, fit
 from hdl.layers.capabilities import is_engine
 from hdl.layers.storage import Memory
@@ -34,7 +35,7 @@ class Lever:
 
     # unique
     name: str
-    # what it does to costs, in words; "" of one that is offered
+    # what it does to costs, in words
     says: str
     rule: Rule | None = None
     # of a lever that the planner offers: whether an offer takes it

@@ -45,8 +45,9 @@ class Planner:
         pins: Mapping[str, str],
         progress: Progress,
         deadline: Deadline | None = None,
+        multiply: bool = False,
     ) -> None:
-        self.problem = Problem(graph, cluster, search, pins)
+        self.problem = Problem(graph, cluster, search, pins, multiply)
         # what a user should know of how plans were found
         self.warnings: list[str] = []
         time = Timetable(deadline or Deadline())

@@ -15,8 +15,9 @@ from typing import Any
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Choice, cluster_dram
-from dagtrain.planning.costs import LevelCosts, Offer
+from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.link_costs import PortCosts
+from dagtrain.planning.offers import Offer
 from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
@@ -40,6 +41,8 @@ class Prices:
     estimator: Estimator
     pins: Mapping[str, str]
     progress: Progress
+    # whether products with constants may be made by multipliers
+    multiply: bool = field(default=False, kw_only=True)
     # seconds by what they went into
     spent: MutableMapping[str, float] = field(default_factory=lambda: defaultdict(float))
     # distinct circuits of the level priced last, and those of them that are known
@@ -143,6 +146,7 @@ class Prices:
             link_word_bits=self.cluster.link_word_bits,
             free=free,
             folds=folds,
+            multiply=self.multiply,
         )
         self._elaborate(level, deadline or Deadline())
         return level

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
@@ -16,6 +17,15 @@ from placement.problem.plan import Plan
 from placement.search.search import SearchOptions
 
 
+class MultiplyConstants(Enum):
+    """Whether norms and updates multiply by constants on multipliers instead of adders."""
+
+    # where a plan is faster for it
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One graph on one cluster."""
@@ -26,6 +36,8 @@ class Problem:
     search: SearchOptions
     # node -> device
     pins: Mapping[str, str]
+    # whether products with constants may be made by multipliers
+    multiply: bool = False
 
     @property
     def devices(self) -> list[Device]:

@@ -51,7 +51,9 @@ class Searcher:
         warn: Callable[[str], None],
     ) -> Searcher:
         """Of a problem of which nothing is known."""
-        prices = Prices(problem.graph, problem.cluster, estimator, problem.pins, progress, time.spent)
+        prices = Prices(
+            problem.graph, problem.cluster, estimator, problem.pins, progress, time.spent, multiply=problem.multiply
+        )
         return cls(problem, prices, AnyBound(Foldings(prices), problem.search), Best(), time, progress, warn)
 
     def with_relays(self, edges: Collection[str]) -> Searcher:

@@ -98,6 +98,28 @@ class Remembering(Protocol):
         """The fewest that can be chosen."""
 
 
+@runtime_checkable
+class Scaling(Protocol):
+    """Multiplies by constants, with adders or on multipliers."""
+
+    @property
+    def multiplied(self) -> bool:
+        """Whether on multipliers."""
+
+
+def multiplies(layer: Layer) -> bool:
+    """Whether it multiplies by constants, on multipliers."""
+    return isinstance(layer, Scaling) and layer.multiplied
+
+
+def on_multipliers(layer: Layer) -> Layer | None:
+    """The layer with its products by constants on multipliers; None where it has none."""
+    if not isinstance(layer, Scaling):
+        return None
+    found = _changed(layer, multiplied=True)
+    return found if layer.multiplied or found.multipliers > layer.multipliers else None
+
+
 def frozen(layer: Layer) -> Layer | None:
     """The layer with all its parameters held; None where it has no such variant."""
     return _changed(layer, frozen=True) if isinstance(layer, Freezable) else None

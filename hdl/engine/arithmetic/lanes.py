@@ -11,13 +11,22 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR, WIDEST_OF_PAIR, signed_signal
 from hdl.engine.arithmetic.scalar import Scalar
-from hdl.signals import Bit, Bits, Clock, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import bits_of
 
 # cycles of a product by a constant: of codes that fit a multiplier, and of any others
 PRODUCT_LATENCY, WIDE_PRODUCT_LATENCY = 1, 2
 # cycles of `scale_lanes` and `scale_rounded`, of such and of such codes
 SCALE_LATENCY, WIDE_SCALE_LATENCY = PRODUCT_LATENCY + 1, WIDE_PRODUCT_LATENCY + 1
+# bits of the narrowest constant that is worth a multiplier
+LEAST_FACTOR = 4
+
+
+def constant_multipliers(bits: int, factor: int) -> int:
+    """Multipliers a lane of `multiply_constant` with codes of so many bits, where products are made by multipliers."""
+    if factor.bit_length() < LEAST_FACTOR or factor.bit_count() == 1:
+        return 0
+    return 1 if bits <= WIDEST_FACTOR else 2
 
 
 def signed_lanes(count: int, bits: int) -> list[Bits]:
@@ -140,16 +149,39 @@ def split_word(
 
 
 @block
+def started(domain: ClockReset, ready: Bit) -> Instances:
+    """Low in reset.  What a constant is gated with, so that synthesis takes it for a number that varies.
+
+    Ports:
+        ready: out, 1 bit, from a register: the last cycle had no reset.
+    """
+
+    @always(domain.clk.posedge)
+    def start() -> None:
+        ready.next = not domain.rst
+
+    return start
+
+
+@block
 def multiply_constant(
-    clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], *, factor: int, cycles: int
+    clk: Clock,
+    codes: Sequence[Bits],
+    products: Sequence[Bits],
+    *,
+    factor: int,
+    cycles: int,
+    ready: Bit | None = None,
 ) -> Instances:
     """``products = codes * factor``, exactly, for a factor that isn't negative.
 
     Codes too wide for a multiplier are multiplied in two parts; products stand in registers before they are added.
+    They cost adders; with ``ready`` `constant_multipliers`.
 
     Ports:
         codes: in, lanes of at most `WIDEST_FACTOR` bits, with the longer latency of twice that less 1.
         products: out, ``cycles`` later.
+        ready: in, of `started`: products are made by multipliers.  Or None.
 
     Args:
         cycles: `PRODUCT_LATENCY` or `WIDE_PRODUCT_LATENCY`.
@@ -160,16 +192,16 @@ def multiply_constant(
     if not narrow and (cycles == PRODUCT_LATENCY or bits > WIDEST_FACTOR + cut):
         raise ValueError(f"codes of {bits} bits are too wide for {cycles} multipliers of {WIDEST_FACTOR} bits")
     if cycles == PRODUCT_LATENCY:
-        return constant_products(clk, codes, products, factor=factor)
+        return constant_products(clk, codes, products, factor=factor, ready=ready)
     if narrow:
         made = signed_lanes(count, len(products[0]))
-        return constant_products(clk, codes, made, factor=factor), register_lanes(clk, made, products)
+        return constant_products(clk, codes, made, factor=factor, ready=ready), register_lanes(clk, made, products)
 
     low_codes, high_codes = signed_lanes(count, WIDEST_FACTOR), signed_lanes(count, bits - cut)
     lows, highs = (signed_lanes(count, len(part[0]) + factor.bit_length()) for part in (low_codes, high_codes))
     bound = 1 << (len(products[0]) - 1)
-    multiply_low = constant_products(clk, low_codes, lows, factor=factor)
-    multiply_high = constant_products(clk, high_codes, highs, factor=factor)
+    multiply_low = constant_products(clk, low_codes, lows, factor=factor, ready=ready)
+    multiply_high = constant_products(clk, high_codes, highs, factor=factor, ready=ready)
 
     @always_comb
     def cut_codes() -> None:
@@ -191,14 +223,19 @@ def multiply_constant(
 
 
 @block
-def constant_products(clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], *, factor: int) -> Instances:
+def constant_products(
+    clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], *, factor: int, ready: Bit | None = None
+) -> Instances:
     """``products = codes * factor``, one cycle; one multiplier a lane.
 
     Ports:
         codes: in, lanes of any width.
         products: out, 1 cycle later.
+        ready: in, as of `multiply_constant`.
     """
     count = len(codes)
+    if ready is not None and constant_multipliers(len(codes[0]), factor):
+        return gated_products(clk, codes, products, ready, factor=factor)
     # see `multiply_lanes`; a factor of 18 bits, with its sign, fits the narrower multiplier, whatever the codes
     if factor.bit_length() >= WIDEST_OF_PAIR:
 
@@ -218,14 +255,60 @@ def constant_products(clk: Clock, codes: Sequence[Bits], products: Sequence[Bits
 
 
 @block
+def gated_products(
+    clk: Clock, codes: Sequence[Bits], products: Sequence[Bits], ready: Bit, *, factor: int
+) -> Instances:
+    """``products = codes * factor``, one cycle; a multiplier of two numbers that vary a lane.
+
+    Ports:
+        codes: in, lanes that fit a multiplier.
+        products: out, 1 cycle later.
+        ready: in, 1 bit, from a register: high from the first code that matters on.
+    """
+    count = len(codes)
+    held = signed_signal(factor.bit_length() + 1)
+
+    @always_comb
+    def gate() -> None:
+        if ready:
+            held.next = factor
+        else:
+            held.next = 0
+
+    # see `multiply_lanes`; low bits of codes may be constant
+    if factor.bit_length() >= WIDEST_OF_PAIR:
+
+        @always(clk.posedge)
+        def multiply_wide() -> None:
+            for lane in range(count):
+                products[lane].next = held * codes[lane]
+
+        return gate, multiply_wide
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(count):
+            products[lane].next = codes[lane] * held
+
+    return gate, multiply
+
+
+@block
 def scale_lanes(
-    clk: Clock, codes: Sequence[Bits], scaled: Sequence[Bits], *, scalar: Scalar, cycles: int = SCALE_LATENCY
+    clk: Clock,
+    codes: Sequence[Bits],
+    scaled: Sequence[Bits],
+    *,
+    scalar: Scalar,
+    cycles: int = SCALE_LATENCY,
+    ready: Bit | None = None,
 ) -> Instances:
     """`Scalar.times` on each lane: a product by a constant, then its shift.
 
     Ports:
         codes: in, lanes as for `multiply_constant`.
         scaled: out, ``cycles`` later.
+        ready: in, as of `multiply_constant`.
 
     Args:
         cycles: `SCALE_LATENCY` or `WIDE_SCALE_LATENCY`.
@@ -236,7 +319,7 @@ def scale_lanes(
     right, left = max(scalar.shift, 0), max(-scalar.shift, 0)
     out_bits = len(scaled[0])
     bound = 1 << (max(out_bits, product_bits) - 1)
-    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=cycles - 1)
+    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=cycles - 1, ready=ready)
 
     if left:
 
@@ -406,14 +489,17 @@ def round_lanes(clk: Clock, codes: Sequence[Bits], rounded: Sequence[Bits], *, s
 
 
 @block
-def scale_rounded(clk: Clock, codes: Sequence[Bits], rounded: Sequence[Bits], *, scalar: Scalar) -> Instances:
+def scale_rounded(
+    clk: Clock, codes: Sequence[Bits], rounded: Sequence[Bits], *, scalar: Scalar, ready: Bit | None = None
+) -> Instances:
     """`Scalar.rounded` on each lane, `WIDE_SCALE_LATENCY` cycles.
 
     Ports:
         codes: in, lanes as for `multiply_constant`.
         rounded: out, `WIDE_SCALE_LATENCY` cycles later.
+        ready: in, as of `multiply_constant`.
     """
     products = signed_lanes(len(codes), scalar.product_bits(len(codes[0])) + 1)
-    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=WIDE_PRODUCT_LATENCY)
+    multiply = multiply_constant(clk, codes, products, factor=scalar.mantissa, cycles=WIDE_PRODUCT_LATENCY, ready=ready)
     finish = round_lanes(clk, products, rounded, shift=scalar.shift)
     return multiply, finish

@@ -119,6 +119,38 @@ def serial_square(clk: Clock, load: Bit, numbers: Sequence[Bits], squares: Seque
     return count, multiply, add, out
 
 
+@block
+def whole_square(clk: Clock, load: Bit, numbers: Sequence[Bits], squares: Sequence[Bits], *, bits: int) -> Instances:
+    """As `serial_square`, of one multiplier a lane, and there before `square_latency`.
+
+    Ports:
+        load: in, 1 bit.
+        numbers: in, signed signals of at least ``bits + 1`` bits, with ``load``; that many fit a multiplier.
+        squares: out, unsigned signals of ``2 * bits`` bits, 2 cycles after ``load``.
+    """
+    lanes, width, out_bits = len(numbers), bits + 1, 2 * bits
+    held = signed_lanes(lanes, width)
+    products = signed_lanes(lanes, 2 * width)
+
+    @always(clk.posedge)
+    def hold() -> None:
+        for lane in range(lanes):
+            if load:
+                held[lane].next = numbers[lane][width:].signed()
+
+    @always(clk.posedge)
+    def multiply() -> None:
+        for lane in range(lanes):
+            products[lane].next = held[lane] * held[lane]
+
+    @always_comb
+    def out() -> None:
+        for lane in range(lanes):
+            squares[lane].next = products[lane][out_bits:]
+
+    return hold, multiply, out
+
+
 def root_latency(bits: int) -> int:
     """Cycles from ``load`` to a root of ``bits`` bits."""
     return bits + 1
@@ -257,4 +289,5 @@ __all__ = [
     "signed_lanes",
     "square_latency",
     "unsigned_lanes",
+    "whole_square",
 ]

@@ -14,16 +14,25 @@ from hdl.engine.arithmetic.lanes import (
     signed_lanes,
     split_lanes,
     split_word,
+    started,
 )
 from hdl.engine.arithmetic.requantise import requantise_lanes
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.norm.bundles import Beat, LineWrite, StateSteps
 from hdl.engine.norm.numbers import Mean
-from hdl.engine.norm.shapes import CONTROL_SUMS_AT, DX_AT, SHAPED_AT, STATE_AT, TABLE_AT, BackwardShape
-from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_lanes
+from hdl.engine.norm.shapes import (
+    CONTROL_SUMS_AT,
+    DX_AT,
+    SHAPED_AT,
+    STATE_AT,
+    TABLE_AT,
+    BackwardShape,
+    control_sum_widths,
+)
+from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_bits, mean_lanes
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import Bits, Clock, ClockReset, Instances
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.streams import counter
 
 
@@ -48,10 +57,11 @@ def control_process(
             above them ``lanes`` of ``shape.numbers.control_u``.
     """
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
-    growth = (numbers.pixels - 1).bit_length()
     v_width, u_width = numbers.shaped.width + numbers.normal.width, numbers.dx.width
     v_values, u_values = signed_lanes(lanes, v_width), signed_lanes(lanes, u_width)
-    v_sums, u_sums = signed_lanes(lanes, v_width + growth), signed_lanes(lanes, u_width + growth)
+    v_sums, u_sums = (signed_lanes(lanes, width) for width in control_sum_widths(shape))
+    ready = Signal(bool(0)) if shape.multiplied else None
+    begin = [] if ready is None else started(domain, ready)
     early, first, last, complete, same = (Signal(bool(0)) for _ in range(5))
     place = Signal(intbv(0)[address_width(groups) :])
     counting = counter(domain, complete, place, count=groups)
@@ -85,6 +95,7 @@ def control_process(
         v_sums,
         steps,
         controls_v,
+        ready,
         mean=numbers.mean_v,
         gain=numbers.gain_v,
         state=numbers.state_v,
@@ -98,6 +109,7 @@ def control_process(
         u_sums,
         steps,
         controls_u,
+        ready,
         mean=numbers.mean_u,
         gain=numbers.gain_u,
         state=numbers.state_u,
@@ -112,7 +124,7 @@ def control_process(
         written.line.next = concat(controls_u, controls_v)
         written.done.next = written.enable and written.group == last_group
 
-    return sums, timing, v_path, u_path, counting, out
+    return sums, timing, begin, v_path, u_path, counting, out
 
 
 @block
@@ -121,6 +133,7 @@ def control_state(
     sums: Sequence[Bits],
     steps: StateSteps,
     controls: Bits,
+    ready: Bit | None,
     *,
     mean: Mean,
     gain: Scalar,
@@ -136,6 +149,7 @@ def control_state(
         sums: in, signed signals of one width, as ``steps`` read, `CONTROL_SUMS_AT` cycles after a group's last beat.
         steps: in; they write `STATE_AT` cycles after it.
         controls: out, ``len(sums)`` codes of ``control``, `TABLE_AT` cycles after it.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
 
     Args:
         state, control: formats.
@@ -144,7 +158,7 @@ def control_state(
     lanes = len(sums)
     old, new = (Signal(intbv(0)[lanes * state.width :]) for _ in range(2))
     olds, news = signed_lanes(lanes, state.width), signed_lanes(lanes, state.width)
-    mean_width = max(len(sums[0]) - mean.pre, 2) + 1
+    mean_width = mean_bits(len(sums[0]), mean)
     means = signed_lanes(lanes, mean_width)
     totals = signed_lanes(lanes, max(mean_width, state.width) + 1)
     products = signed_lanes(lanes, gain.product_bits(state.width) + 1)
@@ -163,13 +177,13 @@ def control_state(
         image=public,
     )
     arithmetic = [
-        mean_lanes(clk, sums, means, mean=mean),
+        mean_lanes(clk, sums, means, mean=mean, ready=ready),
         # two cycles of the memory
         split_word(clk, old, olds, width=state.width, signed=True, base=0, cycles=MEAN_LATENCY - 2),
         add_lanes(clk, olds, means, totals),
         requantise_lanes(clk, totals, new, shift=0, target=state),
         split_lanes(clk, new, news, width=state.width),
-        multiply_constant(clk, news, products, factor=gain.mantissa, cycles=WIDE_PRODUCT_LATENCY),
+        multiply_constant(clk, news, products, factor=gain.mantissa, cycles=WIDE_PRODUCT_LATENCY, ready=ready),
         requantise_lanes(clk, products, controls, shift=gain.shift, target=control),
     ]
     return store, arithmetic

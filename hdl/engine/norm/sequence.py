@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from myhdl import Signal, always, always_comb, block, concat, intbv
 
-from hdl.engine.arithmetic.lanes import join_lanes, signed_lanes
+from hdl.engine.arithmetic.lanes import join_lanes, signed_lanes, started
 from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
 from hdl.engine.arithmetic.serial import serial_reciprocal, serial_root, unsigned_lanes
 from hdl.engine.norm.bundles import LineWrite
@@ -44,7 +44,11 @@ def sequential_unit(
     word = Signal(intbv(0)[sums.width :])
     means, variances = signed_lanes(lanes, numbers.mean.width), unsigned_lanes(lanes, numbers.variance.width)
     control = sequence(domain, sums, start, place, word, groups=groups, spacing=shape.cycles_a_group)
-    advance = new_statistics(domain.clk, start, settled, place, word, means, variances, shape=shape, contents=contents)
+    ready = Signal(bool(0)) if shape.multiplied else None
+    begin = [] if ready is None else started(domain, ready)
+    advance = new_statistics(
+        domain.clk, start, settled, place, word, means, variances, ready, shape=shape, contents=contents
+    )
     pulses = [
         delay_line(domain.clk, start, settled, cycles=shape.statistics_at),
         delay_line(domain.clk, settled, load_root, cycles=1),
@@ -78,7 +82,7 @@ def sequential_unit(
         written.line.next = concat(centres, inverses)
         written.done.next = written.enable and written.group == last_group
 
-    return control, advance, pulses, prepare, root, divide, carry, centre, collect, carry_group, out
+    return control, begin, advance, pulses, prepare, root, divide, carry, centre, collect, carry_group, out
 
 
 @block

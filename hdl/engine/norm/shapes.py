@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hdl.engine.arithmetic.lanes import WIDE_PRODUCT_LATENCY, WIDE_SCALE_LATENCY
+from hdl.engine.arithmetic.lanes import WIDE_PRODUCT_LATENCY, WIDE_SCALE_LATENCY, constant_multipliers
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
 from hdl.engine.arithmetic.serial import reciprocal_latency, root_latency, square_latency
-from hdl.engine.norm.numbers import BackwardNumbers, ForwardNumbers
-from hdl.engine.norm.sums import MEAN_LATENCY
+from hdl.engine.norm.numbers import SQUARE_GUARD, BackwardNumbers, ForwardNumbers
+from hdl.engine.norm.sums import MEAN_LATENCY, mean_bits, mean_scalar
 from hdl.engine.random import HASH_LATENCY
 from hdl.fixed import Fixed
 from hdl.recipe import Recipe
@@ -57,6 +57,13 @@ class NormShape(ABC):
     # cycles between beats of the data path, as the ports deliver them
     beat_cycles: int
     gamma: Fixed
+    # whether products with constants, and squares, are made by multipliers
+    multiplied: bool = field(default=False, kw_only=True)
+
+    @property
+    @abstractmethod
+    def multipliers(self) -> int:
+        """Those that `multiplied` takes, a lane."""
 
     @property
     def banks(self) -> int:
@@ -91,6 +98,21 @@ class ForwardShape(NormShape):
     def square_bits(self) -> int:
         """Even bits of the magnitudes that are squared once a frame."""
         return (self.numbers.x.width + 11) // 2 * 2
+
+    @property
+    def multipliers(self) -> int:
+        """Of two means, what is kept of a distance and taken of two changes; of two squares."""
+        numbers, bits = self.numbers, square_bits(self)
+        products = [
+            *(
+                (mean_bits(width, mean), mean_scalar(mean))
+                for width, mean in zip(sum_widths(self), (numbers.mean_of_x, numbers.mean_of_square), strict=True)
+            ),
+            (numbers.mean.width + 2, numbers.fresh),
+            (bits, numbers.kept),
+            (bits + 2, numbers.fresh),
+        ]
+        return 2 + sum(constant_multipliers(width, scalar.mantissa) for width, scalar in products)
 
     @property
     def statistics_at(self) -> int:
@@ -131,6 +153,11 @@ class ForwardShape(NormShape):
         return first_sum + (self.groups - 1) * max(self.cycles_a_group, self.beat_cycles) + self.table_at + 2
 
 
+def square_bits(shape: ForwardShape) -> int:
+    """Bits of a square, with a sign."""
+    return 2 * shape.square_bits - SQUARE_GUARD + 2
+
+
 def sum_widths(shape: ForwardShape) -> tuple[int, int]:
     """Bits of a frame's sums of x and of its square."""
     growth = (shape.numbers.pixels - 1).bit_length()
@@ -150,6 +177,20 @@ class BackwardShape(NormShape):
     key_beta: int
 
     @property
+    def multipliers(self) -> int:
+        """Of two means and two gains."""
+        numbers = self.numbers
+        parts = (
+            (control_sum_widths(self)[0], numbers.mean_v, numbers.state_v, numbers.gain_v),
+            (control_sum_widths(self)[1], numbers.mean_u, numbers.state_u, numbers.gain_u),
+        )
+        return sum(
+            constant_multipliers(mean_bits(width, mean), mean_scalar(mean).mantissa)
+            + constant_multipliers(state.width, gain.mantissa)
+            for width, mean, state, gain in parts
+        )
+
+    @property
     def gradient_depth(self) -> int:
         """Places of each queue of gradients."""
         return max(4, self.groups)
@@ -158,3 +199,9 @@ class BackwardShape(NormShape):
     def loop_cycles(self) -> int:
         """From the first beat of a frame, unstalled, to the first beat of the frame that uses its control."""
         return (self.beats - 1) * self.beat_cycles + TABLE_AT + 2
+
+
+def control_sum_widths(shape: BackwardShape) -> tuple[int, int]:
+    """Bits of a frame's sums of shaped error times normalised map, and of dx."""
+    numbers, growth = shape.numbers, (shape.numbers.pixels - 1).bit_length()
+    return numbers.shaped.width + numbers.normal.width + growth, numbers.dx.width + growth

@@ -18,9 +18,9 @@ from hdl.engine.arithmetic.lanes import (
     subtract_lanes,
 )
 from hdl.engine.arithmetic.requantise import delay_line
-from hdl.engine.arithmetic.serial import serial_square, unsigned_lanes
+from hdl.engine.arithmetic.serial import serial_square, unsigned_lanes, whole_square
 from hdl.engine.norm.numbers import SQUARE_GUARD
-from hdl.engine.norm.shapes import SQUARES_AT, ForwardShape, sum_widths
+from hdl.engine.norm.shapes import SQUARES_AT, ForwardShape, square_bits, sum_widths
 from hdl.engine.norm.sums import mean_lanes
 from hdl.memory import simple_dual_port
 from hdl.signals import Bit, Bits, Clock, Instances
@@ -35,6 +35,7 @@ def new_statistics(
     word: Bits,
     new_means: Sequence[Bits],
     new_variances: Sequence[Bits],
+    ready: Bit | None,
     *,
     shape: ForwardShape,
     contents: Mapping[str, Sequence[int]],
@@ -48,6 +49,7 @@ def new_statistics(
         word: in, sums as `data_sums` makes them, from ``start`` to ``settled``.
         new_means: out, signed codes of ``shape.numbers.mean``, with ``settled``.
         new_variances: out, unsigned codes of ``shape.numbers.variance``, with ``settled``.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
     numbers, lanes = shape.numbers, shape.lanes
     sum_bits, square_bits = sum_widths(shape)
@@ -91,13 +93,15 @@ def new_statistics(
     now, away = signed_lanes(lanes, mean_bits + 1), signed_lanes(lanes, mean_bits + 2)
     moved, square_means = signed_lanes(lanes, mean_bits + 2), signed_lanes(lanes, variance_bits + 2)
     mean_path = [
-        mean_lanes(clk, sums, now, mean=numbers.mean_of_x),
-        mean_lanes(clk, square_sums, square_means, mean=numbers.mean_of_square),
+        mean_lanes(clk, sums, now, mean=numbers.mean_of_x, ready=ready),
+        mean_lanes(clk, square_sums, square_means, mean=numbers.mean_of_square, ready=ready),
         subtract_lanes(clk, now, means, away),
-        scale_rounded(clk, away, moved, scalar=numbers.fresh),
+        scale_rounded(clk, away, moved, scalar=numbers.fresh, ready=ready),
         add_lanes(clk, means, moved, new_means),
     ]
-    variance_path = new_variances_of(clk, squaring, now, away, square_means, variances, new_variances, shape=shape)
+    variance_path = new_variances_of(
+        clk, squaring, now, away, square_means, variances, new_variances, ready, shape=shape
+    )
     joins = [join_lanes(new_means, new_mean), join_lanes(new_variances, new_variance)]
     return memories, pulses, splits, mean_path, variance_path, joins
 
@@ -149,6 +153,7 @@ def new_variances_of(
     square_means: Sequence[Bits],
     variances: Sequence[Bits],
     new_variances: Sequence[Bits],
+    ready: Bit | None,
     *,
     shape: ForwardShape,
 ) -> Instances:
@@ -162,28 +167,30 @@ def new_variances_of(
         variances: in, the running ones, signed, 1 bit wider than ``shape.numbers.variance``; held.
         new_variances: out, unsigned codes of ``shape.numbers.variance``, ``shape.statistics_at`` cycles after the
             group's start.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
     numbers, lanes, size = shape.numbers, shape.lanes, shape.square_bits
     short_now, short_away = signed_lanes(lanes, size + 1), signed_lanes(lanes, size + 1)
     now_squares, away_squares = unsigned_lanes(lanes, 2 * size), unsigned_lanes(lanes, 2 * size)
-    # of a square, with a sign; sums of three such
-    bits = 2 * size - SQUARE_GUARD + 2
+    # of sums of three squares
+    bits = square_bits(shape)
     squares, distances = signed_lanes(lanes, bits), signed_lanes(lanes, bits)
     raw, within, kept, part, change, growth, grown = (signed_lanes(lanes, bits + 2) for _ in range(7))
     ceiling = numbers.variance.high - numbers.epsilon_code
+    square = serial_square if ready is None else whole_square
     return [
         round_lanes(clk, now, short_now, shift=numbers.square_shift),
         round_lanes(clk, away, short_away, shift=numbers.square_shift),
-        serial_square(clk, squaring, short_now, now_squares, bits=size),
-        serial_square(clk, squaring, short_away, away_squares, bits=size),
+        square(clk, squaring, short_now, now_squares, bits=size),
+        square(clk, squaring, short_away, away_squares, bits=size),
         round_lanes(clk, now_squares, squares, shift=SQUARE_GUARD),
         round_lanes(clk, away_squares, distances, shift=SQUARE_GUARD),
         subtract_lanes(clk, square_means, squares, raw),
         clamp_negative(clk, raw, within),
-        scale_lanes(clk, distances, kept, scalar=numbers.kept, cycles=WIDE_SCALE_LATENCY),
+        scale_lanes(clk, distances, kept, scalar=numbers.kept, cycles=WIDE_SCALE_LATENCY, ready=ready),
         subtract_lanes(clk, within, variances, part),
         add_lanes(clk, part, kept, change),
-        scale_rounded(clk, change, growth, scalar=numbers.fresh),
+        scale_rounded(clk, change, growth, scalar=numbers.fresh, ready=ready),
         add_lanes(clk, variances, growth, grown),
         limit_lanes(clk, grown, new_variances, ceiling=ceiling),
     ]

@@ -163,17 +163,28 @@ def memory_sums(
     return store, wait, join, counting, add
 
 
+def mean_bits(sum_bits: int, mean: Mean) -> int:
+    """Bits of a sum of ``sum_bits`` bits, shifted, as its reciprocal multiplies it."""
+    return max(sum_bits - mean.pre, 2) + 1
+
+
+def mean_scalar(mean: Mean) -> Scalar:
+    """What a shifted sum is multiplied by."""
+    return Scalar(1, 0) if mean.is_shift else Scalar(mean.reciprocal, RECIPROCAL_BITS)
+
+
 @block
-def mean_lanes(clk: Clock, sums: Sequence[Bits], means: Sequence[Bits], *, mean: Mean) -> Instances:
+def mean_lanes(
+    clk: Clock, sums: Sequence[Bits], means: Sequence[Bits], *, mean: Mean, ready: Bit | None = None
+) -> Instances:
     """`Mean.of` on each lane, `MEAN_LATENCY` cycles.
 
     Ports:
         sums: in, signed signals of one width.
         means: out, signed signals wide enough for every mean, `MEAN_LATENCY` cycles later.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
-    lanes, bits = len(sums), max(len(sums[0]) - mean.pre, 2) + 1
-    shifted = signed_lanes(lanes, bits)
+    shifted = signed_lanes(len(sums), mean_bits(len(sums[0]), mean))
     first = round_lanes(clk, sums, shifted, shift=mean.pre)
-    scalar = Scalar(1, 0) if mean.is_shift else Scalar(mean.reciprocal, RECIPROCAL_BITS)
-    second = scale_rounded(clk, shifted, means, scalar=scalar)
+    second = scale_rounded(clk, shifted, means, scalar=mean_scalar(mean), ready=ready)
     return first, second

@@ -12,6 +12,7 @@ from hdl.engine.arithmetic.lanes import (
     WIDE_SCALE_LATENCY,
     add_lanes,
     always_on,
+    constant_multipliers,
     delay_vector,
     join_lanes,
     part_lanes,
@@ -19,6 +20,7 @@ from hdl.engine.arithmetic.lanes import (
     scale_lanes,
     signed_lanes,
     split_lanes,
+    started,
     subtract_lanes,
 )
 from hdl.engine.arithmetic.mac import signed_signal
@@ -78,6 +80,16 @@ class UpdateShape:
     nesterov: bool = False
     # what takes the place of `rate_factor`, if that depends on the batch
     rates: RateLines | None = None
+    # whether products with constants are made by multipliers
+    multiplied: bool = False
+
+    @property
+    def multipliers(self) -> int:
+        """Those that `multiplied` takes, a lane."""
+        momentum = constant_multipliers(self.momentum.width, self.momentum_factor.mantissa)
+        rate = 0 if self.rates else constant_multipliers(self.momentum.width, self.rate_factor.mantissa)
+        decay = constant_multipliers(self.weight.width, self.decay_factor.mantissa)
+        return (2 if self.nesterov else 1) * momentum + rate + decay
 
     @property
     def beats(self) -> int:
@@ -336,13 +348,16 @@ def update_step(
     draw = random_halves(domain, fire, high, low, shape=shape)
     ahead = Signal(intbv(0)[len(state.new_momentum) :]) if shape.nesterov else None
     mantissa = None if shape.rates is None else signed_signal(MANTISSA_BITS + 1)
-    momentum_path = next_momentum(domain.clk, g, state, high, ahead, shape=shape)
-    master_path = next_master(domain.clk, state, low, made.payload, ahead, mantissa, shape=shape)
+    ready = Signal(bool(0)) if shape.multiplied else None
+    begin = [] if ready is None else started(domain, ready)
+    momentum_path = next_momentum(domain.clk, g, state, high, ahead, ready, shape=shape)
+    master_path = next_master(domain.clk, state, low, made.payload, ahead, mantissa, ready, shape=shape)
     mark = delay_line(domain.clk, fire, made.valid, cycles=VIEW_AT + shape.later)
     hold = queue(domain, made, w, depth=shape.results)
+    parts = draw, begin, momentum_path, master_path, mark, hold
     if mantissa is None:
-        return draw, momentum_path, master_path, mark, hold
-    return draw, momentum_path, master_path, mark, hold, rate_in_time(domain, fire, mantissa, shape=shape, rates=rates)
+        return parts
+    return parts, rate_in_time(domain, fire, mantissa, shape=shape, rates=rates)
 
 
 @block
@@ -496,7 +511,14 @@ def state_memory(
 
 @block
 def next_momentum(
-    clk: Clock, g: Bits, state: OptimiserState, random: Bits, ahead: Bits | None, *, shape: UpdateShape
+    clk: Clock,
+    g: Bits,
+    state: OptimiserState,
+    random: Bits,
+    ahead: Bits | None,
+    ready: Bit | None,
+    *,
+    shape: UpdateShape,
 ) -> Instances:
     """``momentum = round(factor * momentum + g + decay * w)``, and where it looks ahead, that once more of the result.
 
@@ -506,6 +528,7 @@ def next_momentum(
         random: in, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
         ahead: out, ``lanes`` codes of ``shape.momentum``, `MOMENTUM_AT` + `LOOK_AHEAD_CYCLES` cycles later; None where
             the momentum does not look ahead.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
     lanes, bits = shape.lanes, shape.momentum_sum_bits
     enable = Signal(bool(1))
@@ -519,12 +542,12 @@ def next_momentum(
         wait = clipped_gradients(clk, g, gradient, shape=shape, cycles=MASTER_READ_AT + MOMENTUM_DELAY)
     split = split_lanes(clk, gradient, gradients, width=shape.gradient.width, signed=shape.gradient.signed)
     split_old = split_lanes(clk, state.old_momentum, olds, width=shape.momentum.width)
-    scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
+    scale = scale_lanes(clk, olds, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY, ready=ready)
     align = scale_lanes(clk, gradients, fresh, scalar=shape.gradient_factor, cycles=WIDE_SCALE_LATENCY)
     add = add_lanes(clk, kept, fresh, sums)
     if shape.decay_factor.mantissa:
         decays = signed_lanes(lanes, bits)
-        decay = weight_decay(clk, state.old_master, decays, shape=shape)
+        decay = weight_decay(clk, state.old_master, decays, ready, shape=shape)
         finish = add_lanes(clk, sums, decays, totals)
     else:
         decays, decay = None, []
@@ -537,7 +560,7 @@ def next_momentum(
     parts = wait, split, split_old, scale, align, add, decay, finish, join, rounding, keep
     if ahead is None:
         return parts
-    return parts, look_ahead(clk, state.new_momentum, fresh, decays, ahead, shape=shape)
+    return parts, look_ahead(clk, state.new_momentum, fresh, decays, ahead, ready, shape=shape)
 
 
 @block
@@ -575,6 +598,7 @@ def look_ahead(
     fresh: Sequence[Bits],
     decays: Sequence[Bits] | None,
     ahead: Bits,
+    ready: Bit | None,
     *,
     shape: UpdateShape,
 ) -> Instances:
@@ -585,6 +609,7 @@ def look_ahead(
         fresh: in, lanes of g, 4 cycles before ``momentum``.
         decays: in, lanes of the decay, 3 cycles before it, or None.
         ahead: out, ``lanes`` codes of ``shape.momentum``, `LOOK_AHEAD_CYCLES` after it.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
     lanes, bits = shape.lanes, shape.momentum_sum_bits
     momenta = signed_lanes(lanes, shape.momentum.width)
@@ -597,19 +622,22 @@ def look_ahead(
     wait = delay_vector(clk, flat, late, cycles=2 + 1 + WIDE_SCALE_LATENCY)
     part = part_lanes(late, waited, width=bits)
     split = split_lanes(clk, momentum, momenta, width=shape.momentum.width)
-    scale = scale_lanes(clk, momenta, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY)
+    scale = scale_lanes(clk, momenta, kept, scalar=shape.momentum_factor, cycles=WIDE_SCALE_LATENCY, ready=ready)
     add = add_lanes(clk, kept, waited, totals)
     rounding = requantise_lanes(clk, totals, ahead, shift=shape.guard, target=shape.momentum)
     return settle, push, join, wait, part, split, scale, add, rounding
 
 
 @block
-def weight_decay(clk: Clock, master: Bits, decays: Sequence[Bits], *, shape: UpdateShape) -> Instances:
+def weight_decay(
+    clk: Clock, master: Bits, decays: Sequence[Bits], ready: Bit | None, *, shape: UpdateShape
+) -> Instances:
     """``decays = factor * w`` with w as engines see it.
 
     Ports:
         master: in, ``lanes`` codes of ``shape.master``.
         decays: out, signed signals of ``shape.momentum_sum_bits`` bits, 5 cycles later.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
     lanes = shape.lanes
     masters, weights = signed_lanes(lanes, shape.master.width), signed_lanes(lanes, shape.weight.width)
@@ -618,7 +646,7 @@ def weight_decay(clk: Clock, master: Bits, decays: Sequence[Bits], *, shape: Upd
     shift = shape.master.fraction_bits - shape.weight.fraction_bits
     rounding = requantise_lanes(clk, masters, view, shift=shift, target=shape.weight)
     split_view = split_lanes(clk, view, weights, width=shape.weight.width, signed=shape.weight.signed)
-    scale = scale_lanes(clk, weights, decays, scalar=shape.decay_factor)
+    scale = scale_lanes(clk, weights, decays, scalar=shape.decay_factor, ready=ready)
     return part, rounding, split_view, scale
 
 
@@ -630,6 +658,7 @@ def next_master(
     view: Bits,
     ahead: Bits | None,
     mantissa: Bits | None,
+    ready: Bit | None,
     *,
     shape: UpdateShape,
 ) -> Instances:
@@ -643,6 +672,7 @@ def next_master(
         view: out, ``lanes`` codes of ``shape.weight``, `VIEW_AT` cycles after it.
         ahead: in, what `next_momentum` makes, in place of ``new_momentum``; or None.
         mantissa: in, what `rate_in_time` makes, in place of a constant; or None.
+        ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
     """
     lanes, bits = shape.lanes, shape.master_sum_bits
     enable = Signal(bool(1))
@@ -654,7 +684,7 @@ def next_master(
     split = split_lanes(clk, state.new_momentum if ahead is None else ahead, momenta, width=shape.momentum.width)
     split_old = split_lanes(clk, late, olds, width=shape.master.width)
     if mantissa is None:
-        scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY)
+        scale = scale_lanes(clk, momenta, steps, scalar=shape.rate_factor, cycles=WIDE_SCALE_LATENCY, ready=ready)
     else:
         scale = scale_by_rate(clk, momenta, mantissa, steps, shift=shape.rate_factor.shift)
     align = scale_lanes(clk, olds, aligned, scalar=Scalar(1, -shape.guard), cycles=WIDE_SCALE_LATENCY)

@@ -109,8 +109,8 @@ class OnlineNorm(NormLayer):
 
     @property
     def multipliers(self) -> int:
-        """As `macs`, a lane."""
-        return 3 * self.core
+        """As `macs`, a lane; those of the statistics, if so chosen."""
+        return (3 + self.multiplied * self.engine.multipliers) * self.core
 
     @property
     def engine(self) -> ForwardShape:
@@ -321,6 +321,8 @@ class OnlineNorm(NormLayer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Lanes, single pixels, single channels, lags, staleness, formats, odd numbers of pixels, frozen."""
+        """Lanes, single pixels, single channels, lags, staleness, formats, odd numbers of pixels, frozen, constants on
+        multipliers."""
         examples = example_fields()
-        return (*(cls(**example) for example in examples), cls(**examples[0], frozen=True))
+        others = cls(**examples[0], frozen=True), cls(**examples[0], multiplied=True)
+        return (*(cls(**example) for example in examples), *others)

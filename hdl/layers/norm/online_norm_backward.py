@@ -99,8 +99,10 @@ class OnlineNormBackward(NormLayer):
 
     @property
     def multipliers(self) -> int:
-        """As `macs`, a lane; only that of gamma's gradient where nothing upstream learns."""
-        return (4 if self.frozen else 5 if self.needs_dx else 1) * self.core
+        """As `macs`, a lane; only that of gamma's gradient where nothing upstream learns.  Those of the control, if so
+        chosen."""
+        control = self.multiplied * self.engine.multipliers
+        return (4 + control if self.frozen else 5 + control if self.needs_dx else 1) * self.core
 
     @property
     def engine(self) -> BackwardShape:
@@ -294,7 +296,12 @@ class OnlineNormBackward(NormLayer):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """As of the forward engine, one at the foot of a network, one whose weights stay."""
+        """As of the forward engine, one at the foot of a network, one whose weights stay, one with constants on
+        multipliers."""
         examples = [{name: value for name, value in fields.items() if name != "x_fixed"} for fields in example_fields()]
-        others = cls(**examples[0], needs_dx=False), cls(**examples[0], frozen=True)
+        others = (
+            cls(**examples[0], needs_dx=False),
+            cls(**examples[0], frozen=True),
+            cls(**examples[0], multiplied=True),
+        )
         return (*(cls(**fields) for fields in examples), *others)

@@ -51,6 +51,8 @@ class NormLayer(Layer):
     tensor_id: int = 0
     # added to the variance
     epsilon: float = 1e-5
+    # whether products with constants, and squares, are made by multipliers instead of adders
+    multiplied: bool = field(default=False, metadata=QUIET)
 
     def __post_init__(self) -> None:
         name = f"{type(self).__name__} {self.height}x{self.width}x{self.channels}"
@@ -111,6 +113,7 @@ class NormLayer(Layer):
             "groups": self.groups,
             "lanes": self.core,
             "beat_cycles": self.core // self.lanes,
+            "multiplied": self.multiplied,
         }
 
     @property

@@ -97,6 +97,8 @@ class Update(Layer):
     state: Home = Home.ON_CHIP
     # bits of the master; 0: `MASTER_EXTRA` more than w has
     master_width: int = field(default=0, metadata=QUIET)
+    # whether products with constants are made by multipliers instead of adders
+    multiplied: bool = field(default=False, metadata=QUIET)
 
     def __post_init__(self) -> None:
         name = f"Update of {self.shape}"
@@ -287,8 +289,9 @@ class Update(Layer):
 
     @property
     def multipliers(self) -> int:
-        """Those of a scheduled rate; constant factors have none."""
-        return 0 if self.rates is None else self.w_lanes
+        """Those of a scheduled rate; of constant factors if so chosen."""
+        scheduled = 0 if self.rates is None else self.w_lanes
+        return scheduled + self.multiplied * self.w_lanes * self.circuit_shape.multipliers
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """Lanes so that all weights pass within the time of one frame, or as many as a tile has."""
@@ -455,6 +458,7 @@ class Update(Layer):
             clip=self.clip_code,
             nesterov=self.recipe.nesterov,
             rates=self.rates,
+            multiplied=self.multiplied,
         )
 
     def circuit(
@@ -471,7 +475,7 @@ class Update(Layer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Vectors, tiles, decay, no momentum, lanes, tensors shorter than the pipeline; schedules, looking ahead,
-        clipped gradients, each with state on chip and outside."""
+        clipped gradients, each with state on chip and outside; constants on multipliers."""
         recipe = Recipe(batch=4, weight_decay=1e-3, seed=3)
         cosine = dataclasses.replace(recipe, schedule=Schedule.COSINE, period=4, warm_up=2)
         ahead = dataclasses.replace(recipe, nesterov=True, clip=4.0)
@@ -489,4 +493,6 @@ class Update(Layer):
             cls(shape=(24,), w_lanes=2, recipe=steps, tensor_id=7),
             cls(shape=(2,), w_lanes=2, recipe=steps, state=Home.DRAM),
             cls(shape=(6, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, momentum_width=21, master_width=21),
+            cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5, multiplied=True),
+            cls(shape=(3,), recipe=ahead, momentum_width=32, state=Home.DRAM, multiplied=True),
         )
