@@ -3,9 +3,10 @@
 Nothing here knows a solver. All quantities are integers (bits a frame may be a fraction), so that the search,
 the bound and the validator compare exactly the same numbers.
 
-Units: cycles a frame at the one clock of the cluster; DSP blocks, M20K blocks and ALMs; bytes and bits a frame;
-capacities in bytes and bits a second. A rate is demanded at S = clock / T frames a second, so a sum of `b` bits a
-frame fits a link of `c` bits a second when b · clock ≤ c · T: no division, no rounding.
+Units: cycles a frame, T at the clock of the instance, those of an engine at the clock of its device; DSP blocks, M20K
+blocks and ALMs; bytes and bits a frame; capacities in bytes and bits a second. A rate is demanded at S = clock / T
+frames a second, so a sum of `b` bits a frame fits a link of `c` bits a second when b · clock ≤ c · T, and an engine of
+`c` cycles at `d` Hz keeps up when c · clock ≤ T · d: no division, no rounding.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Configuration:
 
     # unique among the configurations of an item on a part
     label: str
-    # initiation interval: usable at T when cycles_per_frame ≤ T
+    # initiation interval in cycles of its device: usable at T when that takes no longer than T (`ticks`)
     cycles_per_frame: int
     # DSP blocks
     dsp: int = 0
@@ -124,6 +125,8 @@ class Device:
     link_bits_per_s: int
     # memory channels, each with an equal part of the bandwidth
     dram_channels: int = 1
+    # at which its engines work, Hz; 0: that of the instance
+    clock_hz: int = 0
 
     @property
     def capacities(self) -> tuple[int, int, int]:
@@ -131,9 +134,9 @@ class Device:
         return (self.dsp, self.m20k, self.alm)
 
     @property
-    def shape(self) -> tuple[str, int, int, int, int, int, int]:
+    def shape(self) -> tuple[str, int, int, int, int, int, int, int]:
         """Everything but the name: devices of equal shape are interchangeable."""
-        rates = (self.dram_bytes_per_s, self.link_bits_per_s, self.dram_channels)
+        rates = (self.dram_bytes_per_s, self.link_bits_per_s, self.dram_channels, self.clock_hz)
         return (self.part, self.dsp, self.m20k, self.alm, *rates)
 
 
@@ -148,7 +151,7 @@ class Instance:
     """
 
     name: str
-    # the one clock of every device, Hz
+    # in whose cycles T counts, Hz: that of every device that has none of its own
     clock_hz: int
     items: tuple[Item, ...]
     links: tuple[Link, ...]
@@ -195,6 +198,12 @@ class Instance:
             raise DagtrainError.listing(f"placement instance {self.name!r}", unknown)
         items = tuple(replace(item, pinned=pins.get(item.name, item.pinned)) for item in self.items)
         return replace(self, items=items)
+
+
+def ticks(cycles: int, clock_hz: int, device_hz: int) -> int:
+    """The least whole number of cycles at ``clock_hz`` that last as long as so many at ``device_hz``, of a device;
+    0 Hz: of the same clock."""
+    return -(-cycles * clock_hz // device_hz) if device_hz else cycles
 
 
 def pareto(configurations: Iterable[Configuration]) -> tuple[Configuration, ...]:
@@ -379,8 +388,8 @@ def instance_from_json(text: str) -> Instance:
 
 
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what says that there is one memory channel."""
-    plain = {"dram_streams": (), "dram_channels": 1}
+    """A record without what says that there is one memory channel, and one clock."""
+    plain = {"dram_streams": (), "dram_channels": 1, "clock_hz": 0}
     return {key: value for key, value in record.items() if key not in plain or value != plain[key]}
 
 

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from hdl.errors import DagtrainError
 from hdl.records import exact, read_record
 from placement.problem.channels import spread
-from placement.problem.instance import Configuration, Instance, hop_order, instance_to_json, vars_of
+from placement.problem.instance import Configuration, Instance, hop_order, instance_to_json, ticks, vars_of
 
 PLAN_SCHEMA = 2
 
@@ -99,6 +99,8 @@ class DeviceUse:
     link_capacity_bits_per_s: int
     # bytes a frame through each memory channel, of a device with several; a channel has its part of the capacity
     dram_channel_bytes_per_frame: tuple[int, ...] = ()
+    # of its engines, Hz, where that is not the plan's: `cycles_per_frame` of its items count at it
+    clock_hz: int = 0
 
 
 @exact
@@ -121,6 +123,7 @@ class Plan:
     instance: str
     # SHA-256 of the instance's JSON: the plan speaks of exactly that instance
     instance_digest: str
+    # in whose cycles T and batches count; that of every device that has none of its own
     clock_hz: int
     # T: the interval between frames inside a batch
     cycles_per_frame: int
@@ -166,8 +169,8 @@ class Plan:
 
 
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what only devices with several memory channels say."""
-    said = ("dram_channels", "dram_channel_bytes_per_frame")
+    """A record without what only devices with several memory channels or a clock of their own say."""
+    said = ("dram_channels", "dram_channel_bytes_per_frame", "clock_hz")
     return {key: value for key, value in record.items() if key not in said or value}
 
 
@@ -280,7 +283,9 @@ def least_cycles(instance: Instance, assignment: Assignment) -> int | None:
     """The objective: least T this assignment runs at, from its slowest engine, DRAM and link; None if some device
     must use DRAM or links it does not have. Blocks (DSP, M20K, ALM), hops and pins are not looked at."""
     loads = loads_of(instance, assignment)
-    needs: list[int | None] = [max(c.cycles_per_frame for c in chosen(instance, assignment)), 1]
+    engines = zip(chosen(instance, assignment), assignment.devices, strict=True)
+    needs: list[int | None] = [1]
+    needs.append(max(ticks(c.cycles_per_frame, instance.clock_hz, instance.devices[n].clock_hz) for c, n in engines))
     for n, device in enumerate(instance.devices):
         fullest = max(loads.channels[n]) * device.dram_channels
         needs.append(cycles_needed(fullest, device.dram_bytes_per_s, instance.clock_hz))
@@ -501,6 +506,7 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
                 ingress_bits_per_s=a_second(loads.ingress[n]),
                 link_capacity_bits_per_s=device.link_bits_per_s,
                 dram_channel_bytes_per_frame=loads.channels[n] if device.dram_channels > 1 else (),
+                clock_hz=device.clock_hz,
             )
         )
     return uses

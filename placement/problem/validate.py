@@ -114,6 +114,12 @@ class _Facts:
         )
         return self.port[device, resource] + sum(items)
 
+    def pace(self, item: str) -> Fraction:
+        """Cycles of the instance's clock that the engine of an item takes a frame."""
+        clock = self.instance.clock_hz
+        own = next(device.clock_hz for device in self.instance.devices if device.name == self.device[item])
+        return Fraction(self.configuration[item].cycles_per_frame * clock, own or clock)
+
     def hops(self) -> tuple[dict[str, int], list[Violation]]:
         """Hops of every item by walking the links from the input, and each link that disagrees."""
         predecessors: dict[str, list[str]] = {item: [] for item in self.device}
@@ -268,8 +274,9 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
     plan, clock = facts.plan, facts.instance.clock_hz
     if plan.cycles_per_frame < 1:
         return [Violation(Rule.OBJECTIVE, f"cycles a frame is {plan.cycles_per_frame}, must be at least 1")]
-    slowest = max(facts.configuration, key=lambda item: facts.configuration[item].cycles_per_frame)
-    least = Fraction(max(1, facts.configuration[slowest].cycles_per_frame))
+    paces = {item: facts.pace(item) for item in facts.configuration}
+    slowest = max(paces, key=lambda item: paces[item])
+    least = max(Fraction(1), paces[slowest])
     for device in facts.instance.devices:
         name = device.name
         rates = [(Fraction(max(facts.channels[name]) * device.dram_channels), device.dram_bytes_per_s)]
@@ -280,7 +287,7 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
     if not plan.cycles_per_frame - 1 < least <= plan.cycles_per_frame:
         found.append(
             f"plan says {plan.cycles_per_frame} cycles a frame, its engines, DRAM and links need {float(least):.3f} "
-            f"(slowest engine {slowest!r} takes {facts.configuration[slowest].cycles_per_frame})"
+            f"(slowest engine {slowest!r} takes {float(paces[slowest]):g})"
         )
     steady = float(Fraction(clock, plan.cycles_per_frame))
     if plan.steady_fps != steady:
@@ -366,7 +373,8 @@ def _device_record_violations(facts: _Facts) -> list[Violation]:
     clock, cycles = facts.instance.clock_hz, max(1, facts.plan.cycles_per_frame)
     for device, entry in zip(facts.instance.devices, facts.plan.devices, strict=True):
         name = device.name
-        true: dict[str, object] = {"part": device.part, "items": sum(d == name for d in facts.device.values())}
+        true: dict[str, object] = {"part": device.part, "clock_hz": device.clock_hz}
+        true["items"] = sum(d == name for d in facts.device.values())
         for resource in ("dsp", "m20k", "alm"):
             true[resource] = facts.used(name, resource)
             true[f"{resource}_capacity"] = getattr(device, resource)

@@ -21,6 +21,7 @@ from placement.diagnosis.explain import binding_of
 from placement.diagnosis.infeasible import explain_infeasible, too_large
 from placement.exact.literal import literal_plan
 from placement.exact.model import Answer, cheapest_configurations, fewest_crossings
+from placement.problem.clocks import in_time
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.instance import Instance
 from placement.problem.plan import (
@@ -33,7 +34,7 @@ from placement.problem.plan import (
     least_cycles,
     unequal_joins,
 )
-from placement.problem.restrict import restrict
+from placement.problem.restrict import Restricted, restrict
 from placement.problem.settings import OnProgress, Progress, SearchOptions, Solver
 from placement.problem.validate import violations
 from placement.search.descent import Descent, out_of_time
@@ -63,7 +64,7 @@ def find_plan(
     """
     options = options or SearchOptions()
     report = on_progress or (lambda _: None)
-    problem = restrict(instance, options.same_device, options.exclude)
+    problem = _problem(instance, options)
     if options.solver is Solver.LITERAL:
         return judged(instance, literal_plan(problem, options, report, deadline))
     slowest = slowest_cycles(problem.instance, options.least_fps)
@@ -79,9 +80,14 @@ def find_plan(
     return judged(instance, build_plan(instance, assignment, bound, seed=options.seed, binding=binding))
 
 
+def _problem(instance: Instance, options: SearchOptions) -> Restricted:
+    """What is searched: the instance in time, with the restrictions of the options."""
+    return replace(restrict(in_time(instance), options.same_device, options.exclude), original=instance)
+
+
 def proven_bound(instance: Instance, options: SearchOptions, deadline: Deadline | None = None) -> Bound:
     """The bounds that take milliseconds, without a search."""
-    problem = restrict(instance, options.same_device, options.exclude)
+    problem = _problem(instance, options)
     search = Descent(problem.instance, options, lambda _: None, slowest_cycles(problem.instance), deadline)
     search.find_bound()
     return Bound(search.bound.cycles_per_frame, problem.note + search.bound.basis)
@@ -235,10 +241,10 @@ def plan_from_assignment(
         DagtrainError: an unknown item or device, or an item without a device.
     """
     options = options or SearchOptions()
-    places = _places(instance, assignment)
-    fixed = fixed_instance(instance, places)
+    places, same = _places(instance, assignment), in_time(instance)
+    fixed = fixed_instance(same, places)
     options = replace(options, exact_choices=2**62, anneal_budget=0, tidy_seconds=0.0, window_seconds=0.0)
-    search = Descent(fixed, options, lambda _: None, slowest_cycles(instance, options.least_fps), deadline)
+    search = Descent(fixed, options, lambda _: None, slowest_cycles(same, options.least_fps), deadline)
     best = _search(search)
     bound = Bound(search.bound.cycles_per_frame, f"with every item on its given device: {search.bound.basis}")
     binding = binding_of(fixed, search.table, best, search.bound)

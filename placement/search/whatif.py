@@ -14,6 +14,7 @@ from typing import Any
 
 from placement.bounds.aggregate import Aggregate
 from placement.bounds.bound import aggregate_bound, demand_at, next_level_below, single_bound
+from placement.problem.clocks import in_time
 from placement.problem.deadline import Ended
 from placement.problem.flat import flatten
 from placement.problem.instance import RESOURCES, Device, Instance
@@ -82,6 +83,7 @@ class Growth:
 
 def next_level(instance: Instance, plan: Plan) -> NextLevel | None:
     """The next faster level and what it needs; None if every configuration is at its fastest."""
+    instance = in_time(instance)
     table = OptionTable(instance)
     cycles = next_level_below(table.levels(), plan.cycles_per_frame)
     if cycles is None:
@@ -108,6 +110,7 @@ def shadow_prices(
         moves: annealing moves to search for the gain of each (of equal devices only the first is tried); 0: none.
         on_answer: called with a word on every answer, for a progress bar.
     """
+    instance = in_time(instance)
     assignment = assignment_of(instance, plan)
     bound = quick_bound(instance)
     known: dict[tuple[object, str], tuple[float, float | None]] = {}
@@ -137,6 +140,7 @@ def growth(
     instance: Instance, plan: Plan, *, moves: int = 1_000_000, seed: int = 0, on_answer: OnAnswer = lambda _: None
 ) -> tuple[Growth, ...]:
     """What one more board of each sort would bring: searched from the plan for `moves` moves, and the bound."""
+    instance = in_time(instance)
     assignment = assignment_of(instance, plan)
     found = []
     seen = set()
@@ -198,6 +202,7 @@ def _free_name(instance: Instance, device: Device) -> str:
 def scarcity(instance: Instance, plan: Plan) -> dict[str, dict[str, float]]:
     """Part → resource → share of the cluster's worth at the prices that make the plan's bound tight: what is scarce
     costs most, what costs nothing is not binding anywhere."""
+    instance = in_time(instance)
     flat = flatten(instance)
     prices = Aggregate(instance, flat).prices(max(1, plan.bound_cycles_per_frame - 1))
     names = (*RESOURCES, "dram_bytes_per_s")
