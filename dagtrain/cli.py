@@ -233,6 +233,14 @@ MultiplyConstants = Annotated[
         "faster for it), always or never.",
     ),
 ]
+Recompute = Annotated[
+    str,
+    typer.Option(
+        "--recompute",
+        help="What follows from a map that waits for the way back anyway is made of it again, instead of waiting too: "
+        "auto (where that saves block memories), always or never.",
+    ),
+]
 Solver = Annotated[
     str, typer.Option(help="fast; or literal: the poster's equations by bisection to 5 %, for small problems.")
 ]
@@ -404,6 +412,7 @@ def _place(
     walls: ShowWalls = False,
     share_weights: ShareWeights = "never",
     multiply_constants: MultiplyConstants = "never",
+    recompute: Recompute = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -414,7 +423,7 @@ def _place(
     options = PlaceOptions(
         devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
-        split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants,
+        split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
     )  # fmt: skip
     jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
     if walls:

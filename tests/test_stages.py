@@ -348,6 +348,8 @@ def test_roles_and_layers_of_a_streaming_graph() -> None:
         # of chosen numbers alone (tests/test_chosen_numbers.py)
         Role.COUNTER: {},
         Role.NARROW: {},
+        # tests/test_recompute.py
+        Role.RECOMPUTE: {},
     }
 
 

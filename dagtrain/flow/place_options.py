@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.problem import MultiplyConstants
+from dagtrain.planning.recomputing import Recompute
 from dagtrain.planning.sharing import ShareWeights
 from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
@@ -41,6 +42,8 @@ class PlaceOptions:
     share_weights: str = "never"
     # of `dagtrain.planning.problem.MultiplyConstants`
     multiply_constants: str = "never"
+    # of `dagtrain.planning.recomputing.Recompute`
+    recompute: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:
@@ -102,6 +105,14 @@ def multiplying_wanted(options: PlaceOptions) -> MultiplyConstants:
             f"--multiply-constants {options.multiply_constants}: no such way", f"one of {', '.join(known)}"
         )
     return MultiplyConstants(options.multiply_constants)
+
+
+def recomputing_wanted(options: PlaceOptions) -> Recompute:
+    """Whether maps are to be made again for the way back.  Raises `DagtrainError`."""
+    known = [mode.value for mode in Recompute]
+    if options.recompute not in known:
+        raise DagtrainError(f"--recompute {options.recompute}: no such way", f"one of {', '.join(known)}")
+    return Recompute(options.recompute)
 
 
 def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:

@@ -21,6 +21,7 @@ from dagtrain.flow.place_options import (
     multiplying_wanted,
     parse_pins,
     read_options_cluster,
+    recomputing_wanted,
     search_options,
     sharing_wanted,
 )
@@ -41,6 +42,7 @@ from dagtrain.passes.split_layers import Parts
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import MultiplyConstants, Problem
+from dagtrain.planning.recomputing import with_recomputing
 from dagtrain.planning.results import Start
 from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
@@ -77,10 +79,12 @@ def run(
     Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
     sharing, constants = sharing_wanted(options), multiplying_wanted(options)
+    recomputing = recomputing_wanted(options)
     deadline = Deadline(search.time_limit_seconds, clock)
     graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
+        graph = with_recomputing(Problem(graph, cluster, search, {}), recomputing)
         pins = parse_pins(options.pins, graph, cluster)
         made = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
         if constants is MultiplyConstants.ALWAYS:

@@ -67,6 +67,8 @@ class Role(Enum):
     COUNTER = "counter"
     # a map that waits in fewer bits
     NARROW = "narrow"
+    # makes for the way back, when that wants it, what was not kept, of what was
+    RECOMPUTE = "recompute"
 
     @classmethod
     def forward(cls, layer: Layer) -> Role:
@@ -326,6 +328,10 @@ def _role_breaches(graph: Graph, stage: Stage) -> Iterator[str]:
         roles = (Role.FORWARD, Role.HOST) if node.is_layer else tuple(role for role in Role if role is not Role.FORWARD)
         if node.role not in roles:
             yield f"{node.name} of layer {node.layer_of} can't have the role {node.role.value}"
+        if node.role is Role.RECOMPUTE:
+            ports = (*node.layer.sinks, *node.layer.sources)
+            for port in (port for port in ports if port.tensor.kind.hops_must_match):
+                yield f"{node.name} makes again what waits, but {port.name} moves in step, as {port.tensor.kind.value}"
         if stage is Stage.FORWARD and not node.is_layer:
             yield f"{node.name} is no forward node"
 

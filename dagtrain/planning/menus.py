@@ -66,7 +66,7 @@ class Situation:
     def made_again(self) -> frozenset[tuple[str, str]]:
         """(node, sink) of stashes that follow, element by element, from a map that is stashed anyway."""
         found = set()
-        for node in self.graph.nodes:
+        for node in (node for node in self.graph.nodes if node.role is not Role.RECOMPUTE):
             for port in node.layer.sinks:
                 if port.tensor.kind is Kind.STASH and self._follows(*self.graph.producers[node.inputs[port.name]]):
                     found.add((node.name, port.name))

@@ -4,6 +4,9 @@ Analysis, not transformation.  In steady state every per-frame edge carries one 
 interval T); what differs is when frame 0 begins and ends to flow there.  A source begins when each sink has got what
 the first beat needs (`Layer.required`), and ends when the last input has come or the engine is through, whichever is
 later; both plus the layer's pipeline.  An edge that crosses the network begins and ends later by its latency.
+
+What makes maps again for the way back (`Role.RECOMPUTE`) works as late as those who want them allow: FIFOs behind it
+are shallow and soon full, and what it makes them of waits in front of it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dagtrain.graph.ir import Graph, Node, is_delayed
+import numpy as np
+
+from dagtrain.graph.ir import Graph, Node, Role, is_delayed
 from hdl.tensor import Port
 
 
@@ -82,6 +87,9 @@ def schedule(graph: Graph, cycles: int, crossing_cycles: Mapping[str, int] | Non
                 taken[edge] = _taken(node, port, arrivals)
         for port, edge in node.outputs.items():
             offered[edge] = _offered(node, port, arrivals) if arrivals else _from_host(node.layer.port(port), cycles)
+    for node in reversed(graph.nodes):
+        if node.role is Role.RECOMPUTE:
+            _hold_back(graph, node, crossing, offered, taken)
     return Schedule(cycles, offered, taken)
 
 
@@ -127,6 +135,36 @@ def _taken(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
     pace = layer.cycles_per_frame * (beats - 1) // beats if not layer.port(port).tensor.kind.per_batch else 0
     last = max(first + pace, *(flow.last for flow in arrivals.values()))
     return Flow(first, last)
+
+
+def _hold_back(
+    graph: Graph, node: Node, crossing: Mapping[str, int], offered: dict[str, Flow], taken: dict[str, Flow]
+) -> None:
+    """Changes the flows around a node so that it hands on what waits before it when the first user takes it."""
+    ((port, edge),) = (
+        (port, edge) for port, edge in node.inputs.items() if not node.layer.port(port).tensor.kind.per_batch
+    )
+    wanted = []
+    for made in node.outputs.values():
+        taken[made] = _wanted(graph, made, taken[made])
+        wanted.append(taken[made].later(-crossing.get(made, 0) - node.layer.pipeline_cycles))
+    arrived, beats = taken[edge], node.layer.port(port).beats
+    last = max(arrived.last, min(flow.last for flow in wanted))
+    pace = node.layer.cycles_per_frame * (beats - 1) // beats
+    first = max(arrived.first, min(last - pace, *(flow.first for flow in wanted)))
+    taken[edge] = Flow(first, last)
+    offered.update(dict.fromkeys(node.outputs.values(), taken[edge].later(node.layer.pipeline_cycles)))
+
+
+def _wanted(graph: Graph, edge: str, taken: Flow) -> Flow:
+    """How an edge must be taken that is taken so by the results: an engine that stores rows takes them ahead."""
+    ((consumer, sink),) = graph.consumers[edge]
+    strips = consumer.layer.strips
+    if strips is None or sink.name not in strips.stored:
+        return taken
+    begun = np.cumsum([0, *strips.cycles[:-1]]) / sum(strips.cycles)
+    ahead = float(np.max(strips.stored[sink.name] / sink.tensor.elements - begun))
+    return taken.later(-math.ceil(ahead * (taken.last - taken.first)))
 
 
 def _from_host(source: Port, cycles: int) -> Flow:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from hdl.layers.base import Layer
 
 State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Again:
+    """A layer that makes once more, for the way back, what a forward layer made: its sources, as stashes."""
+
+    layer: Layer
+    # sink, or what is held -> port of the forward layer, or what that holds, under which the same passes
+    ports: Mapping[str, str]
 
 
 class Tape(Protocol):
@@ -116,6 +126,11 @@ class Meaning(Shape):
         golden model depends on no frame before; it is called on a layer whose recipe has staleness 0."""
         del frames
         return self, dict(state)
+
+    def again(self) -> Again | None:
+        """What makes maps that this layer gives once more, later, in every bit, element by element of one map that it
+        takes or keeps; None where nothing does."""
+        return None
 
     def backward(self, tape: Tape) -> None:
         """Add this forward layer's backward nodes.  Layers of the backward pass have no backward of their own."""

@@ -36,8 +36,9 @@ from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack, pack_pairs
-from hdl.layers.meaning import State, Tape
+from hdl.layers.meaning import Again, State, Tape
 from hdl.layers.norm.online_norm_backward import OnlineNormBackward
+from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.norm.shared import DATA, SHARED_FIELDS, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
 from hdl.signals import Instances
@@ -259,6 +260,12 @@ class OnlineNorm(NormLayer):
         """(mean, 1 / sigma) that the next frame would be normalised with, values by channel, of a golden state."""
         centre, inverse = state["tables"][0]
         return self.numbers.centre.decode(centre), self.numbers.inverse.decode(inverse)
+
+    def again(self) -> Again:
+        """y of the normalised map, with the scale and shift of its frame."""
+        names = ("frozen", "height", "width", "channels", "recipe", "gamma_fixed", "beta_fixed", "y_fixed")
+        layer = ScaleAndShift(**{name: getattr(self, name) for name in names})
+        return Again(layer, {name: name for name in ("normal", "gamma", "beta")})
 
     def backward(self, tape: Tape) -> None:
         """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``.

@@ -7,10 +7,11 @@ the lanes of a beat.  docs/adding-a-layer.md goes through one.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,12 +22,13 @@ from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.meaning import State, Tape
+from hdl.layers.meaning import Again, State, Tape
 from hdl.layers.pointwise.affine import Affine, with_sums
 from hdl.layers.pointwise.elementwise import ElementWise, OfMap, ToMap
 from hdl.layers.pointwise.table import Table, read_and_add, read_tables
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import fork, join, m2s_pipe, take_bits
 from hdl.tensor import Kind, Port
@@ -125,6 +127,9 @@ class Pointwise(_Lanes, OfMap):
     A subclass states its parameters, a field ``x_fixed`` (and ``y_fixed``, unless y has the format of x), `codes`,
     `values`, `error`, `lane_block`, and `variants` for the tests."""
 
+    # of x and y: ACTIVATION forwards, STASH where both are made again for the way back
+    kind: Kind = field(default=Kind.ACTIVATION, metadata=QUIET)
+
     @property
     def y_fixed(self) -> Fixed:
         """Format of y."""
@@ -167,9 +172,14 @@ class Pointwise(_Lanes, OfMap):
         return self.x_fixed, self.y_fixed
 
     @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (self.map_port("x", self.kind),)
+
+    @property
     def sources(self) -> tuple[Port, ...]:
         """y, mask."""
-        return self.map_port("y", Kind.ACTIVATION), self.map_port("mask", Kind.STASH)
+        return self.map_port("y", self.kind), self.map_port("mask", Kind.STASH)
 
     def latency_cycles(self, source: str) -> int:
         """The mask isn't rounded."""
@@ -186,6 +196,10 @@ class Pointwise(_Lanes, OfMap):
         del state
         y, mask = self.values(inputs["x"])
         return {"y": y, "mask": mask.astype(np.float64)}
+
+    def again(self) -> Again:
+        """The same of x."""
+        return Again(dataclasses.replace(self, kind=Kind.STASH), {"x": "x"})
 
     def backward(self, tape: Tape) -> None:
         """The error by what was kept."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.meaning import State
+from hdl.layers.meaning import Again, State
 from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -56,6 +56,10 @@ class Narrow(ElementWise):
         """The same number."""
         del state
         return {"y": inputs["x"]}
+
+    def again(self) -> Again:
+        """The same of x."""
+        return Again(self, {"x": "x"})
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
