@@ -10,7 +10,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -20,32 +19,12 @@ import typer
 from rich.console import Console
 
 from dagtrain import threads as threads
+from dagtrain.api import Done, Network
 from dagtrain.console import Voice, error_json, summary_table
 from dagtrain.files import working_folder
-from dagtrain.flow import (
-    check_step,
-    clean_step,
-    cosim_step,
-    emit_step,
-    estimate_step,
-    evaluate_step,
-    explain_step,
-    export_step,
-    import_step,
-    place_step,
-    profile_step,
-    report_step,
-    status_step,
-    sweep_step,
-    timing_step,
-    train_step,
-    walls_step,
-)
+from dagtrain.flow import import_step
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.show import load_summary
-from dagtrain.flow.workspace import Workspace
-from dagtrain.progress import Progress
 from hdl.costs.timing import NET_PS
 from hdl.errors import DagtrainError, Problem
 
@@ -297,7 +276,7 @@ Efficiency = Annotated[
 ]
 
 
-Job = Callable[[Workspace, Progress], StepResult]
+Job = Callable[[Network], Done]
 Jobs = Sequence[Job]
 
 
@@ -307,7 +286,7 @@ def _perform(out: Path, voice: Voice, *jobs: Job) -> None:
     try:
         with working_folder(out), voice.progress() as progress:
             for job in jobs:
-                result = job(Workspace(out), progress)
+                result = job(Network(out, progress)).result
                 results.append(result)
                 voice.begin(result)
     except KeyboardInterrupt as stop:
@@ -320,10 +299,10 @@ def _perform(out: Path, voice: Voice, *jobs: Job) -> None:
         raise typer.Exit(1)
 
 
-def _tell(result: StepResult, voice: Voice) -> None:
-    """A result that leaves no files."""
-    voice.facts(result)
-    if not result.passed:
+def _tell(done: Done, voice: Voice) -> None:
+    """What leaves no files."""
+    voice.facts(done.result)
+    if not done.passed:
         raise typer.Exit(1)
 
 
@@ -360,18 +339,7 @@ def _everywhere(
     del out, as_json, quiet, verbose
 
 
-@dataclass(frozen=True)
-class ImportJob:
-    """An import, or something to check."""
-
-    options: import_step.ImportOptions
-
-    def __call__(self, space: Workspace, progress: Progress) -> StepResult:
-        """The import."""
-        return import_step.run(space, self.options, progress)
-
-
-def _import(
+def _import_options(
     model: Model,
     norm: Norm = "online",
     recipe: Recipe = None,
@@ -381,20 +349,19 @@ def _import(
     bits: Bits = None,
     count_saturations: Counted = None,
     freeze: Freeze = None,
-) -> tuple[ImportJob]:
+) -> import_step.ImportOptions:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
-    options = import_step.ImportOptions(
-        model=model,
-        norm=norm,
-        recipe=recipe,
-        aux=aux,
-        data=data,
-        splits=tuple(split or ()),
-        bits=tuple(bits or ()),
-        counted=tuple(count_saturations or ()),
-        freeze=tuple(freeze or ()),
-    )
-    return (ImportJob(options),)
+    return import_step.ImportOptions(
+        model, norm=norm, recipe=recipe, aux=aux, data=data, splits=tuple(split or ()), bits=tuple(bits or ()),
+        counted=tuple(count_saturations or ()), freeze=tuple(freeze or ()),
+    )  # fmt: skip
+
+
+@wraps(_import_options)
+def _import(**given: Any) -> Jobs:
+    """Read a model."""
+    options = _import_options(**given)
+    return (lambda net: net.load(options),)
 
 
 def _place(
@@ -421,24 +388,23 @@ def _place(
     Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
     are found."""
     options = PlaceOptions(
-        devices=devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
+        devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
     )  # fmt: skip
-    jobs: list[Job] = [lambda space, progress: place_step.run(space, options, progress)]
+    jobs: list[Job] = [lambda net: net.place(options)]
     if walls:
-        jobs.insert(0, lambda space, progress: walls_step.run(space, options, progress))
+        jobs.insert(0, lambda net: net.walls(options))
     if explain:
-        jobs.append(lambda space, progress: explain_step.run(space, options, progress))
+        jobs.append(lambda net: net.explain(options))
     if sweep:
-        jobs.append(lambda space, progress: sweep_step.run(space, options, progress))
+        jobs.append(lambda net: net.sweep(options))
     return jobs
 
 
 def _emit(weights: Weights = None) -> Jobs:
     """Write one folder of Verilog for each FPGA: sources, memory images, constraints, project, manifest."""
-    options = emit_step.EmitOptions(weights=weights)
-    return (lambda space, progress: emit_step.run(space, options, progress),)
+    return (lambda net: net.emit(weights=weights),)
 
 
 def _cosim(
@@ -454,19 +420,12 @@ def _cosim(
     efficiency: Efficiency = True,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
-    options = cosim_step.CosimOptions(
-        batches=batches,
-        stall=stall,
-        latency_cycles=latency,
-        hold_cycles=hold,
-        simulator=simulator,
-        engine=engine,
-        data=data,
-        weights=weights,
-        seed=seed,
-        efficiency=efficiency,
-    )
-    return (lambda space, progress: cosim_step.run(space, options, progress),)
+    return (
+        lambda net: net.cosim(
+            batches=batches, stall=stall, latency_cycles=latency, hold_cycles=hold, simulator=simulator, engine=engine,
+            data=data, weights=weights, seed=seed, efficiency=efficiency,
+        ),
+    )  # fmt: skip
 
 
 def _train(
@@ -481,18 +440,19 @@ def _train(
     """Train with the hardware's exact arithmetic, in the fast emulator.
 
     More --epochs of the same training, or the same command after Ctrl-C, go on where it was."""
-    options = train_step.TrainOptions(
-        epochs=epochs, data=data, held_out=held_out, stratify=stratify, seed=seed, resume=resume,
-        tensorboard=tensorboard,
+    return (
+        lambda net: net.train(
+            epochs=epochs, data=data, held_out=held_out, stratify=stratify, seed=seed, resume=resume,
+            tensorboard=tensorboard,
+        ),
     )  # fmt: skip
-    return (lambda space, progress: train_step.run(space, options, progress),)
 
 
 @wraps(_train)
 def _train_on_data(**given: Any) -> Jobs:
     """As `_train`, where there is data to train on."""
-    options = train_step.TrainOptions(**given)
-    return (lambda space, progress: train_step.left_out(space, options) or train_step.run(space, options, progress),)
+    (train,) = _train(**given)
+    return (lambda net: net.nothing_to_train_on(given["data"]) or train(net),)
 
 
 def _profile(
@@ -501,18 +461,17 @@ def _profile(
     """Train some batches in float64 and in the hardware's arithmetic side by side, and show what flows on every edge:
     magnitudes beside the chosen format, saturation, resolution.  Formats that do not fit are named; `dagtrain import
     --bits` changes them."""
-    options = profile_step.ProfileOptions(batches=batches, data=data, seed=seed)
-    return (lambda space, progress: profile_step.run(space, options, progress),)
+    return (lambda net: net.profile(batches=batches, data=data, seed=seed),)
 
 
 def _export() -> Jobs:
     """Write the trained network as an ONNX file: weights and statistics as the hardware has them."""
-    return (export_step.run,)
+    return (Network.export,)
 
 
 def _report() -> Jobs:
     """Write one self-contained HTML page: graph, plan, bottleneck, resources, efficiency, curves."""
-    return (report_step.run,)
+    return (Network.report,)
 
 
 def _evaluate(
@@ -530,8 +489,7 @@ def _evaluate(
     ] = None,
 ) -> Jobs:
     """Accuracy, loss and confusion of a trained network on data that it has not been trained on."""
-    options = evaluate_step.EvaluateOptions(what=what, data=data)
-    return (lambda space, progress: evaluate_step.run(space, options, progress),)
+    return (lambda net: net.evaluate(what=what, data=data),)
 
 
 COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
@@ -551,14 +509,14 @@ ALL = (_import, _place, _emit, _cosim, _train_on_data, _report)
 
 def _or_check(command: Callable[..., None]) -> Callable[..., None]:
     """The command `import`, with an option that leaves it at looking."""
-    names = inspect.signature(_import).parameters
+    names = inspect.signature(_import_options).parameters
 
-    def checked(*, check: bool, **options: Any) -> None:
+    def checked(*, check: bool, **given: Any) -> None:
         if not check:
-            command(**options)
+            command(**given)
             return
-        (job,) = _import(**{name: options[name] for name in names})
-        _tell(check_step.run(job.options), Voice(options["as_json"], options["quiet"], options["verbose"]))
+        options = _import_options(**{name: given[name] for name in names})
+        _tell(Network(given["out"]).check(options), Voice(given["as_json"], given["quiet"], given["verbose"]))
 
     added = inspect.Parameter("check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Check)
     parameters = [*inspect.signature(command).parameters.values(), added]
@@ -586,10 +544,11 @@ def estimate(
     verbose: Verbose = False,
 ) -> None:
     """Resources of every layer, read off its elaborated circuit; --check sets them beside synthesis."""
-    options = estimate_step.EstimateOptions(
-        check=check, layers=tuple(layer or ()), cycles=cycles, sample=sample, seed=seed
+    _perform(
+        out,
+        Voice(as_json, quiet, verbose),
+        lambda net: net.estimate(check=check, layers=tuple(layer or ()), cycles=cycles, sample=sample, seed=seed),
     )
-    _perform(out, Voice(as_json, quiet, verbose), lambda space, progress: estimate_step.run(space, options, progress))
 
 
 @app.command()
@@ -615,8 +574,11 @@ def timing(
     Exits with 1 if a module or a device takes longer than its limit, a multiplier does not stand between registers of
     its own, or a path of ready signals enters more than two modules.  Mapping takes seconds to a minute a module; what
     was mapped once is kept by the digest of its text, so an interrupted run goes on where it was."""
-    options = timing_step.TimingOptions(files=tuple(files or ()), net_ps=net_ps, module_ps=module_ps, top_ps=top_ps)
-    _perform(out, Voice(as_json, quiet, verbose), lambda space, progress: timing_step.run(space, options, progress))
+    _perform(
+        out,
+        Voice(as_json, quiet, verbose),
+        lambda net: net.timing(files=tuple(files or ()), net_ps=net_ps, module_ps=module_ps, top_ps=top_ps),
+    )
 
 
 @app.command()
@@ -624,7 +586,7 @@ def show(out: Out = Path("build"), as_json: AsJson = False) -> None:
     """Print the training graph as a model summary: layer, shape, weights, multiplications, stash.
 
     On a narrow terminal, the multiplications of the three passes are one number, and counts have three digits."""
-    summary = load_summary(Workspace(out))
+    summary = Network(out).summary
     if as_json:
         print(json.dumps({"name": summary.name, "layers": [vars(layer) for layer in summary.layers]}))
     else:
@@ -637,7 +599,7 @@ def status(out: Out = Path("build"), as_json: AsJson = False) -> None:
     """What the steps left in the working folder, whether it still holds, and what to run next.
 
     Changes nothing."""
-    _tell(status_step.run(Workspace(out)), Voice(as_json))
+    _tell(Network(out).status(), Voice(as_json))
 
 
 @app.command()
@@ -654,12 +616,13 @@ def clean(
 
     Asks first, as training may have taken hours; without a terminal --yes must be said."""
     with working_folder(out):
-        found = clean_step.found(Workspace(out), steps or ())
+        net, named = Network(out), tuple(steps or ())
+        found = net.cleanable(*named)
         if found.folders and not yes:
             if not sys.stdin.isatty():
                 raise DagtrainError(f"{found.text} would be removed, and there is nobody to ask", "say --yes")
             typer.confirm(f"Remove {found.text}?", abort=True, err=True)
-        _tell(clean_step.run(found), Voice(as_json))
+        _tell(net.clean(*named), Voice(as_json))
 
 
 def crash_report(error: Exception, words: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -50,11 +50,12 @@ class RecipeError(DagtrainError):
     """A training recipe that cannot be used."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImportOptions:
     """What the user said."""
 
     model: Path
+    _: KW_ONLY
     # "online", "none" or "as-is"
     norm: str = "online"
     recipe: Path | None = None

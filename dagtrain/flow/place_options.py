@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.search.search import SearchOptions, Solver
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PlaceOptions:
     """What the user said."""
 
     devices: Path
+    _: KW_ONLY
     # "layer=device"
     pins: tuple[str, ...] = ()
     # "a,b": layers or nodes that stand on one device

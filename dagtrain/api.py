@@ -1,0 +1,353 @@
+"""dagtrain from Python: what the commands do, as methods of a network, with their options as keywords.
+
+    import dagtrain
+
+    net = dagtrain.load("model.onnx", data="digits")
+    plan = net.place("cluster.toml", time_limit_seconds=60)
+    print(plan.throughput_fps, plan.device_of("conv1"))
+
+A network is a working folder with a model in it.  Results lie there as the commands leave them, so both can be mixed,
+and a step whose inputs are unchanged costs nothing.  The command line is written on top of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dagtrain.flow import (
+    check_step,
+    clean_step,
+    cosim_step,
+    emit_step,
+    estimate_step,
+    evaluate_step,
+    explain_step,
+    export_step,
+    import_step,
+    place_step,
+    profile_step,
+    report_step,
+    status_step,
+    sweep_step,
+    timing_step,
+    train_step,
+    walls_step,
+)
+from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.place_options import PlaceOptions
+from dagtrain.flow.placed import load_plan
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.show import load_summary
+from dagtrain.flow.trained import load_trained
+from dagtrain.flow.workspace import Workspace
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.summary import Summary
+from dagtrain.progress import Progress, Silent
+from hdl.errors import DagtrainError, Problem
+from placement.problem.plan import DeviceUse, Plan
+
+P = ParamSpec("P")
+Options = TypeVar("Options")
+D = TypeVar("D", bound="Done")
+
+FilePath = Path | str
+
+
+# ---- what methods return
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a step left; printed as the command prints it."""
+
+    network: Network
+    result: StepResult
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.result.folder
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What the command prints with --json."""
+        return self.result.data
+
+    @property
+    def passed(self) -> bool:
+        """False when the step ran and its verdict is negative."""
+        return self.result.passed
+
+    def __str__(self) -> str:
+        return "\n".join(self.result.lines)
+
+
+@dataclass(frozen=True)
+class Placed(Done):
+    """A plan that holds, and what is proven of it."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        """All of it."""
+        return load_plan(self.network.workspace)
+
+    @property
+    def throughput_fps(self) -> float:
+        """Frames a second of training in whole batches, by the recipe."""
+        return self.plan.throughput_fps
+
+    @property
+    def steady_fps(self) -> float:
+        """Frames a second inside a batch."""
+        return self.plan.steady_fps
+
+    @property
+    def bound_fps(self) -> float:
+        """Frames a second inside a batch that no plan exceeds at the levels priced."""
+        return self.plan.bound_fps
+
+    @property
+    def devices(self) -> tuple[DeviceUse, ...]:
+        """What is in use of every FPGA."""
+        return tuple(self.plan.devices)
+
+    def device_of(self, node: str) -> str:
+        """Where a node of the training graph stands.
+
+        Raises `DagtrainError` for a name that is none."""
+        placed = {item.item: item.device for item in self.plan.items}
+        if node not in placed:
+            raise DagtrainError(f"the plan has no node {node!r}", f"there are {', '.join(sorted(placed)[:8])}, …")
+        return placed[node]
+
+
+@dataclass(frozen=True)
+class Emitted(Done):
+    """Verilog of every FPGA."""
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """Device -> the files to synthesise, as its `files.f` lists them."""
+        return {
+            device["name"]: [
+                self.folder / device["name"] / line
+                for line in (self.folder / device["name"] / "files.f").read_text().split()
+            ]
+            for device in self.data["devices"]
+        }
+
+
+@dataclass(frozen=True)
+class Cosimulated(Done):
+    """Training in the emitted Verilog, beside the emulator."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether every word that was compared is equal."""
+        return bool(self.data["equal"])
+
+    @property
+    def mismatches(self) -> Sequence[str]:
+        """What is not, with tensor, layer, device, frame and batch."""
+        return list(self.data["mismatches"])
+
+    @property
+    def losses(self) -> npt.NDArray[np.float64]:
+        """Of every frame, in order."""
+        return np.asarray(self.data["losses"], np.float64)
+
+
+@dataclass(frozen=True)
+class Trained(Done):
+    """A training with the hardware's arithmetic."""
+
+    @property
+    def epochs(self) -> Sequence[Mapping[str, float]]:
+        """Of every epoch: epoch, train_loss, train_accuracy, held_out_loss, held_out_accuracy."""
+        return list(self.data["epochs"])
+
+    @property
+    def accuracy(self) -> float:
+        """On the held-out frames, after the last epoch."""
+        return float(self.epochs[-1]["held_out_accuracy"])
+
+    def weights(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Name of a weight in the graph -> its value, the integers of the hardware at their binary points."""
+        return {
+            name: np.asarray(value)
+            for name, value in load_trained(self.network.workspace).executor.parameters().items()
+        }
+
+
+@dataclass(frozen=True)
+class Judged(Done):
+    """A trained network on data that it has not seen."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the frames whose class is right."""
+        return float(self.data["accuracy"])
+
+    @property
+    def confusion(self) -> npt.NDArray[np.int64]:
+        """(classes, classes): of each class, how many frames were taken for which."""
+        return np.asarray(self.data["confusion"], np.int64)
+
+
+@dataclass(frozen=True)
+class Exported(Done):
+    """The trained network as an ONNX file."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.data["path"])
+
+
+# ---- methods from steps
+
+
+def _step(
+    options: Callable[P, Options], run: Callable[[Workspace, Options, Progress], StepResult], done: type[D]
+) -> Callable[Concatenate[Network, P], D]:
+    """A method that does a step; its keywords are the fields of the step's options."""
+
+    def method(network: Network, /, *words: P.args, **keywords: P.kwargs) -> D:
+        asked = _built(options, words, keywords)
+        return done(network, run(network.workspace, asked, network.progress))
+
+    return _documented(method, options, run)
+
+
+def _step_on_file(
+    options: Callable[Concatenate[Path, P], Options],
+    run: Callable[[Workspace, Options, Progress], StepResult],
+    done: type[D],
+) -> Callable[Concatenate[Network, FilePath | Options, P], D]:
+    """The same for a step on a file, its first word; all options in one object may stand there instead."""
+
+    def method(network: Network, file: FilePath | Options, /, *words: P.args, **keywords: P.kwargs) -> D:
+        asked = _built(options, (file, *words), keywords) if isinstance(file, (str, Path)) else file
+        return done(network, run(network.workspace, asked, network.progress))
+
+    return _documented(method, options, run)
+
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def _documented(method: M, options: Callable[..., Any], run: Callable[..., Any]) -> M:
+    parameters = [Parameter("network", Parameter.POSITIONAL_ONLY), *signature(options).parameters.values()]
+    method.__doc__ = run.__doc__
+    vars(method)["__signature__"] = Signature(parameters)
+    return method
+
+
+def _built(options: Callable[..., Options], words: Sequence[object], keywords: Mapping[str, object]) -> Options:
+    """Options of words as users write them: text for paths, any sequence for tuples.
+
+    Raises `DagtrainError` naming all keywords that are none, and what there is."""
+    kinds = {one.name: str(one.type) for one in fields(cast(Any, options))}
+    names = list(kinds)
+    wrong = [name for name in keywords if name not in kinds]
+    if wrong:
+        raise DagtrainError.listing(
+            "", [Problem(f"no option {name!r}") for name in wrong], f"there are {', '.join(names)}"
+        )
+    given = {**dict(zip(names, words, strict=False)), **keywords}
+    return options(**{name: _as_declared(kinds[name], value) for name, value in given.items()})
+
+
+def _as_declared(kind: str, value: object) -> object:
+    if kind.startswith("Path") and isinstance(value, str):
+        return Path(value)
+    if not kind.startswith("tuple"):
+        return value
+    texts = [value] if isinstance(value, (str, Path)) else list(cast(Sequence[object], value))
+    return tuple(Path(str(text)) if "Path" in kind else text for text in texts)
+
+
+def _checked(_: Workspace, options: import_step.ImportOptions, _progress: Progress) -> StepResult:
+    """What would become of a model; nothing is written."""
+    return check_step.run(options)
+
+
+# ---- networks
+
+
+class Network:
+    """A working folder with a model in it; ``progress`` listens to long work."""
+
+    def __init__(self, out: FilePath = "build", progress: Progress | None = None) -> None:
+        self.workspace = Workspace(Path(out))
+        self.progress = progress or Silent()
+
+    def __repr__(self) -> str:
+        return f"Network({str(self.workspace.root)!r})"
+
+    @property
+    def summary(self) -> Summary:
+        """Layers with shapes, weights and multiplications."""
+        return load_summary(self.workspace)
+
+    @property
+    def graph(self) -> Graph:
+        """The training graph."""
+        return load_training_graph(self.workspace)
+
+    load = _step_on_file(import_step.ImportOptions, import_step.run, Done)
+    check = _step_on_file(import_step.ImportOptions, _checked, Done)
+    place = _step_on_file(PlaceOptions, place_step.run, Placed)
+    walls = _step_on_file(PlaceOptions, walls_step.run, Done)
+    explain = _step_on_file(PlaceOptions, explain_step.run, Done)
+    sweep = _step_on_file(PlaceOptions, sweep_step.run, Done)
+    emit = _step(emit_step.EmitOptions, emit_step.run, Emitted)
+    cosim = _step(cosim_step.CosimOptions, cosim_step.run, Cosimulated)
+    train = _step(train_step.TrainOptions, train_step.run, Trained)
+    profile = _step(profile_step.ProfileOptions, profile_step.run, Done)
+    evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)
+    estimate = _step(estimate_step.EstimateOptions, estimate_step.run, Done)
+    timing = _step(timing_step.TimingOptions, timing_step.run, Done)
+
+    def export(self) -> Exported:
+        """The trained network as an ONNX file."""
+        return Exported(self, export_step.run(self.workspace, self.progress))
+
+    def report(self) -> Done:
+        """One self-contained page of all that the steps left."""
+        return Done(self, report_step.run(self.workspace, self.progress))
+
+    def nothing_to_train_on(self, data: str | None = None) -> Done | None:
+        """What to say of a training that there are no data for; None where there are."""
+        left_out = train_step.left_out(self.workspace, train_step.TrainOptions(data=data))
+        return Done(self, left_out) if left_out else None
+
+    def status(self) -> Done:
+        """How the result of every step stands."""
+        return Done(self, status_step.run(self.workspace))
+
+    def cleanable(self, *steps: str) -> clean_step.Found:
+        """What `clean` would remove."""
+        return clean_step.found(self.workspace, steps)
+
+    def clean(self, *steps: str) -> Done:
+        """Remove what steps left, all of it without any named.  Asks nobody."""
+        return Done(self, clean_step.run(self.cleanable(*steps)))
+
+
+def load(model: FilePath, out: FilePath = "build", progress: Progress | None = None, **options: Any) -> Network:
+    """The network of an ONNX file: its training graph, with number formats, in the working folder ``out``.
+
+    ``options``: those of `Network.load`: norm, recipe, aux, data, splits, freeze, bits, counted.
+    Raises `DagtrainError` naming all that is wrong with model, recipe, data or options."""
+    network = Network(out, progress)
+    network.load(model, **options)
+    return network
