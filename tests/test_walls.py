@@ -17,6 +17,8 @@ import pytest
 
 from dagtrain.flow import walls_step
 from dagtrain.graph.ir import Role
+from dagtrain.passes.recompute import kept_edges, recompute
+from dagtrain.passes.share_weights import share_weights, sharing_nodes
 from dagtrain.planning.levers import LEVERS
 from dagtrain.planning.menus import Lever, Menu, Situation
 from dagtrain.planning.offers import Offer, Piece, Use
@@ -25,7 +27,7 @@ from dagtrain.planning.problem import Problem
 from dagtrain.planning.walls import Outlook, Outlooker
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
-from hdl.layers.capabilities import is_engine
+from hdl.layers.capabilities import is_engine, with_sums_of
 from hdl.layers.storage import Home
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
@@ -337,10 +339,31 @@ def test_walls_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )
         assert row["lever"] in outcome.out
         assert row["rule"] in outcome.out
+    assert not any(row["taken"] for row in found["levers"])
     told = json.loads(case.step("place", "--walls", "--json").out)
     assert [result["step"] for result in told] == ["walls", "place"]
     assert told[0]["levers"] == found["levers"]
     assert not told[0]["done"]
+
+
+def test_levers_that_are_in_force_are_told() -> None:
+    imported, cluster = residual_net(1), small_cluster(1, 40)
+    shared = share_weights(imported, [name for name, _ in sharing_nodes(imported)])
+    narrow = replace(cluster, dram_unit_bits=32, dram_word_bits=128)
+    sums = {node.name: with_sums_of(node.layer, 40) for node in imported.nodes}
+    short = replace(imported, nodes=tuple(replace(node, layer=sums[node.name]) for node in imported.nodes))
+    again = recompute(imported, tuple(kept_edges(imported)))
+    for graph, where, name in (
+        (imported, cluster, None),
+        (shared, cluster, "one copy of weights"),
+        (imported, narrow, "narrow DRAM units"),
+        (short, cluster, "32-bit sums"),
+        (again, cluster, "recompute, no stash"),
+    ):
+        situation = Situation(Prices(graph, where, Estimator(), {}, Silent()).costs(CYCLES))
+        assert [lever.name for lever in LEVERS if lever.in_force(situation)] == ([name] if name else [])
+    # and there is nothing left to make again
+    assert situation.made_again == frozenset()
 
 
 def _mutant(module: ModuleType, text: str, instead: str) -> ModuleType:

@@ -372,6 +372,8 @@ class LeverRecord(TypedDict):
     lever: str
     # what it does to costs
     rule: str
+    # whether it is in force today, in the graph or in the cluster file
+    taken: bool
     # frames/s over today's
     ratio: float
     # the walls one after the other

@@ -9,13 +9,21 @@ from typing import Any
 
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.place_options import PlaceOptions, read_options_cluster, search_options
+from dagtrain.flow.place_options import (
+    PlaceOptions,
+    read_options_cluster,
+    recomputing_wanted,
+    search_options,
+    sharing_wanted,
+)
 from dagtrain.flow.placed import COMMAND
 from dagtrain.flow.records import WallsRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.problem import Problem
+from dagtrain.planning.recomputing import with_recomputing
+from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.walls import Outlook, Outlooker, Row
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
@@ -30,6 +38,8 @@ NAMES = {
 ALL = "all together"
 HEADINGS = ("lever", "frames/s", "ratio", "binds", "then")
 NOTHING = "-"
+# behind a lever that is in force today
+TAKEN = " (taken)"
 
 
 def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> StepResult:
@@ -42,6 +52,8 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "program": program_hash(),
         "caps": options.caps,
         "exclude": options.exclude,
+        "recompute": options.recompute,
+        "share_weights": options.share_weights,
     }
     done = workspace.run("walls", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("walls")
@@ -50,8 +62,10 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
 
 
 def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: Progress) -> None:
-    graph, cluster, search = load_training_graph(workspace), read_options_cluster(options), search_options(options)
+    imported, cluster, search = load_training_graph(workspace), read_options_cluster(options), search_options(options)
     deadline = Deadline(search.time_limit_seconds)
+    graph = with_recomputing(Problem(imported, cluster, search, {}), recomputing_wanted(options))
+    graph = with_shared_weights(Problem(graph, cluster, search, {}), sharing_wanted(options))
     prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True)
     found = Outlooker(Problem(graph, cluster, search, {}), prices).look(deadline)
     write_text(folder / "walls.json", json.dumps(_document(found), indent=1) + "\n")
@@ -69,6 +83,7 @@ def _document(found: Outlook) -> dict[str, Any]:
         return {
             "lever": alone.name if alone else ALL,
             "rule": alone.says if alone else "",
+            "taken": alone is not None and alone.name in found.taken,
             "ratio": found.today.cycles_per_frame / row.cycles_per_frame,
             "falling": falling(row.falling),
         }
@@ -132,7 +147,7 @@ def _table(data: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     yield HEADINGS
     for name, ratio, falling in (
         ("today", 1.0, data["today"]),
-        *((row["lever"], row["ratio"], row["falling"]) for row in data["levers"]),
+        *((row["lever"] + TAKEN * row["taken"], row["ratio"], row["falling"]) for row in data["levers"]),
     ):
         first, *further = falling
         then = f"{NAMES[further[0]['wall']]} at {rate_text(further[0]['fps'])}" if further else NOTHING

@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Protocol, runtime_checkable
 
 from dagtrain.graph.ir import Node, Role
 from dagtrain.planning.menus import Lever, Situation, weights_of
 from dagtrain.planning.offers import Offer, Piece, Use
 from hdl.costs.resources import Resources
-from hdl.layers.capabilities import Tiled, is_engine
+from hdl.layers.capabilities import Summing, Tiled, is_engine
 from hdl.layers.windowed import Windowed
 
 # bits of a sum of gradients
@@ -98,19 +97,40 @@ def _half_lines(_: Situation, _node: Node, offer: Offer) -> Offer | None:
     return _with_engine(offer, lambda contents: _remembering(contents, halved))
 
 
+def _sums_are_short(situation: Situation) -> bool:
+    return any(isinstance(node.layer, Summing) and node.layer.sum_width for node in situation.graph.nodes)
+
+
+def _weights_are_shared(situation: Situation) -> bool:
+    return bool(situation.graph.lenders)
+
+
+def _units_are_narrow(situation: Situation) -> bool:
+    return bool(situation.costs.dram.narrow_formats)
+
+
+def _maps_are_made_again(situation: Situation) -> bool:
+    return any(node.role is Role.RECOMPUTE for node in situation.graph.nodes)
+
+
 LEVERS = (
     Lever(
-        "32-bit sums", f"sums of gradients of weights have {SUM_BITS} bits, on chip and on the way to DRAM", _short_sums
+        "32-bit sums",
+        f"sums of gradients of weights have {SUM_BITS} bits, on chip and on the way to DRAM",
+        _short_sums,
+        in_force=_sums_are_short,
     ),
     Lever(
         "one copy of weights",
         "where forward and error engine both hold their weights on chip, each pays half of one copy",
         _one_copy,
+        in_force=_weights_are_shared,
     ),
     Lever(
         "narrow DRAM units",
         f"a DRAM unit with its queues and its place among the arbiters takes {float(NARROW_UNIT):.0%} of its ALMs",
         _narrow_units,
+        in_force=_units_are_narrow,
     ),
     Lever(
         "one-lane updates",
@@ -121,6 +141,7 @@ LEVERS = (
         "recompute, no stash",
         "a stash that follows element by element from another one takes no FIFO, no DRAM; making it again is free",
         _made_again,
+        in_force=_maps_are_made_again,
     ),
     Lever(
         "half line buffers",
@@ -136,15 +157,6 @@ LEVERS = (
 
 
 # ---- what rules are made of
-
-
-@runtime_checkable
-class Summing(Protocol):
-    """Sums gradients over a batch."""
-
-    @property
-    def sum_bits(self) -> int:
-        """Bits of a sum."""
 
 
 def _with(offer: Offer, change: Callable[[Piece], Piece]) -> Offer | None:

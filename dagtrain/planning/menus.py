@@ -40,6 +40,8 @@ class Lever:
     rule: Rule | None = None
     # of a lever that the planner offers: whether an offer takes it
     taken: Callable[[Offer], bool] | None = None
+    # whether it has been taken already, in the graph or in the cluster file
+    in_force: Callable[[Situation], bool] = lambda _: False
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Situation:
     def made_again(self) -> frozenset[tuple[str, str]]:
         """(node, sink) of stashes that follow, element by element, from a map that is stashed anyway."""
         found = set()
-        for node in (node for node in self.graph.nodes if node.role is not Role.RECOMPUTE):
+        for node in self.graph.nodes:
             for port in node.layer.sinks:
                 if port.tensor.kind is Kind.STASH and self._follows(*self.graph.producers[node.inputs[port.name]]):
                     found.add((node.name, port.name))
@@ -76,7 +78,7 @@ class Situation:
         """Whether a stash that leaves a node there follows from another one."""
         elements = port.tensor.elements
         first = True
-        while True:
+        while node.role is not Role.RECOMPUTE:
             maps = [sink for sink in node.layer.sinks if not sink.tensor.kind.per_batch]
             kept = [source for source in node.layer.sources if _is_full_stash(source)]
             if node.role is not Role.FORK and any(source.tensor.elements == elements for source in kept):
@@ -88,6 +90,7 @@ class Situation:
                 return False
             first = first and node.role is Role.FORK
             node, port = self.graph.producers[node.inputs[maps[0].name]]
+        return False
 
 
 def _is_full_stash(port: Port) -> bool:

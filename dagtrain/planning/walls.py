@@ -65,6 +65,8 @@ class Outlook:
     too_wide: tuple[int, int]
     # the item that is slowest with its fastest circuit
     slowest_item: str
+    # levers that have been taken already, by name
+    taken: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Outlooker:
             streams=len(today.links),
             too_wide=(_too_wide(today, now.cycles_per_frame), _too_wide(today, together.cycles_per_frame)),
             slowest_item=walls.slowest_item[1],
+            taken=frozenset(lever.name for lever in self.levers if lever.in_force(menus[0].situation)),
         )
 
     def _priced(self, deadline: Deadline) -> tuple[list[int], list[Menu], Instance]:
