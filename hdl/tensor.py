@@ -62,10 +62,17 @@ class Port:
     name: str
     tensor: Tensor
     lanes: int = 1
+    # zeros that pass with each tensor: the empty places of tiles of weights (`Tile.order`)
+    padding: int = 0
 
     def __post_init__(self) -> None:
-        if self.lanes < 1 or self.tensor.elements % self.lanes:
-            raise ValueError(f"port {self.name}: {self.lanes} lanes do not divide {self.tensor.elements} elements")
+        if self.lanes < 1 or self.elements % self.lanes:
+            raise ValueError(f"port {self.name}: {self.lanes} lanes do not divide {self.elements} elements")
+
+    @property
+    def elements(self) -> int:
+        """Elements that pass with one tensor, empty places included."""
+        return self.tensor.elements + self.padding
 
     @property
     def payload_bits(self) -> int:
@@ -75,7 +82,11 @@ class Port:
     @property
     def beats(self) -> int:
         """Beats of one tensor."""
-        return self.tensor.elements // self.lanes
+        return self.elements // self.lanes
+
+
+# what `Tile.order` says of an empty place
+EMPTY = -1
 
 
 @dataclass(frozen=True, order=True)
@@ -83,7 +94,9 @@ class Tile:
     """The weights that a MAC engine multiplies in one cycle: ``po * pi * pk`` of them.
 
     For a weight tensor of shape (filters, channels, taps) the stream carries tiles in the order (filter group,
-    channel group, tap group), the last fastest; inside a tile the order is (filter, channel, tap), likewise."""
+    channel group, tap group), the last fastest; inside a tile the order is (filter, channel, tap), likewise.  Where
+    ``po`` does not divide the filters, or ``pi`` the channels, the last tiles have empty places, which pass as zeros:
+    a *ragged* tile."""
 
     # filter (output-channel) lanes
     po: int = 1
@@ -101,9 +114,41 @@ class Tile:
         """Weights of a tile."""
         return self.po * self.pi * self.pk
 
+    def counts(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Tiles along the filters, the channels and the taps of a weight tensor of ``shape`` (filters, channels,
+        kernel …)."""
+        return -(-shape[0] // self.po), -(-shape[1] // self.pi), math.prod(shape[2:]) // self.pk
+
+    def padding(self, shape: tuple[int, ...]) -> int:
+        """Empty places of all tiles of such a tensor; a vector has none."""
+        return math.prod(self.counts(shape)) * self.size - math.prod(shape) if len(shape) > 1 else 0
+
+    def divides(self, shape: tuple[int, ...]) -> bool:
+        """Whether there are none."""
+        return self.padding(shape) == 0
+
     def order(self, shape: tuple[int, ...]) -> IntArray:
-        """Stream position -> flat index of a weight tensor of ``shape`` (filters, channels, kernel …)."""
+        """Stream position -> flat index of such a tensor, or `EMPTY`."""
         filters, channels, taps = shape[0], shape[1], math.prod(shape[2:])
-        index = np.arange(filters * channels * taps, dtype=np.int64)
-        split = index.reshape(filters // self.po, self.po, channels // self.pi, self.pi, taps // self.pk, self.pk)
+        rows, columns, tap_groups = self.counts(shape)
+        index = np.full((rows * self.po, columns * self.pi, taps), EMPTY, dtype=np.int64)
+        index[:filters, :channels] = np.arange(filters * channels * taps).reshape(filters, channels, taps)
+        split = index.reshape(rows, self.po, columns, self.pi, tap_groups, self.pk)
         return split.transpose(0, 2, 4, 1, 3, 5).reshape(-1)
+
+
+def in_order(flat: IntArray, order: IntArray | None) -> IntArray:
+    """Elements, on the last axis, as a stream has them: by `Tile.order`, zeros in empty places; None: as they are."""
+    if order is None:
+        return flat
+    return np.where(order == EMPTY, 0, flat[..., order])
+
+
+def from_order(stream: IntArray, order: IntArray | None) -> IntArray:
+    """The inverse of `in_order`; what stands in empty places is dropped."""
+    if order is None:
+        return stream
+    full = order != EMPTY
+    found = np.empty((*stream.shape[:-1], int(full.sum())), stream.dtype)
+    found[..., order[full]] = stream[..., full]
+    return found

@@ -23,7 +23,7 @@ from hdl.recipe import Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
-from hdl.tensor import Tile
+from hdl.tensor import Tile, in_order
 from tests.conv_support import chooser
 from tests.layer_support import elaborate
 
@@ -141,7 +141,7 @@ def running_sums(layer: ConvGradient, inputs: dict[str, np.ndarray], batches: in
         for frame in range(number * batch, number * batch + batch - 1):
             x, e = (inputs[name][frame : frame + 1] for name in ("x", "e"))
             total = total + layer.sums(x, e)
-            found += pack(total.reshape(-1)[order], layer.sum_bits, layer.w_lanes)
+            found += pack(in_order(total.reshape(-1), order), layer.sum_bits, layer.w_lanes)
     return found
 
 

@@ -180,8 +180,8 @@ def test_fold_takes_the_fewest_lanes_within_a_frames_time() -> None:
 def test_impossible_foldings_and_shapes_are_refused() -> None:
     with pytest.raises(FoldingError, match=r"Update of \(6, 4\): 3 lanes do not divide a tile of 4 weights"):
         Update(shape=(6, 4), tile=Tile(2, 2, 1), w_lanes=3)
-    with pytest.raises(FoldingError, match=r"Update of \(6, 4\): Tile\(po=4, pi=1, pk=1\) does not divide it"):
-        Update(shape=(6, 4), tile=Tile(4, 1, 1))
+    with pytest.raises(FoldingError, match=r"Update of \(6, 4\): Tile\(po=7, pi=1, pk=1\) does not fit it"):
+        Update(shape=(6, 4), tile=Tile(7, 1, 1))
     with pytest.raises(FoldingError, match=r"Update of \(6,\): 4 lanes do not divide 6 elements"):
         Update(shape=(6,), w_lanes=4)
     with pytest.raises(ShapeError, match="at least one dimension"):

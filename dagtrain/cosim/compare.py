@@ -19,7 +19,7 @@ from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Role
 from hdl.fixed import IntArray
 from hdl.layers.beats import from_beats, unpack
-from hdl.tensor import Port
+from hdl.tensor import Port, from_order
 
 # what the host gets of a frame
 RECORD = ("loss", "correctness")
@@ -202,9 +202,7 @@ def _weight_differences(golden: Executor, log: WeightLog, got: Sequence[int], wa
     if len(got) != len(want) * port.beats:
         beats = f"{len(got)} beats instead of {len(want) * port.beats}"
         return [f"{log.device}: weights {log.edge} of {node.name}: {beats}"]
-    flat = unpack(got, port.tensor.fixed, port.lanes).reshape(len(want), -1)
-    found = np.empty_like(flat)
-    found[:, slice(None) if order is None else order] = flat
+    found = from_order(unpack(got, port.tensor.fixed, port.lanes).reshape(len(want), -1), order)
     for batch, (version, wanted) in enumerate(zip(found.reshape(want.shape), want, strict=True)):
         wrong = np.argwhere(version != wanted)
         if len(wrong):

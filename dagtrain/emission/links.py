@@ -74,7 +74,7 @@ class Crossing:
     @property
     def elements(self) -> int:
         """Elements of a tensor."""
-        return self.source.tensor.elements
+        return self.source.elements
 
     def words(self, word_bits: int) -> int:
         """Words on the wire for one tensor."""

@@ -70,7 +70,7 @@ class DramUse:
     def fifo(self, source_lanes: int, sink: Port, depth_beats: int) -> Stored:
         """The FIFO of an edge: at least ``depth_beats`` beats of the sink."""
         # one tensor more, as a burst's place is free only when all of it has been read
-        capacity = -(-depth_beats * sink.lanes // sink.tensor.elements) + 1
+        capacity = -(-depth_beats * sink.lanes // sink.elements) + 1
         fields, load = self._fields(sink, source_lanes, sink.lanes, Fraction(1), sink.tensor.fixed.width)
         return self._stored(DramFifo(**fields, capacity=capacity), load)
 
@@ -79,7 +79,7 @@ class DramUse:
         to be written, and to be read."""
         unit = self.fifo(sink.lanes, sink, sink.beats).unit
         elements = unit.burst * elements_per_word(unit.element_bits, unit.format.data_bits)
-        filling = self.cycles_per_frame * min(elements, sink.tensor.elements) // sink.tensor.elements
+        filling = self.cycles_per_frame * min(elements, sink.elements) // sink.elements
         widening = 0 if unit.format == self.format else 2 * (unit.burst + WIDEN_CYCLES)
         return filling + 2 * (self.latency_cycles + unit.burst) + STORE_CYCLES + widening
 
@@ -143,7 +143,7 @@ class DramUse:
             "element_bits": port.tensor.fixed.width,
             "x_lanes": x_lanes,
             "y_lanes": y_lanes,
-            "elements": port.tensor.elements,
+            "elements": port.elements,
             "burst": burst,
             "prefetch": prefetch,
         }
@@ -151,7 +151,7 @@ class DramUse:
 
     def _pace(self, form: AxiFormat, port: Port, tensors_per_frame: Fraction) -> Fraction:
         """Words a cycle."""
-        words = wire_words(port.tensor.elements, port.tensor.fixed.width, form.data_bits)
+        words = wire_words(port.elements, port.tensor.fixed.width, form.data_bits)
         return words * tensors_per_frame / self.cycles_per_frame if self.cycles_per_frame else Fraction(0)
 
     def _suits(self, form: AxiFormat, port: Port, tensors_per_frame: Fraction, least_bits: int) -> bool:

@@ -262,10 +262,10 @@ def _moved_bytes(layer: Layer, apart: bool) -> int:
     in rings; where they count apart, what is replayed is hardly ever written."""
     bits = sum((1 if apart else 2) * _bits(layer, name) for name in layer.replayed)
     for ring in layer.rings:
-        bits += int(2 * ring.out.tensor.elements * ring.out.tensor.fixed.width * ring.per_frame)
+        bits += int(2 * ring.out.elements * ring.out.tensor.fixed.width * ring.per_frame)
     return bits // 8
 
 
 def _bits(layer: Layer, port: str) -> int:
-    tensor = layer.port(port).tensor
-    return tensor.elements * tensor.fixed.width
+    found = layer.port(port)
+    return found.elements * found.tensor.fixed.width

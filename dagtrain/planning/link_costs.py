@@ -106,7 +106,7 @@ class PortCosts:
 
     def _fields(self, lanes: int, source: Port, sink: Port) -> dict[str, int]:
         step = math.lcm(source.lanes, sink.lanes)
-        beats = -(-source.tensor.elements // step)
+        beats = -(-source.elements // step)
         elements = step << (beats - 1).bit_length()
         return {"element_bits": source.tensor.fixed.width, "lanes": lanes, "elements": elements}
 

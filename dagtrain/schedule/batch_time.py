@@ -205,10 +205,10 @@ def _batch_cycles(graph: Graph, ways: Mapping[str, Way]) -> float:
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
     """Cycles that a frame takes of it, with its share of what goes once a batch."""
-    tensors = ((source.tensor, ways[edge].hop) for edge, _p, source, _c, _s in graph.streams)
+    sources = ((source, ways[edge].hop) for edge, _p, source, _c, _s in graph.streams)
     return port_cycles_per_frame(
-        (hop, math.ceil(tensor.elements / hop.word) / (graph.recipe.batch if tensor.kind.per_batch else 1))
-        for tensor, hop in tensors
+        (hop, math.ceil(source.elements / hop.word) / (graph.recipe.batch if source.tensor.kind.per_batch else 1))
+        for source, hop in sources
         if hop
     )
 

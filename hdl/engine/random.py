@@ -223,8 +223,9 @@ def stream_indices(
     """The canonical element indices of successive beats of a parameter's stream, in the order `Tile.order`.
 
     ``index`` (``32 * lanes`` bits) belongs to the current beat; at a clock edge with ``advance`` it moves on, and
-    after the last beat of the tensor starts anew.  Costs counters and a 32-bit adder a lane (a narrow one after
-    synthesis, since the offsets are constants); where a tile takes many beats, a register of the offset too.
+    after the last beat of the tensor starts anew.  That of an empty place is any number.  Costs counters and a 32-bit
+    adder a lane (a narrow one after synthesis, since the offsets are constants); where a tile takes many beats, a
+    register of the offset too.
 
     Ports:
         advance: in, 1 bit: on to the next beat at this edge.
@@ -236,10 +237,13 @@ def stream_indices(
         runs = (1, 1, shape[0] // lanes)
         steps = (lanes, lanes, lanes)
     else:
-        filters, channels, taps = shape[0], shape[1], math.prod(shape[2:])
-        runs = (taps // tile.pk, channels // tile.pi, filters // tile.po)
+        channels, taps = shape[1], math.prod(shape[2:])
+        filter_runs, channel_runs, tap_runs = tile.counts(shape)
+        runs = (tap_runs, channel_runs, filter_runs)
         next_channel = tile.pk + (tile.pi - 1) * taps
-        steps = (tile.pk, next_channel, next_channel + (tile.po - 1) * channels * taps)
+        # from the last taps of the last channels of a tile of filters
+        next_filter = tile.pk - taps - (channel_runs - 1) * tile.pi * taps + tile.po * channels * taps
+        steps = (tile.pk, next_channel, next_filter)
     indices = [Signal(modbv(0)[WORD:]) for _ in range(lanes)]
     offsets = [tuple(int(row[lane]) for row in plan) for lane in range(lanes)]
     base = Signal(intbv(0)[WORD:])

@@ -8,6 +8,7 @@ import numpy as np
 
 from hdl.fixed import Fixed, IntArray
 from hdl.layers.shape import Shape
+from hdl.tensor import from_order, in_order
 
 # codes that `pack` handles at a time
 PACKED_CODES = 1 << 18
@@ -48,18 +49,12 @@ def unpack(beats: Sequence[int], fixed: Fixed, lanes: int) -> IntArray:
 def to_beats(layer: Shape, port_name: str, tensors: IntArray) -> list[int]:
     """Beats of stacked tensors ``(count, *shape)`` at a port, in that port's stream order."""
     port = layer.port(port_name)
-    flat = tensors.reshape(len(tensors), -1)
-    order = layer.stream_order(port_name)
-    return pack(flat if order is None else flat[:, order], port.tensor.fixed.width, port.lanes)
+    flat = in_order(tensors.reshape(len(tensors), -1), layer.stream_order(port_name))
+    return pack(flat, port.tensor.fixed.width, port.lanes)
 
 
 def from_beats(layer: Shape, port_name: str, beats: Sequence[int]) -> IntArray:
     """Inverse of `to_beats`."""
     port = layer.port(port_name)
-    flat = unpack(beats, port.tensor.fixed, port.lanes).reshape(-1, port.tensor.elements)
-    order = layer.stream_order(port_name)
-    if order is not None:
-        canonical = np.empty_like(flat)
-        canonical[:, order] = flat
-        flat = canonical
-    return flat.reshape(-1, *port.tensor.shape)
+    flat = unpack(beats, port.tensor.fixed, port.lanes).reshape(-1, port.elements)
+    return from_order(flat, layer.stream_order(port_name)).reshape(-1, *port.tensor.shape)

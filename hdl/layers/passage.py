@@ -72,12 +72,13 @@ class Flow:
 
 
 @lru_cache(maxsize=KEPT_MARKS)
-def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = ()) -> FloatArray:
+def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = (), padding: int = 0) -> FloatArray:
     """The elements at which a flow is kept: the ends of the first beat, of the first pixel and of the last beat of
     every row, and those in its last pixel after which another part follows (`Layer.turns`); ports alike have the same
     array, which is never changed."""
     if tensor.kind.per_batch:
-        rows, within = 1, {min(lanes, tensor.elements), tensor.elements}
+        elements = tensor.elements + padding
+        rows, within = 1, {min(lanes, elements), elements}
     else:
         rows, columns, channels = tensor.shape
         within = {min(lanes, columns * channels), channels, columns * channels}
@@ -101,7 +102,7 @@ class Passing:
     @cached_property
     def marks(self) -> FloatArray:
         """See `marks`."""
-        return marks(self.port.tensor, self.port.lanes, self.turns)
+        return marks(self.port.tensor, self.port.lanes, self.turns, self.port.padding)
 
     @cached_property
     def _even(self) -> FloatArray:
@@ -264,12 +265,16 @@ class Passage:
         rows = port.tensor.shape[0]
         if strips.reordered:
             return np.full(count, ends[-1] + strips.result_cycles)
-        word = strips.words.get(port.name, port.lanes)
+        word, channels = strips.words.get(port.name, port.lanes), port.tensor.shape[-1]
         # what is left of the last word when its first beat has left
-        left = max(0, math.ceil(word / port.lanes) - 1)
-        row = port.tensor.elements // rows
+        left = max(0, math.ceil((channels % word or word) / port.lanes) - 1)
+        # in elements, the last word of a pixel as long as the others
+        pixel = -(-channels // word) * word
+        elements = port.tensor.elements // rows
+        row = elements // channels * pixel
         begins, ends = begins[-rows:, None], ends[-rows:, None]
         within = self.ports[port.name].marks[: count // rows]
-        share = np.minimum(row, np.ceil(within / word) * word) / row
-        offered = begins + (ends - begins) * share + left * (within == row) + strips.result_cycles
+        made = within // channels * pixel + np.ceil(within % channels / word) * word
+        share = np.minimum(row, made) / row
+        offered = begins + (ends - begins) * share + left * (within == elements) + strips.result_cycles
         return np.asarray(offered, np.float64).reshape(-1)

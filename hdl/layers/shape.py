@@ -70,6 +70,6 @@ class Shape(ABC):
         return None
 
     def stream_order(self, port: str) -> IntArray | None:
-        """Stream position -> flat index in the tensor; None where they are the same."""
+        """Stream position -> flat index in the tensor, or `hdl.tensor.EMPTY`; None where they are the same."""
         tile = self.stream_tile(port)
         return None if tile is None else tile.order(self.port(port).tensor.shape)

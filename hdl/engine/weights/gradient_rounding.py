@@ -44,7 +44,7 @@ def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: 
         g: out, stream of ``lanes`` codes of ``target``, 3 cycles later; valid and payload from registers.
     """
     tile, lanes, shift, target, key = rounding.tile, rounding.lanes, rounding.shift, rounding.target, rounding.key
-    beats = math.prod(rounding.shape) // lanes
+    beats = (math.prod(rounding.shape) + tile.padding(rounding.shape)) // lanes
     final = beats - 1
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
     random = Signal(intbv(0)[16 * lanes :])

@@ -94,7 +94,7 @@ class UpdateShape:
     @property
     def beats(self) -> int:
         """Beats of a tensor."""
-        return math.prod(self.shape) // self.lanes
+        return (math.prod(self.shape) + self.tile.padding(self.shape)) // self.lanes
 
     @property
     def later(self) -> int:

@@ -45,6 +45,9 @@ class EngineShape:
     frames: int = 2
     # passes whose weights are there at a time, for streamed weights
     slots: int = 2
+    # elements a pixel of the stored map, and of the results, where the last word of a pixel is not full; else 0
+    stored_pixel: int = 0
+    result_pixel: int = 0
 
     @property
     def streamed(self) -> bool:
@@ -78,6 +81,9 @@ def convolution(
     The pipeline runs freely: an operation starts only when a place for its result is free, so nothing in it stalls.
     Latency from the start of a result's last operation: 15 cycles and the levels of the adder tree.
 
+    The empty places of a ragged tile meet zeros: what is left of a pixel's last stored word is filled with them, and
+    what is left of its last word of results does not leave.
+
     When weights are streamed, ``w`` brings all of them once a frame and there is a pass over the map for each group of
     them.  Then results are put in order, or summed over the passes, in a memory of whole frames.
 
@@ -94,7 +100,7 @@ def convolution(
     steps = Steps(walk, shape.ring_rows, shape.words)
     map_words = Stream(mac.operands * mac.operand.width)
     weight_words = Stream(mac.sums * mac.terms * mac.weight.width)
-    adapt_x = width_adapter(domain, x, map_words, element_bits=mac.operand.width)
+    adapt_x = width_adapter(domain, x, map_words, element_bits=mac.operand.width, flush_every=shape.stored_pixel)
     adapt_w = [] if w is None else width_adapter(domain, w, weight_words, element_bits=mac.weight.width)
     claim, claimable, may, done = (Signal(bool(0)) for _ in range(4))
     words = [Signal(intbv(0)[map_words.width :]) for _ in range(walk.taps)]
@@ -220,7 +226,7 @@ def leave_at_once(
     mark = delay_line(domain.clk, done, results.valid, cycles=REQUANTISE_LATENCY)
     hold = queue(domain, results, taken, depth=RESULTS)
     places = result_places(domain, steps.issue_last, taken, may, places=RESULTS)
-    adapt = width_adapter(domain, taken, y, element_bits=shape.result.width)
+    adapt = width_adapter(domain, taken, y, element_bits=shape.result.width, flush_every=shape.result_pixel)
     return rounding, mark, hold, places, adapt
 
 
@@ -239,7 +245,7 @@ def leave_by_frame(
     """
     walk = shape.walk
     results, taken = (Stream(len(totals) * shape.result.width) for _ in range(2))
-    adapt = width_adapter(domain, taken, y, element_bits=shape.result.width)
+    adapt = width_adapter(domain, taken, y, element_bits=shape.result.width, flush_every=shape.result_pixel)
     if walk.sums_repeats:
         words = walk.pixels * walk.reduce
         sums = [signed_signal(shape.frame_bits) for _ in range(len(totals))]

@@ -62,6 +62,16 @@ class GradientShape:
         return self.groups * self.tile.pi
 
     @property
+    def ragged_channels(self) -> int:
+        """Channels a pixel where they are no whole number of tiles; else 0."""
+        return self.weight_shape[1] if self.weight_shape[1] % self.tile.pi else 0
+
+    @property
+    def ragged_filters(self) -> int:
+        """Filters likewise."""
+        return self.weight_shape[0] if self.weight_shape[0] % self.tile.po else 0
+
+    @property
     def rounding(self) -> Rounding:
         """Of the sums of a batch."""
         return Rounding(self.weight_shape, self.tile, self.lanes, self.shift, self.g, self.key)
@@ -82,7 +92,8 @@ def gradient(
     """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
 
     One operation multiplies the errors of ``po`` filters with ``pi`` channels at ``pk`` taps.  An error word serves
-    successive operations and is then dropped.  After a batch the engine rests until its sums have left.
+    successive operations and is then dropped.  After a batch the engine rests until its sums have left.  What the last
+    words of a pixel lack of a ragged tile is zeros, and so are the sums there.
 
     Ports:
         x: in, stream of codes of ``shape.x``, any number a beat.
@@ -95,7 +106,7 @@ def gradient(
     tile = shape.tile
     steps, update = Steps(shape.walk, shape.ring_rows), Update(shape.words)
     error_words = Stream(tile.po * shape.e.width)
-    adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
+    adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width, flush_every=shape.ragged_filters)
     rest, drained = Signal(bool(0)), Signal(bool(0))
     products = product_signals(shape)
     multiply = error_products(domain, x, error_words, rest, steps, products, shape=shape, by_channel=by_channel)
@@ -142,7 +153,7 @@ def error_products(
     claim, claimable, may = (Signal(bool(0)) for _ in range(3))
     multiply = lane_products if by_channel else outer_products
     return (
-        width_adapter(domain, x, map_words, element_bits=shape.x.width),
+        width_adapter(domain, x, map_words, element_bits=shape.x.width, flush_every=shape.ragged_channels),
         queue(domain, errors, waiting, depth=ERRORS),
         map_reader(
             domain, map_words, words, claim, claimable, may, steps, walk=walk, ring_rows=shape.ring_rows, weights=None

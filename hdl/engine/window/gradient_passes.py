@@ -66,7 +66,7 @@ def gradient_passes(
     bits, pixels = part_bits(shape), walk.pixels
     steps = Steps(walk, shape.ring_rows)
     error_words, gated, ordered = (Stream(tile.po * shape.e.width) for _ in range(3))
-    adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width)
+    adapt_e = width_adapter(domain, e, error_words, element_bits=shape.e.width, flush_every=shape.ragged_filters)
     started, room, blocked = (Signal(bool(0)) for _ in range(3))
     intake = frame_intake(domain, error_words, gated, room, started, words=pixels * walk.repeat)
     order = reorder_frame(domain, gated, ordered, started, room, pixels=walk.repeat, repeat=pixels, frames=error_frames)

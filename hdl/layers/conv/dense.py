@@ -47,7 +47,7 @@ from hdl.layers.conv.correlate import (
 )
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
-from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine
+from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import Home, Ring
 from hdl.layers.windowed import InputMap
@@ -81,7 +81,8 @@ class DenseEngine(WindowEngine, _Filters):
     weights: Home = Home.ON_CHIP
 
     tile_rule: ClassVar[str] = (
-        "po must divide the filters, pi the channels (with groups: those of one; or po be those of several, pi all)"
+        "po must be at most the filters, pi the channels (with groups: they divide those of one, or po is those of "
+        "several and pi all)"
     )
 
     @property
@@ -96,6 +97,11 @@ class DenseEngine(WindowEngine, _Filters):
         super().check_shape()
         if self.channels % self.groups or self.filters % self.groups:
             raise ShapeError(f"{self.name}: there must be as many channels in each group, and as many filters")
+
+    @property
+    def pads(self) -> bool:
+        """Without groups."""
+        return self.groups == 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -131,11 +137,12 @@ class DenseEngine(WindowEngine, _Filters):
     def walk_of(self, tile: Tile) -> Walk:
         """Pixel, group of results, group of what is summed, taps; filter group outermost when weights come once a
         frame."""
-        axes, filters, channels = self.axes(tile.pk), self.filters // tile.po, self.channels // tile.pi
+        axes = self.axes(tile.pk)
+        filters, channels, _ = tile.counts(self.weight_shape)
         if self.groups > 1:
             # tiles of weights, and what of them one group has
             times = self.groups // self.groups_of(tile)
-            made, summed = filters // times, self.weight_shape[1] // tile.pi
+            made, summed = filters // times, channels
             if self.transposed:
                 made, summed = summed, made
             return Walk(*axes, summed, times * made, (1, summed), outer_repeat=self.streamed, sharing=made)
@@ -174,8 +181,8 @@ class DenseEngine(WindowEngine, _Filters):
 def _weight_steps(engine: WeightedEngine, walk: Walk) -> WeightSteps:
     """How the weight word moves with the loops of the forward (plain) or error (transposed) walk."""
     tile, row = engine.tile, engine.tap_row_words
-    by_channel = engine.window.taps // tile.pk
-    by_filter = engine.weight_shape[1] // tile.pi * by_channel
+    _, channels, by_channel = tile.counts(engine.weight_shape)
+    by_filter = channels * by_channel
     if walk.outer_repeat:
         return WeightSteps(repeat=0, reduce=by_channel, tap_row=row, tap_column=1)
     if walk.rows.transposed:
@@ -191,7 +198,7 @@ def _slots(engine: WeightedEngine) -> int:
     if not engine.streamed:
         return engine.versions
     # in frames times passes, so that nothing is rounded
-    arrive, walk = engine.weight_count // engine.w_lanes, engine.walk
+    arrive, walk = engine.tiled_count // engine.w_lanes, engine.walk
     return reorder_frames(walk.cycles, arrive, PASS_LATENCY * walk.passes, engine.cycles_per_frame)
 
 
@@ -202,6 +209,7 @@ def engine_shape(engine: WeightedEngine) -> EngineShape:
     by_filter, by_channel = tile.pi * tile.pk, tile.pk
     groups = engine.map_words[0] // tile.pi
     filters = tile.po // groups
+    pixel_channels, pixel_filters = engine.ragged_words
     if engine.transposed:
         mac = MacShape(tile.pi, filters, tile.pk, by_channel, by_filter, stored, weight, groups)
     else:
@@ -217,12 +225,14 @@ def engine_shape(engine: WeightedEngine) -> EngineShape:
         recipe=engine.recipe,
         slots=_slots(engine),
         frames=engine.reordered_frames,
+        stored_pixel=pixel_filters if engine.transposed else pixel_channels,
+        result_pixel=pixel_channels if engine.transposed else pixel_filters,
     )
 
 
 def _reordered_frames(engine: WeightedEngine, word: int) -> int:
     """Frames of results, of ``word`` at a time, that streamed weights put in order at a time."""
-    leave = max(engine.result.tensor.elements // word, engine.result.beats)
+    leave = max(words_of(engine.result, word), engine.result.beats)
     latency = REORDER_LATENCY + tree_levels(engine.tile.size // word)
     return reorder_frames(engine.walk.cycles, leave, latency, engine.cycles_per_frame)
 
@@ -335,7 +345,7 @@ class ConvGradient(GradientEngine, DenseEngine):
     def _buildable(self, tile: Tile) -> bool:
         if not super()._buildable(tile):
             return False
-        return not self.streamed or self.weight_shape[1] // tile.pi * (self.window.taps // tile.pk) >= MEMORY_TILES
+        return not self.streamed or math.prod(tile.counts(self.weight_shape)[1:]) >= MEMORY_TILES
 
     @property
     def rings(self) -> tuple[Ring, ...]:
@@ -343,7 +353,7 @@ class ConvGradient(GradientEngine, DenseEngine):
         if not self.streamed:
             return ()
         tensor = Tensor(self.weight_shape, Fixed(self.sum_bits, self.sum_fraction_bits), Kind.GRADIENT)
-        back, out = Port("acc_in", tensor, self.w_lanes), Port("acc_out", tensor, self.w_lanes)
+        back, out = (Port(name, tensor, self.w_lanes, self.port("g").padding) for name in ("acc_in", "acc_out"))
         batch = self.recipe.batch
         per_frame = Fraction(batch - 1, batch)
         return (Ring(name="sums", back=back, out=out, capacity=SUMS_CAPACITY, per_frame=per_frame),)
@@ -383,7 +393,7 @@ class ConvGradient(GradientEngine, DenseEngine):
         x, e, g = (streams[name] for name in ("x", "e", "g"))
         if not self.streamed:
             return conv_gradient(domain, x, e, g, shape=self.shape)
-        errors = max(math.prod(self.output_shape) // self.tile.po, self.port("e").beats)
+        errors = max(words_of(self.port("e"), self.tile.po), self.port("e").beats)
         frames = reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
         sums = streams["acc_in"], g, streams["acc_out"]
         return conv_gradient_passes(domain, x, e, *sums, shape=self.shape, error_frames=frames)

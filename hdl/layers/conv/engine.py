@@ -11,6 +11,7 @@ forward, error, gradient) says which maps come and go, and what becomes of sums.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -82,6 +83,11 @@ class WindowEngine(Windowed):
         """Elements of the forward layer's input map and of its output map that the engine handles at a time."""
 
     @property
+    def pads(self) -> bool:
+        """Whether ragged tiles can be built."""
+        return False
+
+    @property
     def home(self) -> Home:
         """Where versions of the weights live, or the sums of their gradients."""
         return Home.ON_CHIP
@@ -111,7 +117,19 @@ class WindowEngine(Windowed):
     @property
     def words(self) -> int:
         """Tiles in all weights."""
-        return self.weight_count // self.tile.size
+        return math.prod(self.tile.counts(self.weight_shape))
+
+    @property
+    def tiled_count(self) -> int:
+        """Number of weights, empty places of tiles included."""
+        return self.words * self.tile.size
+
+    @property
+    def ragged_words(self) -> tuple[int, int]:
+        """Elements a pixel of the forward layer's input map and of its output map, where they are no whole number of
+        `map_words`; else 0."""
+        filters, channels = self.weight_shape[:2]
+        return channels if channels % self.tile.pi else 0, filters if filters % self.tile.po else 0
 
     @property
     def multipliers(self) -> int:
@@ -148,7 +166,7 @@ class WindowEngine(Windowed):
     def load_cycles(self) -> int:
         """Cycles for which the engine rests once a batch while it takes the next version in place of the one before, if
         ``w`` doesn't stall."""
-        return LOAD_LATENCY + self.weight_count // self.w_lanes if self.home is Home.PARKED else 0
+        return LOAD_LATENCY + self.tiled_count // self.w_lanes if self.home is Home.PARKED else 0
 
     @property
     def weight_cycles(self) -> int:
@@ -161,7 +179,7 @@ class WindowEngine(Windowed):
     def cycles_per_frame(self) -> int:
         """One tile a cycle, but no faster than any port, nor than one word of the stored map a cycle."""
         cycles = super().cycles_per_frame
-        return max(cycles, self.weight_count // self.w_lanes) if self.streamed else cycles
+        return max(cycles, self.tiled_count // self.w_lanes) if self.streamed else cycles
 
     @property
     def pipeline_cycles(self) -> int:
@@ -172,7 +190,9 @@ class WindowEngine(Windowed):
 
     def _buildable(self, tile: Tile) -> bool:
         filters, channels = self.weight_shape[:2]
-        if filters % tile.po or channels % tile.pi or tile.pk not in self.tap_groups:
+        if tile.po > filters or tile.pi > channels or tile.pk not in self.tap_groups:
+            return False
+        if not self.pads and not tile.divides(self.weight_shape):
             return False
         if not self.streamed:
             return True
@@ -194,9 +214,8 @@ class WindowEngine(Windowed):
 
     def least_cycles(self, tile: Tile) -> int | None:
         """As its tile and its widest ports allow."""
-        if tile not in self._paces:
-            return None
-        return max(self._paces[tile], self._widest_port_cycles)
+        pace = self._paces.get(tile) or self._pace(tile)
+        return None if pace is None else max(pace, self._widest_port_cycles)
 
     @cached_property
     def _widest_port_cycles(self) -> int:
@@ -205,16 +224,26 @@ class WindowEngine(Windowed):
 
     @cached_property
     def _paces(self) -> dict[Tile, int]:
-        """Every tile that can be built -> cycles a frame with it if no port is slower."""
+        """Every tile that folding chooses among -> cycles a frame with it if no port is slower."""
         found = {}
-        for po in divisors(self.weight_shape[0]):
-            for pi in divisors(self.weight_shape[1]):
-                for pk in self.tap_groups:
-                    tile = Tile(po, pi, pk)
-                    if self._buildable(tile):
-                        walk = self.walk_of(tile)
-                        found[tile] = max(walk.cycles, walk.words)
+        for po, pi in self._lanes():
+            for pk in self.tap_groups:
+                tile = Tile(po, pi, pk)
+                pace = self._pace(tile)
+                if pace is not None:
+                    found[tile] = pace
         return found
+
+    def _pace(self, tile: Tile) -> int | None:
+        """Cycles a frame with a tile if no port is slower; None if it can't be built."""
+        if not self._buildable(tile):
+            return None
+        walk = self.walk_of(tile)
+        return max(walk.cycles, walk.words)
+
+    def _lanes(self) -> Iterator[tuple[int, int]]:
+        """Filters and channels of the tiles that folding chooses among."""
+        return itertools.product(divisors(self.weight_shape[0]), divisors(self.weight_shape[1]))
 
     @cached_property
     def _orders(self) -> dict[tuple[str, ...], list[Tile]]:
@@ -231,7 +260,7 @@ class WindowEngine(Windowed):
 
     def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
-        return block_share(parts, 2 * (self.weight_count // tile.size), tile.size * SHARE_BITS)
+        return block_share(parts, 2 * math.prod(tile.counts(self.weight_shape)), tile.size * SHARE_BITS)
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""
@@ -256,7 +285,8 @@ class WindowEngine(Windowed):
             f"{port.name}_lanes": lanes_for(port.tensor.elements, port.tensor.shape[-1], cycles)
             for port in self.frame_ports
         }
-        lanes["w_lanes"] = weight_lanes(self.weight_count, tile.size, self._passing_cycles(tile, cycles))
+        elements = self.weight_count + tile.padding(self.weight_shape)
+        lanes["w_lanes"] = weight_lanes(elements, tile.size, self._passing_cycles(tile, cycles))
         return dataclasses.replace(self, tile=tile, **lanes)  # type: ignore[arg-type]
 
     def _passing_cycles(self, tile: Tile, cycles: int) -> int:

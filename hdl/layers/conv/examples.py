@@ -41,6 +41,9 @@ def dense_examples() -> list[Example]:
         # taps apart: beside one another in a cycle, and with strides that have a divisor in common with the distance
         (fields(6, 5, 2, 2, **SAME, dilation=(2, 1), recipe=STALE, tile=Tile(2, 1, 9), w_lanes=3), 1, 1),
         (fields(7, 6, 2, 2, **SAME, stride=(2, 2), dilation=(2, 3), recipe=PLAIN, tile=Tile(1, 2)), 2, 1),
+        # ragged tiles: both ways, lanes that are part of a tile's, and such as go across the ends of its words
+        (fields(3, 4, 5, 3, **SAME, recipe=STALE, tile=Tile(2, 3, 3), w_lanes=3), 1, 3),
+        (fields(4, 3, 6, 10, kernel=(1, 1), stride=(2, 1), recipe=PLAIN, tile=Tile(4, 4), w_lanes=8), 2, 5),
     ]
 
 

@@ -29,7 +29,7 @@ from hdl.layers.storage import Home, Memory
 from hdl.random_bits import requantise_by_element, tensor_key
 from hdl.spelling import QUIET
 from hdl.strips import Strips
-from hdl.tensor import Kind, Port, Tensor, Tile
+from hdl.tensor import Kind, Port, Tensor, Tile, in_order
 
 DATA = Fixed(16, 8)
 WEIGHT = Fixed(16, 12)
@@ -79,7 +79,8 @@ class WeightedEngine(WindowEngine):
     @property
     def weight_ports(self) -> tuple[Port, ...]:
         """w, as a sink or held."""
-        return (Port("w", Tensor(self.weight_shape, self.w_format, Kind.WEIGHT), self.w_lanes),)
+        tensor = Tensor(self.weight_shape, self.w_format, Kind.WEIGHT)
+        return (Port("w", tensor, self.w_lanes, self.tile.padding(self.weight_shape)),)
 
     @property
     def held_parameters(self) -> tuple[Port, ...]:
@@ -109,7 +110,7 @@ class WeightedEngine(WindowEngine):
             {result.name: (result, word)},
             2 + tree_levels(self.tile.size // word),
             load_cycles=self._switch_cycles,
-            reordered_words=self.reordered_frames * result.tensor.elements // word,
+            reordered_words=self.reordered_frames * words_of(result, word),
         )
 
     @property
@@ -182,7 +183,7 @@ class WeightedEngine(WindowEngine):
         """Version 0: as beats of ``w`` if weights live outside, else in the first place of the weight buffer."""
         if self.borrowed:
             return {}
-        codes, width = state["initial"].reshape(-1)[self.tile.order(self.weight_shape)], self.w_format.width
+        codes, width = in_order(state["initial"].reshape(-1), self.tile.order(self.weight_shape)), self.w_format.width
         if self.streamed:
             return {"w": pack(codes, width, self.w_lanes)}
         return {"weights": pack(codes, width, self.tile.size) + [0] * (self.versions - 1) * self.words}
@@ -323,7 +324,8 @@ class GradientEngine(WindowEngine):
     @property
     def sources(self) -> tuple[Port, ...]:
         """g."""
-        return (Port("g", Tensor(self.weight_shape, self.g_fixed, Kind.GRADIENT), self.w_lanes),)
+        tensor = Tensor(self.weight_shape, self.g_fixed, Kind.GRADIENT)
+        return (Port("g", tensor, self.w_lanes, self.tile.padding(self.weight_shape)),)
 
     @property
     def drain_cycles(self) -> int:
@@ -451,6 +453,12 @@ class GradientEngine(WindowEngine):
         """As of the forward engine; some with sums of a chosen width as well."""
         found = tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
         return (*found, *(dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES))
+
+
+def words_of(port: Port, word: int) -> int:
+    """Words of so many elements in a map, each within a pixel."""
+    *pixels, channels = port.tensor.shape
+    return math.prod(pixels) * -(-channels // word)
 
 
 Engine = TypeVar("Engine", bound=WeightedEngine)

@@ -43,15 +43,16 @@ class Fork(Layer):
     def sinks(self) -> tuple[Port, ...]:
         """x; of the first user's kind that moves in step with the pipeline."""
         kind = next((kind for kind in self.kinds if kind.hops_must_match), self.kinds[0])
-        return (Port("x", Tensor(self.shape, self.x_fixed, kind), self.lanes),)
+        return (self._port("x", kind),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """y0, y1, …"""
-        return tuple(
-            Port(f"y{index}", Tensor(self.shape, self.x_fixed, kind), self.lanes)
-            for index, kind in enumerate(self.kinds)
-        )
+        return tuple(self._port(f"y{index}", kind) for index, kind in enumerate(self.kinds))
+
+    def _port(self, name: str, kind: Kind) -> Port:
+        padding = self.tile.padding(self.shape) if self.per_batch else 0
+        return Port(name, Tensor(self.shape, self.x_fixed, kind), self.lanes, padding)
 
     @property
     def elements(self) -> int:
@@ -69,7 +70,8 @@ class Fork(Layer):
             return dataclasses.replace(self, lanes=lanes_for(self.elements, self.shape[-1], cycles))
         chosen = tile or self.tile
         size = chosen.size if len(self.shape) > 1 else 1
-        return dataclasses.replace(self, tile=chosen, lanes=weight_lanes(self.elements, size, cycles))
+        elements = self.elements + chosen.padding(self.shape)
+        return dataclasses.replace(self, tile=chosen, lanes=weight_lanes(elements, size, cycles))
 
     def stream_tile(self, port: str) -> Tile | None:
         """Weights pass in their tile's order; a vector in its own."""

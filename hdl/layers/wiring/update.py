@@ -49,7 +49,7 @@ from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import queue_latency
-from hdl.tensor import Kind, Port, Tensor, Tile
+from hdl.tensor import Kind, Port, Tensor, Tile, in_order
 from hdl.threads import in_ranges
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Update(Layer):
                 raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide {self.elements} elements")
         else:
             taps = math.prod(self.shape[2:])
-            if self.shape[0] % self.tile.po or self.shape[1] % self.tile.pi or taps % self.tile.pk:
-                raise FoldingError(f"{name}: {self.tile} does not divide it")
+            if self.tile.po > self.shape[0] or self.tile.pi > self.shape[1] or taps % self.tile.pk:
+                raise FoldingError(f"{name}: {self.tile} does not fit it")
             if self.tile.size % self.w_lanes:
                 raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide a tile of {self.tile.size} weights")
         if self.rates is not None and self.momentum_width > WIDEST_FACTOR:
@@ -138,6 +138,11 @@ class Update(Layer):
     def elements(self) -> int:
         """Elements of the parameter."""
         return math.prod(self.shape)
+
+    @property
+    def tiled_elements(self) -> int:
+        """Elements, empty places of tiles included; these stay zeros whatever the random bits are."""
+        return self.elements + self.tile.padding(self.shape)
 
     @property
     def least_master_width(self) -> int:
@@ -237,12 +242,15 @@ class Update(Layer):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """g."""
-        return (Port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT), self.w_lanes),)
+        return (self._port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT)),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """w."""
-        return (Port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT), self.w_lanes),)
+        return (self._port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT)),)
+
+    def _port(self, name: str, tensor: Tensor) -> Port:
+        return Port(name, tensor, self.w_lanes, self.tile.padding(self.shape))
 
     def stream_tile(self, port: str) -> Tile | None:
         """The tile's order; a vector's own."""
@@ -261,7 +269,7 @@ class Update(Layer):
         if self.state is Home.ON_CHIP:
             return ()
         tensor = Tensor(self.shape, self.state_fixed, Kind.GRADIENT)
-        back, out = Port("state_in", tensor, self.w_lanes), Port("state_out", tensor, self.w_lanes)
+        back, out = self._port("state_in", tensor), self._port("state_out", tensor)
         return (
             Ring(name="state", back=back, out=out, capacity=1, preload=1, per_frame=Fraction(1, self.recipe.batch)),
         )
@@ -272,7 +280,7 @@ class Update(Layer):
     def cycles_per_batch(self) -> int:
         """A beat a cycle, but on chip an element must have been written before it is read again, and the rate of a
         schedule must be known."""
-        beats = self.elements // self.w_lanes
+        beats = self.tiled_elements // self.w_lanes
         if self.state is Home.ON_CHIP:
             return max(beats, PIPELINE + self.circuit_shape.later)
         return max(beats, LEAST_CYCLES) if self.rates is not None else beats
@@ -297,7 +305,8 @@ class Update(Layer):
         """Lanes so that all weights pass within the time of one frame, or as many as a tile has."""
         chosen = tile or self.tile
         size = 1 if len(self.shape) == 1 else chosen.size
-        folded = dataclasses.replace(self, tile=chosen, w_lanes=weight_lanes(self.elements, size, cycles))
+        elements = self.elements + chosen.padding(self.shape)
+        folded = dataclasses.replace(self, tile=chosen, w_lanes=weight_lanes(elements, size, cycles))
         if folded.cycles_per_frame > cycles:
             raise FoldingError(
                 f"Update of {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.w_lanes} lanes, "
@@ -413,7 +422,7 @@ class Update(Layer):
         table = () if rates is None else (Memory("rates", len(rates.words), rates.word_bits),)
         if self.state is Home.DRAM:
             return table
-        words = self.elements // self.w_lanes
+        words = self.tiled_elements // self.w_lanes
         return (
             *table,
             Memory("master", words, self.w_lanes * self.master_fixed.width, is_state=True),
@@ -423,8 +432,7 @@ class Update(Layer):
     def images(self, state: State) -> dict[str, list[int]]:
         """Master and momentum in stream order."""
         order = self.stream_order("w")
-        at = slice(None) if order is None else order
-        master, momentum = state["master"].reshape(-1)[at], state["momentum"].reshape(-1)[at]
+        master, momentum = (in_order(state[name].reshape(-1), order) for name in ("master", "momentum"))
         table = {} if self.rates is None else {"rates": self.rates.words}
         if self.state is Home.DRAM:
             low = master & ((1 << self.master_fixed.width) - 1)

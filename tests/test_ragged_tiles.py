@@ -1,0 +1,150 @@
+"""Tiles that do not divide the channels: the order of their streams, circuits of random shapes, whole devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hdl.errors import FoldingError, ShapeError
+from hdl.fixed import Fixed
+from hdl.layers.base import Layer
+from hdl.layers.beats import from_beats, to_beats
+from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
+from hdl.layers.storage import Home
+from hdl.layers.wiring.fork import Fork
+from hdl.layers.wiring.update import Update
+from hdl.recipe import Recipe
+from hdl.simulate import Backend
+from hdl.tensor import EMPTY, Kind, Tile
+from tests.conv_support import chooser, ragged_tiles, with_random_lanes
+from tests.layer_support import assert_equal_bits, design_of, make_case
+from tests.test_conv import ends, simulate
+
+ENGINES = (Conv, ConvError, ConvGradient)
+# (channels, filters) none of whose numbers has many divisors
+SHAPES = ((1, 5), (5, 1), (5, 3), (6, 4), (3, 7), (7, 5), (4, 10))
+
+
+def random_engine(kind: type[Layer], seed: int, home: Home = Home.ON_CHIP) -> Any:
+    """An engine of random shape, home and lanes with a ragged tile."""
+    rng = np.random.default_rng(seed)
+    pick = chooser(rng)
+    while True:
+        kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+        channels, filters = pick(SHAPES)
+        fields: dict[str, Any] = {
+            "height": int(rng.integers(1, 6)),
+            "width": int(rng.integers(1, 6)),
+            "channels": channels,
+            "filters": filters,
+            "kernel": kernel,
+            "stride": (int(rng.integers(1, 3)), int(rng.integers(1, 3))),
+            "padding": tuple(int(rng.integers(0, kernel[side % 2] + 1)) for side in range(4)),
+            "dilation": (pick((1, 1, 2)), 1),
+            "recipe": Recipe(batch=2, staleness=int(rng.integers(0, 3))),
+        }
+        try:
+            layer: Any = kind(**fields)
+            layer = dataclasses.replace(layer, tile=pick(ragged_tiles(layer)), weights=home)
+        except (ShapeError, FoldingError):
+            continue
+        return with_random_lanes(layer, pick, layer.tile)
+
+
+def test_the_stream_of_a_ragged_tile_has_empty_places_where_channels_or_filters_end() -> None:
+    # three filters of three channels in tiles of two by two
+    order = [0, 1, 3, 4, 2, EMPTY, 5, EMPTY, 6, 7, EMPTY, EMPTY, 8, EMPTY, EMPTY, EMPTY]
+    assert Tile(2, 2).order((3, 3, 1, 1)).tolist() == order
+    layer = Conv(height=1, width=1, channels=3, filters=3, kernel=(1, 1), tile=Tile(2, 2), w_lanes=4)
+    assert (layer.words, layer.port("w").padding, layer.port("w").beats) == (4, 7, 4)
+    weights = np.arange(1, 19).reshape(2, 3, 3, 1, 1)
+    beats = to_beats(layer, "w", weights)
+    assert beats[0] == 1 | 2 << 16 | 4 << 32 | 5 << 48
+    assert beats[1] == 3 | 6 << 32
+    np.testing.assert_array_equal(from_beats(layer, "w", beats), weights)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_weight_stands_once_in_the_stream_and_all_else_is_empty(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    filters, channels, taps = (int(rng.integers(1, 9)) for _ in range(3))
+    tile = Tile(int(rng.integers(1, filters + 1)), int(rng.integers(1, channels + 1)))
+    shape = (filters, channels, taps, 1)
+    order = tile.order(shape)
+    assert len(order) == np.prod(tile.counts(shape)) * tile.size == np.prod(shape) + tile.padding(shape)
+    assert sorted(order[order != EMPTY].tolist()) == list(range(filters * channels * taps))
+    # inside a tile as in a tile that divides: filter, channel, tap
+    first = [row * channels * taps + column * taps for row in range(tile.po) for column in range(tile.pi)]
+    assert order[: tile.size].tolist() == first
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("seed", range(8))
+def test_random_engines_agree_with_the_golden_model_in_every_bit(kind: type[Layer], seed: int) -> None:
+    case = make_case(random_engine(kind, 600 + seed), seed=seed)
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_outside_give_the_same_bits(kind: type[Layer], seed: int) -> None:
+    simulate(random_engine(kind, 700 + seed, Home.DRAM), 2, seed, 0.0 if seed % 2 else 0.4)
+
+
+@pytest.mark.parametrize("kind", [Conv, ConvError])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_version_of_weights_gives_the_same_bits(kind: type[Layer], seed: int) -> None:
+    simulate(random_engine(kind, 800 + seed, Home.PARKED), 3, seed, 0.4)
+
+
+@pytest.mark.parametrize("kind", [Conv, ConvError])
+@pytest.mark.parametrize("home", [Home.ON_CHIP, Home.DRAM])
+@pytest.mark.parametrize("seed", range(3))
+def test_they_keep_the_pace_that_they_say(kind: type[Layer], home: Home, seed: int) -> None:
+    layer = dataclasses.replace(random_engine(kind, 900 + seed, home), recipe=Recipe(batch=14))
+    layer = layer.fold(layer.cycles_per_frame, layer.tile)
+    at = ends(layer, simulate(layer, 1, seed, 0.0), layer.sources[0].name)
+    assert at[-1] - at[5] == 8 * layer.cycles_per_frame, (layer, at)
+
+
+def test_a_ragged_tile_takes_the_cycles_of_whole_tiles() -> None:
+    fields: dict[str, Any] = {"height": 7, "width": 6, "kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}
+    # 10 filters in tiles of 4, 12 channels in tiles of 5: as 12 and 15
+    for kind in ENGINES:
+        ragged: Any = kind(**fields, channels=12, filters=10, tile=Tile(4, 5))
+        whole: Any = kind(**fields, channels=15, filters=12, tile=Tile(4, 5))
+        assert (ragged.walk, ragged.words) == (whole.walk, whole.words)
+        assert ragged.least_cycles(ragged.tile) == whole.least_cycles(whole.tile)
+
+
+def test_tiles_larger_than_a_layer_and_ragged_ones_of_groups_are_refused() -> None:
+    fields: dict[str, Any] = {"height": 2, "width": 2, "channels": 4, "filters": 6, "kernel": (1, 1)}
+    for tile in (Tile(7, 1), Tile(1, 5)):
+        with pytest.raises(FoldingError, match="po must be at most the filters, pi the channels"):
+            Conv(**fields, tile=tile)
+    for tile in (Tile(2, 1), Tile(4, 2)):
+        with pytest.raises(FoldingError, match="is impossible"):
+            Conv(**fields, groups=2, tile=tile)
+
+
+@pytest.mark.parametrize("state", [Home.ON_CHIP, Home.DRAM])
+def test_an_update_keeps_empty_places_at_zero(state: Home) -> None:
+    recipe = Recipe(batch=2, weight_decay=0.1, momentum=0.9, nesterov=True, seed=4)
+    layer = Update(shape=(3, 5, 1, 2), tile=Tile(2, 3, 2), w_lanes=3, recipe=recipe, tensor_id=3, state=state)
+    case = make_case(layer, batches=4)
+    assert len(case.outputs["w"]) == 4 * layer.port("w").beats == 4 * 4 * 4
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=3)
+    # the same weights as with any other tile
+    whole = make_case(dataclasses.replace(layer, tile=Tile(), w_lanes=1), batches=4)
+    for one, other in zip(case.tensors["w"], whole.tensors["w"], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_fork_passes_empty_places_too() -> None:
+    layer = Fork(shape=(3, 5, 1, 2), kinds=(Kind.WEIGHT,) * 2, x_fixed=Fixed(16, 12)).fold(100, Tile(2, 3, 2))
+    assert layer.port("x").padding == layer.port("y1").padding == 48 - 30
+    case = make_case(layer)
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=3)
