@@ -212,6 +212,14 @@ MultiplyConstants = Annotated[
         "faster for it), always or never.",
     ),
 ]
+UpdateFrames = Annotated[
+    int,
+    typer.Option(
+        "--update-frames",
+        help="Frames' time that gradients and new weights of a batch may take on their way: updates have fewer lanes, "
+        "and gradient engines rest longer once a batch.",
+    ),
+]
 Recompute = Annotated[
     str,
     typer.Option(
@@ -380,6 +388,7 @@ def _place(
     share_weights: ShareWeights = "never",
     multiply_constants: MultiplyConstants = "never",
     recompute: Recompute = "never",
+    update_frames: UpdateFrames = 1,
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -391,6 +400,7 @@ def _place(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
+        update_frames=update_frames,
     )  # fmt: skip
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:

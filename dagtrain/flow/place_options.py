@@ -45,6 +45,8 @@ class PlaceOptions:
     multiply_constants: str = "never"
     # of `dagtrain.planning.recomputing.Recompute`
     recompute: str = "never"
+    # frames' time in which gradients and new weights of a batch may pass
+    update_frames: int = 1
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:

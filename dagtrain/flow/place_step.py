@@ -39,6 +39,7 @@ from dagtrain.flow.workspace import (
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
 from dagtrain.passes.split_layers import Parts
+from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import MultiplyConstants, Problem
@@ -85,6 +86,8 @@ def run(
 
     def planner_of(graph: Graph) -> Planner:
         graph = with_recomputing(Problem(graph, cluster, search, {}), recomputing)
+        if options.update_frames != 1:
+            graph = spread_updates(graph, options.update_frames)
         pins = parse_pins(options.pins, graph, cluster)
         made = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
         if constants is MultiplyConstants.ALWAYS:

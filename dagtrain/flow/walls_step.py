@@ -11,6 +11,7 @@ from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_options import (
     PlaceOptions,
+    multiplying_wanted,
     read_options_cluster,
     recomputing_wanted,
     search_options,
@@ -20,8 +21,9 @@ from dagtrain.flow.placed import COMMAND
 from dagtrain.flow.records import WallsRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
+from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.prices import Prices
-from dagtrain.planning.problem import Problem
+from dagtrain.planning.problem import MultiplyConstants, Problem
 from dagtrain.planning.recomputing import with_recomputing
 from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.walls import Outlook, Outlooker, Row
@@ -54,6 +56,8 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "exclude": options.exclude,
         "recompute": options.recompute,
         "share_weights": options.share_weights,
+        "multiply_constants": options.multiply_constants,
+        "update_frames": options.update_frames,
     }
     done = workspace.run("walls", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("walls")
@@ -66,8 +70,10 @@ def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: P
     deadline = Deadline(search.time_limit_seconds)
     graph = with_recomputing(Problem(imported, cluster, search, {}), recomputing_wanted(options))
     graph = with_shared_weights(Problem(graph, cluster, search, {}), sharing_wanted(options))
+    graph = spread_updates(graph, options.update_frames)
     prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True)
-    found = Outlooker(Problem(graph, cluster, search, {}), prices).look(deadline)
+    multiply = multiplying_wanted(options) is not MultiplyConstants.NEVER
+    found = Outlooker(Problem(graph, cluster, search, {}, multiply), prices).look(deadline)
     write_text(folder / "walls.json", json.dumps(_document(found), indent=1) + "\n")
 
 

@@ -11,7 +11,7 @@ from dagtrain.graph.ir import Node, Role
 from dagtrain.planning.menus import Lever, Situation, weights_of
 from dagtrain.planning.offers import Offer, Piece, Use
 from hdl.costs.resources import Resources
-from hdl.layers.capabilities import Summing, Tiled, is_engine
+from hdl.layers.capabilities import Summing, Tiled, Updating, is_engine
 from hdl.layers.windowed import Windowed
 
 # bits of a sum of gradients
@@ -113,6 +113,10 @@ def _maps_are_made_again(situation: Situation) -> bool:
     return any(node.role is Role.RECOMPUTE for node in situation.graph.nodes)
 
 
+def _updates_are_spread(situation: Situation) -> bool:
+    return any(isinstance(node.layer, Updating) and node.layer.update_frames > 1 for node in situation.graph.nodes)
+
+
 LEVERS = (
     Lever(
         "32-bit sums",
@@ -136,6 +140,7 @@ LEVERS = (
         "one-lane updates",
         "an update has as few lanes as the batch leaves time for, its logic shrinks as they do; drain is not counted",
         _one_lane,
+        in_force=_updates_are_spread,
     ),
     Lever(
         "recompute, no stash",

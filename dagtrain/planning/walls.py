@@ -106,8 +106,15 @@ class Outlooker:
             streams=len(today.links),
             too_wide=(_too_wide(today, now.cycles_per_frame), _too_wide(today, together.cycles_per_frame)),
             slowest_item=walls.slowest_item[1],
-            taken=frozenset(lever.name for lever in self.levers if lever.in_force(menus[0].situation)),
+            taken=frozenset(
+                lever.name for lever in self.levers if lever in self._offered or lever.in_force(menus[0].situation)
+            ),
         )
+
+    @property
+    def _offered(self) -> tuple[Lever, ...]:
+        """Levers that the planner offers, if it is to."""
+        return tuple(lever for lever in self.levers if lever.taken is not None and self.problem.multiply)
 
     def _priced(self, deadline: Deadline) -> tuple[list[int], list[Menu], Instance]:
         """Levels, what they offer, and today's problem, with room at the slowest of them at least."""
@@ -146,7 +153,8 @@ class Outlooker:
 
     def _instance(self, menus: Sequence[Menu], levers: Sequence[Lever]) -> Instance:
         """The placement problem with what the menus offer and some levers."""
-        instance = self.prices.of_levels([self._level(menu, levers) for menu in menus], self.prices.links())
+        taken = tuple(dict.fromkeys((*levers, *self._offered)))
+        instance = self.prices.of_levels([self._level(menu, taken) for menu in menus], self.prices.links())
         return restrict(instance, (), self.problem.search.exclude).instance
 
     def _level(self, menu: Menu, levers: Sequence[Lever]) -> PricedLevel:

@@ -30,6 +30,7 @@ from hdl.layers.windowed import Windowed
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part, block_share
 from hdl.recipe import Recipe
+from hdl.spelling import QUIET
 from hdl.tensor import Tile
 
 # cycles from the last use of a version to the first use of the next one, beside those in which it comes, at most
@@ -51,6 +52,8 @@ class WindowEngine(Windowed):
     # elements a beat of weights or gradients
     w_lanes: int = 1
     tile: Tile = field(default_factory=Tile)
+    # frames' time in which weights that are kept on chip come, and gradients go, once a batch
+    update_frames: int = field(default=1, repr=False, metadata=QUIET)
 
     # which tiles can be built, for messages
     tile_rule: ClassVar[str]
@@ -294,7 +297,9 @@ class WindowEngine(Windowed):
         if self.home is Home.PARKED:
             return self._loading_cycles(cycles)
         # streamed weights of a pass must be there a few cycles before it, and its gradients leave a few cycles later
-        return cycles - 2 * SHORTEST_PASS * self.walk_of(tile).passes if self.streamed else cycles
+        if self.streamed:
+            return cycles - 2 * SHORTEST_PASS * self.walk_of(tile).passes
+        return cycles * self.update_frames
 
     def _loading_cycles(self, cycles: int) -> int:
         """Cycles in which a version should be taken at that pace: the FIFO of the map holds two rows, and half of one

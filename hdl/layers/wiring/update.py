@@ -99,6 +99,8 @@ class Update(Layer):
     master_width: int = field(default=0, metadata=QUIET)
     # whether products with constants are made by multipliers instead of adders
     multiplied: bool = field(default=False, metadata=QUIET)
+    # frames' time in which all weights should pass
+    update_frames: int = field(default=1, repr=False, metadata=QUIET)
 
     def __post_init__(self) -> None:
         name = f"Update of {self.shape}"
@@ -302,11 +304,13 @@ class Update(Layer):
         return scheduled + self.multiplied * self.w_lanes * self.circuit_shape.multipliers
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """Lanes so that all weights pass within the time of one frame, or as many as a tile has."""
+        """Lanes so that all weights pass within the time of `update_frames`, or as many as a tile has."""
         chosen = tile or self.tile
         size = 1 if len(self.shape) == 1 else chosen.size
         elements = self.elements + chosen.padding(self.shape)
-        folded = dataclasses.replace(self, tile=chosen, w_lanes=weight_lanes(elements, size, cycles))
+        folded = dataclasses.replace(
+            self, tile=chosen, w_lanes=weight_lanes(elements, size, cycles * self.update_frames)
+        )
         if folded.cycles_per_frame > cycles:
             raise FoldingError(
                 f"Update of {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.w_lanes} lanes, "
