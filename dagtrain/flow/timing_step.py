@@ -109,7 +109,7 @@ def _work(folder: Path, devices: Sequence[DeviceVerilog], options: TimingOptions
         progress.advance(note=device.name)
     progress.end()
     users = {name: [device.name for device in devices if name in device.modules] for name in texts}
-    data = {"schema_version": SCHEMA_VERSION, **_as_data(found, users, tops, options)}
+    data = _as_data(found, users, tops, options)
     write_text(folder / "timing.json", json.dumps(data, indent=1) + "\n")
 
 
@@ -164,6 +164,7 @@ def _as_data(
             ),
         ]
     return {
+        "schema_version": SCHEMA_VERSION,
         "net_ps": options.net_ps,
         "module_limit_ps": options.module_ps,
         "top_limit_ps": options.top_ps,
