@@ -23,6 +23,7 @@ from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
+from dagtrain.passes.recompute import kept_edges, recompute
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import feeds_of
@@ -189,6 +190,26 @@ def test_engines_of_the_digits_that_share_their_weights_train_to_the_same_bits(t
     design = design_cluster(shared, placed, DEVICES, CYCLES, LIBRARY, word_bits=64)
     paths = [image.path for device in design.devices for image in device.images if image.image == "weights"]
     assert sum("true_dual_port" in path for path in paths) == len(borrowers)
+    run = train(design, tmp_path / "bench")
+    assert run.mismatches == ()
+    assert run.compared_words > 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dram", [False, True])
+def test_maps_of_the_digits_that_are_made_again_train_to_the_same_bits(dram: bool, tmp_path: Path) -> None:
+    """On chip; and what waits in DRAM, with weights shared and at the pace that they are said to have."""
+    graph = training_graph(tmp_path, 9)
+    kept = kept_edges(graph)
+    again = recompute(graph, tuple(kept))
+    norms = [edge for edge in kept if edge.endswith(".normal")]
+    assert len(norms) >= 5
+    use = None
+    if dram:
+        again = share_weights(again, [name for name, _ in sharing_nodes(again)])
+        use = DramUse(edges=frozenset(norms), format=AxiFormat(data_bits=128, address_bits=20), burst=8, prefetch=32)
+    placed = placement(again, "branches apart")
+    design = design_cluster(again, placed, DEVICES, CYCLES * (1 + dram), LIBRARY, word_bits=64, dram=use)
     run = train(design, tmp_path / "bench")
     assert run.mismatches == ()
     assert run.compared_words > 15_000

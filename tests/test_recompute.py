@@ -27,7 +27,9 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.freeze_layers import freeze_layers
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.narrow_stashes import narrow_stashes
 from dagtrain.passes.recompute import kept_edge, kept_edges, recompute
+from dagtrain.passes.widths import Widths
 from dagtrain.planning.choices import chosen_graph, plan_choices
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.problem import Problem
@@ -43,6 +45,7 @@ from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.pointwise.hard_swish import HardSwish
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.silu import Silu
+from hdl.layers.wiring.narrow import Narrow
 from hdl.parts.catalogue import part
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
@@ -142,8 +145,9 @@ def test_one_map_waits_for_all_that_follows_from_it() -> None:
     graph = residual_net(1)
     kept = kept_edges(graph)
     readers = {("norm1.backward", "normal"), ("conv2.gradient", "x"), ("conv4.gradient", "x"), ("relu1.error", "mask")}
-    assert {edge: set(sinks) for edge, sinks in kept.items()} == {"norm1.normal": readers}
-    found = made_again(graph)
+    masked = {("conv3.gradient", "x"), ("relu2.error", "mask")}
+    assert {edge: set(sinks) for edge, sinks in kept.items()} == {"norm1.normal": readers, "relu2.y": masked}
+    found = recompute(graph, ["norm1.normal"])
     added = {node.name for node in found.nodes if node.role is Role.RECOMPUTE}
     assert added == {"norm1.normal.kept", "norm1.again", "relu1.again", "relu1.again.y.fork"}
     assert {kept_edge(found, found.by_name[name].inputs[sink]) for name, sink in readers} == {"norm1.normal"}
@@ -160,8 +164,13 @@ def test_one_map_waits_for_all_that_follows_from_it() -> None:
         fork = found.producers[again.inputs[name]][0]
         assert fork is found.producers[forward.inputs[name]][0]
         assert fork.name == f"norm1.{name}.update.w.fork"
+    # a relu's mask follows from what it gave
+    both = made_again(graph)
+    assert {node.name for node in both.nodes} - {node.name for node in found.nodes} == {"relu2.y.kept", "relu2.again"}
+    assert both.by_name["relu2.again"].outputs == {"mask": "relu2.again.mask"}
     # what has been done is not done twice, and nothing is done that is not wanted
-    assert kept_edges(found) == {}
+    assert kept_edges(found) == {"relu2.y": kept["relu2.y"]}
+    assert kept_edges(both) == {}
     assert recompute(graph, ()) == graph
 
 
@@ -169,19 +178,20 @@ def test_a_map_that_two_layers_keep_waits_once() -> None:
     graph = inception_net(1)
     kept = kept_edges(graph)
     assert {edge: set(sinks) for edge, sinks in kept.items()} == {
-        "relu1.y": {("conv2.gradient", "x"), ("conv3.gradient", "x")}
+        "relu1.y": {("conv2.gradient", "x"), ("conv3.gradient", "x"), ("relu1.error", "mask")}
     }
     found = made_again(graph)
     fork = found.by_name["relu1.y.kept"]
-    assert {found.consumers[edge][0][0].name for edge in fork.outputs.values()} == {"conv2.gradient", "conv3.gradient"}
+    readers = {found.consumers[edge][0][0].name for edge in fork.outputs.values()}
+    assert readers == {"conv2.gradient", "conv3.gradient", "relu1.again"}
     assert alike(graph, found)
 
 
 def test_edges_from_which_nothing_follows_are_told_all_at_once() -> None:
     with pytest.raises(DagtrainError) as raised:
-        recompute(residual_net(1), ["norm1.normal", "relu2.y", "no edge"])
+        recompute(residual_net(1), ["norm1.normal", "relu1.y", "no edge"])
     assert str(raised.value) == (
-        "graph residual: no edge: nothing follows from it; leave it out; relu2.y: nothing follows from it; leave it out"
+        "graph residual: no edge: nothing follows from it; leave it out; relu1.y: nothing follows from it; leave it out"
     )
 
 
@@ -209,6 +219,35 @@ def test_chance_makes_nets_of_every_kind() -> None:
     assert makers >= {"norm", "add"}, makers
     # activations whose way back needs more than a bit
     assert any(isinstance(node.layer, HardSwish | Silu) for graph in graphs for node in made_again(graph).nodes)
+
+
+@pytest.mark.parametrize("relu", [layer for layer in Relu.examples() if isinstance(layer, Relu)])
+def test_the_mask_of_a_relu_follows_from_what_it_gave(relu: Relu) -> None:
+    x = relu.sample("x", np.random.default_rng(3), 200)
+    y, mask = relu.codes(x)
+    again, seen = relu.codes(y)
+    assert np.array_equal(again, y)
+    assert np.array_equal(seen, mask)
+    assert 0 < mask.sum() < mask.size
+
+
+def test_what_waits_narrow_waits_narrow_or_not_at_all() -> None:
+    builder = GraphBuilder("narrow", Recipe(batch=BATCH, staleness=1), seed=8)
+    x = builder.relu(builder.conv(builder.input(6, 6, 2), 4, 3, padding=1))
+    x = builder.relu(builder.norm(builder.conv(x, 4, 3, padding=1)))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(builder.conv(x, 4, 1)), 3)))
+    calibrated = calibrate(training, [synthetic_feeds(training, BATCH, 0)])
+    graph = insert_forks(narrow_stashes(calibrated, Widths.parse(("stash=8",))))
+    kept = kept_edges(graph)
+    readers = {("norm1.backward", "normal"), ("conv3.gradient", "x"), ("relu2.error", "mask")}
+    # the mask of the first relu does not follow from 8 bits
+    assert {edge: set(sinks) for edge, sinks in kept.items()} == {"norm1.normal": readers}
+    found = made_again(graph)
+    assert {"relu1.y.narrow", "relu2.y.narrow"} <= graph.by_name.keys()
+    assert "relu2.y.narrow" not in found.by_name
+    assert "relu1.y.narrow" in found.by_name
+    assert isinstance(found.by_name["relu2.y.narrow.again"].layer, Narrow)
+    assert alike(graph, found)
 
 
 def test_frozen_scale_and_shift_are_those_of_the_norm() -> None:
@@ -326,8 +365,10 @@ def test_what_waits_is_one_map_and_a_few_rows() -> None:
     for net in (bottleneck_net, residual_net, squeezed_net):
         graph = net(1)
         before, after = (waiting_bits(g) for g in (graph, made_again(graph)))
-        for edge, sinks in kept_edges(graph).items():
-            assert after[edge] < before[edge], (net.__name__, edge, len(sinks))
+        norms = [edge for edge in kept_edges(graph) if edge.endswith(".normal")]
+        assert norms
+        for edge in norms:
+            assert after[edge] < before[edge], (net.__name__, edge)
 
 
 def waiting_bits(graph: Graph) -> Counter[str]:

@@ -10,6 +10,8 @@ from dagtrain.graph.ir import Graph, Node, Role, Stage
 from dagtrain.passes.apply import graph_pass
 from dagtrain.passes.insert_forks import insert_forks
 from hdl.errors import DagtrainError, Problem
+from hdl.layers.base import Layer
+from hdl.layers.meaning import Again
 from hdl.layers.wiring.fork import Fork
 from hdl.tensor import Kind, Port
 
@@ -25,7 +27,7 @@ def recompute(graph: Graph, edges: Collection[str]) -> Graph:
     1. Behind such an edge its fork ``<edge>.kept`` parts what waited, for all that read the map on the way back.
     2. A map that followed from it is made again by ``<node>.again`` of each node that made it (`Meaning.again`), with
        the weights of the frame's version.
-    3. What a node kept for the way back alone and nobody reads any more has no edge.
+    3. What a node kept for the way back alone and nobody reads any more has no edge, and nothing narrows it.
     All these have the role `Role.RECOMPUTE`, and work when somebody wants what they make
     (`dagtrain.schedule.schedule`).  It comes before `share_weights`.
 
@@ -53,7 +55,7 @@ def kept_edge(graph: Graph, edge: str) -> str:
         node, _ = graph.producers[edge]
         if node.role not in (Role.RECOMPUTE, Role.FORK):
             return edge
-        (edge,) = (node.inputs[port.name] for port in node.layer.sinks if not port.tensor.kind.per_batch)
+        edge = node.inputs[map_sink(node.layer)]
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,16 @@ class _Whole:
     """A graph without forks."""
 
     graph: Graph
+    # what `way` has found
+    ways: dict[str, tuple[Again, str] | None] = field(default_factory=dict)
 
     @cached_property
     def stashes(self) -> dict[str, list[Sink]]:
-        """Edge -> sinks of the way back that read it."""
+        """Edge -> sinks of the way back that it waits for; in front of what narrows it nothing waits."""
         found: dict[str, list[Sink]] = {}
         for edge, uses in self.graph.consumers.items():
-            sinks = [(node.name, port.name) for node, port in uses if port.tensor.kind is Kind.STASH]
+            waits = [(node, port) for node, port in uses if node.role is not Role.NARROW]
+            sinks = [(node.name, port.name) for node, port in waits if port.tensor.kind is Kind.STASH]
             if sinks:
                 found[edge] = sinks
         return found
@@ -81,24 +86,31 @@ class _Whole:
         return {edge: tuple(sinks) for edge, sinks in found.items() if len(sinks) > 1}
 
     def origin(self, edge: str) -> str:
-        """The first edge that waits anyway of those that a map follows from, the map itself at last."""
-        kept = edge
-        before = self.before(edge)
-        while before is not None:
-            if before in self.stashes:
-                kept = before
-            before = self.before(before)
-        return kept
+        """The edge that waits anyway and that a map follows from, itself if there is none."""
+        way = self.way(edge)
+        return edge if way is None else self.origin(way[1])
 
-    def before(self, edge: str) -> str | None:
-        """The edge that a map follows from, element by element; None if nothing makes it again."""
+    def way(self, edge: str) -> tuple[Again, str] | None:
+        """What makes a map again, and the edge of which, where that waits anyway or follows from one that does."""
+        if edge not in self.ways:
+            self.ways[edge] = self._way(edge)
+        return self.ways[edge]
+
+    def _way(self, edge: str) -> tuple[Again, str] | None:
         node, port = self.graph.producers[edge]
-        again = node.layer.again() if node.role is not Role.RECOMPUTE else None
-        if again is None or port.name not in {source.name for source in again.layer.sources}:
-            return None
-        (sink,) = (sink for sink in again.layer.sinks if not sink.tensor.kind.per_batch)
-        name = again.ports[sink.name]
-        return node.inputs.get(name) or node.outputs.get(name)
+        for again in node.layer.again() if node.role is not Role.RECOMPUTE else ():
+            if port.name in {source.name for source in again.layer.sources}:
+                name = again.ports[map_sink(again.layer)]
+                before = node.inputs.get(name) or node.outputs.get(name)
+                if before not in (None, edge) and (before in self.stashes or self.way(before) is not None):
+                    return again, before
+        return None
+
+
+def map_sink(layer: Layer) -> str:
+    """The one sink of a layer at which something comes every frame."""
+    (name,) = (sink.name for sink in layer.sinks if not sink.tensor.kind.per_batch)
+    return name
 
 
 @dataclass
@@ -125,18 +137,16 @@ class _Rewriting:
         if edge == origin:
             return origin
         node, port = self.whole.graph.producers[edge]
-        again, name = node.layer.again(), f"{node.name}.again"
-        assert again is not None
+        way, name = self.whole.way(edge), f"{node.name}.again"
+        assert way is not None
+        again, before = way
         made = f"{name}.{port.name}"
         if name not in self.added:
-            before = self.whole.before(edge)
-            assert before is not None
-            (sink,) = (sink for sink in again.layer.sinks if not sink.tensor.kind.per_batch)
-            inputs = {
-                mine: node.inputs[its] for mine, its in again.ports.items() if mine != sink.name and its in node.inputs
-            }
-            wanted.setdefault(self._again(before, origin, wanted), []).append((name, sink.name))
-            parameters = {mine: node.parameters[its] for mine, its in again.ports.items() if its in node.parameters}
+            sink = map_sink(again.layer)
+            others = {mine: its for mine, its in again.ports.items() if mine != sink}
+            inputs = {mine: node.inputs[its] for mine, its in others.items() if its in node.inputs}
+            parameters = {mine: node.parameters[its] for mine, its in others.items() if its in node.parameters}
+            wanted.setdefault(self._again(before, origin, wanted), []).append((name, sink))
             self.added[name] = Node(
                 name, again.layer, inputs, {}, parameters, Role.RECOMPUTE, node.layer_of, node.whole
             )
@@ -172,7 +182,8 @@ class _Rewriting:
             for node in (*self.whole.graph.nodes, *self.added.values())
         ]
         read = {edge for node in nodes for edge in node.inputs.values()}
-        return self.whole.graph.with_nodes(tuple(replace(node, outputs=_kept(node, read)) for node in nodes))
+        kept = [replace(node, outputs=_kept(node, read)) for node in nodes]
+        return self.whole.graph.with_nodes(tuple(node for node in kept if node.role is not Role.NARROW or node.outputs))
 
     def _moved(self, node: Node) -> dict[str, str]:
         ports = (port.name for port in node.layer.sinks)

@@ -127,10 +127,10 @@ class Meaning(Shape):
         del frames
         return self, dict(state)
 
-    def again(self) -> Again | None:
-        """What makes maps that this layer gives once more, later, in every bit, element by element of one map that it
-        takes or keeps; None where nothing does."""
-        return None
+    def again(self) -> tuple[Again, ...]:
+        """What makes maps that this layer gives once more, later and in every bit, each element by element of one map
+        that it takes, keeps or gives; the first one for which that map waits is used."""
+        return ()
 
     def backward(self, tape: Tape) -> None:
         """Add this forward layer's backward nodes.  Layers of the backward pass have no backward of their own."""

@@ -261,11 +261,11 @@ class OnlineNorm(NormLayer):
         centre, inverse = state["tables"][0]
         return self.numbers.centre.decode(centre), self.numbers.inverse.decode(inverse)
 
-    def again(self) -> Again:
+    def again(self) -> tuple[Again, ...]:
         """y of the normalised map, with the scale and shift of its frame."""
         names = ("frozen", "height", "width", "channels", "recipe", "gamma_fixed", "beta_fixed", "y_fixed")
         layer = ScaleAndShift(**{name: getattr(self, name) for name in names})
-        return Again(layer, {name: name for name in ("normal", "gamma", "beta")})
+        return (Again(layer, {name: name for name in ("normal", "gamma", "beta")}),)
 
     def backward(self, tape: Tape) -> None:
         """One backward engine, which makes both gradients too, on the stashed ``normal`` and ``inverse``.

@@ -197,9 +197,9 @@ class Pointwise(_Lanes, OfMap):
         y, mask = self.values(inputs["x"])
         return {"y": y, "mask": mask.astype(np.float64)}
 
-    def again(self) -> Again:
+    def again(self) -> tuple[Again, ...]:
         """The same of x."""
-        return Again(dataclasses.replace(self, kind=Kind.STASH), {"x": "x"})
+        return (Again(dataclasses.replace(self, kind=Kind.STASH), {"x": "x"}),)
 
     def backward(self, tape: Tape) -> None:
         """The error by what was kept."""

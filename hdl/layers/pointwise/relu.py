@@ -11,6 +11,7 @@ import numpy as np
 from myhdl import intbv
 
 from hdl.fixed import Fixed, FloatArray, IntArray
+from hdl.layers.meaning import Again
 from hdl.layers.pointwise.base import LaneBlock, Mask, Pointwise, PointwiseError
 from hdl.stream import Stream, bits_of
 
@@ -41,6 +42,11 @@ class Relu(Pointwise):
         """The formula."""
         top = np.inf if self.ceiling is None else self.ceiling
         return np.clip(x, 0, top), (x > 0) & (x < top)
+
+    def again(self) -> tuple[Again, ...]:
+        """The same of x, or of y, which it leaves as it is: the mask can't tell them apart."""
+        of_x = super().again()
+        return (*of_x, *(Again(again.layer, {"x": "y"}) for again in of_x))
 
     def error(self) -> PointwiseError:
         """The masked error."""

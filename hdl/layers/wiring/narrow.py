@@ -57,9 +57,9 @@ class Narrow(ElementWise):
         del state
         return {"y": inputs["x"]}
 
-    def again(self) -> Again:
+    def again(self) -> tuple[Again, ...]:
         """The same of x."""
-        return Again(self, {"x": "x"})
+        return (Again(self, {"x": "x"}),)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
