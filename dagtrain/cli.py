@@ -228,6 +228,14 @@ Recompute = Annotated[
         "auto (where that saves block memories), always or never.",
     ),
 ]
+RaggedTiles = Annotated[
+    str,
+    typer.Option(
+        "--ragged-tiles",
+        help="Tiles of weights that do not divide a layer's filters, so that some multipliers of the last ones idle: "
+        "auto (where that takes fewer multipliers) or never.",
+    ),
+]
 Solver = Annotated[
     str, typer.Option(help="fast; or literal: the poster's equations by bisection to 5 %, for small problems.")
 ]
@@ -389,6 +397,7 @@ def _place(
     multiply_constants: MultiplyConstants = "never",
     recompute: Recompute = "never",
     update_frames: UpdateFrames = 1,
+    ragged_tiles: RaggedTiles = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -400,7 +409,7 @@ def _place(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
-        update_frames=update_frames,
+        update_frames=update_frames, ragged_tiles=ragged_tiles,
     )  # fmt: skip
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:

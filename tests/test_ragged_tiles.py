@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hdl.errors import FoldingError, ShapeError
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import DramUse
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow.place_options import PlaceOptions, ragged_wanted
+from dagtrain.graph.builder import GraphBuilder
+from dagtrain.graph.ir import Graph
+from dagtrain.graph.storage import layer_from_json, layer_to_json
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.passes.memory_home import move_memories
+from dagtrain.passes.ragged_tiles import ragged_tiles as with_ragged_tiles
+from dagtrain.passes.share_weights import share_weights
+from dagtrain.planning.choices import folded_graph
+from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.planner import Planner
+from dagtrain.planning.prices import Prices
+from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.costs.estimate import Estimator
+from hdl.dram.axi import AxiFormat
+from hdl.errors import DagtrainError, FoldingError, ShapeError
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.beats import from_beats, to_beats
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
+from hdl.layers.folding import RAGGED_SHARE, divisors, ragged_lanes
 from hdl.layers.storage import Home
 from hdl.layers.wiring.fork import Fork
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import EMPTY, Kind, Tile
+from placement.search.search import SearchOptions
 from tests.conv_support import chooser, ragged_tiles, with_random_lanes
+from tests.cosim_support import BATCH, DEVICES, simulate_design
+from tests.flow_support import QuickEstimator
 from tests.layer_support import assert_equal_bits, design_of, make_case
 from tests.test_conv import ends, simulate
+from tests.test_relays import small_cluster
 
 ENGINES = (Conv, ConvError, ConvGradient)
 # (channels, filters) none of whose numbers has many divisors
@@ -148,3 +181,113 @@ def test_a_fork_passes_empty_places_too() -> None:
     assert layer.port("x").padding == layer.port("y1").padding == 48 - 30
     case = make_case(layer)
     assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=3)
+
+
+# ---- which ones, in graphs and plans
+
+
+@pytest.mark.parametrize(("filters", "channels"), [(1, 4), (7, 2), (12, 12), (64, 3), (30, 16), (128, 64)])
+def test_ragged_tiles_worth_having_are_those_with_fewer_multipliers(filters: int, channels: int) -> None:
+    def passes(po: int, pi: int) -> int:
+        return -(-filters // po) * -(-channels // pi)
+
+    whole = list(itertools.product(divisors(filters), divisors(channels)))
+    offered = ragged_lanes(filters, channels)
+    for po, pi in offered:
+        assert filters % po
+        assert channels % pi == 0
+        alike = [a * b for a, b in whole if passes(a, b) <= passes(po, pi)]
+        assert po * pi <= RAGGED_SHARE * min(alike), (po, pi)
+    for po, pi in itertools.product(range(1, filters + 1), divisors(channels)):
+        alike = [a * b for a, b in (*whole, *offered) if passes(a, b) <= passes(po, pi)]
+        assert RAGGED_SHARE * min(alike) <= po * pi, (po, pi)
+
+
+def test_only_engines_that_may_have_them_are_folded_for_ragged_tiles() -> None:
+    fields: dict[str, Any] = {"height": 6, "width": 6, "channels": 2, "filters": 7, "kernel": (1, 1)}
+    engine, grouped = Conv(**fields), Conv(**{**fields, "filters": 8}, groups=2, ragged=True)
+    ragged: Any = dataclasses.replace(engine, ragged=True)
+    assert (engine.fold(36 * 4).tile, ragged.fold(36 * 4).tile) == (Tile(7, 1), Tile(2, 2))
+    # of 8 passes those of four filters, which divide none, are as many as of two that do
+    assert ragged.fold(36 * 7).tile == engine.fold(36 * 7).tile == Tile(1, 2)
+    assert all(tile.divides(grouped.weight_shape) for tile in grouped.tiles(10**6))
+    # it names no other circuit, and files keep it
+    assert repr(ragged) == repr(engine)
+    assert layer_from_json(layer_to_json(ragged), "here") == ragged != engine
+
+
+# cycles a frame at which both convolutions of `seven_net` have ragged tiles
+CYCLES = 200
+
+
+@cache
+def seven_net() -> Graph:
+    """A streaming graph whose layers have 7 and 5 filters."""
+    builder = GraphBuilder("seven", Recipe(batch=BATCH, staleness=1), seed=21)
+    x = builder.relu(builder.conv(builder.input(6, 6, 2), 7, 3, padding=1))
+    y = builder.relu(builder.conv(x, 5, 3, padding=1, stride=2))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(y), 5)))
+    return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
+
+
+@pytest.mark.parametrize("kind", ["dealt out", "in DRAM", "one memory"])
+def test_clusters_with_ragged_tiles_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
+    graph, dram, cycles, layers = with_ragged_tiles(seven_net()), DramUse(), CYCLES, ["conv1", "conv2"]
+    placed = dict.fromkeys(graph.by_name, DEVICES[0])
+    if kind == "dealt out":
+        placed |= {
+            node.name: DEVICES[index % 2] for index, node in enumerate(graph.nodes) if not node.layer.pinned_to_host
+        }
+    elif kind == "in DRAM":
+        outside = ("conv2", "conv2.error", "conv2.gradient", "conv2.w.update")
+        graph, cycles, layers = move_memories(graph, dict.fromkeys(outside, Home.DRAM)), 400, ["conv2"]
+        dram = DramUse(format=AxiFormat(data_bits=128, address_bits=20))
+    else:
+        graph = share_weights(graph, ("conv2.error",))
+        placed = {node.name: DEVICES[0] for node in graph.nodes}
+    by_name = fold_graph(graph, cycles).by_name
+    for name in (f"{layer}{role}" for layer in layers for role in ("", ".gradient", ".w.update")):
+        layer = by_name[name].layer
+        assert any(port.padding for port in (*layer.sinks, *layer.sources)), name
+    library = ModuleLibrary(cache_folder() / "modules")
+    design = design_cluster(graph, placed, DEVICES, cycles, library, word_bits=64, dram=dram)
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(3)]
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=2)
+    found = simulate_design(
+        design, library, feeds, tmp_path, Simulator.VERILATOR, network, 64, 2, Silent(), optimise=False
+    )
+    assert found.mismatches == ()
+    assert len(found.losses) == 3 * BATCH
+
+
+def test_a_plan_with_ragged_tiles_holds_and_is_above_the_bound_of_all_foldings() -> None:
+    graph, cluster, options = with_ragged_tiles(seven_net()), small_cluster(2, 40), SearchOptions(seed=1)
+    estimator: Any = QuickEstimator()
+    planned = Planner(graph, cluster, estimator, options, {}, Silent()).run().plan
+    folded = folded_graph(graph, planned)
+    assert any(port.padding for node in folded.nodes for port in node.layer.sinks)
+    # they are cheaper than they would be
+    usual: Any = QuickEstimator()
+    without = Planner(seven_net(), cluster, usual, options, {}, Silent()).run().plan
+    assert planned.cycles_per_frame < without.cycles_per_frame
+    assert planned.any_bound_cycles_per_frame <= planned.cycles_per_frame
+    assert planned.any_bound_cycles_per_frame <= without.any_bound_cycles_per_frame
+
+
+def test_circuits_of_ragged_tiles_cost_at_least_what_their_folding_is_said_to() -> None:
+    graph = with_ragged_tiles(seven_net())
+    foldings = Foldings(Prices(graph, small_cluster(2, 40), Estimator(), {}, Silent()))
+    level = foldings.prices.level(CYCLES)
+    for item in foldings.instance.items:
+        for part, menu in level.offers[item.name].items():
+            for built in menu:
+                assert any(
+                    least.cycles_per_frame <= built.cycles_per_frame
+                    and all(a <= b for a, b in zip(least.costs, built.costs, strict=True))
+                    for least in item.configurations[part]
+                ), f"{item.name} {built.label}: {built.costs} at {built.cycles_per_frame} cycles"
+
+
+def test_an_unknown_way_of_ragged_tiles_is_refused() -> None:
+    with pytest.raises(DagtrainError, match="--ragged-tiles always: no such way; one of auto, never"):
+        ragged_wanted(PlaceOptions(Path("cluster.toml"), ragged_tiles="always"))

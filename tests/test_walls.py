@@ -17,6 +17,7 @@ import pytest
 
 from dagtrain.flow import walls_step
 from dagtrain.graph.ir import Role
+from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.recompute import kept_edges, recompute
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
 from dagtrain.planning.levers import LEVERS
@@ -352,12 +353,13 @@ def test_levers_that_are_in_force_are_told() -> None:
     narrow = replace(cluster, dram_unit_bits=32, dram_word_bits=128)
     sums = {node.name: with_sums_of(node.layer, 40) for node in imported.nodes}
     short = replace(imported, nodes=tuple(replace(node, layer=sums[node.name]) for node in imported.nodes))
-    again = recompute(imported, tuple(kept_edges(imported)))
+    again, padded = recompute(imported, tuple(kept_edges(imported))), ragged_tiles(imported)
     for graph, where, name in (
         (imported, cluster, None),
         (shared, cluster, "one copy of weights"),
         (imported, narrow, "narrow DRAM units"),
         (short, cluster, "32-bit sums"),
+        (padded, cluster, "ragged tiles"),
         (again, cluster, "recompute, no stash"),
     ):
         situation = Situation(Prices(graph, where, Estimator(), {}, Silent()).costs(CYCLES))

@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
-from dagtrain.planning.problem import MultiplyConstants
+from dagtrain.planning.problem import MultiplyConstants, RaggedTiles
 from dagtrain.planning.recomputing import Recompute
 from dagtrain.planning.sharing import ShareWeights
 from hdl.errors import DagtrainError, Problem
@@ -47,6 +47,8 @@ class PlaceOptions:
     recompute: str = "never"
     # frames' time in which gradients and new weights of a batch may pass
     update_frames: int = 1
+    # of `dagtrain.planning.problem.RaggedTiles`
+    ragged_tiles: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:
@@ -116,6 +118,14 @@ def recomputing_wanted(options: PlaceOptions) -> Recompute:
     if options.recompute not in known:
         raise DagtrainError(f"--recompute {options.recompute}: no such way", f"one of {', '.join(known)}")
     return Recompute(options.recompute)
+
+
+def ragged_wanted(options: PlaceOptions) -> RaggedTiles:
+    """Whether tiles may leave places empty.  Raises `DagtrainError`."""
+    known = [mode.value for mode in RaggedTiles]
+    if options.ragged_tiles not in known:
+        raise DagtrainError(f"--ragged-tiles {options.ragged_tiles}: no such way", f"one of {', '.join(known)}")
+    return RaggedTiles(options.ragged_tiles)
 
 
 def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:

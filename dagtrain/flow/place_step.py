@@ -20,6 +20,7 @@ from dagtrain.flow.place_options import (
     check_words,
     multiplying_wanted,
     parse_pins,
+    ragged_wanted,
     read_options_cluster,
     recomputing_wanted,
     search_options,
@@ -38,11 +39,12 @@ from dagtrain.flow.workspace import (
 )
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
+from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.split_layers import Parts
 from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import MultiplyConstants, Problem
+from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles
 from dagtrain.planning.recomputing import with_recomputing
 from dagtrain.planning.results import Start
 from dagtrain.planning.sharing import with_shared_weights
@@ -80,11 +82,12 @@ def run(
     Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
     sharing, constants = sharing_wanted(options), multiplying_wanted(options)
-    recomputing = recomputing_wanted(options)
+    recomputing, ragged = recomputing_wanted(options), ragged_wanted(options)
     deadline = Deadline(search.time_limit_seconds, clock)
     graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
+        graph = ragged_tiles(graph) if ragged is RaggedTiles.AUTO else graph
         graph = with_recomputing(Problem(graph, cluster, search, {}), recomputing)
         if options.update_frames != 1:
             graph = spread_updates(graph, options.update_frames)

@@ -12,6 +12,7 @@ from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_options import (
     PlaceOptions,
     multiplying_wanted,
+    ragged_wanted,
     read_options_cluster,
     recomputing_wanted,
     search_options,
@@ -21,9 +22,10 @@ from dagtrain.flow.placed import COMMAND
 from dagtrain.flow.records import WallsRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
+from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.prices import Prices
-from dagtrain.planning.problem import MultiplyConstants, Problem
+from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles
 from dagtrain.planning.recomputing import with_recomputing
 from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.walls import Outlook, Outlooker, Row
@@ -54,6 +56,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "program": program_hash(),
         "caps": options.caps,
         "exclude": options.exclude,
+        "ragged_tiles": options.ragged_tiles,
         "recompute": options.recompute,
         "share_weights": options.share_weights,
         "multiply_constants": options.multiply_constants,
@@ -68,6 +71,8 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
 def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: Progress) -> None:
     imported, cluster, search = load_training_graph(workspace), read_options_cluster(options), search_options(options)
     deadline = Deadline(search.time_limit_seconds)
+    if ragged_wanted(options) is RaggedTiles.AUTO:
+        imported = ragged_tiles(imported)
     graph = with_recomputing(Problem(imported, cluster, search, {}), recomputing_wanted(options))
     graph = with_shared_weights(Problem(graph, cluster, search, {}), sharing_wanted(options))
     graph = spread_updates(graph, options.update_frames)

@@ -11,7 +11,7 @@ from dagtrain.graph.ir import Node, Role
 from dagtrain.planning.menus import Lever, Situation, weights_of
 from dagtrain.planning.offers import Offer, Piece, Use
 from hdl.costs.resources import Resources
-from hdl.layers.capabilities import Summing, Tiled, Updating, is_engine
+from hdl.layers.capabilities import Padding, Summing, Tiled, Updating, is_engine
 from hdl.layers.windowed import Windowed
 
 # bits of a sum of gradients
@@ -97,6 +97,22 @@ def _half_lines(_: Situation, _node: Node, offer: Offer) -> Offer | None:
     return _with_engine(offer, lambda contents: _remembering(contents, halved))
 
 
+def _ragged_tiles(situation: Situation, node: Node, offer: Offer) -> Offer | None:
+    share = situation.ragged_shares.get(node.name)
+    if share is None or not is_engine(offer.layer):
+        return None
+
+    def fewer(contents: Resources) -> Resources:
+        kept = {bits: math.ceil(count * share) for bits, count in contents.multipliers.items()}
+        return replace(_less_logic(contents, share, also_memories=True), multipliers=kept)
+
+    return _with_engine(offer, fewer)
+
+
+def _tiles_are_ragged(situation: Situation) -> bool:
+    return any(isinstance(node.layer, Padding) and node.layer.ragged for node in situation.graph.nodes)
+
+
 def _sums_are_short(situation: Situation) -> bool:
     return any(isinstance(node.layer, Summing) and node.layer.sum_width for node in situation.graph.nodes)
 
@@ -152,6 +168,13 @@ LEVERS = (
         "half line buffers",
         "memories of engines with a window that hold neither weights nor sums have half of their words",
         _half_lines,
+    ),
+    Lever(
+        "ragged tiles",
+        "an engine has as few multipliers as a tile that need not divide its filters, and as much less of all else "
+        "(--ragged-tiles auto)",
+        _ragged_tiles,
+        in_force=_tiles_are_ragged,
     ),
     Lever(
         "constants on multipliers",

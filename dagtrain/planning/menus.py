@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 from dagtrain.graph.ir import Graph, Node, Role
+from dagtrain.passes.fold import weight_tiles
+from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.offers import Offer
 from hdl.costs.resources import Resources, Usage, fit
@@ -54,6 +57,14 @@ class Situation:
     def graph(self) -> Graph:
         """Folded."""
         return self.costs.folded
+
+    @cached_property
+    def ragged_shares(self) -> Mapping[str, Fraction]:
+        """Node with a tile -> the share of its multipliers that are left if tiles may be ragged, where that is less."""
+        costs = self.costs
+        tiles = weight_tiles(ragged_tiles.run(costs.graph), costs.folds or costs.cycles, costs.parts)
+        shares = {name: Fraction(tile.size, costs.tiles[name].size) for name, tile in tiles.items()}
+        return {name: share for name, share in shares.items() if share < 1}
 
     @cached_property
     def twice_weighted(self) -> frozenset[str]:

@@ -26,6 +26,14 @@ class MultiplyConstants(Enum):
     NEVER = "never"
 
 
+class RaggedTiles(Enum):
+    """Whether tiles of weights may leave places empty where they do not divide the filters."""
+
+    # where that takes fewer multipliers
+    AUTO = "auto"
+    NEVER = "never"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One graph on one cluster."""

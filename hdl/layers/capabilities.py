@@ -113,6 +113,15 @@ def updating_within(layer: Layer, frames: int) -> Layer:
 
 
 @runtime_checkable
+class Padding(Protocol):
+    """Can be folded for tiles that do not divide its filters."""
+
+    @property
+    def ragged(self) -> bool:
+        """Whether folding may choose one."""
+
+
+@runtime_checkable
 class Scaling(Protocol):
     """Multiplies by constants, with adders or on multipliers."""
 
@@ -157,6 +166,11 @@ def is_engine(layer: Layer) -> bool:
 def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
     """The layer with the random bits of this number, if it draws any."""
     return _changed(layer, tensor_id=tensor_id) if isinstance(layer, Randomised) else layer
+
+
+def with_ragged_tiles(layer: Layer) -> Layer:
+    """The layer with ragged tiles among those that it can be folded for, if there are such."""
+    return _changed(layer, ragged=True) if isinstance(layer, Padding) else layer
 
 
 def with_sums_of(layer: Layer, bits: int) -> Layer:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Self, TypeVar
@@ -48,6 +48,7 @@ from hdl.layers.conv.correlate import (
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
+from hdl.layers.folding import ragged_lanes
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import Home, Ring
 from hdl.layers.windowed import InputMap
@@ -79,6 +80,8 @@ class DenseEngine(WindowEngine, _Filters):
     # of weights (two versions), or of the sums of their gradients; PARKED: one version is here, and the next one comes
     # when it is out of use; from DRAM, ``w`` brings each frame's version once a frame, in the same stream order
     weights: Home = Home.ON_CHIP
+    # whether folding may choose a ragged tile; nothing of the circuit, which the tile alone makes
+    ragged: bool = field(default=False, repr=False, metadata=QUIET)
 
     tile_rule: ClassVar[str] = (
         "po must be at most the filters, pi the channels (with groups: they divide those of one, or po is those of "
@@ -151,6 +154,12 @@ class DenseEngine(WindowEngine, _Filters):
         if self.streamed:
             return Walk(*axes, channels, filters, (0, 1), outer_repeat=True, sums_repeats=True)
         return Walk(*axes, filters, channels)
+
+    def _lanes(self) -> Iterator[tuple[int, int]]:
+        """Ragged ones as well, if wanted."""
+        yield from super()._lanes()
+        if self.ragged and self.pads:
+            yield from ragged_lanes(*self.weight_shape[:2])
 
     @property
     def home(self) -> Home:
