@@ -32,9 +32,8 @@ from hdl.simulate.models.host import stream_player, stream_recorder
 from hdl.simulate.models.link import link_switch
 from hdl.stream import Stream
 
-# words that the switch holds between any two devices: what is under way in small clusters; Verilator writes C++ for
-# each of them, so thousands take a minute to compile
-SWITCH_WORDS = 256
+# words that the switch holds between any two devices: more than is under way between them
+SWITCH_WORDS = 4096
 
 
 def design_bench(

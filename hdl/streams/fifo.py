@@ -129,11 +129,11 @@ def memory_queue(
     depth: int,
     preload: int = 0,
     contents: Sequence[int] | None = None,
-    image: str | None = None,
+    public: str | None = None,
 ) -> Instances:
     """A ring in a memory, prefetched through the memory's output into a register of its own; see `queue`.
 
-    ``preload`` beats stand in it after reset, from ``contents`` or the image of that name (``depth`` words).
+    ``preload`` beats stand in it after reset, from ``contents`` or the image named ``public`` (``depth`` words).
 
     Ports:
         x: in, stream of any width; its ready from a register.
@@ -164,7 +164,7 @@ def memory_queue(
         depth=depth,
         width=width,
         contents=contents,
-        image=image,
+        image=public,
     )
 
     @always_comb

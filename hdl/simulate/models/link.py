@@ -72,7 +72,15 @@ def link_gate(
 
 
 @block
-def link_delay(domain: ClockReset, x: Stream, y: Stream, *, latency: int = LEAST_LATENCY, room: int = 0) -> Instances:
+def link_delay(
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    *,
+    latency: int = LEAST_LATENCY,
+    room: int = 0,
+    public: str | None = None,
+) -> Instances:
     """Delivers every word ``latency`` cycles after it entered, or later if ``y`` isn't ready; beside the words that are
     under way it holds ``room``.
 
@@ -84,7 +92,7 @@ def link_delay(domain: ClockReset, x: Stream, y: Stream, *, latency: int = LEAST
     if latency < LEAST_LATENCY:
         raise ValueError(f"link_delay: needs latency >= {LEAST_LATENCY}, not {latency}")
     entering, head = Stream(width + _TIME_BITS), Stream(width + _TIME_BITS)
-    inside = memory_queue(domain, entering, head, depth=latency + 4 + room)
+    inside = memory_queue(domain, entering, head, depth=latency + 4 + room, public=public)
     due = Signal(bool(0))
     now, age = (Signal(intbv(0)[_TIME_BITS:]) for _ in range(2))
     total, mask, half = width + _TIME_BITS, (1 << _TIME_BITS) - 1, _TIME_BITS - 1
@@ -130,6 +138,7 @@ def link_wire(
     cycles: int = 1,
     stall_256: int = 0,
     seed: int = 1,
+    public: str | None = None,
 ) -> Instances:
     """`link_gate`, then `link_delay`.
 
@@ -139,7 +148,7 @@ def link_wire(
     """
     passed = Stream(same_width("link_wire", x, y))
     gate = link_gate(domain, x, passed, words=words, cycles=cycles, stall_256=stall_256, seed=seed)
-    return gate, link_delay(domain, passed, y, latency=latency)
+    return gate, link_delay(domain, passed, y, latency=latency, public=public)
 
 
 @block
@@ -201,6 +210,9 @@ def link_switch(
     Words between two devices stay in order, and one that waits for its device keeps none for another waiting, as in
     any switch with a queue for each output ("virtual output queues"); each holds ``room`` words.
 
+    Its memories have images, ``between_<i>_<j>`` and ``to_<j>``, of which no file is ever loaded: without values to
+    begin with a simulator writes no code for each of their words.
+
     Ports:
         xs: in, a stream of `LinkFormat.payload_bits` bits a device; ready from registers.
         ys: out, as many streams as wide.
@@ -225,7 +237,9 @@ def link_switch(
                 parts.append(split_by_device(domain, rest, mine, others, form=form, device=device))
             else:
                 mine = rest
-            parts.append(link_delay(domain, mine, row[device], latency=latency, room=room))
+            parts.append(
+                link_delay(domain, mine, row[device], latency=latency, room=room, public=f"between_{source}_{device}")
+            )
             rest = others
         lanes.append(row)
     for device in range(count):
@@ -237,7 +251,7 @@ def link_switch(
         parts.append(
             link_wire(
                 domain, joined, ys[device],
-                words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * device + 1,
+                words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * device + 1, public=f"to_{device}",
             )
         )  # fmt: skip
     return parts
