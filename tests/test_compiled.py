@@ -115,11 +115,11 @@ def test_results_of_parts_come_in_their_order_and_their_errors_are_seen() -> Non
 
 
 WINDOWS = [
-    Window(5, 4, (3, 2), (1, 1), (1, 0, 1, 1)),
-    Window(6, 7, (2, 3), (2, 3), (0, 2, 1, 0)),
-    Window(4, 4, (1, 1)),
-    Window(7, 6, (3, 3), (1, 2), (2, 1, 2, 1), (2, 1)),
-    Window(6, 7, (2, 3), (1, 1), (-1, 2, 1, -2)),
+    Window((3, 2), (1, 1), (1, 0, 1, 1), height=5, width=4),
+    Window((2, 3), (2, 3), (0, 2, 1, 0), height=6, width=7),
+    Window((1, 1), height=4, width=4),
+    Window((3, 3), (1, 2), (2, 1, 2, 1), (2, 1), height=7, width=6),
+    Window((2, 3), (1, 1), (-1, 2, 1, -2), height=6, width=7),
 ]
 
 

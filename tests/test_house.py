@@ -6,7 +6,9 @@ What may import what is import-linter's (pyproject.toml).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ LONGEST, LONGEST_CIRCUIT = 80, 150
 LONGEST_FILES = {"dagtrain/planning": 300}
 # words of a docstring that is a sentence
 LEAST_WORDS = 5
+# lines of a run that two files have in common, and how many such runs there may be: a third of those of 0.1.0
+RUN, MOST_RUNS = 6, 16
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -75,6 +79,55 @@ def test_every_room_says_what_lives_there(package: str) -> None:
         if told is None or len(told.split()) < LEAST_WORDS or "." not in told:
             silent.append(str(folder.relative_to(ROOT)))
     assert not silent
+
+
+def told_lines(source: str) -> list[tuple[int, str]]:
+    """(number, text) of the lines of a file that could stand elsewhere: neither blank nor of an import."""
+    imports = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom) and node.end_lineno is not None
+        for line in range(node.lineno, node.end_lineno + 1)
+    }
+    lines = enumerate(map(str.strip, source.splitlines()), 1)
+    return [(number, line) for number, line in lines if line and number not in imports]
+
+
+def repeated_runs(sources: Mapping[str, str]) -> list[str]:
+    """Longest runs of `RUN` lines or more that stand in two files, indented or not."""
+    told = {name: told_lines(source) for name, source in sources.items()}
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for name, lines in told.items():
+        for start in range(len(lines) - RUN + 1):
+            places[tuple(line for _, line in lines[start : start + RUN])].append((name, start))
+    alike = {(a, b) for found in places.values() for a, b in itertools.combinations(sorted(found), 2) if a[0] != b[0]}
+    runs = []
+    for (a, start), (b, other) in sorted(alike):
+        if ((a, start - 1), (b, other - 1)) in alike:
+            continue
+        more = next(n for n in itertools.count(1) if ((a, start + n), (b, other + n)) not in alike)
+        where = f"{a}:{told[a][start][0]} and {b}:{told[b][other][0]}"
+        runs.append(f"{where}: {RUN - 1 + more} lines")
+    return runs
+
+
+def test_one_thing_stands_in_one_place() -> None:
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    found = repeated_runs({str(path.relative_to(ROOT)): path.read_text() for path in files})
+    assert len(found) <= MOST_RUNS, "\n".join(found)
+
+
+def test_repeated_runs_are_counted() -> None:
+    lines = [f"x{number} = {number}" for number in range(RUN + 1)]
+    text = "\n".join(lines)
+    assert repeated_runs({"a": text, "b": "y = 1\n\n" + text}) == [f"a:1 and b:3: {RUN + 1} lines"]
+    assert repeated_runs({"a": text, "b": f"def f():\n    {lines[0]}\n\n" + "\n".join(f"    {x}" for x in lines[1:])})
+    apart = "\n".join([*lines[:3], "y = 1", *lines[3:]])
+    assert repeated_runs({"a": text, "b": apart}) == []
+    assert repeated_runs({"a": text + "\n" + text}) == []
+    assert len(repeated_runs({"a": text, "b": text + "\n" + text})) == 2
+    imported = "\n".join(f"import {name}" for name in ("ast", "io", "os", "re", "sys", "time", "json"))
+    assert repeated_runs({"a": imported, "b": imported}) == []
 
 
 def test_lines_are_counted_for_circuits_and_for_what_stands_in_them() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagtrain.rates import rate_text, training_text
@@ -23,6 +21,7 @@ from dagtrain.report.contents import (
     timed_kinds,
 )
 from dagtrain.report.picture import draw
+from dagtrain.report.templates import page_environment
 
 TEMPLATE = "page.html.j2"
 
@@ -34,13 +33,7 @@ def picture(contents: Contents) -> str:
 
 def render(contents: Contents) -> str:
     """The HTML text of the report."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters["count"] = _count
     environment.filters["ns"] = lambda ps: f"{ps / 1000:.2f}"
     environment.filters["rate"] = rate_text

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dagtrain.report.templates import page_environment
 from dagtrain.training.profile import TensorProfile
 
 TEMPLATE = "profile.html.j2"
@@ -21,13 +20,7 @@ MANY_SATURATED, MANY_LOST = 1e-4, 0.05
 
 def render_profile(name: str, profiles: Sequence[TensorProfile], frames: int, source: str) -> str:
     """The HTML text.  ``source`` says what the network was fed with."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters["share"] = share
     environment.filters["decibels"] = lambda value: "exact" if value == math.inf else f"{value:.1f}"
     low = min((min(one.octaves, default=0) for one in profiles), default=0)

@@ -7,7 +7,7 @@ Maps are ``(frames, height, width, channels)``.  Tap ``(i, j)`` of output pixel 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -21,12 +21,10 @@ CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Window:
-    """A kernel that slides over a map."""
+class Kernel:
+    """How a kernel slides over a map."""
 
-    # of the input map
-    height: int
-    width: int
+    # rows, columns
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
     # top, left, bottom, right; of the map that is cut off where negative
@@ -39,6 +37,20 @@ class Window:
         """Rows and columns from the first tap to the last."""
         (rows, columns), (down, right) = self.kernel, self.dilation
         return (rows - 1) * down + 1, (columns - 1) * right + 1
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As fields of a layer."""
+        return {"kernel": self.kernel, "stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+
+
+@dataclass(frozen=True)
+class Window(Kernel):
+    """A kernel that slides over a map."""
+
+    # of the input map
+    height: int = field(kw_only=True)
+    width: int = field(kw_only=True)
 
     @cached_property
     def output(self) -> tuple[int, int]:

@@ -72,7 +72,7 @@ class Windowed(InputMap):
     @cached_property
     def window(self) -> Window:
         """The kernel on the forward layer's input map."""
-        return Window(self.height, self.width, self.kernel, self.stride, self.padding, self.dilation)
+        return Window(self.kernel, self.stride, self.padding, self.dilation, height=self.height, width=self.width)
 
     @property
     def output_shape(self) -> tuple[int, int, int]:

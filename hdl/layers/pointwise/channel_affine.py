@@ -21,7 +21,7 @@ from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack, pack_pairs
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.elementwise import Multiplying
+from hdl.layers.pointwise.elementwise import Multiplying, OfMap
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
@@ -33,7 +33,7 @@ ERROR = Fixed(16, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelAffine(Multiplying):
+class ChannelAffine(Multiplying, OfMap):
     """Sink ``x``, source ``y``; holds ``scale`` and, if ``shifted``, ``offset``, each (channels,).
 
     A multiplier a lane, an adder too if shifted, and a read-only memory of both vectors."""
@@ -56,11 +56,6 @@ class ChannelAffine(Multiplying):
     def exact(self) -> Fixed:
         """Format of a result before it is rounded."""
         return exact_sum(self.product, self.offset_fixed) if self.shifted else self.product
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (self.map_port("x", self.kind),)
 
     @property
     def sources(self) -> tuple[Port, ...]:

@@ -93,7 +93,7 @@ class ElementWise(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class OfMap(ElementWise):
-    """Sink ``x``, an activation."""
+    """Sink ``x``, an activation unless a subclass has a field ``kind``."""
 
     @property
     @abstractmethod
@@ -101,9 +101,14 @@ class OfMap(ElementWise):
         """Format of x: a field of the subclass."""
 
     @property
+    def kind(self) -> Kind:
+        """What x is."""
+        return Kind.ACTIVATION
+
+    @property
     def sinks(self) -> tuple[Port, ...]:
         """x."""
-        return (self.map_port("x", Kind.ACTIVATION),)
+        return (self.map_port("x", self.kind),)
 
 
 @dataclass(frozen=True, kw_only=True)

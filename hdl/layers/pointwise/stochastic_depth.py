@@ -42,11 +42,3 @@ class StochasticDepthError(DropoutError):
     """Sink ``e``, source ``dx``."""
 
     per_frame = True
-
-    @classmethod
-    def examples(cls) -> tuple[Layer, ...]:
-        """As forwards."""
-        return (
-            cls(height=2, width=3, channels=4, lanes=2, tensor_id=3),
-            cls(height=2, width=2, channels=3, lanes=1, ratio=0.75, dx_fixed=Fixed(16, 10)),
-        )

@@ -29,7 +29,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, WindowPool, WindowPoolError
+from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, PoolOfMap, WindowPool, WindowPoolError
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.strips import Strips
@@ -194,18 +194,13 @@ class _AveragePool(WindowPool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragePool(_AveragePool):
+class AveragePool(_AveragePool, PoolOfMap):
     """Sink ``x``, source ``y``."""
 
     x_lanes: int = 1
     y_lanes: int = 1
     x_fixed: Fixed = DATA
     y_fixed: Fixed = DATA
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),)
 
     @property
     def sources(self) -> tuple[Port, ...]:

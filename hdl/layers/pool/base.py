@@ -96,6 +96,26 @@ class WindowPool(Windowed):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolOfMap(WindowPool):
+    """The way forward: sink ``x``, an activation."""
+
+    @property
+    @abstractmethod
+    def x_fixed(self) -> Fixed:
+        """Format of x: a field of the subclass."""
+
+    @property
+    @abstractmethod
+    def x_lanes(self) -> int:
+        """Elements of x a beat: a field of the subclass."""
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """x."""
+        return (Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WindowPoolError(WindowPool):
     """The way back: source ``dx``, as large as the map that was pooled."""
 

@@ -22,7 +22,7 @@ from hdl.engine.window.pool import PoolShape, pool, pool_error
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, WindowPool, WindowPoolError
+from hdl.layers.pool.base import ERROR, WINDOW_FIELDS, PoolOfMap, WindowPool, WindowPoolError
 from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port, Tensor, Tile
@@ -55,7 +55,7 @@ class _MaxPool(WindowPool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxPool(_MaxPool):
+class MaxPool(_MaxPool, PoolOfMap):
     """Sink ``x``; sources ``y`` in the format of x, and the stash ``index``."""
 
     x_lanes: int = 1
@@ -67,11 +67,6 @@ class MaxPool(_MaxPool):
     def rounding_cycles(self) -> int:
         """The largest value is one of those compared."""
         return 0
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes),)
 
     @property
     def sources(self) -> tuple[Port, ...]:

@@ -20,7 +20,7 @@ from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
-from hdl.layers.pointwise.elementwise import ElementWise
+from hdl.layers.pointwise.elementwise import OfMap
 from hdl.layers.storage import Memory
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
@@ -48,7 +48,7 @@ class Read:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelShuffle(ElementWise):
+class ChannelShuffle(OfMap):
     """Sink ``x``, source ``y``, in the format of x.
 
     All channels a beat: wires and a register.  Else a pixel is written while the one before is read, from a memory for
@@ -68,11 +68,6 @@ class ChannelShuffle(ElementWise):
                 f"ChannelShuffle: {self.groups} groups do not divide {self.channels} channels",
                 "choose groups that divide them",
             )
-
-    @property
-    def sinks(self) -> tuple[Port, ...]:
-        """x."""
-        return (self.map_port("x", self.kind),)
 
     @property
     def sources(self) -> tuple[Port, ...]:

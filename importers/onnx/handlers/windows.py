@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hdl.layers.window import Kernel
 from hdl.layers.windowed import Windowed
 from importers.onnx.problems import Unsupported
 
@@ -14,31 +15,7 @@ if TYPE_CHECKING:
 LARGEST_PAD = 1 << 12
 
 
-@dataclass(frozen=True)
-class WindowSpec:
-    """As layers take them."""
-
-    # rows, columns
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    # top, left, bottom, right
-    padding: tuple[int, int, int, int]
-    # distance of neighbouring taps along rows, columns
-    dilation: tuple[int, int] = (1, 1)
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Rows and columns from the first tap to the last."""
-        (rows, columns), (down, right) = self.kernel, self.dilation
-        return (rows - 1) * down + 1, (columns - 1) * right + 1
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """As arguments of a layer."""
-        return vars(self)
-
-
-def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int, ...] | None) -> WindowSpec:
+def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int, ...] | None) -> Kernel:
     """The window over a map of ``size`` (height, width); ``kernel`` is that of the weights if there are any."""
     given = attributes.get("kernel_shape", None)
     shape = tuple(given) if given is not None else kernel
@@ -56,7 +33,7 @@ def read_window(attributes: Attributes, size: tuple[int, int], kernel: tuple[int
     if len(pads) != 4 or not all(0 <= pad <= LARGEST_PAD for pad in pads):
         raise Unsupported(f"pads {pads} are not supported", f"export with four pads from 0 to {LARGEST_PAD}")
     stride = (int(strides[0]), int(strides[1]))
-    window = WindowSpec((int(shape[0]), int(shape[1])), stride, (0, 0, 0, 0), (int(dilations[0]), int(dilations[1])))
+    window = Kernel((int(shape[0]), int(shape[1])), stride, (0, 0, 0, 0), (int(dilations[0]), int(dilations[1])))
     automatic = attributes.get("auto_pad", "NOTSET") or "NOTSET"
     return replace(window, padding=_padding(automatic, pads, size, window.extent, stride))
 
@@ -80,7 +57,7 @@ def _padding(
     return (before[0], before[1], after[0], after[1])
 
 
-def rounded_up(spec: WindowSpec, size: tuple[int, int]) -> WindowSpec:
+def rounded_up(spec: Kernel, size: tuple[int, int]) -> Kernel:
     """The window with so much more padding at the ends that rounding down gives what ``ceil_mode`` gives."""
     ends = []
     for axis in range(2):
