@@ -32,6 +32,8 @@ from hdl.fixed import Fixed
 from hdl.layers.base import Layer
 from hdl.layers.conv.dense import Conv, ConvGradient
 from hdl.layers.conv.pair import ConvPair
+from hdl.layers.norm.channel_norm import ChannelNorm, ChannelNormError
+from hdl.layers.norm.local_response_norm import LocalResponseNorm, LocalResponseNormError
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.derivative_error import DerivativeError
@@ -45,6 +47,9 @@ from hdl.layers.pool.average_pool import AveragePool, AveragePoolError
 from hdl.layers.pool.global_average_pool import GlobalAveragePoolError
 from hdl.layers.pool.max_pool import MaxPool, MaxPoolError
 from hdl.layers.storage import Home
+from hdl.layers.wiring.channel_shuffle import ChannelShuffle
+from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
+from hdl.layers.wiring.pixel_slice import PixelPad, PixelSlice
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
@@ -84,6 +89,7 @@ _POOL = {
     "stride": (1, 1),
 }
 _WINDOW = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}
+_SMALL = {**_WINDOW, "stride": (1, 1)}
 _MAP = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
 # with memories of several blocks, or of no network above
 LAYERS: Mapping[str, Layer] = {
@@ -121,6 +127,8 @@ LAYERS: Mapping[str, Layer] = {
     "max pool, nine taps": MaxPool(**_POOL),  # type: ignore[arg-type]
     "error of a max pool, nine taps": MaxPoolError(**_POOL),  # type: ignore[arg-type]
     "average pool, borders count less": AveragePool(height=112, width=112, channels=4, engine_taps=3, **_WINDOW),  # type: ignore[arg-type]
+    "average pool, 35 rows": AveragePool(height=35, width=35, channels=4, engine_taps=3, **_SMALL),  # type: ignore[arg-type]
+    "max pool, 35 rows, nine taps": MaxPool(height=35, width=35, channels=2, engine_taps=9, **_SMALL),  # type: ignore[arg-type]
     "error of such a pool": AveragePoolError(height=112, width=112, channels=4, **_WINDOW),  # type: ignore[arg-type]
     "convolution in groups": Conv(
         height=28,
@@ -151,6 +159,15 @@ LAYERS: Mapping[str, Layer] = {
     "map by vector, 4 lanes": Scale(**_MAP),
     "affine by constants, 4 lanes": ChannelAffine(**_MAP),
     "error of the vector, 4 lanes": ScaleSum(**_MAP),
+    "norm of channels, 4 lanes": ChannelNorm(**_MAP),
+    "error of a norm of channels, 4 lanes": ChannelNormError(**_MAP),
+    "norm of neighbouring channels, 4 lanes": LocalResponseNorm(**_MAP),
+    "error of such a norm, 4 lanes": LocalResponseNormError(**_MAP),
+    "shuffle of channels, 4 lanes": ChannelShuffle(**_MAP),
+    "slice of channels, 4 lanes": ChannelSlice(**_MAP, first=6, part=27, part_lanes=3),
+    "error of such a slice, 4 lanes": ChannelPad(**_MAP, first=6, part=27, part_lanes=3),
+    "slice of pixels, 4 lanes": PixelSlice(**_MAP, rows=(0, 27, 55), columns=(0, 27, 55)),
+    "error of such pixels, 4 lanes": PixelPad(**_MAP, rows=(0, 27, 55), columns=(0, 27, 55)),
 }
 
 # builds a block from (clock and reset, streams by name)

@@ -18,6 +18,7 @@ from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams.fifo import queue
 from hdl.streams.pipes import Policy, pipe
+from hdl.streams.width import pack_beats
 from hdl.unit import Unit
 
 # requests to write that wait for their data, and bursts asked for and not yet read
@@ -131,53 +132,30 @@ def _widen_writes(
 def _gather(domain: ClockReset, x: Stream, y: Stream) -> Instances:
     """Words of ``x`` side by side, a word of ``y``, which is full or ends with a burst: the top bit of either."""
     narrow, wide = x.width - 1, y.width - 1
-    ratio = wide // narrow
-    top = ratio - 1
-    word = Signal(intbv(0)[wide:])
-    place = Signal(intbv(0)[address_width(ratio) :])
-    valid, ends, take, fire = (Signal(bool(0)) for _ in range(4))
+    beat, word = Stream(narrow), Stream(wide)
+    fire, last, ends = (Signal(bool(0)) for _ in range(3))
+    inside = pack_beats(domain, beat, word, fire, last)
 
     @always_comb
-    def accept() -> None:
-        take.next = y.ready or not valid
-
-    @always_comb
-    def handshake() -> None:
-        fire.next = x.valid and take
+    def enter() -> None:
+        beat.valid.next = x.valid
+        beat.payload.next = x.payload[narrow:]
+        x.ready.next = beat.ready
+        last.next = x.payload[narrow]
 
     @always_comb
     def out() -> None:
-        x.ready.next = take
-        y.valid.next = valid
-        y.payload.next[wide:] = word
+        y.valid.next = word.valid
+        y.payload.next[wide:] = word.payload
         y.payload.next[wide] = ends
+        word.ready.next = y.ready
 
     @always(domain.clk.posedge)
-    def store() -> None:
+    def keep() -> None:
         if fire:
-            ends.next = x.payload[narrow]
-            if place == 0:
-                word.next = 0
-            for i in range(ratio):
-                if place == i:
-                    word.next[bits_of(i, narrow)] = x.payload[narrow:]
+            ends.next = last
 
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if fire:
-            if x.payload[narrow] or place == top:
-                place.next = 0
-                valid.next = True
-            else:
-                place.next = place + 1
-                valid.next = False
-        elif y.ready:
-            valid.next = False
-        if domain.rst:
-            place.next = 0
-            valid.next = False
-
-    return accept, handshake, out, store, step
+    return inside, enter, out, keep
 
 
 @block

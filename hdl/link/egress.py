@@ -11,6 +11,7 @@ from hdl.link.format import LinkEnd, adapter_cycles
 from hdl.memory import address_width
 from hdl.signals import Bits, ClockReset, Instances
 from hdl.stream import Stream
+from hdl.streams.counter import counter
 from hdl.streams.pipes import Policy, pipe
 from hdl.streams.width import width_adapter
 
@@ -76,7 +77,8 @@ def link_egress(
     counted = len(credit)
     returned, gained = (Signal(modbv(0)[counted:]) for _ in range(2))
     came, may_send, fire, last = (Signal(bool(0)) for _ in range(4))
-    top_sequence = (1 << form.sequence_bits) - 1
+    places = counter(domain, fire, position, count=unit.words)
+    sequence = counter(domain, fire, order, count=1 << form.sequence_bits)
     last_at, sequence_at, stream_at, credit_at, device_at = form.header
     total, data_bits = form.payload_bits, form.word_bits
 
@@ -111,15 +113,6 @@ def link_egress(
 
     @always(domain.clk.posedge)
     def step() -> None:
-        if fire:
-            if last:
-                position.next = 0
-            else:
-                position.next = position + 1
-            if order == top_sequence:
-                order.next = 0
-            else:
-                order.next = order + 1
         if fire and came:
             credit.next = credit + gained
         elif fire:
@@ -127,8 +120,6 @@ def link_egress(
         elif came:
             credit.next = credit + returned
         if domain.rst:
-            position.next = 0
-            order.next = 0
             credit.next = most
 
-    return door, adapter, stage, header, gate, handshake, credit_in, step
+    return door, adapter, stage, places, sequence, header, gate, handshake, credit_in, step

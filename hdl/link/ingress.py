@@ -11,6 +11,7 @@ from hdl.link.format import LinkEnd, adapter_cycles, credit_batch
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
+from hdl.streams.counter import counter
 from hdl.streams.fifo import queue, queue_latency
 from hdl.streams.width import width_adapter
 
@@ -95,7 +96,8 @@ def link_ingress(
     order = Signal(intbv(0)[form.sequence_bits :])
     seen_order = Signal(intbv(0)[form.sequence_bits :])
     seen_last, bad, wrong, fire, free, offer, send = (Signal(bool(0)) for _ in range(7))
-    top_sequence = (1 << form.sequence_bits) - 1
+    places = counter(domain, fire, position, count=unit.words)
+    sequence = counter(domain, fire, order, count=1 << form.sequence_bits)
     last_at, sequence_at, stream_at, credit_at, device_at = form.header
     total, data_bits = form.payload_bits, form.word_bits
 
@@ -136,24 +138,13 @@ def link_ingress(
 
     @always(domain.clk.posedge)
     def check() -> None:
-        if fire:
-            if wrong:
-                bad.next = True
-            if position == final:
-                position.next = 0
-            else:
-                position.next = position + 1
-            if order == top_sequence:
-                order.next = 0
-            else:
-                order.next = order + 1
+        if fire and wrong:
+            bad.next = True
         # a sender with credit never finds the FIFO full
         if x.valid and not arriving.ready:
             bad.next = True
         if domain.rst:
             bad.next = False
-            position.next = 0
-            order.next = 0
 
     @always(domain.clk.posedge)
     def count() -> None:
@@ -171,4 +162,4 @@ def link_ingress(
             freed.next = 0
             offer.next = False
 
-    return fifo, adapter, enter, judge, leave, out, credit_word, check, count
+    return fifo, adapter, places, sequence, enter, judge, leave, out, credit_word, check, count

@@ -7,7 +7,7 @@ from hdl.streams.fifo import QueueKind, queue, queue_kind, queue_latency
 from hdl.streams.fork_join import fork, join
 from hdl.streams.pipes import Policy, half_pipe, m2s_pipe, pipe, s2m_pipe, take_bits, wire
 from hdl.streams.reads import output_register, output_register_latency, read_stream
-from hdl.streams.width import AdapterKind, adapter_kind, bordering_adapter, width_adapter
+from hdl.streams.width import AdapterKind, adapter_kind, bordering_adapter, pack_beats, width_adapter
 
 __all__ = [
     "AdapterKind",
@@ -22,6 +22,7 @@ __all__ = [
     "m2s_pipe",
     "output_register",
     "output_register_latency",
+    "pack_beats",
     "pipe",
     "queue",
     "queue_kind",

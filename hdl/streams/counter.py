@@ -8,12 +8,12 @@ from hdl.signals import Bit, Bits, ClockReset, Instances
 
 
 @block
-def counter(domain: ClockReset, step: Bit, place: Bits, *, count: int) -> Instances:
-    """0 … ``count`` - 1 and again.  Costs a counter.
+def counter(domain: ClockReset, step: Bit, place: Bits, *, count: int, start: int = 0) -> Instances:
+    """0 … ``count`` - 1 and again, ``start`` first.  Costs a counter.
 
     Ports:
         step: in, 1 bit: on to the next at this edge.
-        place: out, at least `hdl.memory.address_width` ``(count)`` bits, from a register.
+        place: out, at least `hdl.memory.address_width` ``(count)`` bits, from a register that is ``start`` at power-up.
     """
     last = count - 1
 
@@ -25,6 +25,6 @@ def counter(domain: ClockReset, step: Bit, place: Bits, *, count: int) -> Instan
             else:
                 place.next = place + 1
         if domain.rst:
-            place.next = 0
+            place.next = start
 
     return move

@@ -10,6 +10,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 from hdl.memory import address_width
 from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream, bits_of
+from hdl.streams.counter import counter
 from hdl.streams.pipes import s2m_pipe, wire
 
 
@@ -70,7 +71,9 @@ def width_adapter(domain: ClockReset, x: Stream, y: Stream, *, element_bits: int
     if kind is AdapterKind.WIRE:
         inside = wire(domain, x, y)
     elif kind is AdapterKind.PACK:
-        inside = _pack(domain, x, y, ratio=b // a, beats=frame // a)
+        fire, last = (Signal(bool(0)) for _ in range(2))
+        frames = _frame_end(domain, fire, last, beats=frame // a)
+        inside = frames, pack_beats(domain, x, y, fire, last)
     elif kind is AdapterKind.UNPACK:
         inside = _unpack(domain, x, y, ratio=a // b, beats=-(-frame // a), last_beats=frame // b % (a // b))
     else:
@@ -114,33 +117,30 @@ def _frame_end(domain: ClockReset, fire: Bit, last: Bit, *, beats: int) -> Insta
         return constant
     final = beats - 1
     count = Signal(intbv(0)[address_width(beats) :])
+    place = counter(domain, fire, count, count=beats)
 
     @always_comb
     def out() -> None:
         last.next = count == final
 
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if fire:
-            if count == final:
-                count.next = 0
-            else:
-                count.next = count + 1
-        if domain.rst:
-            count.next = 0
-
-    return out, step
+    return place, out
 
 
 @block
-def _pack(domain: ClockReset, x: Stream, y: Stream, *, ratio: int, beats: int) -> Instances:
-    """``ratio`` beats side by side; ``beats`` a frame, 0 for no end."""
-    width = x.width
+def pack_beats(domain: ClockReset, x: Stream, y: Stream, fire: Bit, last: Bit) -> Instances:
+    """Beats of x side by side, a word when it is full or with the last beat of a frame; above that beat are zeros.
+
+    Ports:
+        x: in, stream of any width; its ready passes through one gate.
+        y: out, stream of a multiple of that, 1 cycle after the last beat of a word, from registers.
+        fire: out, 1 bit: a beat is taken at this edge.
+        last: in, 1 bit, with ``fire``: it ends its frame.
+    """
+    width, ratio = x.width, y.width // x.width
     top = ratio - 1
     word = Signal(intbv(0)[y.width :])
     place = Signal(intbv(0)[address_width(ratio) :])
-    valid, take, fire, last = (Signal(bool(0)) for _ in range(4))
-    frames = _frame_end(domain, fire, last, beats=beats)
+    valid, take = (Signal(bool(0)) for _ in range(2))
 
     @always_comb
     def accept() -> None:
@@ -180,7 +180,7 @@ def _pack(domain: ClockReset, x: Stream, y: Stream, *, ratio: int, beats: int) -
             place.next = 0
             valid.next = False
 
-    return frames, accept, handshake, out, store, step
+    return accept, handshake, out, store, step
 
 
 @block

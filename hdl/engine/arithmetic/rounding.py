@@ -4,7 +4,7 @@ registers, so that none limits the clock."""
 
 from __future__ import annotations
 
-from myhdl import always_comb, block, intbv
+from myhdl import Signal, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.requantise import rounded_bits, saturate_codes
@@ -91,9 +91,18 @@ def sum_cycles(a: Fixed, b: Fixed, target: Fixed) -> int:
 
 @block
 def sum_stream(
-    domain: ClockReset, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
+    domain: ClockReset,
+    a: Stream,
+    b: Stream,
+    y: Stream,
+    *,
+    lanes: int,
+    a_fixed: Fixed,
+    b_fixed: Fixed,
+    target: Fixed,
+    minus: bool = False,
 ) -> Instances:
-    """``lanes`` codes a beat of each of a and b, added exactly, rounded once and saturated.
+    """``lanes`` codes a beat of each of a and b, added exactly, or with ``minus`` a - b; rounded once and saturated.
 
     Costs an adder a lane, and one more where bits are rounded away; `sum_cycles`, one beat a cycle.
 
@@ -101,19 +110,21 @@ def sum_stream(
         a, b: in, streams of ``lanes`` codes of ``a_fixed``, of ``b_fixed``, both signed; taken together.
         y: out, stream of ``lanes`` codes of ``target``, `sum_cycles` later, from registers.
     """
-    total = exact_sum(a_fixed, b_fixed)
-    width, a_width, b_width = total.width, a_fixed.width, b_fixed.width
-    a_shift, b_shift = total.fraction_bits - a_fixed.fraction_bits, total.fraction_bits - b_fixed.fraction_bits
+    exact = exact_sum(a_fixed, b_fixed)
+    width, a_width, b_width = exact.width, a_fixed.width, b_fixed.width
+    a_shift, b_shift = exact.fraction_bits - a_fixed.fraction_bits, exact.fraction_bits - b_fixed.fraction_bits
     bound, b_start = 1 << (width - 1), a.width
     both, computed, sums = Stream(a.width + b.width), Stream(lanes * width), Stream(lanes * width)
+    # with the binary point of the sum
+    lefts, rights = (Signal(intbv(0)[lanes * width :]) for _ in range(2))
     joined = join(domain, [a, b], both)
     register = m2s_pipe(domain, computed, sums)
     rounding = round_stream(
-        domain, sums, y, lanes=lanes, shift=total.fraction_bits - target.fraction_bits, target=target
+        domain, sums, y, lanes=lanes, shift=exact.fraction_bits - target.fraction_bits, target=target
     )
 
     @always_comb
-    def add() -> None:
+    def align() -> None:
         left = intbv(0, min=-bound, max=bound)
         right = intbv(0, min=-bound, max=bound)
         for lane in range(lanes):
@@ -121,15 +132,33 @@ def sum_stream(
             right[:] = both.payload[bits_of(lane, b_width, b_start)].signed()
             left[:] = left << a_shift
             right[:] = right << b_shift
-            left[:] = left + right
-            computed.payload.next[bits_of(lane, width)] = left[width:]
+            lefts.next[bits_of(lane, width)] = left[width:]
+            rights.next[bits_of(lane, width)] = right[width:]
+
+    if minus:
+
+        @always_comb
+        def combine() -> None:
+            total = intbv(0, min=-bound, max=bound)
+            for lane in range(lanes):
+                total[:] = lefts[bits_of(lane, width)].signed() - rights[bits_of(lane, width)].signed()
+                computed.payload.next[bits_of(lane, width)] = total[width:]
+
+    else:
+
+        @always_comb
+        def combine() -> None:
+            total = intbv(0, min=-bound, max=bound)
+            for lane in range(lanes):
+                total[:] = lefts[bits_of(lane, width)].signed() + rights[bits_of(lane, width)].signed()
+                computed.payload.next[bits_of(lane, width)] = total[width:]
 
     @always_comb
     def handshake() -> None:
         computed.valid.next = both.valid
         both.ready.next = computed.ready
 
-    return joined, register, rounding, add, handshake
+    return joined, register, rounding, align, combine, handshake
 
 
 def scale_cycles(width: int, factor: int) -> int:

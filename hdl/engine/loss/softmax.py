@@ -530,6 +530,7 @@ def subtract_label(
     width, one_bits = y.width, VALUE_BITS + steps
     multiply = whole_product if steps <= WIDEST_FACTOR else product_of_halves
     multiplier = multiply(domain.clk, go, left, right, product)
+    places = counter(domain, fire, place, count=classes)
 
     @always_comb
     def decide() -> None:
@@ -563,17 +564,11 @@ def subtract_label(
             if hot[end - 1]:
                 difference[:] = difference - intbv(one)[one_bits:]
             result.next = difference[width:]
-        if fire:
-            if ends:
-                place.next = 0
-            else:
-                place.next = place + 1
         if domain.rst:
             for stage in range(end + 1):
                 valid[stage].next = False
-            place.next = 0
 
-    return multiplier, decide, handshake, out, step
+    return multiplier, places, decide, handshake, out, step
 
 
 def product_cycles(numbers: SoftmaxNumbers) -> int:

@@ -47,7 +47,7 @@ from hdl.fixed import Fixed
 from hdl.memory import address_width, read_only
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import fork, join, m2s_pipe, queue, queue_latency
+from hdl.streams import counter, fork, join, m2s_pipe, queue, queue_latency
 
 # cycles of `exact_variance`, of a read of the table and what is made of it
 VARIANCE_LATENCY, ROOT_LATENCY = WIDE_PRODUCT_LATENCY + 2, 4
@@ -206,6 +206,7 @@ def pixel_beats(
     final = beats - 1
     place = Signal(intbv(0)[address_width(beats) :])
     fire, ends = Signal(bool(0)), Signal(bool(0))
+    places = counter(domain, fire, place, count=beats)
 
     @always_comb
     def decide() -> None:
@@ -222,16 +223,10 @@ def pixel_beats(
         valid.next = fire
         first.next = place == 0
         last.next = ends
-        if fire:
-            if ends:
-                place.next = 0
-            else:
-                place.next = place + 1
         if domain.rst:
             valid.next = False
-            place.next = 0
 
-    return decide, finish, step
+    return places, decide, finish, step
 
 
 @block
@@ -494,6 +489,7 @@ def beside_pixel(domain: ClockReset, x: Stream, numbers: Stream, y: Stream, *, b
     place = Signal(intbv(0)[address_width(beats) :])
     register = m2s_pipe(domain, both, y)
     ends, fire = Signal(bool(0)), Signal(bool(0))
+    places = counter(domain, fire, place, count=beats)
 
     @always_comb
     def judge() -> None:
@@ -511,17 +507,7 @@ def beside_pixel(domain: ClockReset, x: Stream, numbers: Stream, y: Stream, *, b
         both.payload.next[low:] = x.payload
         both.payload.next[high:low] = numbers.payload
 
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if fire:
-            if ends:
-                place.next = 0
-            else:
-                place.next = place + 1
-        if domain.rst:
-            place.next = 0
-
-    return register, judge, handshake, payload, step
+    return register, places, judge, handshake, payload
 
 
 @block
@@ -736,16 +722,32 @@ def multiply_beside(x: Stream, y: Stream, *, lanes: int, width: int, factor_bits
     bits, start = width + factor_bits, lanes * width
     left, right, bound = 1 << (width - 1), 1 << factor_bits, 1 << (bits - 1)
 
-    @always_comb
-    def multiply() -> None:
-        number = intbv(0, min=-left, max=left)
-        factor = intbv(0, min=-right, max=right)
-        product = intbv(0, min=-bound, max=bound)
-        factor[:] = x.payload[start + factor_bits : start]
-        for lane in range(lanes):
-            number[:] = x.payload[bits_of(lane, width)].signed()
-            product[:] = number * factor
-            y.payload.next[bits_of(lane, bits)] = product[bits:]
+    # the wider one comes first: see `hdl.engine.arithmetic.lanes.multiply_lanes`
+    if width > factor_bits:
+
+        @always_comb
+        def multiply() -> None:
+            number = intbv(0, min=-left, max=left)
+            factor = intbv(0, min=-right, max=right)
+            product = intbv(0, min=-bound, max=bound)
+            factor[:] = x.payload[start + factor_bits : start]
+            for lane in range(lanes):
+                number[:] = x.payload[bits_of(lane, width)].signed()
+                product[:] = number * factor
+                y.payload.next[bits_of(lane, bits)] = product[bits:]
+
+    else:
+
+        @always_comb
+        def multiply() -> None:
+            number = intbv(0, min=-left, max=left)
+            factor = intbv(0, min=-right, max=right)
+            product = intbv(0, min=-bound, max=bound)
+            factor[:] = x.payload[start + factor_bits : start]
+            for lane in range(lanes):
+                number[:] = x.payload[bits_of(lane, width)].signed()
+                product[:] = factor * number
+                y.payload.next[bits_of(lane, bits)] = product[bits:]
 
     @always_comb
     def handshake() -> None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR
+from hdl.engine.arithmetic.rounding import exact_sum
 from hdl.engine.arithmetic.scalar import MANTISSA_BITS
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise, round_shift
@@ -286,9 +287,7 @@ class LocalResponseErrorNumbers:
     @property
     def difference(self) -> Fixed:
         """Of both."""
-        fraction_bits = max(self.direct.fraction_bits, self.across.fraction_bits)
-        whole = max(part.width - part.fraction_bits for part in (self.direct, self.across))
-        return Fixed(whole + fraction_bits + 1, fraction_bits)
+        return exact_sum(self.direct, self.across)
 
     def errors(self, e: IntArray, x: IntArray, strength: IntArray, dx: Fixed) -> IntArray:
         """Codes of dx."""

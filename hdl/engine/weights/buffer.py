@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.engine.weights.versions import VersionRule, version_reader, version_writer
 from hdl.memory import address_width, read_only, simple_dual_port
 from hdl.recipe import Recipe
 from hdl.signals import Bit, Bits, ClockReset, Instances
@@ -54,25 +55,10 @@ def weight_buffer(
     if w is None:
         return held_weights(domain, claimable, advance, offset, word, words=words, contents=contents)
     width = w.width
-    batch = 1 if streamed else recipe.batch
-    first_claims = 0 if streamed else recipe.batch + recipe.staleness
-    first_reads = max(batch, first_claims)
-    first_write = 0 if streamed or slots == 1 else words
-    first_ahead = -1 if streamed else 0
-    last_word = words - 1
-    final, last_base = slots * words - 1, (slots - 1) * words
-    last_slot = slots - 1
-    # frames that may still be claimed, and are still to be read, with the version at hand
-    to_claim = Signal(intbv(first_claims, min=0, max=first_reads + 1))
-    to_read = Signal(intbv(first_reads, min=0, max=first_reads + 1))
-    # versions that arrived and weren't claimed; versions that arrived less versions switched to
-    waiting = Signal(intbv(0, min=0, max=slots + 1))
-    ahead = Signal(intbv(first_ahead, min=-1, max=slots))
-    base = Signal(intbv(0)[address_width(slots * words) :])
-    read_at = Signal(intbv(0)[address_width(slots * words) :])
-    write_at = Signal(intbv(first_write)[address_width(slots * words) :])
-    place = Signal(intbv(0)[address_width(words) :])
-    read, room, fire, complete, switch, renew = (Signal(bool(0)) for _ in range(6))
+    rule = VersionRule(words, slots, batch=1, first=0) if streamed else VersionRule.of(recipe, words, slots)
+    base, read_at = (Signal(intbv(0)[address_width(rule.depth) :]) for _ in range(2))
+    write_at = Signal(intbv(rule.starts_at)[address_width(rule.depth) :])
+    read, room, fire, complete = (Signal(bool(0)) for _ in range(4))
     store = simple_dual_port(
         domain.clk,
         fire,
@@ -81,80 +67,26 @@ def weight_buffer(
         read,
         read_at,
         word,
-        depth=slots * words,
+        depth=rule.depth,
         width=width,
         contents=contents,
         output_register=True,
         image=None if streamed else "weights",
     )
-
-    @always_comb
-    def decide() -> None:
-        claimable.next = to_claim != 0 or waiting != 0
-        renew.next = claim and to_claim == 0
-        switch.next = advance and frame_last and to_read == 1
-        room.next = ahead < last_slot
+    writer = version_writer(domain, fire, write_at, complete, rule=rule)
+    reader = version_reader(domain, claim, claimable, advance, frame_last, complete, room, base, rule=rule)
 
     @always_comb
     def handshake() -> None:
         fire.next = w.valid and room
-        complete.next = w.valid and room and place == last_word
         w.ready.next = room
-
-    @always(domain.clk.posedge)
-    def load() -> None:
-        if fire:
-            if place == last_word:
-                place.next = 0
-            else:
-                place.next = place + 1
-            if write_at == final:
-                write_at.next = 0
-            else:
-                write_at.next = write_at + 1
-        if domain.rst:
-            place.next = 0
-            write_at.next = first_write
-
-    @always(domain.clk.posedge)
-    def versions() -> None:
-        if complete and not renew:
-            waiting.next = waiting + 1
-        elif renew and not complete:
-            waiting.next = waiting - 1
-        if complete and not switch:
-            ahead.next = ahead + 1
-        elif switch and not complete:
-            ahead.next = ahead - 1
-        if domain.rst:
-            waiting.next = 0
-            ahead.next = first_ahead
-
-    @always(domain.clk.posedge)
-    def frames() -> None:
-        if renew:
-            to_claim.next = batch - 1
-        elif claim:
-            to_claim.next = to_claim - 1
-        if switch:
-            to_read.next = batch
-            if base == last_base:
-                base.next = 0
-            else:
-                base.next = base + words
-        elif advance and frame_last:
-            to_read.next = to_read - 1
-        if domain.rst:
-            to_claim.next = first_claims
-            to_read.next = first_reads
-            base.next = 0
 
     @always(domain.clk.posedge)
     def address() -> None:
         read.next = advance
         read_at.next = base + offset
 
-    return store, decide, handshake, load, versions, frames, address
+    return store, writer, reader, handshake, address
 
 
 @block

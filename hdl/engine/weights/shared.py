@@ -16,9 +16,10 @@ from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
+from hdl.engine.weights.versions import VersionRule, version_reader, version_writer
 from hdl.memory import address_width, true_dual_port
 from hdl.recipe import Recipe
-from hdl.signals import Bit, Bits, ClockReset, Instances
+from hdl.signals import ClockReset, Instances
 from hdl.stream import Stream
 
 # cycles from a pause of the writing port until its effect is at the memory, at most
@@ -60,11 +61,9 @@ def shared_weight_buffer(
         first, second: out, all of them but ``claim``, ``advance``, ``offset`` and ``frame_last``, which are in.
             ``word`` comes 3 cycles after ``advance``; ``pause`` is from a register, and of ``first`` alone.
     """
-    depth = slots * words
-    first_write = 0 if slots == 1 else words
-    last_word, final = words - 1, depth - 1
-    place = Signal(intbv(0)[address_width(words) :])
-    write_at = Signal(intbv(first_write)[address_width(depth) :])
+    rule = VersionRule.of(recipe, words, slots)
+    depth = rule.depth
+    write_at = Signal(intbv(rule.starts_at)[address_width(depth) :])
     bases = [Signal(intbv(0)[address_width(depth) :]) for _ in range(2)]
     first_base, second_base = bases
     address, other_address = (Signal(intbv(0)[address_width(depth) :]) for _ in range(2))
@@ -80,15 +79,17 @@ def shared_weight_buffer(
         domain.clk, write, w.payload, read, address, first.word, other_read, other_address, second.word,
         depth=depth, width=w.width, contents=contents, image="weights",
     )  # fmt: skip
+    writer = version_writer(domain, write, write_at, complete, rule=rule)
     readers = [
-        version_reader(domain, port, complete, room[index], bases[index], words=words, recipe=recipe, slots=slots)
-        for index, port in enumerate((first, second))
+        version_reader(
+            domain, port.claim, port.claimable, port.advance, port.frame_last, complete, port_room, base, rule=rule
+        )
+        for port, port_room, base in zip((first, second), room, bases, strict=True)
     ]
 
     @always_comb
     def decide() -> None:
         wanted.next = w.valid and not write and first_room and second_room
-        complete.next = write and place == last_word
         w.ready.next = write
         squeeze.next = wanted and first.advance and paused == 0
 
@@ -113,92 +114,4 @@ def shared_weight_buffer(
             first.pause.next = False
             paused.next = 0
 
-    @always(domain.clk.posedge)
-    def load() -> None:
-        if write:
-            if place == last_word:
-                place.next = 0
-            else:
-                place.next = place + 1
-            if write_at == final:
-                write_at.next = 0
-            else:
-                write_at.next = write_at + 1
-        if domain.rst:
-            place.next = 0
-            write_at.next = first_write
-
-    return store, readers, decide, ports, make_room, load
-
-
-@block
-def version_reader(
-    domain: ClockReset,
-    port: WeightPort,
-    complete: Bit,
-    room: Bit,
-    base: Bits,
-    *,
-    words: int,
-    recipe: Recipe,
-    slots: int,
-) -> Instances:
-    """One reader's part of the version rule: which place it reads, and whether the oldest place is free for it.
-
-    Ports:
-        port: out, ``claimable`` alone; ``claim``, ``advance`` and ``frame_last`` are in.
-        complete: in, 1 bit: a version has come.
-        room: out, 1 bit, from registers: a word of the next version may be written as far as this reader goes.
-        base: out, `address_width` ``(slots * words)`` bits, from a register: the first word of the version it reads.
-    """
-    batch = recipe.batch
-    first_frames = recipe.batch + recipe.staleness
-    last_base, last_slot = (slots - 1) * words, slots - 1
-    # frames that may still be claimed, and are still to be read, with the version at hand
-    to_claim, to_read = (Signal(intbv(first_frames, min=0, max=first_frames + 1)) for _ in range(2))
-    # versions that came and weren't claimed; versions that came less versions switched to
-    waiting = Signal(intbv(0, min=0, max=slots + 1))
-    ahead = Signal(intbv(0, min=-1, max=slots))
-    switch, renew = Signal(bool(0)), Signal(bool(0))
-
-    @always_comb
-    def decide() -> None:
-        port.claimable.next = to_claim != 0 or waiting != 0
-        renew.next = port.claim and to_claim == 0
-        switch.next = port.advance and port.frame_last and to_read == 1
-        room.next = ahead < last_slot
-
-    @always(domain.clk.posedge)
-    def versions() -> None:
-        if complete and not renew:
-            waiting.next = waiting + 1
-        elif renew and not complete:
-            waiting.next = waiting - 1
-        if complete and not switch:
-            ahead.next = ahead + 1
-        elif switch and not complete:
-            ahead.next = ahead - 1
-        if domain.rst:
-            waiting.next = 0
-            ahead.next = 0
-
-    @always(domain.clk.posedge)
-    def frames() -> None:
-        if renew:
-            to_claim.next = batch - 1
-        elif port.claim:
-            to_claim.next = to_claim - 1
-        if switch:
-            to_read.next = batch
-            if base == last_base:
-                base.next = 0
-            else:
-                base.next = base + words
-        elif port.advance and port.frame_last:
-            to_read.next = to_read - 1
-        if domain.rst:
-            to_claim.next = first_frames
-            to_read.next = first_frames
-            base.next = 0
-
-    return decide, versions, frames
+    return store, writer, readers, decide, ports, make_room

@@ -571,14 +571,14 @@ def map_bounds(domain: ClockReset, move: Bits, placed: Placed, steps: Steps, *, 
         placed: in, ``valid`` and ``live`` alone.
         steps: out, ``inside`` alone.
     """
-    row_inside = [Signal(bool(0)) for _ in range(walk.rows.parallel)]
-    column_inside = [Signal(bool(0)) for _ in range(walk.columns.parallel)]
+    row_begun, row_open = ([Signal(bool(0)) for _ in range(walk.rows.parallel)] for _ in range(2))
+    column_begun, column_open = ([Signal(bool(0)) for _ in range(walk.columns.parallel)] for _ in range(2))
     inside = [Signal(bool(0)) for _ in range(walk.taps)]
     live = Signal(bool(0))
     row_deltas = walk.deltas(lambda row, _c, _p, _r, tap, _w, _f: walk.rows.position(row, tap))
     column_deltas = walk.deltas(lambda _r, column, _p, _d, _h, tap, _f: walk.columns.position(column, tap))
-    rows = axis_bounds(domain, move, placed.valid, row_inside, axis=walk.rows, table=row_deltas)
-    columns = axis_bounds(domain, move, placed.valid, column_inside, axis=walk.columns, table=column_deltas)
+    rows = axis_bounds(domain, move, placed.valid, row_begun, row_open, axis=walk.rows, table=row_deltas)
+    columns = axis_bounds(domain, move, placed.valid, column_begun, column_open, axis=walk.columns, table=column_deltas)
     tall, wide = walk.rows.parallel, walk.columns.parallel
     result = steps.inside
 
@@ -587,7 +587,9 @@ def map_bounds(domain: ClockReset, move: Bits, placed: Placed, steps: Steps, *, 
         live.next = placed.live
         for row in range(tall):
             for column in range(wide):
-                inside[row * wide + column].next = row_inside[row] and column_inside[column] and live
+                inside[row * wide + column].next = (
+                    row_begun[row] and row_open[row] and column_begun[column] and column_open[column] and live
+                )
 
     @always(domain.clk.posedge)
     def out() -> None:
@@ -599,14 +601,23 @@ def map_bounds(domain: ClockReset, move: Bits, placed: Placed, steps: Steps, *, 
 
 @block
 def axis_bounds(
-    domain: ClockReset, move: Bits, advance: Bit, inside: Sequence[Bit], *, axis: Axis, table: tuple[int, ...]
+    domain: ClockReset,
+    move: Bits,
+    advance: Bit,
+    begun: Sequence[Bit],
+    open_: Sequence[Bit],
+    *,
+    axis: Axis,
+    table: tuple[int, ...],
 ) -> Instances:
-    """Tracks the stored position along one axis; registered verdicts on all its parallel taps.
+    """Tracks the stored position along one axis; registered verdicts on all its parallel taps: a tap is inside where
+    both are true, which is told a cycle later, since a comparison alone takes most of one.
 
     Ports:
         move: in, a row of `Walk.deltas`, 1 cycle after an operation: how the loops move behind it.
         advance: in, 1 bit, 1 cycle after ``move``: an operation judges here and moves on.
-        inside: out, 1 bit each of ``axis.parallel`` taps, 1 cycle after ``advance``.
+        begun, open_: out, 1 bit each of ``axis.parallel`` taps, 1 cycle after ``advance``: it is not before the map;
+            not behind it.
     """
     start = axis.position(0, 0)
     most = max(axis.count(phase) for phase in range(axis.phases))
@@ -623,7 +634,8 @@ def axis_bounds(
     @always(domain.clk.posedge)
     def judge() -> None:
         for tap in range(taps):
-            inside[tap].next = at >= 0 - tap * distance and at < stored - tap * distance
+            begun[tap].next = at >= 0 - tap * distance
+            open_[tap].next = at < stored - tap * distance
 
     @always(domain.clk.posedge)
     def step() -> None:

@@ -401,11 +401,11 @@ class ConvGradient(GradientEngine, DenseEngine):
         del images
         x, e, g = (streams[name] for name in ("x", "e", "g"))
         if not self.streamed:
-            return conv_gradient(domain, x, e, g, shape=self.shape)
+            return gradient(domain, x, e, g, shape=self.shape)
         errors = max(words_of(self.port("e"), self.tile.po), self.port("e").beats)
         frames = reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
         sums = streams["acc_in"], g, streams["acc_out"]
-        return conv_gradient_passes(domain, x, e, *sums, shape=self.shape, error_frames=frames)
+        return gradient_passes(domain, x, e, *sums, shape=self.shape, error_frames=frames)
 
 
 @block
@@ -460,42 +460,6 @@ def frozen_conv_error(
         dx: out, stream as that of `conv_error`.
     """
     return convolution(domain, e, None, dx, shape=shape, contents=contents)
-
-
-@block
-def conv_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
-    """The gradient circuit.
-
-    Ports:
-        x: in, stream of codes of ``shape.x``, any number a beat.
-        e: in, stream of codes of ``shape.e``, any number a beat.
-        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
-    """
-    return gradient(domain, x, e, g, shape=shape)
-
-
-@block
-def conv_gradient_passes(
-    domain: ClockReset,
-    x: Stream,
-    e: Stream,
-    acc_in: Stream,
-    g: Stream,
-    acc_out: Stream,
-    *,
-    shape: GradientShape,
-    error_frames: int,
-) -> Instances:
-    """The gradient circuit whose sums live outside.
-
-    Ports:
-        x: in, stream of codes of ``shape.x``, any number a beat.
-        e: in, stream of codes of ``shape.e``, any number a beat.
-        acc_in: in, stream of ``shape.lanes`` sums of ``shape.sum_bits`` bits, in the stream order of the weights.
-        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in that order.
-        acc_out: out, stream as wide as ``acc_in``, in that order.
-    """
-    return gradient_passes(domain, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames)
 
 
 Engine = TypeVar("Engine", bound=DenseEngine)

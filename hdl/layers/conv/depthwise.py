@@ -19,7 +19,7 @@ import numpy as np
 from myhdl import block
 
 from hdl.engine.window.channelwise import ChannelShape, channel_convolution
-from hdl.engine.window.gradient import GradientShape, gradient
+from hdl.engine.window.gradient import gradient
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.fixed import cut_product
@@ -143,7 +143,7 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         del images
-        return depthwise_gradient(domain, streams["x"], streams["e"], streams["g"], shape=self.shape)
+        return gradient(domain, streams["x"], streams["e"], streams["g"], shape=self.shape, by_channel=True)
 
 
 @block
@@ -198,15 +198,3 @@ def frozen_depthwise_error(
         dx: out, stream as that of `depthwise_error`.
     """
     return channel_convolution(domain, e, None, dx, shape=shape, contents=contents)
-
-
-@block
-def depthwise_gradient(domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape) -> Instances:
-    """The gradient circuit.
-
-    Ports:
-        x: in, stream of codes of ``shape.x``, any number a beat.
-        e: in, stream of codes of ``shape.e``, any number a beat.
-        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
-    """
-    return gradient(domain, x, e, g, shape=shape, by_channel=True)

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from myhdl import block
-
-from hdl.engine.window.convolution import EngineShape, convolution_pair
+from hdl.engine.window.convolution import convolution_pair
 from hdl.engine.window.strips import WEIGHT_LATENCY, adapter_cycles
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray
@@ -215,7 +213,7 @@ class ConvPair(DenseEngine):
         """See `hdl.engine.window.convolution.convolution_pair`."""
         ports = (streams[port.name] for port in (*self.sinks, *self.sources))
         forward, error = (engine_shape(engine) for engine in self.engines)
-        return conv_pair(domain, *ports, forward=forward, error=error, contents=(images or {}).get("weights"))
+        return convolution_pair(domain, *ports, forward=forward, error=error, contents=(images or {}).get("weights"))
 
     @classmethod
     def example_fields(cls) -> list[Example]:
@@ -233,28 +231,3 @@ class ConvPair(DenseEngine):
             )
             for error, index, home in pairs
         )
-
-
-@block
-def conv_pair(
-    domain: ClockReset,
-    x: Stream,
-    e: Stream,
-    w: Stream,
-    y: Stream,
-    dx: Stream,
-    *,
-    forward: EngineShape,
-    error: EngineShape,
-    contents: Sequence[int] | None,
-) -> Instances:
-    """The circuit of both engines.
-
-    Ports:
-        x: in, stream of codes of ``forward.mac.operand``, any number a beat.
-        e: in, stream of codes of ``error.mac.operand``, any number a beat.
-        w: in, stream of codes of ``forward.mac.weight``, any number a beat, in the stream order of the weights.
-        y: out, stream of codes of ``forward.result``, any number a beat.
-        dx: out, stream of codes of ``error.result``, any number a beat.
-    """
-    return convolution_pair(domain, x, e, w, y, dx, forward=forward, error=error, contents=contents)

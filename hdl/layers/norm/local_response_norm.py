@@ -18,10 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from myhdl import always_comb, block, intbv
+from myhdl import block
 
 from hdl.engine.arithmetic.products import PRODUCT_CYCLES, product_stream
-from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
+from hdl.engine.arithmetic.rounding import (
+    round_stream,
+    rounding_cycles,
+    scale_cycles,
+    scale_stream,
+    sum_cycles,
+    sum_stream,
+)
 from hdl.engine.norm.local_response import (
     POWER_CYCLES,
     channel_windows,
@@ -39,8 +46,8 @@ from hdl.layers.pointwise.affine import offset_stream
 from hdl.layers.pointwise.elementwise import ElementWise, OfMap, ToMap
 from hdl.layers.storage import Memory
 from hdl.signals import ClockReset, Instances
-from hdl.stream import Stream, bits_of
-from hdl.streams import fork, join, m2s_pipe, queue
+from hdl.stream import Stream
+from hdl.streams import fork, queue
 from hdl.tensor import Kind, Port
 
 STRENGTH = Fixed(16, 13, signed=False)
@@ -249,11 +256,6 @@ class LocalResponseNormError(_LocalResponse, ToMap):
         return self.e_fixed.fraction_bits + numbers.share.fraction_bits - numbers.total.fraction_bits
 
     @property
-    def dx_cut(self) -> int:
-        """Bits that are rounded away from a difference."""
-        return self.error_numbers.difference.fraction_bits - self.dx_fixed.fraction_bits
-
-    @property
     def pipeline_cycles(self) -> int:
         """As of one beat, and of those in which its neighbours stand."""
         return self.latency_cycles("dx") + reach(self.pixel_beats, self.lanes, self.numbers.before)
@@ -263,7 +265,8 @@ class LocalResponseNormError(_LocalResponse, ToMap):
         del source
         shares = POWER_CYCLES + PRODUCT_CYCLES + rounding_cycles(self.share_cut)
         sums = PRODUCT_CYCLES + window_cycles(self.size) + rounding_cycles(self.total_cut)
-        return shares + sums + PRODUCT_CYCLES + 1 + rounding_cycles(self.dx_cut)
+        numbers = self.error_numbers
+        return shares + sums + PRODUCT_CYCLES + sum_cycles(numbers.direct, numbers.across, self.dx_fixed)
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """With the channels after it for which it counts."""
@@ -384,7 +387,7 @@ def local_response_norm_error(
     terms = Stream(lanes * (cfg.e_fixed.width + share.width))
     windows = Stream((lanes + cfg.size - 1) * (cfg.e_fixed.width + share.width))
     sums, totals = Stream(lanes * numbers.sum_bits), Stream(lanes * total.width)
-    across, differences = Stream(lanes * numbers.across.width), Stream(lanes * numbers.difference.width)
+    across = Stream(lanes * numbers.across.width)
     depth = cfg.latency_cycles("dx") + reach(cfg.pixel_beats, lanes, cfg.numbers.before) + SLACK
     return (
         fork(domain, strength, strengths),
@@ -407,44 +410,6 @@ def local_response_norm_error(
         sum_windows(domain, windows, sums, lanes=lanes, terms=cfg.size),
         round_stream(domain, sums, totals, lanes=lanes, shift=cfg.total_cut, target=total),
         product_stream(domain, totals, x_held[1], across, lanes=lanes, a_fixed=total, b_fixed=cfg.x_fixed),
-        difference_stream(domain, waiting, across, differences, lanes=lanes, a_fixed=numbers.direct,
-                          b_fixed=numbers.across, target=numbers.difference),
-        round_stream(domain, differences, dx, lanes=lanes, shift=cfg.dx_cut, target=cfg.dx_fixed),
+        sum_stream(domain, waiting, across, dx, lanes=lanes, a_fixed=numbers.direct, b_fixed=numbers.across,
+                   target=cfg.dx_fixed, minus=True),
     )  # fmt: skip
-
-
-@block
-def difference_stream(
-    domain: ClockReset, a: Stream, b: Stream, y: Stream, *, lanes: int, a_fixed: Fixed, b_fixed: Fixed, target: Fixed
-) -> Instances:
-    """a - b, exactly; an adder a lane, one cycle.
-
-    Ports:
-        a, b: in, streams of ``lanes`` signed codes of ``a_fixed``, of ``b_fixed``; taken together.
-        y: out, stream of ``lanes`` codes of ``target``, which holds every difference, 1 cycle later, from registers.
-    """
-    width, a_width, b_width = target.width, a_fixed.width, b_fixed.width
-    a_shift, b_shift = (target.fraction_bits - fixed.fraction_bits for fixed in (a_fixed, b_fixed))
-    bound, b_start = 1 << width, a.width
-    both, computed = Stream(a.width + b.width), Stream(y.width)
-    joined = join(domain, [a, b], both)
-    register = m2s_pipe(domain, computed, y)
-
-    @always_comb
-    def subtract() -> None:
-        left = intbv(0, min=-bound, max=bound)
-        right = intbv(0, min=-bound, max=bound)
-        for lane in range(lanes):
-            left[:] = both.payload[bits_of(lane, a_width)].signed()
-            right[:] = both.payload[bits_of(lane, b_width, b_start)].signed()
-            left[:] = left << a_shift
-            right[:] = right << b_shift
-            left[:] = left - right
-            computed.payload.next[bits_of(lane, width)] = left[width:]
-
-    @always_comb
-    def handshake() -> None:
-        computed.valid.next = both.valid
-        both.ready.next = computed.ready
-
-    return joined, register, subtract, handshake
