@@ -92,13 +92,13 @@ def gradient(
     """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
 
     One operation multiplies the errors of ``po`` filters with ``pi`` channels at ``pk`` taps.  An error word serves
-    successive operations and is then dropped.  After a batch the engine rests until its sums have left.  What the last
-    words of a pixel lack of a ragged tile is zeros, and so are the sums there.
+    successive operations and is then dropped.  After a batch the engine rests until its sums have left.
 
     Ports:
         x: in, stream of codes of ``shape.x``, any number a beat.
         e: in, stream of codes of ``shape.e``, any number a beat.
-        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.
+        g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.  What the last words
+            of a pixel of ``x`` and ``e`` lack of a ragged tile is zeros, and so are the sums there.
 
     Args:
         by_channel: each error meets only its own channel, ``po`` of them at a time.
