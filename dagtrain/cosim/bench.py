@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dagtrain.cosim.outermost import outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
@@ -37,9 +38,13 @@ SWITCH_WORDS = 4096
 
 
 def design_bench(
-    devices: Sequence[DeliveredDevice], library: ModuleLibrary, options: BenchOptions, folder: Path
+    devices: Sequence[DeliveredDevice],
+    library: ModuleLibrary,
+    options: BenchOptions,
+    folder: Path,
+    traced: Sequence[Traced] = (),
 ) -> Bench:
-    """The bench of a whole cluster, which will run in ``folder``.
+    """The bench of a whole cluster, which will run in ``folder``; it writes the beats of streams that are ``traced``.
 
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
@@ -55,14 +60,15 @@ def design_bench(
                 recorded[host.node] = recording(assembly, device, host, options, path)
     weights = weight_logs(devices)
     watching = watch(devices) if options.hold_cycles else Watch()
-    text = outermost_text(devices, recorded, weights, dumps, options, watching)
+    text = outermost_text(devices, recorded, weights, dumps, options, watching, traced=traced)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
     tops: dict[str, str] = {}
     if watching.watched:
         texts[WATCHERS.stem] = WATCHERS.read_text()
         tops = {device.manifest.top: _top_with_gates(device) for device in devices}
     modules = bench_modules(assembly, devices)
-    return Bench(texts, played, recorded, tuple(dumps), modules, weights, tuple(watching.watched), tops)
+    watched = tuple(watching.watched)
+    return Bench(texts, played, recorded, tuple(dumps), modules, weights, watched, tops, tuple(traced))
 
 
 def recording(

@@ -5,7 +5,7 @@ What is simulated are the delivered files; what must come out is told by the emu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import BrokenError, Simulator, StuckError, build, execute
+from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.device import consumed_net, produced_net
@@ -25,7 +26,7 @@ from dagtrain.emission.manifest import DeliveryError
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.files import write_text
-from dagtrain.graph.executor import Executor, Mode
+from dagtrain.graph.executor import Executor, Mode, Observer
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from hdl.convert.images import write_image
@@ -57,6 +58,7 @@ def simulate_cluster(
     optimise: bool = True,
     memory: MemoryModel | None = None,
     hold_cycles: int = 0,
+    on_traces: Callable[[Traces], None] | None = None,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the delivered Verilog, and compare with the golden models of the folded
     ``graph``.
@@ -65,6 +67,7 @@ def simulate_cluster(
     ``optimise`` False builds fast and runs slowly: right for few frames.
     ``memory`` describes the DRAM of devices that use any.
     ``hold_cycles``: see `BenchOptions`.
+    ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
     options = bench_options(
@@ -77,14 +80,16 @@ def simulate_cluster(
         host_stall_256=host_stall_256,
         hold_cycles=hold_cycles,
     )
-    bench = design_bench(delivered.devices, library, options, folder)
+    traced = traced_streams(delivered.devices, graph) if on_traces else ()
+    bench = design_bench(delivered.devices, library, options, folder, traced)
     progress.begin(f"build for {simulator.value}", 1)
     program = build(folder / "sim", write_sources(delivered, bench, library, folder), simulator, optimise).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     started = compare_start(delivered, golden)
     sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
-    expected = emulate(golden, feeds, sent)
+    made = Made(traced)
+    expected = emulate(golden, feeds, sent, made)
     write_inputs(graph, bench, feeds, folder)
     progress.begin("co-simulation", frames)
     seen = 0
@@ -102,6 +107,9 @@ def simulate_cluster(
         raise located(error, delivered, options, seen) from None
     except BrokenError as error:
         raise BrokenError(error.number, error.beat, describe(bench.watched[error.number], error, graph)) from None
+    finally:
+        if on_traces and (folder / TRACE_FILE).is_file():
+            on_traces(compare_traces(folder / TRACE_FILE, traced, graph, made))
     progress.end()
     return compare(bench, golden, expected, folder, log, frames, started, sent)
 
@@ -175,14 +183,17 @@ def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, fo
 
 
 def emulate(
-    golden: Executor, feeds: Sequence[Feeds], sent: dict[str, list[IntArray]] | None = None
+    golden: Executor,
+    feeds: Sequence[Feeds],
+    sent: dict[str, list[IntArray]] | None = None,
+    observe: Observer | None = None,
 ) -> dict[str, IntArray]:
     """What every host output must have received: stacked over all frames.
 
-    ``sent`` gets the new weights of every batch, by edge."""
+    ``sent`` gets the new weights of every batch, by edge; ``observe`` sees every edge of every batch."""
     parts: dict[str, list[Any]] = {}
     for feed in feeds:
-        for name, array in golden.step(feed).items():
+        for name, array in golden.step(feed, observe).items():
             parts.setdefault(name, []).append(array)
         for edge, versions in (sent or {}).items():
             versions.append(golden.weights[edge])

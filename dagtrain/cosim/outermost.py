@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.trace import Traced, trace_text
 from dagtrain.cosim.watch import Watch, watch_text
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.modules import verilog_name
@@ -37,10 +38,12 @@ def outermost_text(
     options: BenchOptions,
     watching: Watch,
     host: Sequence[PortDecl] = (),
+    traced: Sequence[Traced] = (),
 ) -> str:
     """The Verilog of the module, with all FPGAs below it as the instance `dut`.
 
-    ``host``: ports of the FPGAs that become its own, beside `PORTS`."""
+    ``host``: ports of the FPGAs that become its own, beside `PORTS`.
+    ``traced``: streams whose beats are written, every one."""
     gated = "_open" if watching.watched else ""
     batches = options.frames // options.batch
     metrics = {f"metrics_{verilog_name(node)}": one for node, one in recorded.items()}
@@ -69,7 +72,7 @@ wire [31:0] activity = {" + ".join([*wanted, "settled"])};
 {_joined(f"    .{name}({name})" for name in passed)},
     .network_error(lost_word), .memory_error(memory_error)
 );
-assign network_error = lost_word || |broken;
+{trace_text(traced) if traced else ""}assign network_error = lost_word || |broken;
 always @(posedge clk) begin
 {_lines(f"    if ({_taken(one.net)} && !rst) {counter} <= {counter} + 1;" for counter, one in metrics.items())}
 {_lines(_logging(counter, log, gated) for counter, log in updates.items())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import ContentsRecord
@@ -110,3 +111,5 @@ class Bench:
     watched: tuple[Watched, ...] = ()
     # tops with gates in their streams, instead of the delivered ones
     tops: Mapping[str, str] = field(default_factory=dict)
+    # streams whose beats are written, by the numbers under which they are
+    traced: tuple[Traced, ...] = ()

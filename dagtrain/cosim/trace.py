@@ -1,0 +1,245 @@
+"""Every beat of every stream of a co-simulation beside the emulator: the first wrong word, and where it came from.
+
+The bench writes a line a beat: number of the stream, cycle, payload.  What must have stood there is every tensor that
+the emulator makes.  A word is wrong first if it is of the earliest batch, then of the earliest node in topological
+order: within a batch a node's words follow from those of the nodes before it, and from nothing else that is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dagtrain.emission.delivered import DeliveredDevice
+from dagtrain.emission.device import consumed_net, produced_net
+from dagtrain.graph.executor import Array
+from dagtrain.graph.ir import Graph, Node
+from hdl.fixed import Fixed, IntArray
+from hdl.layers.beats import unpack
+from hdl.tensor import Port, from_order
+
+# what the bench writes: number of the stream, cycle, payload
+TRACE_FILE = "trace.txt"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An end of an edge whose beats are written."""
+
+    edge: str
+    device: str
+    # Verilog prefix of the stream's nets below the bench
+    net: str
+    # whose beats they are: the source of the producer, or the sink of a consumer
+    node: str
+    port: str
+    # at the producer's end; else behind forks, FIFOs and links, at the consumer's
+    produced: bool
+
+
+@dataclass(frozen=True)
+class Element:
+    """Where a number stands."""
+
+    # from 0; frame: None for tensors of a batch
+    batch: int
+    frame: int | None
+    # in the tensor: row, column, channel of a map; as the parameter has it of weights and gradients
+    index: tuple[int, ...]
+
+    def __str__(self) -> str:
+        words = [f"batch {self.batch + 1}"]
+        if self.frame is None:
+            return f"{words[0]}, element [{', '.join(map(str, self.index))}]"
+        names = ("row", "column", "channel") if len(self.index) == 3 else tuple(f"axis {i}" for i in range(9))
+        words += [f"frame {self.frame + 1}", *(f"{name} {at}" for name, at in zip(names, self.index, strict=False))]
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The first wrong number of a stream."""
+
+    traced: Traced
+    element: Element
+    # codes
+    found: int
+    expected: int
+    fixed: Fixed
+    # in which the beat passed
+    cycle: int
+    # position of the node in topological order; ends of consumers come before them
+    order: tuple[int, int]
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Causes come before what follows from them."""
+        frame = -1 if self.element.frame is None else self.element.frame
+        return self.element.batch, *self.order, frame, self.element.index
+
+    @property
+    def numbers(self) -> str:
+        """Both numbers, as codes and as values."""
+        both = (self.found, self.expected)
+        codes = ", not ".join(f"{code & (1 << self.fixed.width) - 1:#x}" for code in both)
+        values = ", not ".join(f"{code * self.fixed.step:g}" for code in both)
+        return f"{codes} (as a value {values})"
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What was held against the emulator."""
+
+    streams: int
+    words: int
+    # streams with a wrong word, earliest cause first
+    wrong: tuple[Wrong, ...]
+    # streams that ended before all their beats had come: (stream, beats, beats expected)
+    short: tuple[tuple[Traced, int, int], ...]
+
+
+def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Traced, ...]:
+    """Both ends of every edge that are streams of a top."""
+    homes = {name: device for device in devices for name in device.manifest.nodes}
+    nets = {device.manifest.device: {stream.net for stream in device.manifest.streams} for device in devices}
+    found: dict[str, Traced] = {}
+
+    def add(net: str, edge: str, node: Node, port: Port, produced: bool) -> None:
+        device = homes[node.name].manifest
+        if net in nets[device.device]:
+            path = f"dut.fpga_{device.top}.{net}"
+            found.setdefault(path, Traced(edge, device.device, path, node.name, port.name, produced))
+
+    for edge, producer, source, consumer, sink in graph.streams:
+        add(produced_net(edge), edge, producer, source, True)
+        # the order of weights and gradients is agreed on by both ends, behind loads and homes it may be another
+        if not source.tensor.kind.per_batch:
+            add(consumed_net(edge), edge, consumer, sink, False)
+    return tuple(found.values())
+
+
+def trace_text(traced: Sequence[Traced]) -> str:
+    """Verilog that writes a line a beat; for the outermost module."""
+    beats = "\n".join(
+        f"    if ({one.net}_valid && {one.net}_ready && !rst) "
+        f'$fdisplay(trace, "{number} %0d %h", trace_cycle + 1, {one.net}_payload);'
+        for number, one in enumerate(traced)
+    )
+    return f"""integer trace;
+reg [63:0] trace_cycle = 0;
+initial trace = $fopen("{TRACE_FILE}", "w");
+always @(posedge clk) begin
+    trace_cycle <= trace_cycle + 1;
+{beats}
+end
+"""
+
+
+def compare_traces(path: Path, traced: Sequence[Traced], graph: Graph, made: Made) -> Traces:
+    """The beats in a trace beside the tensors of the emulator."""
+    beats = _beats(path, len(traced))
+    position = {node.name: place for place, node in enumerate(graph.nodes)}
+    wrong: list[Wrong] = []
+    short: list[tuple[Traced, int, int]] = []
+    words = 0
+    for one, (cycles, got) in zip(traced, beats, strict=True):
+        stream = _Stream.of(graph, one)
+        arrays = [stream.tensors(array) for array in made.arrays[one.edge]]
+        want = np.concatenate(arrays)
+        whole = len(got) // stream.port.beats
+        if whole < len(want):
+            short.append((one, len(got), len(want) * stream.port.beats))
+        count = min(whole, len(want))
+        found = stream.read(got[: count * stream.port.beats])
+        words += count * stream.port.beats
+        different = np.flatnonzero((found != want[:count]).reshape(count, stream.port.tensor.elements).any(axis=1))
+        if len(different):
+            order = (position[one.node], 1 if one.produced else 0)
+            wrong.append(_wrong(stream, one, int(different[0]), found, want, cycles, order, len(arrays[0])))
+    return Traces(len(traced), words, tuple(sorted(wrong, key=lambda each: each.rank)), tuple(short))
+
+
+class Made:
+    """The arrays of edges, of one batch after the other, as an executor shows them."""
+
+    def __init__(self, traced: Iterable[Traced]) -> None:
+        self.arrays: dict[str, list[Array]] = {one.edge: [] for one in traced}
+
+    def __call__(self, edge: str, array: Array) -> None:
+        """See `dagtrain.graph.executor.Observer`."""
+        if edge in self.arrays:
+            self.arrays[edge].append(array)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """How an end of an edge is read."""
+
+    port: Port
+    # position in the stream -> element; None: as they lie
+    order: IntArray | None
+
+    @classmethod
+    def of(cls, graph: Graph, one: Traced) -> _Stream:
+        node = graph.by_name[one.node]
+        port = node.layer.port(one.port)
+        if not port.tensor.kind.per_batch:
+            return cls(port, node.layer.stream_order(one.port))
+        # the order is that of the reader, also behind a fork
+        reader, sink = graph.consumers[one.edge][0]
+        return cls(port, reader.layer.stream_order(sink.name))
+
+    def tensors(self, array: Array) -> Array:
+        """(tensors, *shape) of what a batch made."""
+        return array.reshape(-1, *self.port.tensor.shape)
+
+    def read(self, beats: Sequence[int]) -> IntArray:
+        """(tensors, *shape) of whole tensors' beats."""
+        flat = unpack(beats, self.port.tensor.fixed, self.port.lanes).reshape(-1, self.port.beats * self.port.lanes)
+        return from_order(flat, self.order).reshape(-1, *self.port.tensor.shape)
+
+    def beat(self, element: int) -> int:
+        """In which beat of a tensor an element passes."""
+        places = np.arange(self.port.beats * self.port.lanes)
+        return int(from_order(places, self.order)[element]) // self.port.lanes
+
+
+def _wrong(
+    stream: _Stream,
+    one: Traced,
+    tensor: int,
+    found: IntArray,
+    want: Array,
+    cycles: Sequence[int],
+    order: tuple[int, int],
+    tensors_a_batch: int,
+) -> Wrong:
+    index = tuple(int(at) for at in np.argwhere(found[tensor] != want[tensor])[0])
+    batch, frame = divmod(tensor, tensors_a_batch)
+    per_batch = stream.port.tensor.kind.per_batch
+    place = int(np.ravel_multi_index(index, stream.port.tensor.shape))
+    cycle = cycles[tensor * stream.port.beats + stream.beat(place)]
+    codes = int(found[tensor][index]), int(want[tensor][index])
+    return Wrong(
+        one, Element(batch, None if per_batch else frame, index), *codes, stream.port.tensor.fixed, cycle, order
+    )
+
+
+def _beats(path: Path, streams: int) -> list[tuple[list[int], list[int]]]:
+    """(cycles, payloads) of every stream."""
+    found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(streams)]
+    for number, cycle, payload in _lines(path):
+        cycles, payloads = found[number]
+        cycles.append(cycle)
+        payloads.append(payload)
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, int]]:
+    with path.open() as file:
+        for line in file:
+            number, cycle, payload = line.split()
+            yield int(number), int(cycle), int(payload, 16)
