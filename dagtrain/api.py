@@ -26,6 +26,7 @@ from dagtrain.flow import (
     check_step,
     clean_step,
     cosim_step,
+    debug_step,
     emit_step,
     estimate_step,
     evaluate_step,
@@ -33,6 +34,7 @@ from dagtrain.flow import (
     export_step,
     import_step,
     place_step,
+    probe_step,
     profile_step,
     report_step,
     status_step,
@@ -311,6 +313,8 @@ class Network:
     sweep = _step_on_file(PlaceOptions, sweep_step.run, Done)
     emit = _step(emit_step.EmitOptions, emit_step.run, Emitted)
     cosim = _step(cosim_step.CosimOptions, cosim_step.run, Cosimulated)
+    debug = _step(debug_step.DebugOptions, debug_step.run, Done)
+    probe = _step(probe_step.ProbeOptions, probe_step.run, Done)
     train = _step(train_step.TrainOptions, train_step.run, Trained)
     profile = _step(profile_step.ProfileOptions, profile_step.run, Done)
     evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)

@@ -447,6 +447,25 @@ def _cosim(
     )  # fmt: skip
 
 
+def _debug(
+    batches: Annotated[int, typer.Option(help="Batches to train in co-simulation.")] = 2,
+    stall: Stall = 0.25,
+    latency: Latency = 200,
+    simulator: Annotated[str, typer.Option(help="verilator or icarus.")] = "verilator",
+    data: Data = None,
+    weights: Weights = None,
+    seed: Seed = 1,
+) -> Jobs:
+    """Find the first wrong word: every beat of every stream inside the FPGAs beside the emulator, down to layer, batch,
+    frame, row, column and channel, and the circuit that made it.  `dagtrain cosim` compares results alone."""
+    return (
+        lambda net: net.debug(
+            batches=batches, stall=stall, latency_cycles=latency, simulator=simulator, data=data, weights=weights,
+            seed=seed,
+        ),
+    )  # fmt: skip
+
+
 def _train(
     epochs: Epochs = 8,
     data: Data = None,
@@ -516,6 +535,7 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
     "place": (_place,),
     "emit": (_emit,),
     "cosim": (_cosim,),
+    "debug": (_debug,),
     "train": (_train,),
     "profile": (_profile,),
     "report": (_report,),
@@ -611,6 +631,33 @@ def show(out: Out = Path("build"), as_json: AsJson = False) -> None:
     else:
         console = Console()
         console.print(summary_table(summary, console.width))
+
+
+@app.command()
+def probe(
+    what: Annotated[str, typer.Argument(help="A tensor: layer.port, such as conv1.y or conv1.error.dx.")],
+    batch: Annotated[int, typer.Option(help="Of which batch, counted from 1.")] = 1,
+    frame: Annotated[int, typer.Option(help="Of which frame of the batch, counted from 1.")] = 1,
+    row: Annotated[int | None, typer.Option(help="Only this row of the map, counted from 0.")] = None,
+    column: Annotated[int | None, typer.Option(help="Only this column.")] = None,
+    channel: Annotated[int | None, typer.Option(help="Only this channel.")] = None,
+    limit: Annotated[int, typer.Option(help="Show so many numbers: of more, those that differ most.")] = 24,
+    data: Data = None,
+    seed: Seed = 1,
+    out: Out = Path("build"),
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print a tensor as the emulator, the float reference and the simulated hardware have it, side by side.
+
+    What the hardware had is what the last `dagtrain debug` saw."""
+    voice = Voice(as_json, quiet, verbose)
+    with voice.progress() as progress:
+        done = Network(out, progress).probe(
+            what, batch=batch, frame=frame, row=row, column=column, channel=channel, limit=limit, data=data, seed=seed
+        )
+    _tell(done, voice)
 
 
 @app.command()

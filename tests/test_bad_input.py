@@ -421,6 +421,7 @@ ORDER = [
     ("place", r"import holds no result of `dagtrain import`; run `dagtrain import MODEL\.onnx` first"),
     ("emit", r"run `dagtrain import MODEL\.onnx` first"),
     ("cosim", "run `dagtrain emit` first"),
+    ("debug", "run `dagtrain emit` first"),
     ("train", r"run `dagtrain import MODEL\.onnx` first"),
     ("report", r"run `dagtrain import MODEL\.onnx` first"),
     ("estimate", r"run `dagtrain import MODEL\.onnx` first"),
@@ -847,6 +848,7 @@ INTERRUPTED: dict[str, tuple[Any, str]] = {
     "place": (Realiser, "with_links"),
     "emit": (emit_step, "planned_design"),
     "cosim": (cosim_step, "load_emitted"),
+    "debug": (cosim_step, "load_emitted"),
     "train": (Emulator, "train_batch"),
     "report": (report_step, "render"),
     "estimate": (estimate_step, "library"),
@@ -857,7 +859,7 @@ INTERRUPTED: dict[str, tuple[Any, str]] = {
 
 
 # they need no result, and leave none (tests/test_console.py)
-HARMLESS = {"status", "clean"}
+HARMLESS = {"status", "clean", "probe"}
 
 
 @pytest.mark.parametrize("step", INTERRUPTED)

@@ -43,6 +43,8 @@ def documents(case: Case) -> dict[str, Any]:
         "place": ("--walls", "--explain"),
         "emit": (),
         "cosim": ("--batches", 1, "--no-efficiency"),
+        "debug": ("--batches", 1, "--data", data),
+        "probe": ("c.y", "--data", data),
         "train": ("--epochs", 1),
         "profile": ("--batches", 1),
         "export": (),

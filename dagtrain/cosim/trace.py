@@ -7,7 +7,7 @@ order: within a batch a node's words follow from those of the nodes before it, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,8 @@ class Traces:
     wrong: tuple[Wrong, ...]
     # streams that ended before all their beats had come: (stream, beats, beats expected)
     short: tuple[tuple[Traced, int, int], ...]
+    # edge -> codes of all its whole tensors, as its producer sent them
+    sent: Mapping[str, IntArray]
 
 
 def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Traced, ...]:
@@ -144,6 +146,7 @@ def compare_traces(path: Path, traced: Sequence[Traced], graph: Graph, made: Mad
     position = {node.name: place for place, node in enumerate(graph.nodes)}
     wrong: list[Wrong] = []
     short: list[tuple[Traced, int, int]] = []
+    sent: dict[str, IntArray] = {}
     words = 0
     for one, (cycles, got) in zip(traced, beats, strict=True):
         stream = _Stream.of(graph, one)
@@ -155,11 +158,13 @@ def compare_traces(path: Path, traced: Sequence[Traced], graph: Graph, made: Mad
         count = min(whole, len(want))
         found = stream.read(got[: count * stream.port.beats])
         words += count * stream.port.beats
+        if one.produced:
+            sent[one.edge] = found
         different = np.flatnonzero((found != want[:count]).reshape(count, stream.port.tensor.elements).any(axis=1))
         if len(different):
             order = (position[one.node], 1 if one.produced else 0)
             wrong.append(_wrong(stream, one, int(different[0]), found, want, cycles, order, len(arrays[0])))
-    return Traces(len(traced), words, tuple(sorted(wrong, key=lambda each: each.rank)), tuple(short))
+    return Traces(len(traced), words, tuple(sorted(wrong, key=lambda each: each.rank)), tuple(short), sent)
 
 
 class Made:

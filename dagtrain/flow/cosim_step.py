@@ -7,13 +7,13 @@ plan only says what must come out.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dagtrain.cosim.cluster import simulate_cluster
+from dagtrain.cosim.cluster import Feeds, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.simulator import Simulator
@@ -30,6 +30,7 @@ from dagtrain.flow.show import saturated
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.trained import begun_from, weights_digest
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
 from dagtrain.training.feeds import check_dataset, feeds_of, synthetic_feeds
@@ -128,8 +129,25 @@ def _tools(options: CosimOptions) -> tuple[str, ...]:
     return SIMULATORS["verilator"] if _engine(options) is Engine.VERILATOR else SIMULATORS["myhdl"]
 
 
-def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
-    require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
+@dataclass(frozen=True)
+class Prepared:
+    """What is simulated, on what."""
+
+    delivered: Delivered
+    # as the plan builds it
+    graph: Graph
+    # batches
+    feeds: Sequence[Feeds]
+    network: NetworkModel
+    memory: MemoryModel
+    # of 256 cycles, those in which hosts and network stall
+    stall_256: int
+
+
+def prepared(workspace: Workspace, options: CosimOptions) -> Prepared:
+    """What `emit` left, and batches for it.
+
+    Raises `DagtrainError` where it does not begin from the checkpoint that was said."""
     plan, delivered = load_plan(workspace), load_emitted(workspace)
     begun = load_emitted_graph(workspace)
     if options.weights is not None and weights_digest(begun) != weights_digest(begun_from(begun, options.weights)):
@@ -140,7 +158,6 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     graph = folded_graph(begun, plan)
     imported = read_json(workspace.folder("import") / "import.json", "dagtrain import MODEL.onnx", ImportRecord)
     source = options.data or imported["data"]
-    modules = library()
     batch = graph.recipe.batch
     if source is None:
         feeds = [synthetic_feeds(graph, batch, options.seed + index) for index in range(options.batches)]
@@ -151,22 +168,29 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     stall_256 = round(options.stall * 256)
     network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
+    return Prepared(delivered, graph, feeds, network, memory, stall_256)
+
+
+def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
+    require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
+    plan, ready, modules = load_plan(workspace), prepared(workspace, options), library()
+    delivered, graph = ready.delivered, ready.graph
     bench = folder / "bench"
     with ExitStack() as stack:
         engines = stack.enter_context(EngineMeasurements(graph, modules, delivered)) if options.efficiency else None
         if options.simulator == "myhdl":
             outcome = simulate_under_myhdl(
-                delivered, graph, modules, feeds, bench, network, memory, options.stall, options.seed,
-                _engine(options), progress,
+                delivered, graph, modules, ready.feeds, bench, ready.network, ready.memory, options.stall,
+                options.seed, _engine(options), progress,
             )  # fmt: skip
         else:
             simulator = Simulator(options.simulator)
             outcome = simulate_cluster(
-                delivered, graph, modules, feeds, bench, simulator, network, stall_256, options.seed, progress,
-                memory=memory, hold_cycles=options.hold_cycles,
+                delivered, graph, modules, ready.feeds, bench, simulator, ready.network, ready.stall_256,
+                options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
             )  # fmt: skip
         measured = engines.results(progress) if engines else None
-    meta = _meta(outcome, options, batch, delivered, plan)
+    meta = _meta(outcome, options, graph.recipe.batch, delivered, plan)
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
         meta["mac_efficiency"] = _efficiency_line(measured)

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from dagtrain.flow.records import (
     CosimRecord,
     Count,
+    DebugRecord,
     EmitRecord,
     EstimateRecord,
     EvaluateRecord,
@@ -112,6 +113,31 @@ class CleanDocument(TypedDict):
     size_bytes: Count
 
 
+class ElementDocument(TypedDict):
+    """A number of a tensor."""
+
+    index: list[Count]
+    code: int
+    # as values
+    emulator: float
+    float: float
+    # from float to emulator, in steps of the format
+    steps: float
+    # code; None where no simulation saw it
+    simulation: int | None
+
+
+class ProbeDocument(TypedDict):
+    """`dagtrain probe`."""
+
+    edge: str
+    node: str
+    format: str
+    # why there is nothing of a simulation; "" where there is
+    note: str
+    elements: list[ElementDocument]
+
+
 class SweepDocument(TypedDict):
     """`dagtrain place --sweep`."""
 
@@ -139,6 +165,7 @@ LEAVING: Mapping[str, type[Any]] = {
     "import": ImportRecord,
     "emit": EmitRecord,
     "cosim": CosimRecord,
+    "debug": DebugRecord,
     "train": TrainRecord,
     "profile": ProfileRecord,
     "report": ReportDocument,
@@ -150,7 +177,12 @@ LEAVING: Mapping[str, type[Any]] = {
     "explain": ExplainRecord,
     "sweep": SweepDocument,
 }
-LOOKING: Mapping[str, type[Any]] = {"check": CheckDocument, "status": StatusDocument, "clean": CleanDocument}
+LOOKING: Mapping[str, type[Any]] = {
+    "check": CheckDocument,
+    "status": StatusDocument,
+    "clean": CleanDocument,
+    "probe": ProbeDocument,
+}
 TRUTH = {"type": "boolean"}
 ENVELOPE = {"folder": {"type": "string"}, "done": TRUTH, "left_out": TRUTH, "passed": TRUTH}
 # of a plan, what its search took

@@ -145,6 +145,43 @@ class CosimRecord(Versioned):
     mac_efficiency: str
 
 
+class WrongRecord(TypedDict):
+    """A wrong number of ``debug.json``; see `dagtrain.cosim.trace.Wrong`."""
+
+    edge: str
+    # that sent it, or got it
+    node: str
+    port: str
+    device: str
+    sent: bool
+    # counted from 0; frame: None of tensors of a batch
+    batch: Count
+    frame: Count | None
+    index: list[Count]
+    # codes
+    found: int
+    expected: int
+    format: str
+    cycle: Count
+
+
+class DebugRecord(Versioned):
+    """``debug.json``."""
+
+    equal: bool
+    batches: Positive
+    streams: Count
+    compared_words: Count
+    # why the simulation ended early; "" if it did not
+    ended: str
+    # the earliest cause; None where all is equal
+    first_wrong: WrongRecord | None
+    also_wrong: list[WrongRecord]
+    seed: int
+    data: str | None
+    lines: list[str]
+
+
 class TensorRecord(TypedDict):
     """A tensor of ``profile.json``; see `dagtrain.training.profile.TensorProfile`."""
 

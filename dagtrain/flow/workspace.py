@@ -40,13 +40,14 @@ COMMANDS = {
     "place": "dagtrain place --devices CLUSTER.toml",
     "emit": "dagtrain emit",
     "cosim": "dagtrain cosim",
+    "debug": "dagtrain debug",
     "timing": "dagtrain timing",
     "train": "dagtrain train",
     "profile": "dagtrain profile",
 }
 STEPS = tuple(COMMANDS)
 # step -> folder of working files for which its stamp does not vouch
-SCRATCH = {"cosim": "bench"}
+SCRATCH = {"cosim": "bench", "debug": "bench"}
 # what Quartus leaves in emit/<device>/, which nothing here reads: folders, and the layout of its windows
 QUARTUS_FOLDERS = frozenset({"db", "dni", "incremental_db", "output_files", "qdb", "tmp-clearbox"})
 QUARTUS_SUFFIX = ".qws"

@@ -1,0 +1,117 @@
+"""`dagtrain debug` and `dagtrain probe`: from a wrong bit in what was delivered to its name, place and numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagtrain.emission.device import instance_name, produced_net
+from tests.flow_support import Case, new_case, quick_costs
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    with pytest.MonkeyPatch.context() as patch:
+        quick_costs(patch)
+        yield new_case(tmp_path_factory.mktemp("debug")).must("import", "place", "emit")
+
+
+@pytest.fixture
+def case(emitted: Case, tmp_path: Path) -> Case:
+    shutil.copytree(emitted.root, tmp_path / "case")
+    return Case(tmp_path / "case")
+
+
+def document(case: Case, *words: object, code: int = 0) -> dict[str, Any]:
+    outcome = case.step(*map(str, words), "--json")
+    assert outcome.code == code, (outcome.out, outcome.error)
+    found = json.loads(outcome.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def spoil(case: Case, node: str, edge: str, beat: int, bit: int) -> Path:
+    """Let a node send one wrong bit, as if `dagtrain emit` had left it so."""
+    (path,) = (
+        path for path in (case.out / "emit").glob("*/rtl/*.v") if f" {instance_name(node)} (" in path.read_text()
+    )
+    text, net = path.read_text(), produced_net(edge)
+    head = re.search(rf"^\w[^;]* {instance_name(node)} \([^;]*;", text, re.MULTILINE)
+    width = re.search(rf"^wire \[(\d+):0\] {net}_payload;", text, re.MULTILINE)
+    assert head
+    assert width
+    right = head[0].replace(f"({net}_payload)", "(right)")
+    own = f"""wire [{width[1]}:0] right;
+reg [31:0] beat = 0;
+always @(posedge clk) if ({net}_valid && {net}_ready && !rst) beat <= beat + 1;
+assign {net}_payload = right ^ ((beat == {beat}) << {bit});
+{right}"""
+    path.write_text(text.replace(head[0], own))
+    case.restamp("emit")
+    return path
+
+
+def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None:
+    clean = document(case, "debug", "--batches", 1)
+    assert (clean["equal"], clean["first_wrong"], clean["also_wrong"]) == (True, None, [])
+    assert clean["streams"] > 20
+    # pixel 7 of frame 2: row 1, column 1
+    shape = document(case, "show")["layers"][1]["output_shape"]
+    probed = document(case, "probe", "r_node.y", "--frame", 2, "--row", 1, "--column", 1)
+    lanes = len(probed["elements"])
+    assert lanes == shape[2]
+    assert all(one["simulation"] == one["code"] for one in probed["elements"])
+    beats_a_frame = clean_beats(case)
+    spoil(case, "r_node", "r_node.y", beats_a_frame + 7 * beats_a_frame // 36, 3)
+    found = document(case, "debug", "--batches", 1, code=1)
+    first = found["first_wrong"]
+    assert (first["edge"], first["node"], first["sent"]) == ("r_node.y", "r_node", True)
+    assert (first["batch"], first["frame"], first["index"][:2]) == (0, 1, [1, 1])
+    assert abs(first["found"] - first["expected"]) == 8
+    text = case.step("debug", "--batches", "1")
+    assert text.code == 1
+    assert "batch 1, frame 2, row 1, column 1, channel" in text.out
+    assert re.search(r"its circuit is .*/emit/\w+/rtl/relu\w*\.v", text.out)
+    wrong = [
+        one for one in document(case, "probe", "r_node.y", "--frame", 2)["elements"] if one["simulation"] != one["code"]
+    ]
+    assert [(one["index"], one["simulation"]) for one in wrong] == [(first["index"], first["found"])]
+
+
+def clean_beats(case: Case) -> int:
+    """Beats a frame of the relu's result."""
+    for path in (case.out / "emit").glob("*/rtl/*.v"):
+        found = re.search(r"^wire \[(\d+):0\] p_r_node_y_payload;", path.read_text(), re.MULTILINE)
+        if found:
+            return 6 * 6 * 4 * 16 // (int(found[1]) + 1)
+    raise AssertionError("no top has the relu's result")
+
+
+def test_probe_needs_no_simulation_but_says_that_there_was_none(case: Case) -> None:
+    found = document(case, "probe", "c_node.y")
+    assert "run `dagtrain debug` first" in found["note"]
+    assert {one["simulation"] for one in found["elements"]} == {None}
+    assert max(abs(one["steps"]) for one in found["elements"]) < 64
+    said = case.step("probe", "c_node.y", "--limit", "3").out
+    assert "steps apart" in said
+    assert "the 3 that differ most" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("c_nod.y",), "near it are c_node.y"),
+        (("c_node.y", "--frame", "99", "--row", "6", "--batch", "0"), "--frame .*--row must be one of 0 to 5"),
+        (("c_node.y", "--limit", "0"), "--limit must be at least 1"),
+    ],
+)
+def test_a_place_that_is_none_is_told(case: Case, words: tuple[str, ...], wanted: str) -> None:
+    outcome = case.step("probe", *words)
+    assert outcome.code == 1
+    assert re.search(wanted, outcome.error), outcome.error
