@@ -44,7 +44,7 @@ def documents(case: Case) -> dict[str, Any]:
         "emit": (),
         "cosim": ("--batches", 1, "--no-efficiency"),
         "debug": ("--batches", 1, "--data", data),
-        "probe": ("c.y", "--data", data),
+        "probe": ("c_node.y", "--data", data),
         "train": ("--epochs", 1),
         "profile": ("--batches", 1),
         "export": (),
