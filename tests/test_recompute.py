@@ -18,6 +18,8 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
 from dagtrain.flow.place_options import PlaceOptions, recomputing_wanted
+from dagtrain.flow.placed import load_placed_graph, load_plan
+from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph, GraphError, Role, Stage, verify
@@ -61,7 +63,7 @@ from tests.cosim_support import (
     simulate_design,
     squeezed_net,
 )
-from tests.flow_support import QuickEstimator
+from tests.flow_support import QuickEstimator, new_case, quick_costs
 from tests.test_relays import small_cluster
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
@@ -352,6 +354,30 @@ def test_a_cluster_that_makes_maps_again_trains_to_the_bits_of_the_emulator(
     assert len(found.losses) == 4 * BATCH
 
 
+# of the engines of the net below, which need all of it
+TIGHT = 1800
+
+
+@pytest.mark.slow
+def test_maps_that_are_made_again_keep_the_pace(tmp_path: Path) -> None:
+    builder = GraphBuilder("tight", Recipe(batch=8, staleness=8), seed=5)
+    x = builder.input(10, 10, 2)
+    for filters, stride in ((4, 1), (8, 2), (8, 1)):
+        x = builder.relu(builder.norm(builder.conv(x, filters, 3, padding=1, stride=stride)))
+    graph = made_again(finished(builder, builder.conv(x, 16, 3, stride=2, padding=1)))
+    engines = [node.layer.cycles_per_frame for node in fold_graph(graph, TIGHT).nodes]
+    assert engines.count(TIGHT) >= 6
+    where = dict.fromkeys(graph.by_name, "one")
+    design = design_cluster(graph, where, ("one",), TIGHT, LIBRARY, word_bits=64)
+    feeds = [synthetic_feeds(graph, 8, 100 + index) for index in range(8)]
+    found = simulate_design(
+        design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 0, 1, Silent(), optimise=False
+    )
+    assert found.mismatches == ()
+    assert found.cycles_per_frame <= 1.005 * TIGHT
+
+
+@pytest.mark.slow
 def test_a_map_in_dram_is_made_again_of(tmp_path: Path) -> None:
     graph = made_again(tiny_net(BATCH))
     dram = DramUse(
@@ -428,3 +454,19 @@ def large_net() -> Graph:
 def test_an_unknown_way_to_recompute_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--recompute often: no such way; one of auto, always, never"):
         recomputing_wanted(PlaceOptions(devices=Path("cluster.toml"), recompute="often"))
+
+
+def test_place_makes_maps_again_and_emission_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case").must("import")
+    assert case.step("place", "--recompute", "always").code == 0
+    graph = load_placed_graph(Workspace(case.out))
+    assert {node.name for node in graph.nodes if node.role is Role.RECOMPUTE} == {"r_node.again", "r_node.y.kept"}
+    assert {item.item for item in load_plan(Workspace(case.out)).items} == set(graph.by_name)
+    case.must("emit")
+    tops = "".join(path.read_text() for path in (case.out / "emit").glob("*/rtl/*.v"))
+    assert "r_node_again" in tops
+    # the same question has its answer, another one has another
+    assert "r_node.again" in case.step("place", "--recompute", "always", "--json").out
+    assert case.step("place").code == 0
+    assert not any(node.role is Role.RECOMPUTE for node in load_placed_graph(Workspace(case.out)).nodes)

@@ -4,7 +4,8 @@ Analysis, not transformation.  In steady state an element waits on an edge from 
 when its consumer takes it; frames follow each other every ``cycles``.  The depth is the most that lies there at any
 time, plus the burst by which an engine may run ahead of the even rate: producers compute row by row, so one
 row of the map on either side, and a few beats for registers.  A consumer that hands every beat on at once leaves the
-burst to the FIFOs behind it.
+burst to the FIFOs behind it.  What is made again of a map that waits has none, since it is there when it is wanted; but
+for engines that store rows, and take them when they have room.
 
 `deadlock_beats` says how much of a depth is there so that the pipeline moves at all: where streams part and meet again,
 the short branch must hold what the long branch takes in before it gives its first result.  The rest of the depth keeps
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dagtrain.graph.ir import Graph, Node
+from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.schedule.schedule import Schedule
 from hdl.layers.base import Layer
 from hdl.tensor import Port
@@ -35,11 +36,12 @@ def fifo_beats(graph: Graph, plan: Schedule) -> Mapping[str, int]:
         for edge, _producer, source, _consumer, _sink in graph.edges
         if not source.tensor.kind.per_batch
     }
-    for edge, _producer, source, consumer, sink in graph.edges:
+    for edge, producer, source, consumer, sink in graph.edges:
         if edge not in waiting:
             depths[edge] = PER_BATCH_BEATS
             continue
-        burst = 0 if _hands_on(consumer, sink, waiting) else burst_elements(source.tensor.shape)
+        even = _hands_on(consumer, sink, waiting) or (producer.role is Role.RECOMPUTE and consumer.layer.strips is None)
+        burst = 0 if even else burst_elements(source.tensor.shape)
         depths[edge] = math.ceil((waiting[edge] + burst) / sink.lanes) + REGISTER_BEATS
     return depths
 
