@@ -38,6 +38,8 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "vggmini": ("vggmini", "vggmini-poster", ()),
     "demo": ("demo", "demo-poster", ()),
     "resnet18": ("resnet18-dynamo-eval-norm", "resnet18-poster", ()),
+    # the same, the Agilex at the clock that is plausible for them
+    "resnet18-clocks": ("resnet18-dynamo-eval-norm", "resnet18-poster-clocks", ()),
     "mobilenetv2-agilex": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-poster", ()),
     # the same boards, their memory channels one by one
     "mobilenetv2-channels": ("mobilenetv2-dynamo-eval-norm", "mobilenetv2-agilex-channels", ()),

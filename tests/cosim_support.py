@@ -171,5 +171,9 @@ def said_batch_cycles(design: ClusterDesign, network_cycles: int) -> int:
     """Cycles of a batch as `batch_time` says, of a design with a network of such latency."""
     # through the switch, with the merges of most of its ways
     network_cycles += LEAST_LATENCY + len(design.devices) - 1
-    hops = hops_of(design.crossings, design.form, design.fifo_beats, network_cycles)
-    return batch_time(design.graph, edge_ways(design.graph, design.fifo_beats, hops)).cycles
+    rates = {name: min(1.0, float(1 / period)) for name, period in design.periods.items()}
+    hops = hops_of(design.crossings, design.form, design.fifo_beats, network_cycles, rates, design.periods)
+    placed = design.graph.placed
+    periods = {node: design.periods[device] for node, device in placed.items() if device in design.periods}
+    ways = edge_ways(design.graph, design.fifo_beats, hops, periods=periods)
+    return batch_time(design.graph, ways, periods).cycles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -204,9 +205,14 @@ ONE_EDIT = {
     "unknown part": (GOOD.replace("10AX115", "10AX116"), r"board\[1\]\.part = '10AX116': unknown part; known"),
     "unknown board": (GOOD.replace('board = "arria"', 'board = "aria"'), r"device\[1\]\.board = 'aria': no such board"),
     "two names": (GOOD.replace('"head"', '"worker-1"'), r"device\[0\]\.name and device\[1\]\.name = 'worker-1': 2"),
-    "differing clocks": (
-        GOOD.replace("link_gbit_per_s = 40", "link_gbit_per_s = 40\nclock_mhz = 150"),
-        r"board\.clock_mhz: devices run at different clocks \(200 MHz on 'agilex', 150 MHz on 'arria'\)",
+    "clocks far apart": (
+        GOOD.replace("link_gbit_per_s = 40", "link_gbit_per_s = 40\nclock_mhz = 66"),
+        r"board 'arria': clock_mhz = 66: the network's clock, cluster\.clock_mhz = 200, is more than 3 times as fast "
+        r"or as slow; write at least 66\.6667 and at most 600",
+    ),
+    "a clock of 0": (
+        GOOD.replace("link_gbit_per_s = 40", "link_gbit_per_s = 40\nclock_mhz = 0"),
+        r"board\[1\]\.clock_mhz = 0: input should be greater .*; write the clock in MHz, 0\.001 to 2000",
     ),
     "word too narrow": (
         GOOD.replace("= 200", "= 200\nlink_word_bits = 256"),
@@ -234,6 +240,21 @@ def test_clock_of_an_unused_board_does_not_matter() -> None:
 def test_clock_of_a_board_overrides_the_clusters() -> None:
     boards = GOOD.replace("dram_gbyte", "clock_mhz = 156.25\ndram_gbyte")
     assert parse_cluster(boards).clock_hz == 156_250_000
+
+
+def test_boards_may_have_clocks_of_their_own() -> None:
+    cluster = parse_cluster(GOOD.replace("link_gbit_per_s = 40", "link_gbit_per_s = 40\nclock_mhz = 150"))
+    assert cluster.clock_hz == 200_000_000
+    assert [device.clock_hz for device in cluster.placement_devices()] == [0, 150_000_000, 150_000_000]
+    assert cluster.periods == {"worker-0": Fraction(4, 3), "worker-1": Fraction(4, 3)}
+    # the port of a faster board passes a word a cycle of the network, that of a slower one a word a cycle of its own
+    assert cluster.link_word_bits == 512
+    fast = parse_cluster(GOOD.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nclock_mhz = 400"))
+    assert fast.link_word_bits == 512
+    # and its memory port reads and writes twice as much
+    assert fast.placement_devices()[0].dram_bytes_per_s == 51_200_000_000
+    slow = parse_cluster(GOOD.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nclock_mhz = 150"))
+    assert slow.link_word_bits == 1024
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.outermost import outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
 from dagtrain.cosim.trace import Traced
@@ -35,6 +36,8 @@ from hdl.stream import Stream
 
 # words that the switch holds between any two devices: more than is under way between them
 SWITCH_WORDS = 4096
+# ports of a device of another clock than the network's, by what they are connected to
+NETWORK_CLOCK = {"net_clk": "clk", "net_rst": "rst"}
 
 
 def design_bench(
@@ -52,11 +55,12 @@ def design_bench(
     recorded: dict[str, Recording] = {}
     dumps = add_cluster(assembly, devices, library, options, folder)
     for device in devices:
+        clk = clock_of(device)
         for host in device.manifest.host_ports:
             if host.direction is Direction.IN:
-                played[host.node] = _add_player(assembly, library, host, options, len(played))
+                played[host.node] = _add_player(assembly, library, host, options, len(played), clk)
             else:
-                path = _add_recorder(assembly, library, host, options)
+                path = _add_recorder(assembly, library, host, options, clk)
                 recorded[host.node] = recording(assembly, device, host, options, path)
     weights = weight_logs(devices)
     watching = watch(devices) if options.hold_cycles else Watch()
@@ -76,7 +80,7 @@ def recording(
 ) -> Recording:
     """What is kept of a host's stream of metrics; ``path`` is that of the array that keeps it in Verilog."""
     beats, net = host.beats_per_frame * options.frames, f"dut.{host_net(assembly, host)}"
-    return Recording(_beats_file(host), beats, net, device.manifest.device, path)
+    return Recording(_beats_file(host), beats, net, device.manifest.device, path, clock_of(device))
 
 
 def _beats_file(host: HostRecord) -> str:
@@ -92,6 +96,7 @@ def weight_logs(devices: Sequence[DeliveredDevice]) -> tuple[WeightLog, ...]:
             record.edge,
             record.beats_per_batch,
             f"dut.fpga_{device.manifest.top}.{record.net}",
+            clock_of(device),
         )
         for device in devices
         for record in device.manifest.weights
@@ -125,6 +130,8 @@ def add_cluster(
     assembly.port("memory_error", 1, Direction.OUT)
     dumps: list[Dump] = []
     for device in devices:
+        if clock_of(device) != "clk":
+            assembly.port(clock_of(device), 1, Direction.IN)
         _add_device(assembly, device, folder)
         dumps += _memory_dumps(device)
         for memory in device.manifest.memory or ():
@@ -165,8 +172,11 @@ def _ring_dumps(device: DeliveredDevice, memory: MemoryRecord, path: str) -> lis
 def _add_device(assembly: Assembly, device: DeliveredDevice, folder: Path) -> None:
     manifest = device.manifest
     ports = tuple(PortDecl(port.name, port.width, port.direction) for port in manifest.ports)
-    connections = {"clk": "clk", "rst": "rst"}
-    for port in ports[2:]:
+    connections = {"clk": clock_of(device), "rst": "rst", **NETWORK_CLOCK}
+    connections = {port.name: connections[port.name] for port in ports if port.name in connections}
+    for port in ports:
+        if port.name in connections:
+            continue
         connections[port.name] = assembly.wire(f"{manifest.top}_{port.name}", port.width)
     parameters = {image.parameter: _path_from(folder, device.folder / image.file) for image in manifest.images}
     assembly.raw_instance(manifest.top, ports, f"fpga_{manifest.top}", connections, parameters)
@@ -222,7 +232,8 @@ def _add_memory(
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
     image = module.verilog.images["dram"]
     contents = _path_from(folder, device.folder / memory.image)
-    assembly.instance(module, f"{name}_{top}", nets, parameters={image.parameter: contents})
+    clock = {"clk": clock_of(device)}
+    assembly.instance(module, f"{name}_{top}", nets, clock, parameters={image.parameter: contents})
     return f"dut.{name}_{top}.{image.memory}"
 
 
@@ -231,8 +242,10 @@ def host_net(assembly: Assembly, host: HostRecord) -> str:
     return next(wire.name.removesuffix("_valid") for wire in assembly.wires if wire.name.endswith(f"_{host.net}_valid"))
 
 
-def _add_player(assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions, index: int) -> str:
-    """Returns the file of beats that it offers."""
+def _add_player(
+    assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions, index: int, clk: str
+) -> str:
+    """Returns the file of beats that it offers at the clock ``clk``."""
     beats, file_name = host.beats_per_frame * options.frames, _beats_file(host)
     seed = (options.seed * 7919 + index * 104729) & 0xFFFF
     module = library.block(
@@ -245,13 +258,17 @@ def _add_player(assembly: Assembly, library: ModuleLibrary, host: HostRecord, op
     )
     parameters = {module.verilog.images["beats"].parameter: file_name}
     assembly.instance(
-        module, f"player_{verilog_name(host.node)}", {"y": host_net(assembly, host)}, parameters=parameters
+        module,
+        f"player_{verilog_name(host.node)}",
+        {"y": host_net(assembly, host)},
+        {"clk": clk},
+        parameters=parameters,
     )
     return file_name
 
 
-def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions) -> str:
-    """Returns the path of the array that keeps the beats."""
+def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostRecord, options: BenchOptions, clk: str) -> str:
+    """Returns the path of the array that keeps the beats, taken at the clock ``clk``."""
     beats = host.beats_per_frame * options.frames
     seed = (options.seed * 15485863 + 77) & 0xFFFF
     module = library.block(
@@ -264,7 +281,8 @@ def _add_recorder(assembly: Assembly, library: ModuleLibrary, host: HostRecord, 
     )
     name = f"recorder_{verilog_name(host.node)}"
     image = module.verilog.images["beats"]
-    assembly.instance(module, name, {"x": host_net(assembly, host)}, parameters={image.parameter: ""})
+    streams = {"x": host_net(assembly, host)}
+    assembly.instance(module, name, streams, {"clk": clk}, parameters={image.parameter: ""})
     return f"dut.{name}.{image.memory}"
 
 

@@ -5,6 +5,7 @@ What is simulated are the delivered files; what must come out is told by the emu
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.cosim.bench import design_bench
+from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.parts import Bench, BenchOptions
-from dagtrain.cosim.simulator import BrokenError, Simulator, StuckError, build, execute
+from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
@@ -70,6 +72,8 @@ def simulate_cluster(
     ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
+    if hold_cycles:
+        delivered.check_one_clock("a bench that holds streams up inside")
     options = bench_options(
         delivered,
         graph,
@@ -83,7 +87,8 @@ def simulate_cluster(
     traced = traced_streams(delivered.devices, graph) if on_traces else ()
     bench = design_bench(delivered.devices, library, options, folder, traced)
     progress.begin(f"build for {simulator.value}", 1)
-    program = build(folder / "sim", write_sources(delivered, bench, library, folder), simulator, optimise).resolve()
+    sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)
+    program = build(folder / "sim", sources, simulator, optimise, clocks).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     started = compare_start(delivered, golden)
@@ -112,6 +117,17 @@ def simulate_cluster(
             on_traces(compare_traces(folder / TRACE_FILE, traced, graph, made))
     progress.end()
     return compare(bench, golden, expected, folder, log, frames, started, sent)
+
+
+def bench_clocks(delivered: Delivered, seed: int) -> tuple[BenchClock, ...]:
+    """The clocks of the network and of devices that have their own, of any phase by ``seed``; none if there is one."""
+    rng = random.Random(f"{seed}/clocks")
+    own = [
+        BenchClock(clock_of(device), device.manifest.clock_mhz, rng.random())
+        for device in delivered.devices
+        if device.manifest.device in delivered.clocks
+    ]
+    return (BenchClock("clk", delivered.network_mhz), *own) if own else ()
 
 
 def bench_options(

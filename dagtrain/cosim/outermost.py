@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
 from dagtrain.cosim.trace import Traced, trace_text
 from dagtrain.cosim.watch import Watch, watch_text
@@ -51,10 +52,11 @@ def outermost_text(
     wanted = {counter: one.beats for counter, one in metrics.items()}
     wanted |= {counter: batches * log.beats for counter, log in updates.items()}
     watchers = len(watching.watched)
-    passed = ["clk", "rst", *(port.name for port in host)]
+    own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
+    passed = ["clk", "rst", *own, *(port.name for port in host)]
     return f"""// The outermost module of the co-simulation.
 module {BENCH} (
-{_declared((*PORTS, *host))}
+{_declared((*PORTS, *(PortDecl(clk, 1, Direction.IN) for clk in own), *host))}
 );
 reg [31:0] settled = 0, moved = 0, idle = 0;
 reg done = 0, stopped = 0;
@@ -73,9 +75,8 @@ wire [31:0] activity = {" + ".join([*wanted, "settled"])};
     .network_error(lost_word), .memory_error(memory_error)
 );
 {trace_text(traced) if traced else ""}assign network_error = lost_word || |broken;
-always @(posedge clk) begin
-{_lines(f"    if ({_taken(one.net)} && !rst) {counter} <= {counter} + 1;" for counter, one in metrics.items())}
-{_lines(_logging(counter, log, gated) for counter, log in updates.items())}
+{_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated)}end" for clk in own)}
+always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
     moved <= activity;
     idle <= activity == moved ? idle + 1 : 0;
     if (idle == {options.stuck_cycles} && !stopped) begin
@@ -108,6 +109,17 @@ def _declared(ports: Iterable[PortDecl]) -> str:
 def _taken(net: str, gated: str = "") -> str:
     """Whether a beat passes."""
     return f"({net}_valid{gated} && {net}_ready{gated})"
+
+
+def _counting(metrics: Mapping[str, Recording], updates: Mapping[str, WeightLog], clk: str, gated: str) -> str:
+    """Statements that count what passes at a clock."""
+    beats = [
+        f"    if ({_taken(one.net)} && !rst) {counter} <= {counter} + 1;"
+        for counter, one in metrics.items()
+        if one.clk == clk
+    ]
+    logged = [_logging(counter, log, gated) for counter, log in updates.items() if log.clk == clk]
+    return _lines(["", *beats, *logged, ""])
 
 
 def _logging(counter: str, log: WeightLog, gated: str) -> str:

@@ -50,6 +50,8 @@ class Recording:
     device: str
     # Verilog path of the array below the bench that keeps it; "" where MyHDL does
     path: str = ""
+    # at which its beats pass
+    clk: str = "clk"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class WeightLog:
     beats: int
     # Verilog prefix of the stream's nets below the bench
     net: str
+    # at which its beats pass
+    clk: str = "clk"
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,22 @@ from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
 
 MAIN = Path(__file__).with_name("bench_main.cpp")
 
+# where C++ finds the clocks of the bench, if there are several
+CLOCKS_FILE = "clocks.inc"
+# of a time step of the bench, if there are several clocks: femtoseconds
+STEPS_PER_US = 10**9
+
 # the clock of the bench where no C++ drives it
 ICARUS_MAIN = """module dagtrain_bench_main;
 reg clk = 0;
 reg rst = 1;
+CLOCKS
 wire finished, stuck, network_error, memory_error;
 wire [31:0] progress;
 reg [31:0] shown = 0, cycles = 0;
 dagtrain_bench bench (.clk(clk), .rst(rst), .finished(finished), .stuck(stuck), .progress(progress),
-    .network_error(network_error), .memory_error(memory_error));
-always #1 clk = !clk;
+    .network_error(network_error), .memory_error(memory_error)PINS);
+always #HALF clk = !clk;
 always @(posedge clk) begin
     cycles <= cycles + 1;
     if (cycles == 16) rst <= 0;
@@ -68,6 +74,22 @@ class BrokenError(DagtrainError):
 
 
 @dataclass(frozen=True)
+class BenchClock:
+    """A clock of the bench."""
+
+    # of the bench's module
+    name: str
+    mhz: float
+    # of its first edge, as a part of its cycle
+    phase: float = 0.0
+
+    @property
+    def period(self) -> int:
+        """In time steps."""
+        return round(STEPS_PER_US / self.mhz)
+
+
+@dataclass(frozen=True)
 class RunLog:
     """What a bench told while it ran."""
 
@@ -78,21 +100,44 @@ class RunLog:
     seen: frozenset[int] = frozenset()
 
 
-def build(folder: Path, sources: Sequence[Path], simulator: Simulator, optimise: bool = True) -> Path:
+def build(
+    folder: Path,
+    sources: Sequence[Path],
+    simulator: Simulator,
+    optimise: bool = True,
+    clocks: Sequence[BenchClock] = (),
+) -> Path:
     """Build the simulation of module `dagtrain_bench`, made of ``sources`` alone, into ``folder``; returns the program.
 
+    ``clocks``: all clocks of the bench, `clk` first, if there are several.
     ``optimise`` False builds fast and runs slowly.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     if simulator is Simulator.ICARUS:
         main = folder / "dagtrain_bench_main.v"
-        main.write_text(ICARUS_MAIN)
+        main.write_text(_icarus_main(clocks))
         program = folder / "bench.vvp"
         run_tool(
             ["iverilog", "-g2005", "-s", "dagtrain_bench_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S
         )
         return program
+    (folder / CLOCKS_FILE).unlink(missing_ok=True)
+    if clocks:
+        rows = [f"    {{&bench.{c.name}, {c.period}ull, {round(c.phase * c.period)}ull}},\n" for c in clocks]
+        (folder / CLOCKS_FILE).write_text("".join(rows))
     return compile_verilog(folder, "dagtrain_bench", sources, MAIN, optimise=optimise)
+
+
+def _icarus_main(clocks: Sequence[BenchClock]) -> str:
+    """The outermost module with all clocks; one of them alone toggles in every time step."""
+    half = clocks[0].period // 2 if clocks else 1
+    made = "\n".join(
+        f"reg {c.name} = 0;\ninitial begin #{1 + round(c.phase * c.period)}; forever begin "
+        f"{c.name} = 1; #{c.period // 2}; {c.name} = 0; #{c.period - c.period // 2}; end end"
+        for c in clocks[1:]
+    )
+    pins = "".join(f", .{c.name}({c.name})" for c in clocks[1:])
+    return ICARUS_MAIN.replace("CLOCKS\n", made + "\n" if made else "").replace("PINS", pins).replace("HALF", str(half))
 
 
 def execute(

@@ -68,6 +68,7 @@ def simulate_under_myhdl(
     `ContractViolation` when a host port breaks the stream contract, `ToolError` when a memory reports an error.
     """
     progress = progress or Silent()
+    delivered.check_one_clock("a testbench in MyHDL")
     options = bench_options(delivered, graph, len(feeds), network, memory, seed)
     frames, interval = options.frames, delivered.cycles_per_frame
     module, bench = _outermost(delivered, library, options, folder)
@@ -111,6 +112,7 @@ def emitted_cluster(
     network, memory = network or NetworkModel(), memory or MemoryModel()
     options = BenchOptions(frames=1, batch=1, network=network, memory=memory)
     delivered, library = load_emitted(emitted), ModuleLibrary(cache_folder() / "modules")
+    delivered.check_one_clock("a cluster as one module")
     made, bench = _cluster(delivered, library, options, folder)
     return EmittedModule(CLUSTER, made.ports, tuple(write_sources(delivered, bench, library, folder)), {})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dagtrain.cosim.clocks import clock_of
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.device import consumed_net, produced_net
 from dagtrain.graph.executor import Array
@@ -38,6 +39,8 @@ class Traced:
     port: str
     # at the producer's end; else behind forks, FIFOs and links, at the consumer's
     produced: bool
+    # at which its beats pass
+    clk: str = "clk"
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,10 @@ def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Tr
     found: dict[str, Traced] = {}
 
     def add(net: str, edge: str, node: Node, port: Port, produced: bool) -> None:
-        device = homes[node.name].manifest
+        device, clk = homes[node.name].manifest, clock_of(homes[node.name])
         if net in nets[device.device]:
             path = f"dut.fpga_{device.top}.{net}"
-            found.setdefault(path, Traced(edge, device.device, path, node.name, port.name, produced))
+            found.setdefault(path, Traced(edge, device.device, path, node.name, port.name, produced, clk))
 
     for edge, producer, source, consumer, sink in graph.streams:
         add(produced_net(edge), edge, producer, source, True)
@@ -125,18 +128,18 @@ def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Tr
 
 def trace_text(traced: Sequence[Traced]) -> str:
     """Verilog that writes a line a beat; for the outermost module."""
-    beats = "\n".join(
-        f"    if ({one.net}_valid && {one.net}_ready && !rst) "
-        f'$fdisplay(trace, "{number} %0d %h", trace_cycle + 1, {one.net}_payload);'
-        for number, one in enumerate(traced)
-    )
+    beats = {"clk": "    trace_cycle <= trace_cycle + 1;"}
+    for number, one in enumerate(traced):
+        statement = (
+            f"    if ({one.net}_valid && {one.net}_ready && !rst) "
+            f'$fdisplay(trace, "{number} %0d %h", trace_cycle + 1, {one.net}_payload);'
+        )
+        beats[one.clk] = f"{beats[one.clk]}\n{statement}" if one.clk in beats else statement
+    processes = "\n".join(f"always @(posedge {clk}) begin\n{text}\nend" for clk, text in beats.items())
     return f"""integer trace;
 reg [63:0] trace_cycle = 0;
 initial trace = $fopen("{TRACE_FILE}", "w");
-always @(posedge clk) begin
-    trace_cycle <= trace_cycle + 1;
-{beats}
-end
+{processes}
 """
 
 

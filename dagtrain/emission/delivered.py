@@ -22,6 +22,7 @@ from dagtrain.emission.manifest import (
     read_manifest,
 )
 from hdl.convert.netlist import Direction
+from hdl.errors import DagtrainError
 
 _MODULE = re.compile(r"^\s*module\s+(\w+)", re.MULTILINE)
 _TOP_PORT = re.compile(r"^\s*(input|output) wire (?:\[(\d+):0\] )?(\w+)", re.MULTILINE)
@@ -68,6 +69,27 @@ class Delivered:
         """Least staleness, in frames, at which the pipeline never waits for weights."""
         return self.devices[0].manifest.needed_staleness
 
+    @property
+    def network_mhz(self) -> float:
+        """The clock of the network, in whose cycles all this counts."""
+        first = self.devices[0].manifest
+        return first.clock_mhz if first.network_mhz is None else first.network_mhz
+
+    @property
+    def clocks(self) -> dict[str, float]:
+        """Device → its clock in MHz, where that is another one than the network's."""
+        manifests = [device.manifest for device in self.devices]
+        return {manifest.device: manifest.clock_mhz for manifest in manifests if manifest.network_mhz is not None}
+
+    def check_one_clock(self, what: str) -> None:
+        """Raises `DagtrainError` where devices have clocks of their own, which ``what`` does not do."""
+        if self.clocks:
+            listed = ", ".join(f"{name} at {mhz:g} MHz" for name, mhz in self.clocks.items())
+            raise DagtrainError(
+                f"{what} has one clock, and the network's is {self.network_mhz:g} MHz with {listed}",
+                "use --simulator verilator or icarus without --hold",
+            )
+
     def modules(self) -> dict[str, Path]:
         """Module → its file, in order of compilation: what several devices have once.
 
@@ -88,6 +110,10 @@ def load_delivered(folders: Sequence[Path]) -> Delivered:
     """The devices in these folders.  Raises `DeliveryError` naming every file that is not what the manifest says."""
     devices = tuple(DeliveredDevice(folder, read_manifest(folder / MANIFEST)) for folder in folders)
     problems = [problem for device in devices for problem in _problems(device)]
+    networks = {device.manifest.network_mhz or device.manifest.clock_mhz for device in devices}
+    if len(devices) > 1 and len(networks) > 1:
+        listed = ", ".join(f"{mhz:g} MHz" for mhz in sorted(networks))
+        problems.append(f"the manifests tell of different clocks of the network: {listed}")
     for what in ("cycles_per_frame", "needed_staleness"):
         if len({getattr(device.manifest, what) for device in devices}) > 1:
             problems.append(f"the manifests of {', '.join(d.manifest.device for d in devices)} differ in {what}")

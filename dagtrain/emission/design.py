@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
 from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
@@ -34,6 +35,8 @@ class ClusterDesign:
     needed_staleness: int
     # words on the network
     form: LinkFormat
+    # device of another clock than the network's -> what a cycle there lasts in cycles of that
+    periods: Mapping[str, Fraction] = field(default_factory=dict)
 
 
 def design_cluster(
@@ -49,9 +52,12 @@ def design_cluster(
     dram: DramUse | None = None,
     folds: Mapping[str, int] | None = None,
     parts: Sequence[Part] = DEFAULT_PARTS,
+    periods: Mapping[str, Fraction] | None = None,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
+    ``periods``: device of another clock than the network's, in whose cycles all this counts -> what a cycle there lasts
+    in cycles of that.
     ``folds`` says what each node is folded for, if not for ``cycles``; ``parts`` are those of the cluster.
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
@@ -65,14 +71,18 @@ def design_cluster(
     crossings = crossings_of(folded, used)
     form = link_format(crossings, len(used), word_bits)
     delays = {crossing.edge: network_cycles for crossing in crossings}
-    timing = schedule(folded, cycles, delays)
+    clocks = periods or {}
+    lasting = {name: clocks[device] for name, device in placed.items() if device in clocks}
+    timing = schedule(folded, cycles, delays, lasting)
     library.prepare(node.layer for node in folded.circuits)
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
     stored = stored_edges(folded, use)
     behind = {c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles) for c in crossings}
     tops = tuple(
-        design_device(name, folded, depths, crossings, behind, library, form, number, use)
+        design_device(
+            name, folded, depths, crossings, behind, library, form, number, use.at(clocks.get(name)), name in clocks
+        )
         for number, name in enumerate(used)
     )
     staleness = needed_staleness(folded, timing, delays)
-    return ClusterDesign(folded, cycles, depths, crossings, tops, staleness, form)
+    return ClusterDesign(folded, cycles, depths, crossings, tops, staleness, form, clocks)

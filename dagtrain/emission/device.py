@@ -109,10 +109,12 @@ def design_device(
     form: LinkFormat,
     number: int,
     dram: DramUse | None = None,
+    own_clock: bool = False,
 ) -> DeviceDesign:
     """The design of device ``name``, the ``number``th of the network.
 
-    ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge."""
+    ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge.
+    ``own_clock``: whether its clock is another than the network's."""
     use = dram or DramUse()
     nodes = [node for node in graph.nodes if graph.placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
@@ -143,7 +145,8 @@ def design_device(
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
         _add_rings(assembly, graph, node, memory)
     if egress or ingress:
-        _add_network_port(assembly, library, egress, ingress, receiver_beats, stored, form)
+        network = NetworkPort(assembly, library, form, own_clock)
+        _add_network_port(network, egress, ingress, receiver_beats, stored)
     stores = memory.finish()
     names = tuple(node.name for node in nodes)
     weights = tuple(
@@ -283,21 +286,18 @@ def _add_host_port(assembly: Assembly, node: Node) -> list[HostPort]:
 
 
 def _add_network_port(
-    assembly: Assembly,
-    library: ModuleLibrary,
+    port: NetworkPort,
     egress: Sequence[Crossing],
     ingress: Sequence[Crossing],
     beats: Mapping[str, int],
     stored: frozenset[str],
-    form: LinkFormat,
 ) -> None:
     """Both ends of all crossing streams of this device; the receiver's FIFO is the one in front of the consumer."""
-    port = NetworkPort(assembly, library, form)
     for crossing in egress:
-        words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        words = link_words(crossing, beats[crossing.edge], port.form.word_bits)
         port.add_egress(crossing, produced_net(crossing.edge), words)
     for crossing in ingress:
-        words = link_words(crossing, beats[crossing.edge], form.word_bits)
+        words = link_words(crossing, beats[crossing.edge], port.form.word_bits)
         net = arrived_net(crossing.edge) if crossing.edge in stored else consumed_net(crossing.edge)
         port.add_ingress(crossing, net, words)
     port.finish(egress, ingress)

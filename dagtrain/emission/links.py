@@ -6,14 +6,19 @@ Structure of a port (units of `hdl.link`)::
                               ├─▶ Merge chain ─▶ AXI4-Stream transmit port
     ingress credits ──────────┘
     AXI4-Stream receive port ─▶ Split chain ─▶ Ingress ─▶ FIFO ─▶ consumers;  credits ─▶ Egress;  Drain at the end
+
+Where the device's clock is not the network's, both AXI4-Stream ports are at `net_clk`, and a `ClockCrossing` stands
+behind each.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
@@ -21,6 +26,7 @@ from dagtrain.graph.ir import PlacedGraph
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from dagtrain.schedule.network import Hop
 from hdl.convert.netlist import Direction
+from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch, depth_for, merges_passed
 from hdl.link.ingress import Ingress
@@ -35,6 +41,10 @@ LEAST_LINK_WORDS = 16
 # are back in them too
 NETWORK_CYCLES = 512
 
+
+# connections of what takes words from the network's clock to the device's, and back
+HERE = {"write_clk": "net_clk", "write_rst": "net_rst", "read_clk": "clk", "read_rst": "rst"}
+THERE = {"write_clk": "clk", "write_rst": "rst", "read_clk": "net_clk", "read_rst": "net_rst"}
 
 # what messages call the switches and arbiters of a network port
 NETWORK_ROLE = "network port"
@@ -147,11 +157,19 @@ def receiver(crossing: Crossing, form: LinkFormat, depth: int) -> Ingress:
     )
 
 
-def port_cycles(crossings: Sequence[Crossing], form: LinkFormat, beats: Mapping[str, int]) -> dict[str, int]:
+def port_cycles(
+    crossings: Sequence[Crossing],
+    form: LinkFormat,
+    beats: Mapping[str, int],
+    periods: Mapping[str, Fraction] | None = None,
+) -> dict[str, int]:
     """Edge -> cycles that a word of it takes through both network ports, if nothing else is on its way: sender, tree of
-    merges, chain of splits, receiver (`NetworkPort`).
+    merges, chain of splits, receiver (`NetworkPort`), and from one clock to the other where the device has its own.
 
-    ``beats``: depths of the FIFOs behind receivers."""
+    Args:
+        beats: depths of the FIFOs behind receivers.
+        periods: device of another clock than the network's -> what a cycle there lasts in cycles of that."""
+    clocks = periods or {}
     leaving = Counter(crossing.source_device for crossing in crossings)
     # credits of what a device receives leave through its port as well
     returning = Counter(crossing.target_device for crossing in crossings)
@@ -164,8 +182,13 @@ def port_cycles(crossings: Sequence[Crossing], form: LinkFormat, beats: Mapping[
         merged = merges_passed(sent[source], leaving[source] + returning[source])
         # those that leave the chain of splits before, and the own one
         split = received[target] + 1
-        ends = sender(crossing, form, words).latency_cycles + receiver(crossing, form, words).latency_cycles
-        found[crossing.edge] = ends + merged + split
+        leaves = Fraction(sender(crossing, form, words).latency_cycles + merged)
+        arrives = Fraction(receiver(crossing, form, words).latency_cycles + split)
+        if source in clocks:
+            leaves = leaves * clocks[source] + CROSSING_CYCLES
+        if target in clocks:
+            arrives = (arrives + CROSSING_CYCLES) * clocks[target]
+        found[crossing.edge] = math.ceil(leaves + arrives)
         sent[source] += 1
         received[target] += 1
     return found
@@ -177,14 +200,16 @@ def hops_of(
     beats: Mapping[str, int],
     network_cycles: int,
     rates: Mapping[str, float] | None = None,
+    periods: Mapping[str, Fraction] | None = None,
 ) -> dict[str, Hop]:
     """Edge -> its way over the network.
 
     Args:
         beats: depths of the FIFOs behind receivers.
         network_cycles: from port to port.
-        rates: device -> words a cycle that its port carries, if fewer than one."""
-    ports, found = port_cycles(crossings, form, beats), {}
+        rates: device -> words a cycle that its port carries, if fewer than one.
+        periods: as in `port_cycles`."""
+    ports, found = port_cycles(crossings, form, beats, periods), {}
     for crossing in crossings:
         words = link_words(crossing, beats[crossing.edge], form.word_bits)
         found[crossing.edge] = Hop(
@@ -249,6 +274,8 @@ class NetworkPort:
     assembly: Assembly
     library: ModuleLibrary
     form: LinkFormat
+    # whether the device's clock is another than the network's
+    own_clock: bool = False
     # word streams that want to leave
     leaving: list[str] = dataclasses.field(default_factory=list)
     # error flags of receivers
@@ -305,7 +332,10 @@ class NetworkPort:
 
     def finish(self, egress: Sequence[Crossing], ingress: Sequence[Crossing]) -> None:
         """The chains of splits and merges, the two ports, the error flag."""
-        arriving = self._receive_port()
+        if self.own_clock:
+            self.assembly.port("net_clk", 1, Direction.IN)
+            self.assembly.port("net_rst", 1, Direction.IN)
+        arriving = self._crossed(self._receive_port(), "arrived", HERE)
         wanted = [(crossing, 0) for crossing in ingress] + [(crossing, 1) for crossing in egress]
         split = Split(format=self.form)
         for position, (crossing, credit) in enumerate(wanted):
@@ -318,9 +348,18 @@ class NetworkPort:
         stray = self.assembly.wire("error_stray")
         self.errors.append(stray)
         self.unit("link_drain", Drain(format=self.form), "drain", {"x": arriving}, {"error": stray})
-        self._transmit_port(self._merged())
+        self._transmit_port(self._crossed(self._merged(), "left", THERE))
         self.assembly.port("net_error", 1, Direction.OUT)
         self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
+
+    def _crossed(self, words: str, name: str, clocks: Mapping[str, str]) -> str:
+        """The word stream at the other clock, where there is one."""
+        if not self.own_clock:
+            return words
+        out = self.stream(name)
+        unit = ClockCrossing(payload_bits=self.form.payload_bits)
+        self.unit("clock_crossing", unit, f"crossing_{name}", {"x": words, "y": out}, clocks)
+        return out
 
     def _receive_port(self) -> str:
         """The AXI4-Stream slave `net_rx`, as a word stream."""

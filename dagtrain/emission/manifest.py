@@ -212,6 +212,8 @@ class Manifest:
     device: str
     part: str
     clock_mhz: float
+    # of `net_clk`, at which the network port stands, where that is another clock; None: the port stands at `clk`
+    network_mhz: float | None = None
     # pipeline interval that the design is for, and the least staleness, in frames, at which it never waits for weights
     cycles_per_frame: int
     needed_staleness: int
@@ -236,7 +238,10 @@ class Manifest:
 
     def to_json(self) -> str:
         """The file's text."""
-        return json.dumps(_ADAPTER.dump_python(self, mode="json"), indent=1) + "\n"
+        record = _ADAPTER.dump_python(self, mode="json")
+        # said only where there is one
+        plain = {key: value for key, value in record.items() if key != "network_mhz" or value is not None}
+        return json.dumps(plain, indent=1) + "\n"
 
 
 _ADAPTER = TypeAdapter(Manifest)

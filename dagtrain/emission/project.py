@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign
@@ -39,16 +40,27 @@ from hdl.convert.netlist import Module
 from hdl.convert.tools import LINT, lint_verilog, run_tool
 from hdl.convert.verilog import VerilogModule
 
-# what the host loads into DRAM before the first frame
+# part of a cycle by which bits of a count that goes to another clock may arrive apart
+SKEW = 0.8
 
 
 def write_cluster(
     folder: Path, design: ClusterDesign, library: ModuleLibrary, parts: Mapping[str, str], clock_mhz: float
 ) -> None:
-    """Write ``<folder>/<device>/`` for every device; ``parts`` names their FPGAs."""
+    """Write ``<folder>/<device>/`` for every device; ``parts`` names their FPGAs, ``clock_mhz`` is the network's."""
     pace = Pace(design.cycles_per_frame, design.needed_staleness)
     for device in design.devices:
-        write_device(folder / device.name, device, library, parts[device.name], clock_mhz, pace)
+        own = design.periods.get(device.name)
+        clocks = Clocks(clock_mhz, None) if own is None else Clocks(float(Fraction(clock_mhz) / own), clock_mhz)
+        write_device(folder / device.name, device, library, parts[device.name], clocks, pace)
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Of a device, and of the network where that is another one; MHz."""
+
+    mhz: float
+    network_mhz: float | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Pace:
 
 
 def write_device(
-    folder: Path, design: DeviceDesign, library: ModuleLibrary, part: str, clock_mhz: float, pace: Pace
+    folder: Path, design: DeviceDesign, library: ModuleLibrary, part: str, clocks: Clocks, pace: Pace
 ) -> None:
     """Write ``<folder>/`` with rtl/, images/, files.f, a Quartus project and manifest.json."""
     used = used_modules(design.top, library)
@@ -75,10 +87,10 @@ def write_device(
     for memory in design.memories:
         write_sparse_image(folder / "images" / memory.file_name, memory.image, memory.format.data_bits)
     write_text(folder / FILE_LIST, "\n".join(sources) + "\n")
-    write_text(folder / f"{design.top.name}.sdc", _constraints(clock_mhz))
+    write_text(folder / f"{design.top.name}.sdc", _constraints(clocks, design))
     write_text(folder / f"{design.top.name}.qpf", f'PROJECT_REVISION = "{design.top.name}"\n')
     write_text(folder / f"{design.top.name}.qsf", _quartus(design, sources, part))
-    write_text(folder / MANIFEST, _manifest(design, sources, part, clock_mhz, pace).to_json())
+    write_text(folder / MANIFEST, _manifest(design, sources, part, clocks, pace).to_json())
 
 
 def lint_devices(tops: Mapping[Path, str], known: Path, on_clean: Callable[[str], None] = lambda _: None) -> None:
@@ -132,12 +144,27 @@ def used_modules(top: Module, library: ModuleLibrary) -> list[VerilogModule]:
     return [module.verilog for module in library if module.name in names]
 
 
-def _constraints(clock_mhz: float) -> str:
-    period_ns = 1000 / clock_mhz
-    return (
+def _constraints(clocks: Clocks, design: DeviceDesign) -> str:
+    period_ns = 1000 / clocks.mhz
+    text = (
         f"create_clock -name clk -period {period_ns:.3f} [get_ports clk]\n"
         "derive_clock_uncertainty\n"
         "set_false_path -from [get_ports rst]\n"
+    )
+    if clocks.network_mhz is None or not design.has_network:
+        return text
+    network_ns = 1000 / clocks.network_mhz
+    # counts in Gray code cross: their bits may arrive later than one another by less than a cycle of what counts
+    crossings = "".join(
+        f"set_max_skew -from [get_registers {{*crossing_{name}|{count}_code[*]}}] "
+        f"-to [get_registers {{*crossing_{name}|synchroniser*_first[*]}}] {SKEW * ns:.3f}\n"
+        for name, counts in (("left", (period_ns, network_ns)), ("arrived", (network_ns, period_ns)))
+        for count, ns in zip(("written", "taken"), counts, strict=True)
+    )
+    return (
+        f"{text}create_clock -name net_clk -period {network_ns:.3f} [get_ports net_clk]\n"
+        "set_clock_groups -asynchronous -group {clk} -group {net_clk}\n"
+        f"set_false_path -from [get_ports net_rst]\n{crossings}"
     )
 
 
@@ -156,7 +183,7 @@ def _quartus(design: DeviceDesign, sources: Sequence[str], part: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz: float, pace: Pace) -> Manifest:
+def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clocks: Clocks, pace: Pace) -> Manifest:
     images = tuple(
         ImageRecord(
             node=image.node,
@@ -184,7 +211,8 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clock_mhz
         schema_version=MANIFEST_SCHEMA,
         device=design.name,
         part=part,
-        clock_mhz=clock_mhz,
+        clock_mhz=clocks.mhz,
+        network_mhz=clocks.network_mhz,
         cycles_per_frame=pace.cycles_per_frame,
         needed_staleness=pace.needed_staleness,
         top=design.top.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -66,6 +66,10 @@ class DramUse:
     # the pace of the pipeline: a unit has under way what passes at that pace within the memory's latency; 0: no more
     cycles_per_frame: int = 0
     latency_cycles: int = 128
+
+    def at(self, period: Fraction | None) -> DramUse:
+        """The same where a cycle lasts ``period`` of those in which the pace is told; None: one."""
+        return self if period is None else replace(self, cycles_per_frame=int(self.cycles_per_frame / period))
 
     def fifo(self, source_lanes: int, sink: Port, depth_beats: int) -> Stored:
         """The FIFO of an edge: at least ``depth_beats`` beats of the sink."""

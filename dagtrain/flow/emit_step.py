@@ -116,6 +116,7 @@ def chosen_design(
         dram=replace(chosen_dram(graph, choices, cluster, pace.interval), channel_of=channels or {}),
         folds=pace.folds,
         parts=pace.parts,
+        periods={device: period for device, period in cluster.periods.items() if device in set(placed.values())},
     )
 
 

@@ -152,7 +152,8 @@ def _needed_staleness(graph: Graph, plan: Plan) -> int:
         for edge, producer, _source, consumer, _sink in folded.edges
         if placed[producer.name] != placed[consumer.name]
     }
-    return needed_staleness(folded, schedule(folded, plan_pace(plan).interval, delays), delays)
+    pace = plan_pace(plan)
+    return needed_staleness(folded, schedule(folded, pace.interval, delays, pace.periods), delays)
 
 
 def _warnings(graph: Graph, plan: Plan, needed: int) -> list[str]:

@@ -41,7 +41,8 @@ def carried_over(plan: Plan, instance: Instance, beside: Mapping[str, str] | Non
     for item in instance.items:
         device = instance.device_index[places[item.name]]
         menu = item.configurations.get(instance.devices[device].part, ())
-        found = _stand_in(menu, before.get(item.name), plan.cycles_per_frame)
+        own = instance.devices[device].clock_hz or instance.clock_hz
+        found = _stand_in(menu, before.get(item.name), plan.cycles_per_frame * own // instance.clock_hz)
         if found is None:
             return None
         devices.append(device)

@@ -8,8 +8,10 @@ A choice travels through the placement as the payload of a configuration; emissi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from pydantic import ValidationError
 
@@ -21,6 +23,7 @@ from dagtrain.passes.insert_relays import insert_relays
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.passes.multiply_constants import multiply_constants
 from dagtrain.passes.share_weights import share_weights
+from dagtrain.planning.clocks import plan_periods
 from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError
 from hdl.layers.storage import Home
@@ -92,25 +95,42 @@ def relayed(choices: Mapping[str, Choice]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast engines are: what buffers are made for, and what each node is folded for; cycles a frame."""
+    """How fast engines are: what buffers are made for, cycles a frame of the cluster's clock, and what each node is
+    folded for, cycles a frame of its device's."""
 
     interval: int
     folds: Mapping[str, int]
     # on which the cluster stands; which of equally fast tiles is the best depends on them
     parts: tuple[Part, ...] = DEFAULT_PARTS
+    # of nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that
+    periods: Mapping[str, Fraction] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, folds: Mapping[str, int], parts: Sequence[Part] = DEFAULT_PARTS) -> Pace:
+    def of(
+        cls,
+        graph: Graph,
+        folds: Mapping[str, int],
+        parts: Sequence[Part] = DEFAULT_PARTS,
+        periods: Mapping[str, Fraction] | None = None,
+    ) -> Pace:
         """Of a graph folded so.  Raises `FoldingError` when some layer can't be."""
-        engines = (node.layer.cycles_per_frame for node in fold_graph.run(graph, folds, parts).nodes)
-        return cls._of(folds, engines, parts)
+        engines = {node.name: node.layer.cycles_per_frame for node in fold_graph.run(graph, folds, parts).nodes}
+        return cls._of(folds, engines, parts, periods or {})
 
     @classmethod
-    def _of(cls, folds: Mapping[str, int], engines: Iterable[int], parts: Iterable[Part]) -> Pace:
-        """The interval is what all nodes are folded for, if that is the same, else the pace of the slowest engine."""
+    def _of(
+        cls,
+        folds: Mapping[str, int],
+        engines: Mapping[str, int],
+        parts: Iterable[Part],
+        periods: Mapping[str, Fraction],
+    ) -> Pace:
+        """The interval is what all nodes are folded for, if that is the same at one clock, else the pace of the slowest
+        engine."""
         levels, by_name = set(folds.values()), {part.name: part for part in parts}
-        interval = levels.pop() if len(levels) == 1 else max(engines)
-        return cls(interval, folds, tuple(by_name[name] for name in sorted(by_name)))
+        slowest = max(math.ceil(cycles * periods.get(name, 1)) for name, cycles in engines.items())
+        interval = levels.pop() if len(levels) == 1 and not periods else slowest
+        return cls(interval, folds, tuple(by_name[name] for name in sorted(by_name)), periods)
 
     def fold(self, graph: Graph) -> Graph:
         """The graph, folded so."""
@@ -120,8 +140,8 @@ class Pace:
 def plan_pace(plan: Plan) -> Pace:
     """The pace of a plan's engines; the same as `Pace.of` the graph that the plan chose."""
     folds = {name: choice.cycles for name, choice in plan_choices(plan).items()}
-    engines = (item.cycles_per_frame for item in plan.items)
-    return Pace._of(folds, engines, (part(device.part) for device in plan.devices))
+    engines = {item.item: item.cycles_per_frame for item in plan.items}
+    return Pace._of(folds, engines, (part(device.part) for device in plan.devices), plan_periods(plan))
 
 
 def memory_homes(choices: Mapping[str, Choice]) -> dict[str, Home]:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -61,6 +62,8 @@ class LevelCosts:
     folds: Mapping[str, int] | None = None
     # whether every node that multiplies by constants may also do so on multipliers
     multiply: bool = False
+    # of nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that
+    periods: Mapping[str, Fraction] = field(default_factory=dict)
     # what follows from all these, worked out once: the folded graph with the tiles of its weights, its links, when
     # frames flow on each edge, and beats of the FIFO there
     tiles: Mapping[str, Tile] = field(init=False)
@@ -75,7 +78,7 @@ class LevelCosts:
         self.tiles = weight_tiles(chosen, self.folds or self.cycles, self.parts)
         self.folded = fold_graph.run(chosen, self.folds or self.cycles, self.parts, self.tiles)
         self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
-        self.flows = schedule(self.folded, self.cycles, self.links.delays)
+        self.flows = schedule(self.folded, self.cycles, self.links.delays, self.periods)
         self.depths = fifo_beats(self.folded, self.flows)
 
     def circuits(self) -> Mapping[str, Circuit]:
@@ -94,7 +97,7 @@ class LevelCosts:
         for memory, layer in self._ways(node):
             if not layer.borrowed and self.folded.circuit_of(node, layer) is None:
                 continue
-            fifos = [port for port in layer.sinks if self._may_lie_in_dram(port, node.inputs[port.name])]
+            fifos = [port for port in layer.sinks if self._may_lie_in_dram(node, port)]
             for count in range(len(fifos) + 1):
                 for chosen in itertools.combinations(fifos, count):
                     yield self._offer(node, layer, memory, chosen)
@@ -130,21 +133,27 @@ class LevelCosts:
     def _fold_cycles(self, node: Node) -> int:
         return self.folds[node.name] if self.folds is not None else self.cycles
 
-    def _may_lie_in_dram(self, port: Port, edge: str) -> bool:
+    def _dram_of(self, node: Node) -> DramUse:
+        """At the clock of the node's device."""
+        return self.dram.at(self.periods.get(node.name))
+
+    def _may_lie_in_dram(self, node: Node, port: Port) -> bool:
         """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes."""
         if port.tensor.kind.per_batch:
             return False
+        edge = node.inputs[port.name]
         depth, width = self.depths[edge], port.payload_bits
         if max(part.m20k_blocks(depth, width) for part in self.parts) < LEAST_DRAM_BLOCKS:
             return False
         offered, taken = self.flows.offered[edge], self.flows.taken[edge]
         waits = min(taken.first - offered.first, taken.last - offered.last) - self.links.delays.get(edge, 0)
-        return waits >= self.dram.delay_cycles(port)
+        return waits >= self._dram_of(node).delay_cycles(port) * self.periods.get(node.name, 1)
 
     def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
         circuit = self.folded.circuit_of(node, layer)
         pieces = [Piece(Use.ENGINE, self.estimator.layer(circuit))] if circuit is not None else []
         units: list[tuple[str, Stored]] = []
+        dram = self._dram_of(node)
         for port in (port for port in layer.sinks if port.name not in layer.borrowed):
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
@@ -160,15 +169,15 @@ class LevelCosts:
                 queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
                 pieces += _pieces(Use.DRAM, port.name, queues)
                 if port in fifos:
-                    units.append((port.name, self.dram.fifo(lanes, port, self.depths[edge])))
+                    units.append((port.name, dram.fifo(lanes, port, self.depths[edge])))
                 elif port.name in layer.parked:
                     batch = self.graph.recipe.batch
-                    units.append((port.name, self.dram.parked(lanes, port, layer.parked[port.name], batch)))
+                    units.append((port.name, dram.parked(lanes, port, layer.parked[port.name], batch)))
                 else:
-                    units.append((port.name, self.dram.replay(lanes, port, self.graph.recipe)))
+                    units.append((port.name, dram.replay(lanes, port, self.graph.recipe)))
         for ring in layer.rings:
             pieces += _pieces(Use.DRAM, ring.name, self._queues(ring.out.payload_bits, ring.back.payload_bits))
-            units.append((ring.name, self.dram.ring(ring)))
+            units.append((ring.name, dram.ring(ring)))
         for port in layer.sources:
             crossing = node.outputs.get(port.name)
             if crossing is not None and crossing in self.links.crossings:

@@ -30,6 +30,7 @@ from hdl.layers.folding import divisors
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
 from hdl.tensor import Tile
+from placement.problem.clocks import in_time
 from placement.problem.deadline import Deadline
 from placement.problem.instance import Configuration, Instance
 from placement.problem.plan import Bound
@@ -66,6 +67,11 @@ class Foldings:
         level = PricedLevel(offers, frozenset(tiled), {}, {})
         return self.prices.of_levels([level], self.prices.links())
 
+    @cached_property
+    def _timed(self) -> Instance:
+        """The same in cycles of the cluster's clock."""
+        return in_time(self.instance)
+
     def bound(self, search: SearchOptions, deadline: Deadline) -> Bound:
         """Cycles a frame below which there is no placement, however the nodes are folded."""
         found = proven_bound(self.instance, search, deadline)
@@ -94,7 +100,7 @@ class Foldings:
     def steps(self, low: int, high: int, count: int) -> list[int]:
         """At most so many steps of the staircase in [low, high) at which the DSP blocks of the cluster suffice, the
         fastest among them, the others spread evenly."""
-        blocks = sum(device.dsp for device in self.instance.devices)
+        blocks = sum(device.dsp for device in self._timed.devices)
         fits = [pace for pace, need in self.staircase if low <= pace < high and need <= blocks]
         if len(fits) <= count:
             return fits
@@ -103,22 +109,22 @@ class Foldings:
     def _choosing(self) -> Iterator[list[int]]:
         """Positions of items that choose a tile together, or alone."""
         seen: set[int] = set()
-        for members in self.instance.tile_groups.values():
+        for members in self._timed.tile_groups.values():
             seen |= set(members)
             yield list(members)
-        yield from ([i] for i in range(len(self.instance.items)) if i not in seen)
+        yield from ([i] for i in range(len(self._timed.items)) if i not in seen)
 
     def _least_dsp(self, members: Sequence[int]) -> list[tuple[int, int]]:
         """(pace, DSP blocks) of every tile, ascending in pace, on the part that needs fewest."""
         by_tile: dict[str | None, dict[int, tuple[int, int]]] = {}
         for i in members:
-            for menu in self.instance.items[i].configurations.values():
+            for menu in self._timed.items[i].configurations.values():
                 for c in menu:
                     found = by_tile.setdefault(c.tile, {})
                     pace, dsp = found.get(i, (ANY_PACE, ANY_PACE))
                     found[i] = min(pace, c.cycles_per_frame), min(dsp, c.dsp)
         if len(members) == 1:
-            menus = self.instance.items[members[0]].configurations.values()
+            menus = self._timed.items[members[0]].configurations.values()
             return sorted((c.cycles_per_frame, c.dsp) for menu in menus for c in menu)
         whole = [found.values() for found in by_tile.values() if len(found) == len(members)]
         return sorted((max(pace for pace, _ in each), sum(dsp for _, dsp in each)) for each in whole)

@@ -68,7 +68,7 @@ class Ladder:
         first = self.resumed(start) or self._begun(least)
         self.hold(first)
         slow = max(first.levels)
-        predicted = predicted_cycles(slow, self.searcher.prices.level(slow), problem.devices)
+        predicted = predicted_cycles(slow, self.searcher.prices.level(slow), problem)
         fastest = min(slow, max(least, predicted))
         # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use to it
         best = first.plan

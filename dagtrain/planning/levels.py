@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.planning.priced import PricedLevel
 from dagtrain.planning.problem import Problem
 from hdl.errors import FoldingError
-from placement.problem.instance import RESOURCES, Device
+from placement.problem.instance import RESOURCES
 
 # cycles a frame that no network needs
 SLOWEST = 1 << 40
@@ -29,7 +29,7 @@ def least_cycles(problem: Problem) -> int:
     """The least T at which the multipliers of all engines fit the cluster.
 
     Raises `FoldingError` where layers can be folded for no T."""
-    return _first_cycles(problem, MULTIPLIERS_PER_DSP * sum(device.dsp for device in problem.devices))
+    return _first_cycles(problem, MULTIPLIERS_PER_DSP * problem.capacity("dsp"))
 
 
 def fastest_cycles(problem: Problem) -> int:
@@ -42,7 +42,7 @@ def fastest_cycles(problem: Problem) -> int:
 def _first_cycles(problem: Problem, most: float) -> int:
     """The least T in steps at which all engines can be folded with so many multipliers at most."""
     macs = sum(node.layer.macs for node in problem.graph.nodes)
-    blocks = sum(device.dsp for device in problem.devices)
+    blocks = problem.capacity("dsp")
     cycles = max(1, math.ceil(macs / (MULTIPLIERS_PER_DSP * max(1, blocks))))
     while True:
         try:
@@ -63,13 +63,12 @@ def multipliers(graph: Graph, cycles: int) -> int:
     return sum(node.layer.multipliers for node in fold_graph.run(graph, cycles).nodes)
 
 
-def predicted_cycles(slow: int, level: PricedLevel, devices: Iterable[Device]) -> int:
-    """About the T at which blocks run out, if what every node needs at least at the priced level ``slow`` grows with
-    its pace."""
-    there = list(devices)
+def predicted_cycles(slow: int, level: PricedLevel, problem: Problem) -> int:
+    """About the T at which blocks run out, if what every node needs at least at the level ``slow``, priced at the
+    cluster's clock, grows with its pace."""
     shares: list[float] = []
     for resource in RESOURCES:
-        capacity = sum(int(getattr(device, resource)) for device in there)
+        capacity = problem.capacity(resource)
         least = sum(
             min(int(getattr(c, resource)) for cs in parts.values() for c in cs) for parts in level.offers.values()
         )

@@ -12,6 +12,7 @@ from hdl.costs.resources import Resources, Usage, fit
 from hdl.layers.base import Layer
 from hdl.parts.part import Part
 from hdl.tensor import Tile
+from placement.problem.instance import Configuration
 
 
 class Use(Enum):
@@ -67,6 +68,23 @@ class Offer:
     def dram_streams(self) -> list[Fraction]:
         """The same of each stream."""
         return [piece.dram_bytes_per_frame for piece in self.pieces if piece.dram_bytes_per_frame]
+
+    def configuration(self, usage: Usage, channels: bool) -> Configuration:
+        """For the placement, of the blocks that it takes of a part.  ``channels``: streams are on channels of their
+        device, so that each is told."""
+        tile = self.tile
+        streams = tuple(map(math.ceil, self.dram_streams)) if channels else ()
+        return Configuration(
+            label=self.choice.label,
+            cycles_per_frame=self.cycles_per_frame,
+            dsp=usage.dsp,
+            m20k=usage.m20k,
+            alm=usage.alm,
+            dram_bytes_per_frame=sum(streams) if channels else self.dram_bytes_per_frame,
+            dram_streams=streams,
+            tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
+            payload=self.choice.to_payload(),
+        )
 
     def usage(self, part: Part) -> Usage:
         """Blocks of a part; DSP blocks are not shared between circuits."""

@@ -4,7 +4,6 @@ What a node costs (`dagtrain.planning.costs`) is asked once for each level, and 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,16 +14,17 @@ from typing import Any
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Choice, cluster_dram
+from dagtrain.planning.clocks import paces, periods_of
 from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.link_costs import PortCosts
-from dagtrain.planning.offers import Offer
 from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Circuit, Estimator, Wanted
-from hdl.costs.resources import Usage
+from hdl.costs.resources import fit
 from hdl.errors import FoldingError
 from hdl.layers.storage import Home
+from hdl.link.clocks import ClockCrossing
 from hdl.parts.part import Part
 from hdl.streams.width import wire_words
 from placement.problem.cluster import Cluster
@@ -61,7 +61,7 @@ class Prices:
         """The placement problem with the choices of every node at each level that all layers can keep.
 
         Raises `Ended` at the deadline."""
-        wanted = list(levels)
+        wanted = [own for cycles in levels for own in paces(self.cluster, cycles)]
         priced: list[PricedLevel] = []
         for cycles in wanted:
             # folding is not monotonic: lanes that suit more cycles can be too few for somewhat fewer
@@ -74,6 +74,10 @@ class Prices:
             # once: a plan found at other levels is to hold with the same ports
             self.ported = tuple(self._links_with_ports(max(wanted), deadline or Deadline()))
         return self.of_levels(priced, self.ported)
+
+    def knows(self, cycles: int) -> bool:
+        """Whether a level is priced, at each clock that devices have."""
+        return all(level_key(own) in self.known for own in paces(self.cluster, cycles))
 
     def level(
         self,
@@ -115,7 +119,7 @@ class Prices:
                 sizes[node.name, offer.choice] = offer.dram_bytes
                 for part in self.parts:
                     usage = offer.usage(part)
-                    offers[node.name][part.name].append(_configuration(offer, usage, self._has_channels))
+                    offers[node.name][part.name].append(offer.configuration(usage, self._has_channels))
                     mlabs[node.name, offer.choice, part.name] = usage.mlab
             self.progress.advance(note=node.name)
         self.progress.end()
@@ -147,6 +151,7 @@ class Prices:
             free=free,
             folds=folds,
             multiply=self.multiply,
+            periods=periods_of(self.cluster, assignment or {}),
         )
         self._elaborate(level, deadline or Deadline())
         return level
@@ -225,8 +230,19 @@ class Prices:
             reserved = [level.reserved[device.part] for level in levels if level.reserved]
             m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
             m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
+            if device.clock_hz:
+                alm -= self._clock_crossings[device.part]
             channels = device.dram_channels if all(level.tells_streams for level in levels) else 1
             yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels)
+
+    @cached_property
+    def _clock_crossings(self) -> dict[str, int]:
+        """Part -> ALMs of the crossings between a device's clock and that of the network, one either way; they hold few
+        words and take no block memory."""
+        form = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator).form
+        unit = ClockCrossing(payload_bits=form.payload_bits)
+        contents = self.estimator.block(repr(unit), dict(unit.streams), unit.build)
+        return {part.name: 2 * fit(contents, part).alm for part in self.parts}
 
     @cached_property
     def _has_channels(self) -> bool:
@@ -272,20 +288,3 @@ class Prices:
             words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
             bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
             yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
-
-
-def _configuration(offer: Offer, usage: Usage, channels: bool) -> Configuration:
-    """``channels``: streams are on channels of their device, so that each is told."""
-    tile = offer.tile
-    streams = tuple(map(math.ceil, offer.dram_streams)) if channels else ()
-    return Configuration(
-        label=offer.choice.label,
-        cycles_per_frame=offer.cycles_per_frame,
-        dsp=usage.dsp,
-        m20k=usage.m20k,
-        alm=usage.alm,
-        dram_bytes_per_frame=sum(streams) if channels else offer.dram_bytes_per_frame,
-        dram_streams=streams,
-        tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
-        payload=offer.choice.to_payload(),
-    )

@@ -52,6 +52,14 @@ class Problem:
         """Devices that a plan may use."""
         return [device for device in self.cluster.placement_devices() if device.name not in self.search.exclude]
 
+    def capacity(self, resource: str) -> float:
+        """Blocks that a plan may use, of "dsp", "m20k" or "alm", each as many as it is worth at the cluster's clock."""
+        clock = self.cluster.clock_hz
+        return sum(
+            int(getattr(device, resource)) * (device.clock_hz / clock if device.clock_hz else 1)
+            for device in self.devices
+        )
+
     def with_relays(self, edges: Collection[str]) -> Problem:
         """The same with relays on these edges."""
         return replace(self, graph=insert_relays(self.graph, edges))

@@ -59,16 +59,24 @@ def plan_time(
     placed = {item.item: first if together else item.device for item in plan.items}
     devices = [device.name for device in cluster.devices]
     crossings = crossings_of(place.run(folded, placed, devices), devices)
+    periods = pace.periods
     delays = {crossing.edge: NETWORK_CYCLES for crossing in crossings}
-    depths = fifo_beats(folded, schedule(folded, pace.interval, delays))
+    depths = fifo_beats(folded, schedule(folded, pace.interval, delays, periods))
     outside = stored_edges(folded, dram)
-    stored = {edge: dram.delay_cycles(sink) for edge, _p, _s, _c, sink in folded.streams if edge in outside}
+    stored = {
+        edge: dram.at(periods.get(consumer.name)).delay_cycles(sink)
+        for edge, _p, _s, consumer, sink in folded.streams
+        if edge in outside
+    }
     form = link_format(crossings, len(cluster.devices), cluster.link_word_bits)
     behind = {
         crossing.edge: receiver_beats(crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval)
         for crossing in crossings
     }
     word_rate = cluster.link_word_bits * cluster.clock_hz
-    rates = {device.name: min(1.0, device.board.link_bits_per_s / word_rate) for device in cluster.devices}
-    hops = hops_of(crossings, form, behind, network_cycles, rates)
-    return batch_time(folded, edge_ways(folded, depths, hops, stored))
+    rates = {
+        device.name: min(1.0, device.board.link_bits_per_s / word_rate, device.board.clock_hz / cluster.clock_hz)
+        for device in cluster.devices
+    }
+    hops = hops_of(crossings, form, behind, network_cycles, rates, cluster.periods)
+    return batch_time(folded, edge_ways(folded, depths, hops, stored, periods), periods)

@@ -16,6 +16,7 @@ from fractions import Fraction
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.carry import places_of, reserving
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
+from dagtrain.planning.clocks import folds_at, paces, periods_of
 from dagtrain.planning.levels import slower
 from dagtrain.planning.priced import ON_CHIP, PricedLevel
 from dagtrain.planning.rate import with_rate
@@ -88,7 +89,7 @@ class Realiser:
         graph = self.searcher.problem.graph
         last: Mapping[str, int] | None = None
         for cycles in slower(plan.cycles_per_frame, found.levels):
-            folds = dict.fromkeys(graph.by_name, cycles)
+            folds = folds_at(self.searcher.problem.cluster, cycles, places, graph.by_name)
             try:
                 return self.fixed(places, folds, homes, found.plan, explain=False)
             except InfeasibleError:
@@ -106,7 +107,7 @@ class Realiser:
         prices, quick = searcher.prices, searcher.quick
         homes = memory_homes(plan_choices(plan))
         priced = []
-        for cycles in levels:
+        for cycles in (own for level in levels for own in paces(searcher.problem.cluster, level)):
             with suppress(FoldingError):
                 priced.append(prices.level(cycles, homes, None, deadline=searcher.time.looking))
         if not priced:
@@ -136,13 +137,14 @@ class Realiser:
     ) -> Planned:
         """The plan of a given placement with links priced in; the bound of ``found`` is kept.
 
-        ``folds``: node -> cycles a frame that it is folded for.
+        ``folds``: node -> cycles a frame of its device that it is folded for.
         ``homes``: where memories of nodes lie at first that aren't on chip; the plan may say otherwise.
         ``explain``: whether an `InfeasibleError` is to name the constraints at fault."""
         problem, prices, deadline = self.searcher.problem, self.searcher.prices, self.searcher.time.deadline
         options = replace(problem.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
-            pace = Pace.of(move_memories.run(problem.graph, homes), folds, prices.parts)
+            moved = move_memories.run(problem.graph, homes)
+            pace = Pace.of(moved, folds, prices.parts, periods_of(problem.cluster, assignment))
             level = prices.level(pace.interval, homes, assignment, free, folds, deadline)
             # network ports are in the prices of their nodes
             instance = prices.of_levels([level], prices.links())

@@ -9,7 +9,6 @@ from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.carry import carried_over
 from dagtrain.planning.foldings import Foldings
-from dagtrain.planning.priced import level_key
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.results import Found, Searched, with_any_bound, with_bound
@@ -116,7 +115,7 @@ class Searcher:
 
     def searched(self, found: Found) -> Searched:
         """The best plan of a search that may go on, as one of the instance with all levels that were priced."""
-        priced = tuple(level for level in found.levels if level_key(level) in self.prices.known)
+        priced = tuple(level for level in found.levels if self.prices.knows(level))
         instance = self.prices.instance(priced)
         whole = carried_over(found.plan, instance)
         assert whole is not None, "a plan fits where more configurations are offered"

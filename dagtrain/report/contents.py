@@ -11,6 +11,7 @@ from dagtrain.graph.summary import Summary
 from dagtrain.passes.fold import fold_graph
 from hdl.layers.capabilities import is_engine
 from hdl.parts.part import Part
+from placement.problem.instance import ticks
 from placement.problem.plan import DeviceUse, Plan
 
 # an engine that multiplies in less of its slots than this is said to wait for something
@@ -105,6 +106,17 @@ def device_bars(use: DeviceUse) -> tuple[Bar, ...]:
     )
 
 
+def plan_paces(plan: Plan) -> dict[str, int]:
+    """Node -> cycles a frame of the plan's clock."""
+    clocks = _clocks(plan)
+    return {item.item: ticks(item.cycles_per_frame, plan.clock_hz, clocks[item.device]) for item in plan.items}
+
+
+def _clocks(plan: Plan) -> dict[str, int]:
+    """Device -> its clock, Hz."""
+    return {use.device: use.clock_hz or plan.clock_hz for use in plan.devices}
+
+
 @dataclass(frozen=True)
 class LayerUse:
     """All nodes of a forward layer together, in the plan."""
@@ -112,6 +124,7 @@ class LayerUse:
     layer: str
     nodes: int
     devices: str
+    # of the plan's clock
     cycles_per_frame: int
     dsp: int
     m20k: int
@@ -120,14 +133,14 @@ class LayerUse:
 
 def layer_uses(plan: Plan) -> tuple[LayerUse, ...]:
     """Resources by forward layer, in the order of the plan."""
-    names = dict.fromkeys(item.layer for item in plan.items)
+    names, paces = dict.fromkeys(item.layer for item in plan.items), plan_paces(plan)
     groups = {name: [item for item in plan.items if item.layer == name] for name in names}
     return tuple(
         LayerUse(
             name,
             len(items),
             ", ".join(sorted({item.device for item in items})),
-            max(item.cycles_per_frame for item in items),
+            max(paces[item.item] for item in items),
             sum(item.dsp for item in items),
             sum(item.m20k for item in items),
             sum(item.alm for item in items),
@@ -151,6 +164,8 @@ class Engine:
     measured_cycles: float | None = None
     # what the measurement says that the engine waits for
     waits_for: str = ""
+    # cycles of its device in one of the plan's clock
+    speed: float = 1.0
 
     @property
     def declared(self) -> float:
@@ -163,8 +178,8 @@ class Engine:
         return None if self.measured_cycles is None else self.macs / (self.multipliers * self.measured_cycles)
 
     def at(self, cycles_per_frame: int) -> float:
-        """MAC-slot efficiency in a pipeline whose slowest node needs this many cycles."""
-        return self.macs / (self.multipliers * cycles_per_frame)
+        """MAC-slot efficiency in a pipeline whose slowest node needs this many cycles of the plan's clock."""
+        return self.macs / (self.multipliers * cycles_per_frame * self.speed)
 
     @property
     def wasted(self) -> str:
@@ -182,7 +197,8 @@ class Engine:
 def engines(contents: Contents) -> tuple[Engine, ...]:
     """Every MAC engine of the placed graph, folded as the plan says, with its measurement if there is one."""
     measured = {str(record["node"]): record for record in contents.measured or ()}
-    found = []
+    found, clocks = [], _clocks(contents.plan)
+    homes = placed(contents.plan)
     for node in fold_graph(contents.graph, contents.folds, contents.parts).nodes:
         layer = node.layer
         if not is_engine(layer):
@@ -197,6 +213,7 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
                 declared_cycles=layer.cycles_per_frame,
                 measured_cycles=None if record is None else float(record["cycles_per_frame"]),
                 waits_for="" if record is None else str(record.get("waits_for", "")),
+                speed=clocks[homes[node.name]] / contents.plan.clock_hz,
             )
         )
     return tuple(found)
@@ -205,15 +222,17 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
 def cluster_efficiency(contents: Contents) -> float:
     """Multiplications of the algorithm over all multipliers that all devices have, at the planned cycles a frame.
 
-    Devices count with what the plan may use of them; a DSP block counts as two multipliers of 16-bit operands."""
+    Devices count with what the plan may use of them, in as many cycles as they have; a DSP block counts as two
+    multipliers of 16-bit operands."""
     macs = contents.summary.forward_macs + contents.summary.error_macs + contents.summary.gradient_macs
-    multipliers = 2 * sum(use.dsp_capacity for use in contents.plan.devices)
+    plan, clocks = contents.plan, _clocks(contents.plan)
+    multipliers = 2 * sum(use.dsp_capacity * (clocks[use.device] / plan.clock_hz) for use in plan.devices)
     return macs / (multipliers * contents.plan.cycles_per_frame) if multipliers else 0.0
 
 
 def slowest(plan: Plan, count: int = 8) -> tuple[str, ...]:
     """Nodes that need all of the plan's cycles a frame, at most ``count`` of them."""
-    names = [item.item for item in plan.items if item.cycles_per_frame == plan.cycles_per_frame]
+    names = [name for name, cycles in plan_paces(plan).items() if cycles == plan.cycles_per_frame]
     return tuple(names[:count]) + (("…",) if len(names) > count else ())
 
 

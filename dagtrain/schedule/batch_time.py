@@ -14,6 +14,8 @@ frame t come of earlier frames.  Along an edge everything is later by the cycles
 network, where it waits besides for what shares its ports (`dagtrain.schedule.network`).  Nothing waits for room in a
 FIFO, so what is faster than the slowest engine runs ahead of it; in the long run all of them are held to its pace, so
 the batch takes as long as it does where it takes longest.  The recurrence goes on until that repeats.
+
+Cycles are those of the cluster's clock; a layer on a device of another clock goes through its frames in its own.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 
 from dagtrain.graph.ir import Graph, Node, is_delayed
 from dagtrain.schedule.network import Hop, Network, port_cycles_per_frame
@@ -31,6 +34,9 @@ from hdl.recipe import Recipe
 from hdl.streams import queue_latency
 from hdl.streams.width import AdapterKind, adapter_kind
 from hdl.tensor import Port
+
+# of the nodes of a cluster of one clock
+ONE_CLOCK: Mapping[str, Fraction] = MappingProxyType({})
 
 # batches that take as long as one another when it repeats, with staleness 0, where a batch knows of the one before
 # only, and with more; batches after which it does, if ever
@@ -50,8 +56,8 @@ SHORT_BATCH = 4
 class Way:
     """What lies between the producer and the consumer of an edge."""
 
-    # that every element takes on the consumer's device
-    cycles: int
+    # that every element takes on the consumer's device, of the cluster's clock
+    cycles: float
     # over the network
     hop: Hop | None = None
 
@@ -91,9 +97,11 @@ class _Step:
     sinks: tuple[tuple[str, str, _When], ...]
     # source -> (edge, whether it leaves once a batch)
     sources: Mapping[str, tuple[str, bool]]
+    # what a cycle of its device lasts, in cycles of the cluster's clock
+    period: float = 1.0
 
     @classmethod
-    def of(cls, node: Node) -> _Step:
+    def of(cls, node: Node, period: Fraction | None) -> _Step:
         """Of a node of the folded graph."""
         layer = node.layer
 
@@ -108,15 +116,26 @@ class _Step:
             for port in layer.sources
             if port.name in node.outputs
         }
-        return cls(Passage(layer), tuple(sinks), sources)
+        return cls(Passage(layer), tuple(sinks), sources, float(period or 1))
+
+    def frame(self, arriving: Mapping[str, Flow], weights: float, *, ends_batch: bool) -> Mapping[str, Flow]:
+        """How a frame leaves: the passage counts in cycles of its device."""
+        if self.period == 1.0:
+            return self.passage.frame(arriving, weights, ends_batch=ends_batch) if self.sinks else self.passage.host()
+        own = {name: flow.scaled(1 / self.period) for name, flow in arriving.items()}
+        weights = weights if weights == LONG_AGO else weights / self.period
+        made = self.passage.frame(own, weights, ends_batch=ends_batch) if self.sinks else self.passage.host()
+        return {name: flow.scaled(self.period) for name, flow in made.items()}
 
 
 class BatchClock:
     """A folded streaming graph, frame after frame."""
 
-    def __init__(self, graph: Graph, ways: Mapping[str, Way], recipe: Recipe) -> None:
+    def __init__(
+        self, graph: Graph, ways: Mapping[str, Way], recipe: Recipe, periods: Mapping[str, Fraction] = ONE_CLOCK
+    ) -> None:
         self.recipe = recipe
-        self.steps = [_Step.of(node) for node in graph.nodes]
+        self.steps = [_Step.of(node, periods.get(node.name)) for node in graph.nodes]
         passages = {node.name: step.passage for node, step in zip(graph.nodes, self.steps, strict=True)}
         for name, lender in graph.lenders.items():
             passages[name].beside, passages[lender.name].beside = passages[lender.name], passages[name]
@@ -126,7 +145,7 @@ class BatchClock:
         self.offered: dict[str, Flow] = {}
         self.arriving: dict[str, Flow] = {}
         self.ways = ways
-        self.network = Network([way.hop for way in ways.values() if way.hop], slowest_engine(graph))
+        self.network = Network([way.hop for way in ways.values() if way.hop], math.ceil(slowest_engine(graph, periods)))
         self.frames = 0
         # whether a node waited for nothing but its weights; who asks resets it
         self.waited = False
@@ -141,19 +160,16 @@ class BatchClock:
         self.frames += 1
 
     def _take(self, step: _Step, version: int, ends_batch: bool) -> None:
-        if not step.sinks:
-            made = step.passage.host()
-        else:
-            arriving: dict[str, Flow] = {}
-            weights = LONG_AGO
-            for name, edge, when in step.sinks:
-                if when is _When.VERSION:
-                    if version:
-                        weights = max(weights, self.versions[edge][version - 1])
-                elif ends_batch or when is _When.FRAME:
-                    arriving[name] = self.arriving[edge]
-            made = step.passage.frame(arriving, weights, ends_batch=ends_batch)
-            self.waited |= step.passage.waited
+        arriving: dict[str, Flow] = {}
+        weights = LONG_AGO
+        for name, edge, when in step.sinks:
+            if when is _When.VERSION:
+                if version:
+                    weights = max(weights, self.versions[edge][version - 1])
+            elif ends_batch or when is _When.FRAME:
+                arriving[name] = self.arriving[edge]
+        made = step.frame(arriving, weights, ends_batch=ends_batch)
+        self.waited |= step.passage.waited
         for name, (edge, per_batch) in step.sources.items():
             if name not in made:
                 continue
@@ -170,37 +186,38 @@ class BatchClock:
         return [flow.last for flow in self.offered.values()]
 
 
-def batch_time(graph: Graph, ways: Mapping[str, Way]) -> BatchTime:
+def batch_time(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction] = ONE_CLOCK) -> BatchTime:
     """Cycles of one batch in the long run: as many as everything takes, and no port of the network carries it in fewer.
 
     Args:
         graph: folded, streaming.
-        ways: edge -> what lies on it (`edge_ways`)."""
-    cycles = max(_batch_cycles(graph, ways), graph.recipe.batch * _busiest_port(graph, ways))
+        ways: edge -> what lies on it (`edge_ways`).
+        periods: nodes on devices of another clock than the cluster's -> what a cycle there lasts in cycles of that."""
+    cycles = max(_batch_cycles(graph, ways, periods), graph.recipe.batch * _busiest_port(graph, ways))
     return BatchTime(graph.recipe.batch, math.ceil(cycles - ROUNDED))
 
 
-def _batch_cycles(graph: Graph, ways: Mapping[str, Way]) -> float:
+def _batch_cycles(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction]) -> float:
     """Cycles of one batch in the long run, from when everything happens.
 
     Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
     batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
     much as the slowest engine or port takes."""
     recipe = graph.recipe
-    slowest = max(slowest_engine(graph), _busiest_port(graph, ways))
+    slowest = max(slowest_engine(graph, periods), _busiest_port(graph, ways))
     short = SHORT_BATCH
     while short * MUCH_LONGER <= recipe.batch:
         # the frames that may be stale are some of one batch, or so many that nothing ever waits
         some, all_of_it = 2 * (recipe.staleness + 1) <= short, recipe.staleness >= short
         if some or all_of_it:
-            cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short))
+            cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short), periods)
             if some or not waited:
-                one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1))
+                one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1), periods)
                 more = cycles - one_less
                 if more >= slowest - 2 * SAME_CYCLES:
                     return cycles + (recipe.batch - short) * more
         short *= 2
-    return _long_run(graph, ways, recipe.batch, recipe.staleness)[0]
+    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods)[0]
 
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
@@ -213,9 +230,15 @@ def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
     )
 
 
-def _long_run(graph: Graph, ways: Mapping[str, Way], batch: int, staleness: int) -> tuple[float, bool]:
+def _long_run(
+    graph: Graph,
+    ways: Mapping[str, Way],
+    batch: int,
+    staleness: int,
+    periods: Mapping[str, Fraction] = ONE_CLOCK,
+) -> tuple[float, bool]:
     """Cycles of a batch once all take as long, and whether anything waited for weights in the last one."""
-    clock = BatchClock(graph, ways, replace(graph.recipe, batch=batch, staleness=staleness))
+    clock = BatchClock(graph, ways, replace(graph.recipe, batch=batch, staleness=staleness), periods)
     alike = ALIKE if staleness else ALIKE_DRAINED
     before: list[float] = []
     slowest: list[float] = []
@@ -232,26 +255,31 @@ def _long_run(graph: Graph, ways: Mapping[str, Way], batch: int, staleness: int)
     return slowest[-1], clock.waited
 
 
-def slowest_engine(graph: Graph) -> int:
+def slowest_engine(graph: Graph, periods: Mapping[str, Fraction] = ONE_CLOCK) -> float:
     """Cycles a frame."""
-    return max(node.layer.cycles_per_frame for node in graph.nodes)
+    return max(node.layer.cycles_per_frame * float(periods.get(node.name, 1)) for node in graph.nodes)
 
 
 def edge_ways(
-    graph: Graph, fifo_beats: Mapping[str, int], hops: Mapping[str, Hop], stored: Mapping[str, int] | None = None
+    graph: Graph,
+    fifo_beats: Mapping[str, int],
+    hops: Mapping[str, Hop],
+    stored: Mapping[str, int] | None = None,
+    periods: Mapping[str, Fraction] = ONE_CLOCK,
 ) -> dict[str, Way]:
     """Edge -> what lies on it: a width adapter where lanes differ and a FIFO, or the network; then DRAM, if stored.
 
     Args:
         hops: edges that cross the network -> their way.
-        stored: edges that go through DRAM -> cycles that it adds."""
+        stored: edges that go through DRAM -> cycles that it adds.
+        periods: as in `batch_time`."""
     found: dict[str, Way] = {}
     outside = stored or {}
-    for edge, _producer, source, _consumer, sink in graph.edges:
-        behind = outside.get(edge, 0)
+    for edge, _producer, source, consumer, sink in graph.edges:
+        behind, period = outside.get(edge, 0), float(periods.get(consumer.name, 1))
         if edge in hops:
-            found[edge] = Way(behind, hops[edge])
+            found[edge] = Way(behind * period, hops[edge])
         else:
             adapter = adapter_kind(source.lanes, sink.lanes) is not AdapterKind.WIRE
-            found[edge] = Way(adapter + queue_latency(fifo_beats[edge]) + behind)
+            found[edge] = Way((adapter + queue_latency(fifo_beats[edge]) + behind) * period)
     return found

@@ -7,6 +7,8 @@ later; both plus the layer's pipeline.  An edge that crosses the network begins 
 
 What makes maps again for the way back (`Role.RECOMPUTE`) works as late as those who want them allow: FIFOs behind it
 are shallow and soon full, and what it makes them of waits in front of it.
+
+Cycles are those of the cluster's clock; a node on a device of another clock takes more or fewer of them for its own.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -69,14 +72,21 @@ class Schedule:
         )
 
 
-def schedule(graph: Graph, cycles: int, crossing_cycles: Mapping[str, int] | None = None) -> Schedule:
+def schedule(
+    graph: Graph,
+    cycles: int,
+    crossing_cycles: Mapping[str, int] | None = None,
+    periods: Mapping[str, Fraction] | None = None,
+) -> Schedule:
     """The schedule of a streaming graph at ``cycles`` a frame.
 
-    ``crossing_cycles`` gives, for edges that cross the network, the cycles between leaving and arriving."""
+    ``crossing_cycles`` gives, for edges that cross the network, the cycles between leaving and arriving; ``periods``,
+    for nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that."""
     crossing = crossing_cycles or {}
     offered: dict[str, Flow] = {}
     taken: dict[str, Flow] = {}
     for node in graph.nodes:
+        lasting = Lasting((periods or {}).get(node.name))
         arrivals = {
             port: offered[edge].later(crossing.get(edge, 0))
             for port, edge in node.inputs.items()
@@ -84,12 +94,15 @@ def schedule(graph: Graph, cycles: int, crossing_cycles: Mapping[str, int] | Non
         }
         for port, edge in node.inputs.items():
             if port in arrivals:
-                taken[edge] = _taken(node, port, arrivals)
+                taken[edge] = _taken(node, port, arrivals, lasting)
         for port, edge in node.outputs.items():
-            offered[edge] = _offered(node, port, arrivals) if arrivals else _from_host(node.layer.port(port), cycles)
+            host = not arrivals
+            offered[edge] = (
+                _from_host(node.layer.port(port), cycles) if host else _offered(node, port, arrivals, lasting)
+            )
     for node in reversed(graph.nodes):
         if node.role is Role.RECOMPUTE:
-            _hold_back(graph, node, crossing, offered, taken)
+            _hold_back(graph, node, crossing, offered, taken, Lasting((periods or {}).get(node.name)))
     return Schedule(cycles, offered, taken)
 
 
@@ -113,12 +126,23 @@ def needed_staleness(graph: Graph, plan: Schedule, crossing_cycles: Mapping[str,
     return worst
 
 
+@dataclass(frozen=True)
+class Lasting:
+    """How long a device's cycles last in cycles of the cluster's clock; None: as long."""
+
+    period: Fraction | None = None
+
+    def __call__(self, cycles: int) -> int:
+        """Of so many, rounded up."""
+        return cycles if self.period is None else math.ceil(cycles * self.period)
+
+
 def _works_per_batch(node: Node) -> bool:
     ports = (*node.layer.sinks, *node.layer.sources)
     return all(port.tensor.kind.per_batch for port in ports)
 
 
-def _taken(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
+def _taken(node: Node, port: str, arrivals: Mapping[str, Flow], lasting: Lasting) -> Flow:
     """An engine begins with a sink when the others have what the first output needs beside it, and is through with it
     no sooner than the engine's own pace allows."""
     arrival, layer = arrivals[port], node.layer
@@ -132,28 +156,34 @@ def _taken(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
                 share = needs.get(other, 0) / layer.port(other).tensor.elements
                 first = max(first, math.ceil(flow.at(share)))
     beats = max(1, layer.port(port).beats)
-    pace = layer.cycles_per_frame * (beats - 1) // beats if not layer.port(port).tensor.kind.per_batch else 0
+    per_batch = layer.port(port).tensor.kind.per_batch
+    pace = 0 if per_batch else lasting(layer.cycles_per_frame * (beats - 1) // beats)
     last = max(first + pace, *(flow.last for flow in arrivals.values()))
     return Flow(first, last)
 
 
 def _hold_back(
-    graph: Graph, node: Node, crossing: Mapping[str, int], offered: dict[str, Flow], taken: dict[str, Flow]
+    graph: Graph,
+    node: Node,
+    crossing: Mapping[str, int],
+    offered: dict[str, Flow],
+    taken: dict[str, Flow],
+    lasting: Lasting,
 ) -> None:
     """Changes the flows around a node so that it hands on what waits before it when the first user takes it."""
     ((port, edge),) = (
         (port, edge) for port, edge in node.inputs.items() if not node.layer.port(port).tensor.kind.per_batch
     )
-    wanted = []
+    wanted, pipeline = [], lasting(node.layer.pipeline_cycles)
     for made in node.outputs.values():
         taken[made] = _wanted(graph, made, taken[made])
-        wanted.append(taken[made].later(-crossing.get(made, 0) - node.layer.pipeline_cycles))
+        wanted.append(taken[made].later(-crossing.get(made, 0) - pipeline))
     arrived, beats = taken[edge], node.layer.port(port).beats
     last = max(arrived.last, min(flow.last for flow in wanted))
-    pace = node.layer.cycles_per_frame * (beats - 1) // beats
+    pace = lasting(node.layer.cycles_per_frame * (beats - 1) // beats)
     first = max(arrived.first, min(last - pace, *(flow.first for flow in wanted)))
     taken[edge] = Flow(first, last)
-    offered.update(dict.fromkeys(node.outputs.values(), taken[edge].later(node.layer.pipeline_cycles)))
+    offered.update(dict.fromkeys(node.outputs.values(), taken[edge].later(pipeline)))
 
 
 def _wanted(graph: Graph, edge: str, taken: Flow) -> Flow:
@@ -172,21 +202,22 @@ def _from_host(source: Port, cycles: int) -> Flow:
     return Flow(0, cycles * (source.beats - 1) // source.beats)
 
 
-def _offered(node: Node, port: str, arrivals: Mapping[str, Flow]) -> Flow:
+def _offered(node: Node, port: str, arrivals: Mapping[str, Flow], lasting: Lasting) -> Flow:
     layer = node.layer
     source = layer.port(port)
-    pipeline = layer.pipeline_cycles
+    pipeline = lasting(layer.pipeline_cycles)
     if _works_per_batch(node):
         first = max(flow.first for flow in arrivals.values()) + pipeline
         return Flow(first, max(flow.last for flow in arrivals.values()) + pipeline)
     if source.tensor.kind.per_batch:
         # leaves after the batch's last frame has been worked through
-        begin = max(_taken(node, sink, arrivals).last for sink in arrivals) + pipeline
-        return Flow(begin, begin + source.beats)
+        begin = max(_taken(node, sink, arrivals, lasting).last for sink in arrivals) + pipeline
+        return Flow(begin, begin + lasting(source.beats))
     needs = layer.required(port, source.lanes)
     first = max(
         math.ceil(flow.at(needs.get(sink, 0) / layer.port(sink).tensor.elements)) for sink, flow in arrivals.items()
     )
     beats = max(1, source.beats)
-    last = max(first + layer.cycles_per_frame * (beats - 1) // beats, *(flow.last for flow in arrivals.values()))
+    pace = lasting(layer.cycles_per_frame * (beats - 1) // beats)
+    last = max(first + pace, *(flow.last for flow in arrivals.values()))
     return Flow(first, last).later(pipeline)

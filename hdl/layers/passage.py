@@ -70,6 +70,10 @@ class Flow:
         """The same flow, later."""
         return Flow(self.elements, self.cycles + cycles)
 
+    def scaled(self, factor: float) -> Flow:
+        """The same flow in cycles of another clock, of which ``factor`` last as long as one."""
+        return Flow(self.elements, self.cycles * factor)
+
 
 @lru_cache(maxsize=KEPT_MARKS)
 def marks(tensor: Tensor, lanes: int, turns: tuple[int, ...] = (), padding: int = 0) -> FloatArray:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +46,8 @@ MOST_WORD_BITS = 2048
 # port of a memory controller for one channel of 64-bit DDR4
 DRAM_WORD_BITS = (64, 128, 256, 512)
 CHANNEL_WORD_BITS = DRAM_WORD_BITS[-1]
+# the clock of a board is at most so many times as fast as that of the network, or as slow: crossings are tested so far
+MOST_CLOCK_RATIO = 3
 # memory channels of a board: twice those of two stacks of HBM2
 MOST_CHANNELS = 64
 
@@ -171,7 +175,7 @@ class Cluster:
     """A cluster; its first device carries the host interface, so the network's input and output are there."""
 
     name: str
-    # the one clock of all devices
+    # of the network, in whose cycles plans count; the one clock of all devices, or of those that have none of their own
     clock_hz: int
     # bits a beat of every MAC port; word × clock carries the fastest link
     link_word_bits: int
@@ -195,9 +199,19 @@ class Cluster:
                 dram_bytes_per_s=device.board.dram_bytes_per_s,
                 link_bits_per_s=device.board.link_bits_per_s,
                 dram_channels=device.board.dram_channels,
+                clock_hz=device.board.clock_hz if device.name in self.periods else 0,
             )
             for device in self.devices
         )
+
+    @cached_property
+    def periods(self) -> Mapping[str, Fraction]:
+        """Device -> what one of its cycles lasts, in cycles of the cluster's clock, of devices of another clock."""
+        return {
+            device.name: Fraction(self.clock_hz, device.board.clock_hz)
+            for device in self.devices
+            if device.board.clock_hz != self.clock_hz
+        }
 
 
 def with_caps(cluster: Cluster, shares: Mapping[str, Decimal]) -> Cluster:
@@ -321,7 +335,7 @@ def _entries(raw: Mapping[str, Any], table: str) -> Iterator[tuple[int, Mapping[
 
 
 def _cross_problems(raw: Mapping[str, Any]) -> list[Problem]:
-    """What no single value shows: unknown parts and boards, duplicate names, differing clocks, halves of a DRAM."""
+    """What no single value shows: unknown parts and boards, duplicate names, clocks far apart, halves of a DRAM."""
     problems = []
     boards = {name: row for _, row in _entries(raw, "board") if isinstance(name := row.get("name"), str)}
     for index, row in _entries(raw, "board"):
@@ -372,21 +386,27 @@ def _repeated(what: str, names: list[tuple[str, Any]]) -> list[Problem]:
 
 
 def _clock_problems(raw: Mapping[str, Any], boards: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    """Boards in use whose clock is too far from the network's, where they differ."""
     cluster = raw.get("cluster")
     default = cluster.get("clock_mhz") if isinstance(cluster, dict) else None
-    clocks: dict[Any, str] = {}
+    clocks: dict[str, int | Decimal] = {}
     for _, row in _entries(raw, "device"):
         name = row.get("board")
         board = boards.get(name) if isinstance(name, str) else None
-        if board is not None:
-            clock = board.get("clock_mhz", default)
-            if isinstance(clock, int | Decimal):
-                clocks.setdefault(clock, str(board.get("name")))
-    if len(clocks) < 2:
+        clock = board.get("clock_mhz", default) if board is not None else None
+        if isinstance(clock, int | Decimal) and clock > 0:
+            clocks[str(name)] = clock
+    if len(set(clocks.values())) < 2 or not isinstance(default, int | Decimal):
         return []
-    listed = ", ".join(f"{clock} MHz on {name!r}" for clock, name in clocks.items())
-    what = f"board.clock_mhz: devices run at different clocks ({listed})"
-    return [Problem(what, "all devices share one clock: set one")]
+    return [
+        Problem(
+            f"board {name!r}: clock_mhz = {clock}: the network's clock, cluster.clock_mhz = {default}, is more than "
+            f"{MOST_CLOCK_RATIO} times as fast or as slow",
+            f"write at least {default / MOST_CLOCK_RATIO:g} and at most {default * MOST_CLOCK_RATIO:g}",
+        )
+        for name, clock in clocks.items()
+        if clock * MOST_CLOCK_RATIO < default or clock > default * MOST_CLOCK_RATIO
+    ]
 
 
 def _link_problems(tables: FileTables) -> list[Problem]:
@@ -395,21 +415,21 @@ def _link_problems(tables: FileTables) -> list[Problem]:
         return [
             Problem(
                 f"board[{index}].link_gbit_per_s = {board.link_gbit_per_s}: more than the widest word of "
-                f"{MOST_WORD_BITS} bits carries at {_clock_hz(tables, board) / 1e6:g} MHz",
-                f"write at most {MOST_WORD_BITS * _clock_hz(tables, board) / 1e9:g}",
+                f"{MOST_WORD_BITS} bits carries at {_port_hz(tables, board) / 1e6:g} MHz",
+                f"write at most {MOST_WORD_BITS * _port_hz(tables, board) / 1e9:g}",
             )
             for index, board in enumerate(tables.board)
-            if _word_bits(board, _clock_hz(tables, board)) > MOST_WORD_BITS
+            if _word_bits(board, _port_hz(tables, board)) > MOST_WORD_BITS
         ]
     return [
         Problem(
-            f"cluster.link_word_bits = {given}: at {_clock_hz(tables, board) / 1e6:g} MHz carries "
-            f"{given * _clock_hz(tables, board) / 1e9:g} Gbit/s, less than board {board.name!r} has with "
+            f"cluster.link_word_bits = {given}: at {_port_hz(tables, board) / 1e6:g} MHz carries "
+            f"{given * _port_hz(tables, board) / 1e9:g} Gbit/s, less than board {board.name!r} has with "
             f"{board.link_gbit_per_s}",
-            f"write at least {_word_bits(board, _clock_hz(tables, board))}, or leave it out",
+            f"write at least {_word_bits(board, _port_hz(tables, board))}, or leave it out",
         )
         for board in tables.board
-        if given * _clock_hz(tables, board) < board.link_gbit_per_s * 10**9
+        if given * _port_hz(tables, board) < board.link_gbit_per_s * 10**9
     ]
 
 
@@ -453,6 +473,20 @@ def _clock_hz(tables: FileTables, board: BoardTable) -> int:
     return int((board.clock_mhz or tables.cluster.clock_mhz) * 10**6)
 
 
+def _network_hz(tables: FileTables) -> int:
+    """The one clock of all boards in use, or the cluster's where these differ."""
+    used = {device.board for device in tables.device}
+    clocks = {_clock_hz(tables, board) for board in tables.board if board.name in used}
+    return clocks.pop() if len(clocks) == 1 else int(tables.cluster.clock_mhz * 10**6)
+
+
+def _port_hz(tables: FileTables, board: BoardTable) -> int:
+    """The clock at which a board passes words to the network: the slower one of its own and the network's."""
+    used = {device.board for device in tables.device}
+    own = _clock_hz(tables, board)
+    return min(own, _network_hz(tables)) if board.name in used else own
+
+
 def _cluster(tables: FileTables) -> Cluster:
     boards = {table.name: _board(tables, table) for table in tables.board}
     devices = [
@@ -460,10 +494,10 @@ def _cluster(tables: FileTables) -> Cluster:
         for table in tables.device
         for name in _device_names(table.model_dump())
     ]
-    words = [_word_bits(table, _clock_hz(tables, table)) for table in tables.board]
+    words = [_word_bits(table, _port_hz(tables, table)) for table in tables.board]
     return Cluster(
         name=tables.cluster.name,
-        clock_hz=devices[0].board.clock_hz,
+        clock_hz=_network_hz(tables),
         link_word_bits=tables.cluster.link_word_bits or max(words),
         dram_word_bits=_dram_word_bits(tables),
         dram_unit_bits=tables.cluster.dram_unit_bits or 0,

@@ -1,0 +1,113 @@
+"""Clusters whose devices have clocks of their own, in the delivered Verilog: every bit as with one clock, in the time
+that is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import ClusterDesign, design_cluster
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow.placed import load_plan
+from dagtrain.graph.ir import Graph
+from dagtrain.planning.clocks import own_cycles
+from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from tests.cosim_support import (
+    CLOSE,
+    DEVICES,
+    placement,
+    residual_net,
+    said_batch_cycles,
+    simulate_design,
+)
+from tests.flow_support import CLUSTER, new_case, quick_costs
+
+LIBRARY = ModuleLibrary(cache_folder() / "modules")
+NETWORK_CYCLES = 90
+# what a cycle lasts, in cycles of the network's 200 MHz: devices at 200, 300 and 150 MHz; all at others than that
+UNLIKE = {"beta": Fraction(200, 300), "gamma": Fraction(200, 150)}
+ALL_UNLIKE = {"alpha": Fraction(200, 190), "beta": Fraction(200, 600), "gamma": Fraction(200, 67)}
+
+
+def design_at(graph: Graph, placed: Mapping[str, str], cycles: int, periods: Mapping[str, Fraction]) -> ClusterDesign:
+    """Engines as fast as one another in time."""
+    folds = {node: own_cycles(cycles, periods.get(device)) for node, device in placed.items()}
+    return design_cluster(graph, placed, DEVICES, cycles, LIBRARY, word_bits=64, folds=folds, periods=periods)
+
+
+# two devices that each have room for about half of the tiny model's multipliers
+TWO = CLUSTER.replace(
+    """[[device]]
+name = "head"
+board = "agilex"
+""",
+    """[[board]]
+name = "fast"
+part = "AGFB014"
+clock_mhz = 300
+dram_gb_per_s = 0
+dram_gbyte = 0
+link_gbit_per_s = 100
+utilisation = { dsp = 0.003 }
+
+[[device]]
+name = "head"
+board = "fast"
+""",
+).replace(
+    "link_gbit_per_s = 100\n\n[[board]]",
+    "link_gbit_per_s = 75\nclock_mhz = 150\nutilisation = { dsp = 0.003 }\n\n[[board]]",
+)
+
+
+def test_the_commands_take_boards_of_unlike_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path)
+    case.write("cluster.toml", TWO)
+    case.must("import", "place", "emit")
+    plan = load_plan(case.workspace)
+    assert {use.device: (use.clock_hz, use.items > 3) for use in plan.devices} == {
+        "head": (300_000_000, True),
+        "worker": (150_000_000, True),
+    }
+    assert plan.clock_hz == 200_000_000
+    constraints = (case.out / "emit" / "head" / "head.sdc").read_text()
+    assert "create_clock -name clk -period 3.333 [get_ports clk]\n" in constraints
+    assert "create_clock -name net_clk -period 5.000 [get_ports net_clk]\n" in constraints
+    assert "set_clock_groups -asynchronous -group {clk} -group {net_clk}\n" in constraints
+    for words in (("--hold", "50"), ("--simulator", "myhdl")):
+        refused = case.step("cosim", *words, "--no-efficiency")
+        assert refused.code == 1
+        assert "the network's is 200 MHz with head at 300 MHz, worker at 150 MHz; use --simulator" in refused.error
+    assert case.step("cosim", "--stall", "0", "--no-efficiency", "--batches", "5").code == 0
+    found = json.loads((case.out / "cosim" / "cosim.json").read_text())
+    assert found["equal"]
+    assert found["batch_cycles"][-1] == pytest.approx(plan.batch_cycles, rel=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("periods", "staleness", "batches", "batch"), [(UNLIKE, 9, 5, 16), (ALL_UNLIKE, 0, 3, 4)], ids=["two", "all"]
+)
+def test_devices_of_unlike_clocks_train_bit_for_bit_in_the_time_that_is_told(
+    periods: Mapping[str, Fraction], staleness: int, batches: int, batch: int, tmp_path: Path
+) -> None:
+    graph = residual_net(staleness, batch)
+    design = design_at(graph, placement(graph, "dealt out"), 700, periods)
+    feeds = [synthetic_feeds(graph, batch, 100 + index) for index in range(batches)]
+    network = NetworkModel(latency_cycles=NETWORK_CYCLES, stall_256=0)
+    run = simulate_design(
+        design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False
+    )
+    assert run.mismatches == ()
+    measured = fmean(run.batch_cycles[len(run.batch_cycles) // 2 :])
+    assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(measured, rel=CLOSE)
