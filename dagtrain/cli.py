@@ -220,6 +220,14 @@ UpdateFrames = Annotated[
         "and gradient engines rest longer once a batch.",
     ),
 ]
+ShareStatistics = Annotated[
+    str,
+    typer.Option(
+        "--share-statistics",
+        help="Norms advance the statistics of few channels at a time, which others wait for: auto (as few as the pace "
+        "leaves time for) or never.",
+    ),
+]
 Recompute = Annotated[
     str,
     typer.Option(
@@ -398,6 +406,7 @@ def _place(
     recompute: Recompute = "never",
     update_frames: UpdateFrames = 1,
     ragged_tiles: RaggedTiles = "never",
+    share_statistics: ShareStatistics = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -409,7 +418,7 @@ def _place(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
-        update_frames=update_frames, ragged_tiles=ragged_tiles,
+        update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
     )  # fmt: skip
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:

@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
-from dagtrain.planning.problem import MultiplyConstants, RaggedTiles
+from dagtrain.planning.problem import MultiplyConstants, RaggedTiles, ShareStatistics
 from dagtrain.planning.recomputing import Recompute
 from dagtrain.planning.sharing import ShareWeights
 from hdl.errors import DagtrainError, Problem
@@ -49,6 +49,8 @@ class PlaceOptions:
     update_frames: int = 1
     # of `dagtrain.planning.problem.RaggedTiles`
     ragged_tiles: str = "never"
+    # of `dagtrain.planning.problem.ShareStatistics`
+    share_statistics: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:
@@ -126,6 +128,14 @@ def ragged_wanted(options: PlaceOptions) -> RaggedTiles:
     if options.ragged_tiles not in known:
         raise DagtrainError(f"--ragged-tiles {options.ragged_tiles}: no such way", f"one of {', '.join(known)}")
     return RaggedTiles(options.ragged_tiles)
+
+
+def statistics_wanted(options: PlaceOptions) -> ShareStatistics:
+    """Whether norms are to advance statistics of few channels at a time.  Raises `DagtrainError`."""
+    known = [mode.value for mode in ShareStatistics]
+    if options.share_statistics not in known:
+        raise DagtrainError(f"--share-statistics {options.share_statistics}: no such way", f"one of {', '.join(known)}")
+    return ShareStatistics(options.share_statistics)
 
 
 def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:

@@ -25,6 +25,7 @@ from dagtrain.flow.place_options import (
     recomputing_wanted,
     search_options,
     sharing_wanted,
+    statistics_wanted,
 )
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
 from dagtrain.flow.records import ImportRecord, PlaceRecord
@@ -40,11 +41,12 @@ from dagtrain.flow.workspace import (
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
 from dagtrain.passes.ragged_tiles import ragged_tiles
+from dagtrain.passes.share_statistics import share_statistics
 from dagtrain.passes.split_layers import Parts
 from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles
+from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles, ShareStatistics
 from dagtrain.planning.recomputing import with_recomputing
 from dagtrain.planning.results import Start
 from dagtrain.planning.sharing import with_shared_weights
@@ -91,6 +93,8 @@ def run(
         graph = with_recomputing(Problem(graph, cluster, search, {}), recomputing)
         if options.update_frames != 1:
             graph = spread_updates(graph, options.update_frames)
+        if statistics_wanted(options) is ShareStatistics.AUTO:
+            graph = share_statistics(graph)
         pins = parse_pins(options.pins, graph, cluster)
         made = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
         if constants is MultiplyConstants.ALWAYS:

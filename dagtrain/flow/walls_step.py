@@ -17,15 +17,17 @@ from dagtrain.flow.place_options import (
     recomputing_wanted,
     search_options,
     sharing_wanted,
+    statistics_wanted,
 )
 from dagtrain.flow.placed import COMMAND
 from dagtrain.flow.records import WallsRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
 from dagtrain.passes.ragged_tiles import ragged_tiles
+from dagtrain.passes.share_statistics import share_statistics
 from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.prices import Prices
-from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles
+from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles, ShareStatistics
 from dagtrain.planning.recomputing import with_recomputing
 from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.walls import Outlook, Outlooker, Row
@@ -61,6 +63,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "share_weights": options.share_weights,
         "multiply_constants": options.multiply_constants,
         "update_frames": options.update_frames,
+        "share_statistics": options.share_statistics,
     }
     done = workspace.run("walls", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("walls")
@@ -76,6 +79,8 @@ def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: P
     graph = with_recomputing(Problem(imported, cluster, search, {}), recomputing_wanted(options))
     graph = with_shared_weights(Problem(graph, cluster, search, {}), sharing_wanted(options))
     graph = spread_updates(graph, options.update_frames)
+    if statistics_wanted(options) is ShareStatistics.AUTO:
+        graph = share_statistics(graph)
     prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True)
     multiply = multiplying_wanted(options) is not MultiplyConstants.NEVER
     found = Outlooker(Problem(graph, cluster, search, {}, multiply), prices).look(deadline)

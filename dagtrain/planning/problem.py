@@ -34,6 +34,14 @@ class RaggedTiles(Enum):
     NEVER = "never"
 
 
+class ShareStatistics(Enum):
+    """Whether norms advance the statistics of few channels at a time."""
+
+    # as few as the pace leaves time for
+    AUTO = "auto"
+    NEVER = "never"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One graph on one cluster."""

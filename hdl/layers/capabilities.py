@@ -122,6 +122,20 @@ class Padding(Protocol):
 
 
 @runtime_checkable
+class Advancing(Protocol):
+    """Advances statistics once a frame and channel."""
+
+    @property
+    def statistics_shared(self) -> bool:
+        """Whether those of few channels at a time, as the pace leaves time for."""
+
+
+def sharing_statistics(layer: Layer) -> Layer:
+    """The layer with statistics of few channels at a time, if it has any."""
+    return _changed(layer, statistics_shared=True) if isinstance(layer, Advancing) else layer
+
+
+@runtime_checkable
 class Scaling(Protocol):
     """Multiplies by constants, with adders or on multipliers."""
 

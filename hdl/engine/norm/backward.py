@@ -19,7 +19,7 @@ from hdl.engine.norm.error_path import error_path
 from hdl.engine.norm.frames import batch_counter, beat_counter, frame_weights
 from hdl.engine.norm.parameter_gradients import parameter_gradients
 from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
-from hdl.engine.norm.table import line_table
+from hdl.engine.norm.table import collect_lines, line_table
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
@@ -80,7 +80,20 @@ def norm_backward(
     write_group = Signal(intbv(0)[address_width(groups) :])
 
     beat = BatchBeat(fire, group, first_pixel, last_pixel, first_frame, last_frame)
-    room, written = BackwardRoom(may_dx, may_gamma, may_beta), LineWrite(write, write_group, write_line, done)
+    may_control = Signal(bool(0)) if shape.slow.lanes < lanes else None
+    room = BackwardRoom(may_dx, may_gamma, may_beta, may_control)
+    written = LineWrite(write, write_group, write_line, done)
+    if may_control is None:
+        lines, collect = None, []
+    else:
+        slow, widths = shape.slow, (numbers.control_v.width, numbers.control_u.width)
+        lines = LineWrite(
+            Signal(bool(0)),
+            Signal(intbv(0)[address_width(slow.groups) :]),
+            Signal(intbv(0)[slow.lanes * sum(widths) :]),
+            Signal(bool(0)),
+        )
+        collect = collect_lines(domain, lines, written, lanes=slow.lanes, parts=lanes // slow.lanes, widths=widths)
 
     counter = beat_counter(domain, beat, pixels=numbers.pixels, groups=groups)
     frame_counter = batch_counter(domain, beat, groups=groups, batch=shape.recipe.batch)
@@ -96,7 +109,9 @@ def norm_backward(
     mark = delay_line(domain.clk, fire, results.valid, cycles=DX_AT)
     hold = queue(domain, results, dxs, depth=RESULTS)
     places = result_places(domain, fire, dxs, may_dx, places=RESULTS)
-    control = control_process(domain, beat, correlation, results.payload, written, shape=shape, contents=contents)
+    control = control_process(
+        domain, beat, correlation, results.payload, lines or written, may_control, shape=shape, contents=contents
+    )
     if g_gamma is None or g_beta is None:
         gradients = [always_on(domain.clk, may_gamma), always_on(domain.clk, may_beta)]
     else:
@@ -113,6 +128,7 @@ def norm_backward(
         hold,
         places,
         control,
+        collect,
         gradients,
     )
 
@@ -193,10 +209,28 @@ def accept_errors(
     versions = None if gamma is None else gammas
     weights = frame_weights(domain, versions, beat, done, may, scale, shape=shape, contents=contents)
 
-    @always_comb
-    def decide() -> None:
-        open_.next = may and room.dx and ((room.g_gamma and room.g_beta) or not beat.last_pixel or not beat.last_frame)
-        there.next = e.valid and normal.valid and (inverse.valid or not beat.first_pixel)
+    control = room.control
+
+    if control is None:
+
+        @always_comb
+        def decide() -> None:
+            open_.next = (
+                may and room.dx and ((room.g_gamma and room.g_beta) or not beat.last_pixel or not beat.last_frame)
+            )
+            there.next = e.valid and normal.valid and (inverse.valid or not beat.first_pixel)
+
+    else:
+
+        @always_comb
+        def decide() -> None:
+            open_.next = (
+                may
+                and room.dx
+                and ((room.g_gamma and room.g_beta) or not beat.last_pixel or not beat.last_frame)
+                and (control or not beat.last_pixel)
+            )
+            there.next = e.valid and normal.valid and (inverse.valid or not beat.first_pixel)
 
     @always_comb
     def handshake() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hdl.signals import Bit, Bits
@@ -49,6 +50,8 @@ class BackwardRoom:
     # in the last pixel of a batch
     g_gamma: Bit
     g_beta: Bit
+    # in the last pixel of a frame; None where there always is
+    control: Bit | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,17 @@ class LineWrite:
     line: Bits
     # combinational: it is the last of its frame, with which the table is there
     done: Bit
+
+
+@dataclass(frozen=True)
+class FrameSums:
+    """Sums over a frame, a number a lane each."""
+
+    # of shaped error times normalised map, of dx
+    v: Sequence[Bits]
+    u: Sequence[Bits]
+    # 1 bit: they are complete
+    complete: Bit
 
 
 @dataclass(frozen=True)

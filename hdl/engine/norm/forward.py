@@ -16,7 +16,7 @@ from hdl.engine.norm.bundles import Beat, ForwardRoom, LineWrite
 from hdl.engine.norm.data_path import data_path, data_sums
 from hdl.engine.norm.frames import beat_counter, frame_weights
 from hdl.engine.norm.numbers import NORMAL
-from hdl.engine.norm.sequence import sequential_unit
+from hdl.engine.norm.sequence import divided_unit, sequential_unit
 from hdl.engine.norm.shapes import ForwardShape, sum_widths
 from hdl.engine.norm.table import line_table
 from hdl.memory import address_width
@@ -81,7 +81,8 @@ def norm_forward(
     hold = queue(domain, sums_made, sums, depth=shape.sums_depth)
     reserve = Signal(bool(0))
     places = result_places(domain, reserve, sums, room.sums, places=shape.sums_depth)
-    statistics = sequential_unit(domain, sums, written, shape=shape, contents=contents)
+    advance = sequential_unit if shape.slow.lanes == lanes else divided_unit
+    statistics = advance(domain, sums, written, shape=shape, contents=contents)
 
     @always_comb
     def reserve_sums() -> None:

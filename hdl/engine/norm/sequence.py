@@ -11,11 +11,48 @@ from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
 from hdl.engine.arithmetic.serial import serial_reciprocal, serial_root, unsigned_lanes
 from hdl.engine.norm.bundles import LineWrite
 from hdl.engine.norm.numbers import ROOT_EXTRA, ForwardNumbers
-from hdl.engine.norm.shapes import ForwardShape
+from hdl.engine.norm.shapes import ForwardShape, sum_widths
 from hdl.engine.norm.statistics import new_statistics
+from hdl.engine.norm.sums import part_sums
+from hdl.engine.norm.table import collect_lines
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
+from hdl.streams import width_adapter
+
+
+@block
+def divided_unit(
+    domain: ClockReset,
+    sums: Stream,
+    written: LineWrite,
+    *,
+    shape: ForwardShape,
+    contents: Mapping[str, Sequence[int]],
+) -> Instances:
+    """`sequential_unit` on some lanes of a group after others.
+
+    Costs a word of sums and a line of the table more, and saves all the other lanes.
+
+    Ports:
+        sums: in, stream as `data_sums` makes it, a beat a group.
+        written: out, as of `sequential_unit`.
+    """
+    slow = shape.slow
+    numbers, sum_bits = shape.numbers, sum_widths(shape)
+    parts, few = Stream(sums.width), Stream(slow.lanes * sum(sum_bits))
+    lines = LineWrite(
+        Signal(bool(0)),
+        Signal(intbv(0)[address_width(slow.groups) :]),
+        Signal(intbv(0)[slow.lanes * (numbers.centre.width + numbers.inverse.width) :]),
+        Signal(bool(0)),
+    )
+    part = part_sums(sums, parts, lanes=shape.lanes, chosen=slow.lanes, widths=sum_bits)
+    adapt = width_adapter(domain, parts, few, element_bits=few.width)
+    unit = sequential_unit(domain, few, lines, shape=slow, contents=contents)
+    widths = numbers.inverse.width, numbers.centre.width
+    collect = collect_lines(domain, lines, written, lanes=slow.lanes, parts=shape.lanes // slow.lanes, widths=widths)
+    return part, adapt, unit, collect
 
 
 @block

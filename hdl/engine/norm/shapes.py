@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from hdl.engine.arithmetic.lanes import WIDE_PRODUCT_LATENCY, WIDE_SCALE_LATENCY, constant_multipliers
 from hdl.engine.arithmetic.requantise import REQUANTISE_LATENCY
@@ -59,6 +60,14 @@ class NormShape(ABC):
     gamma: Fixed
     # whether products with constants, and squares, are made by multipliers
     multiplied: bool = field(default=False, kw_only=True)
+    # channels whose statistics or controls advance at a time, a divisor of ``lanes``; 0: as ``lanes``
+    statistic_lanes: int = field(default=0, kw_only=True)
+
+    @property
+    def slow(self) -> Self:
+        """Of the unit that works once a frame and channel, whose groups are those of its own lanes."""
+        lanes = self.statistic_lanes or self.lanes
+        return replace(self, lanes=lanes, groups=self.groups * self.lanes // lanes, statistic_lanes=0)
 
     @property
     @abstractmethod
@@ -138,7 +147,7 @@ class ForwardShape(NormShape):
     @property
     def cycles(self) -> int:
         """Cycles a frame."""
-        return max(super().cycles, self.groups * self.cycles_a_group)
+        return max(super().cycles, self.slow.groups * self.cycles_a_group)
 
     @property
     def sums_depth(self) -> int:
@@ -150,7 +159,12 @@ class ForwardShape(NormShape):
         """From the first beat of a frame, unstalled, to the first beat of the frame that uses its statistics."""
         flow = (self.numbers.pixels - 1) * self.groups * self.beat_cycles
         first_sum = flow + SUMS_AT + queue_latency(self.sums_depth)
-        return first_sum + (self.groups - 1) * max(self.cycles_a_group, self.beat_cycles) + self.table_at + 2
+        groups = self.slow.groups
+        if groups == self.groups:
+            return first_sum + (groups - 1) * max(self.cycles_a_group, self.beat_cycles) + self.table_at + 2
+        arrived = (self.groups - 1) * self.beat_cycles + (groups // self.groups - 1) * self.cycles_a_group
+        # through the width adapter
+        return first_sum + 1 + max((groups - 1) * self.cycles_a_group, arrived) + self.table_at + 2
 
 
 def square_bits(shape: ForwardShape) -> int:
@@ -196,9 +210,25 @@ class BackwardShape(NormShape):
         return max(4, self.groups)
 
     @property
+    def cycles(self) -> int:
+        """Cycles a frame."""
+        return max(super().cycles, self.slow.groups)
+
+    @property
     def loop_cycles(self) -> int:
         """From the first beat of a frame, unstalled, to the first beat of the frame that uses its control."""
-        return (self.beats - 1) * self.beat_cycles + TABLE_AT + 2
+        groups, last = self.slow.groups, (self.beats - 1) * self.beat_cycles
+        if groups == self.groups:
+            return last + TABLE_AT + 2
+        first = (self.beats - self.groups) * self.beat_cycles
+        worked = max(last + groups // self.groups - 1, first + groups - 1)
+        # through the queue and the width adapter
+        return worked + queue_latency(self.control_depth) + 1 + TABLE_AT + 2
+
+    @property
+    def control_depth(self) -> int:
+        """Places of the queue of sums, where controls of some channels advance after those of others."""
+        return max(RESULTS, self.groups)
 
 
 def control_sum_widths(shape: BackwardShape) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from myhdl import Signal, always, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.lanes import (
     WIDE_SCALE_LATENCY,
@@ -18,7 +18,7 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.norm.numbers import RECIPROCAL_BITS, Mean
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
-from hdl.stream import bits_of
+from hdl.stream import Stream, bits_of
 from hdl.streams import counter
 
 # cycles of `mean_lanes`
@@ -188,3 +188,31 @@ def mean_lanes(
     first = round_lanes(clk, sums, shifted, shift=mean.pre)
     second = scale_rounded(clk, shifted, means, scalar=mean_scalar(mean), ready=ready)
     return first, second
+
+
+@block
+def part_sums(sums: Stream, parts: Stream, *, lanes: int, chosen: int, widths: tuple[int, int]) -> Instances:
+    """A word of sums of ``lanes`` lanes as words of ``chosen`` ones, one above the other; combinational.
+
+    Ports:
+        sums: in, stream of ``lanes`` numbers of the first width and above them as many of the second.
+        parts: out, stream as wide: for every ``chosen`` lanes the same.
+    """
+    low, high = (chosen * width for width in widths)
+    both, above = low + high, lanes * widths[0]
+    count = lanes // chosen
+
+    @always_comb
+    def part() -> None:
+        for index in range(count):
+            parts.payload.next[index * both + low : index * both] = sums.payload[index * low + low : index * low]
+            parts.payload.next[index * both + both : index * both + low] = sums.payload[
+                above + index * high + high : above + index * high
+            ]
+
+    @always_comb
+    def handshake() -> None:
+        parts.valid.next = sums.valid
+        sums.ready.next = parts.ready
+
+    return part, handshake

@@ -9,6 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.engine.norm.bundles import Beat, LineWrite
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bits, ClockReset, Instances
+from hdl.streams import counter
 
 
 @block
@@ -70,3 +71,50 @@ def line_table(
             write_base.next = 0
 
     return store, address, turn
+
+
+@block
+def collect_lines(
+    domain: ClockReset, lines: LineWrite, written: LineWrite, *, lanes: int, parts: int, widths: tuple[int, int]
+) -> Instances:
+    """Lines of ``lanes`` lanes side by side: ``parts`` of them are written at once, with the last one.
+
+    Costs registers for the others, and a counter.
+
+    Ports:
+        lines: in, ``lanes`` codes of the first width and above them as many of the second.
+        written: out, combinational in ``lines``: the same of ``parts`` times as many lanes.
+    """
+    low, high = (lanes * width for width in widths)
+    width, lows, before = low + high, parts * low, parts - 1
+    held = [Signal(intbv(0)[width:]) for _ in range(before)]
+    index = Signal(intbv(0)[address_width(parts) :])
+    group = Signal(intbv(0)[len(written.group) :])
+    counting = counter(domain, lines.enable, index, count=parts)
+
+    @always(domain.clk.posedge)
+    def hold() -> None:
+        if lines.enable:
+            held[before - 1].next = lines.line
+            for place in range(before - 1):
+                held[place].next = held[place + 1]
+            if index == before:
+                if lines.done:
+                    group.next = 0
+                else:
+                    group.next = group + 1
+        if domain.rst:
+            group.next = 0
+
+    @always_comb
+    def out() -> None:
+        written.enable.next = lines.enable and index == before
+        written.done.next = lines.done
+        written.group.next = group
+        for place in range(before):
+            written.line.next[place * low + low : place * low] = held[place][low:]
+            written.line.next[lows + place * high + high : lows + place * high] = held[place][width:low]
+        written.line.next[before * low + low : before * low] = lines.line[low:]
+        written.line.next[lows + before * high + high : lows + before * high] = lines.line[width:low]
+
+    return counting, hold, out

@@ -41,6 +41,7 @@ from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.norm.shared import DATA, SHARED_FIELDS, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
+from hdl.recipe import Recipe
 from hdl.signals import Instances
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
@@ -111,7 +112,7 @@ class OnlineNorm(NormLayer):
     @property
     def multipliers(self) -> int:
         """As `macs`, a lane; those of the statistics, if so chosen."""
-        return (3 + self.multiplied * self.engine.multipliers) * self.core
+        return 3 * self.core + self.multiplied * self.engine.multipliers * self.engine.slow.lanes
 
     @property
     def engine(self) -> ForwardShape:
@@ -294,27 +295,27 @@ class OnlineNorm(NormLayer):
 
     def memories(self) -> tuple[Memory, ...]:
         """Scale above shift, all versions; mean above variance; centre above inverse, for each frame of lag."""
-        numbers = self.numbers
+        numbers, slow = self.numbers, self.engine.slow
         pair = self.gamma_fixed.width + self.beta_fixed.width
         table = numbers.centre.width + numbers.inverse.width
         return (
             Memory("weights", self.versions * self.groups, self.core * pair, is_state=self.frozen),
-            Memory("mean", self.groups, self.core * numbers.mean.width, is_state=True),
-            Memory("variance", self.groups, self.core * numbers.variance.width, is_state=True),
+            Memory("mean", slow.groups, slow.lanes * numbers.mean.width, is_state=True),
+            Memory("variance", slow.groups, slow.lanes * numbers.variance.width, is_state=True),
             Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
         """Statistics and tables now; weights as at the start."""
-        numbers, lanes = self.numbers, self.core
+        numbers, lanes, slow = self.numbers, self.core, self.engine.slow.lanes
         initial, widths = state["initial"], (self.beta_fixed.width, self.gamma_fixed.width)
         weights = pack_pairs(initial["beta"], initial["gamma"], widths, lanes)
         widths = numbers.inverse.width, numbers.centre.width
         table = [word for centre, inverse in state["tables"] for word in pack_pairs(inverse, centre, widths, lanes)]
         return {
             "weights": weights + [0] * (self.versions - 1) * self.groups,
-            "mean": pack(state["mean"], numbers.mean.width, lanes),
-            "variance": pack(state["variance"], numbers.variance.width, lanes),
+            "mean": pack(state["mean"], numbers.mean.width, slow),
+            "variance": pack(state["variance"], numbers.variance.width, slow),
             "table": table,
         }
 
@@ -329,7 +330,13 @@ class OnlineNorm(NormLayer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """Lanes, single pixels, single channels, lags, staleness, formats, odd numbers of pixels, frozen, constants on
-        multipliers."""
+        multipliers, statistics of some lanes after others."""
         examples = example_fields()
-        others = cls(**examples[0], frozen=True), cls(**examples[0], multiplied=True)
+        others = (
+            cls(**examples[0], frozen=True),
+            cls(**examples[0], multiplied=True),
+            cls(**examples[0], statistic_lanes=1),
+            cls(**examples[1], statistic_lanes=2, multiplied=True),
+            cls(height=1, width=1, channels=12, lanes=6, statistic_lanes=2, recipe=Recipe(batch=2, norm_lag=3)),
+        )
         return (*(cls(**example) for example in examples), *others)

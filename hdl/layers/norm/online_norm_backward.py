@@ -22,6 +22,7 @@ from hdl.layers.meaning import State
 from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
 from hdl.random_bits import requantise_by_element, stable_id, tensor_key
+from hdl.recipe import Recipe
 from hdl.signals import Instances
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
@@ -101,8 +102,10 @@ class OnlineNormBackward(NormLayer):
     def multipliers(self) -> int:
         """As `macs`, a lane; only that of gamma's gradient where nothing upstream learns.  Those of the control, if so
         chosen."""
-        control = self.multiplied * self.engine.multipliers
-        return (4 + control if self.frozen else 5 + control if self.needs_dx else 1) * self.core
+        if not self.needs_dx:
+            return self.core
+        control = self.multiplied * self.engine.multipliers * self.engine.slow.lanes
+        return (4 if self.frozen else 5) * self.core + control
 
     @property
     def engine(self) -> BackwardShape:
@@ -264,24 +267,24 @@ class OnlineNormBackward(NormLayer):
 
     def memories(self) -> tuple[Memory, ...]:
         """Scale, all versions; v and u; their controls, for each frame of lag."""
-        numbers = self.numbers
+        numbers, slow = self.numbers, self.engine.slow
         table = numbers.control_v.width + numbers.control_u.width
         return (
             Memory("weights", self.versions * self.groups, self.core * self.gamma_fixed.width, is_state=self.frozen),
-            Memory("v", self.groups, self.core * numbers.state_v.width, is_state=True),
-            Memory("u", self.groups, self.core * numbers.state_u.width, is_state=True),
+            Memory("v", slow.groups, slow.lanes * numbers.state_v.width, is_state=True),
+            Memory("u", slow.groups, slow.lanes * numbers.state_u.width, is_state=True),
             Memory("table", (self.recipe.norm_lag + 1) * self.groups, self.core * table),
         )
 
     def images(self, state: State) -> dict[str, list[int]]:
         """The control process and its table now; weights as at the start."""
-        numbers, lanes = self.numbers, self.core
+        numbers, lanes, slow = self.numbers, self.core, self.engine.slow.lanes
         widths = numbers.control_v.width, numbers.control_u.width
         table = [word for v, u in state["tables"] for word in pack_pairs(v, u, widths, lanes)]
         return {
             "weights": pack(state["initial"], self.gamma_fixed.width, lanes) + [0] * (self.versions - 1) * self.groups,
-            "v": pack(state["v"], numbers.state_v.width, lanes),
-            "u": pack(state["u"], numbers.state_u.width, lanes),
+            "v": pack(state["v"], numbers.state_v.width, slow),
+            "u": pack(state["u"], numbers.state_u.width, slow),
             "table": table,
         }
 
@@ -297,11 +300,23 @@ class OnlineNormBackward(NormLayer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """As of the forward engine, one at the foot of a network, one whose weights stay, one with constants on
-        multipliers."""
+        multipliers, controls of some lanes after others."""
         examples = [{name: value for name, value in fields.items() if name != "x_fixed"} for fields in example_fields()]
         others = (
             cls(**examples[0], needs_dx=False),
             cls(**examples[0], frozen=True),
             cls(**examples[0], multiplied=True),
+            cls(**examples[0], statistic_lanes=1, multiplied=True),
+            cls(**examples[1], statistic_lanes=2),
+            cls(**{**examples[0], "recipe": Recipe(batch=2, norm_lag=0)}, statistic_lanes=1),
+            cls(
+                height=1,
+                width=1,
+                channels=12,
+                lanes=6,
+                inverse_lanes=2,
+                statistic_lanes=2,
+                recipe=Recipe(batch=2, norm_lag=3),
+            ),
         )
         return (*(cls(**fields) for fields in examples), *others)

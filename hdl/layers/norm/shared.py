@@ -53,6 +53,10 @@ class NormLayer(Layer):
     epsilon: float = 1e-5
     # whether products with constants, and squares, are made by multipliers instead of adders
     multiplied: bool = field(default=False, metadata=QUIET)
+    # whether what is done once a frame and channel is done for as few channels at a time as the pace leaves time for
+    statistics_shared: bool = field(default=False, repr=False, metadata=QUIET)
+    # channels for which it is done at a time; 0: all of a cycle
+    statistic_lanes: int = field(default=0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         name = f"{type(self).__name__} {self.height}x{self.width}x{self.channels}"
@@ -67,6 +71,10 @@ class NormLayer(Layer):
             )
         if self.w_lanes < 1 or self.core % self.w_lanes:
             raise FoldingError(f"{name}: {self.w_lanes} weight lanes do not divide {self.core} core lanes")
+        if self.statistic_lanes < 0 or self.core % (self.statistic_lanes or self.core):
+            raise FoldingError(
+                f"{name}: statistics of {self.statistic_lanes} channels at a time do not divide {self.core} core lanes"
+            )
         if self.inverse_lanes < 1 or self.channels % self.inverse_lanes:
             raise FoldingError(f"{name}: {self.inverse_lanes} inverse lanes do not divide {self.channels} channels")
 
@@ -114,6 +122,7 @@ class NormLayer(Layer):
             "lanes": self.core,
             "beat_cycles": self.core // self.lanes,
             "multiplied": self.multiplied,
+            "statistic_lanes": self.statistic_lanes,
         }
 
     @property
@@ -141,9 +150,7 @@ class NormLayer(Layer):
         w_lanes = weight_lanes(self.channels, 1, cycles)
         for core in divisors(self.channels):
             if core % lanes == 0:
-                folded = dataclasses.replace(
-                    self, lanes=lanes, core_lanes=core, inverse_lanes=inverse_lanes, w_lanes=w_lanes
-                )
+                folded = self.with_core(core, cycles, lanes=lanes, inverse_lanes=inverse_lanes, w_lanes=w_lanes)
                 if folded.cycles_per_frame <= cycles:
                     return folded
         raise FoldingError(
@@ -151,6 +158,15 @@ class NormLayer(Layer):
             f"lanes, more than {cycles}",
             "allow more cycles or raise the recipe's norm_lag",
         )
+
+    def with_core(self, core: int, cycles: int, **ports: int) -> Self:
+        """With so many channels a cycle inside, and, if so chosen, statistics of the fewest at a time that keep to the
+        pace."""
+        folded = dataclasses.replace(self, core_lanes=core, statistic_lanes=0, **ports)  # type: ignore[arg-type]
+        if not self.statistics_shared:
+            return folded
+        variants = (dataclasses.replace(folded, statistic_lanes=lanes) for lanes in divisors(core))
+        return next((each for each in variants if each.cycles_per_frame <= cycles), folded)
 
     @property
     def weight_ports(self) -> tuple[Port, ...]:
