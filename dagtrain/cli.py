@@ -446,12 +446,21 @@ def _cosim(
     weights: Weights = None,
     seed: Seed = 1,
     efficiency: Efficiency = True,
+    waves: Annotated[str | None, typer.Option(help="Also write waveforms of streams: vcd or fst.")] = None,
+    wave_nodes: Annotated[
+        list[str] | None, typer.Option("--wave-nodes", help="Only of nodes whose names match, 'conv1*'; several times.")
+    ] = None,
+    wave_frames: Annotated[
+        str | None, typer.Option("--wave-frames", help="Only while these frames pass, 3 or 3:8, counted from 1.")
+    ] = None,
+    wave_cycles: Annotated[str | None, typer.Option("--wave-cycles", help="Only these cycles, 1000:2000.")] = None,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     return (
         lambda net: net.cosim(
             batches=batches, stall=stall, latency_cycles=latency, hold_cycles=hold, simulator=simulator, engine=engine,
-            data=data, weights=weights, seed=seed, efficiency=efficiency,
+            data=data, weights=weights, seed=seed, efficiency=efficiency, waves=waves,
+            wave_nodes=tuple(wave_nodes or ()), wave_frames=wave_frames, wave_cycles=wave_cycles,
         ),
     )  # fmt: skip
 
@@ -464,13 +473,14 @@ def _debug(
     data: Data = None,
     weights: Weights = None,
     seed: Seed = 1,
+    waves: Annotated[str, typer.Option(help="Of the waveform around the first wrong word: vcd or fst.")] = "vcd",
 ) -> Jobs:
     """Find the first wrong word: every beat of every stream inside the FPGAs beside the emulator, down to layer, batch,
     frame, row, column and channel, and the circuit that made it.  `dagtrain cosim` compares results alone."""
     return (
         lambda net: net.debug(
             batches=batches, stall=stall, latency_cycles=latency, simulator=simulator, data=data, weights=weights,
-            seed=seed,
+            seed=seed, waves=waves,
         ),
     )  # fmt: skip
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pylibfst
 import pytest
+from vcd.reader import TokenKind, tokenize
 
 from dagtrain.emission.device import instance_name, produced_net
 from tests.flow_support import Case, new_case, quick_costs
@@ -78,6 +80,11 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     assert text.code == 1
     assert "batch 1, frame 2, row 1, column 1, channel" in text.out
     assert re.search(r"its circuit is .*/emit/\w+/rtl/relu\w*\.v", text.out)
+    # the wrong number stands in the waveform, in that cycle, as a number
+    lane = first["index"][2]
+    lanes_of = vcd_values(case.out / "debug" / "waves.vcd", "r_node", "y_sent", f"lane{lane % lanes_a_beat(case)}")
+    step = 2.0 ** -int(first["format"].split(".")[1])
+    assert lanes_of[max(time for time in lanes_of if time <= first["cycle"] * PERIOD_PS)] == first["found"] * step
     wrong = [
         one for one in document(case, "probe", "r_node.y", "--frame", 2)["elements"] if one["simulation"] != one["code"]
     ]
@@ -113,5 +120,97 @@ def test_probe_needs_no_simulation_but_says_that_there_was_none(case: Case) -> N
 )
 def test_a_place_that_is_none_is_told(case: Case, words: tuple[str, ...], wanted: str) -> None:
     outcome = case.step("probe", *words)
+    assert outcome.code == 1
+    assert re.search(wanted, outcome.error), outcome.error
+
+
+# of 200 MHz
+PERIOD_PS = 5000
+
+
+def lanes_a_beat(case: Case) -> int:
+    return 6 * 6 * 4 // clean_beats(case)
+
+
+def vcd_values(path: Path, *name: str) -> dict[int, float]:
+    """Time -> value of a real variable of a VCD file, whatever its device."""
+    values: dict[int, float] = {}
+    with path.open("rb") as file:
+        scopes: list[str] = []
+        wanted, time = None, 0
+        for token in tokenize(file):
+            if token.kind is TokenKind.SCOPE:
+                scopes.append(token.scope.ident)
+            elif token.kind is TokenKind.UPSCOPE:
+                scopes.pop()
+            elif token.kind is TokenKind.VAR and (*scopes[1:], token.var.reference) == name:
+                wanted = token.var.id_code
+            elif token.kind is TokenKind.CHANGE_TIME:
+                time = token.time_change
+            elif token.kind is TokenKind.CHANGE_REAL and token.real_change.id_code == wanted:
+                values[time] = token.real_change.value
+    assert values, name
+    return values
+
+
+def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(case: Case) -> None:
+    chosen = ("--batches", 1, "--no-efficiency", "--wave-nodes", "[cr]_node", "--wave-frames", "2")
+    assert document(case, "cosim", "--waves", "vcd", *chosen)["equal"]
+    save = (case.out / "cosim" / "waves.gtkw").read_text()
+    assert '"waves.vcd"' in save
+    assert "r_node.y_sent.valid" in save
+    assert "r_node.y_sent.lane0" in save
+    document(case, "debug", "--batches", 1)
+    beats, lanes = clean_beats(case), lanes_a_beat(case)
+    frame = [
+        one["emulator"] for one in document(case, "probe", "r_node.y", "--frame", 2, "--limit", 6 * 6 * 4)["elements"]
+    ]
+    values = vcd_values(case.out / "cosim" / "waves.vcd", "r_node", "y_sent", "lane0")
+    # consecutive beats that are equal are no change
+    first_lanes = [frame[beat * lanes] for beat in range(beats)]
+    assert [value for value, before in zip(first_lanes, [None, *first_lanes], strict=False) if value != before] == [
+        value for time, value in sorted(values.items())
+    ]
+    others = fst_values(case, chosen)
+    # a real variable has no value "unknown" in a VCD file: it is 0 until the stretch begins
+    assert sorted(others.items())[1:] == sorted(values.items())[1:]
+    assert others[min(others)] == values[min(values)]
+
+
+def fst_values(case: Case, chosen: Sequence[object]) -> dict[int, float]:
+    """The same of an FST file."""
+    assert case.step("cosim", "--waves", "fst", *map(str, chosen)).code == 0
+    lib, ffi = pylibfst.lib, pylibfst.ffi
+    reader = lib.fstReaderOpen(str(case.out / "cosim" / "waves.fst").encode())
+    assert reader != ffi.NULL
+    _, signals = pylibfst.get_scopes_signals2(reader)
+    (handle,) = {signal.handle for name, signal in signals.by_name.items() if name.endswith("r_node.y_sent.lane0")}
+    lib.fstReaderSetFacProcessMaskAll(reader)
+    values: dict[int, float] = {}
+
+    def keep(_user: object, time: int, facility: int, value: Any) -> None:
+        if facility == handle:
+            values[time] = float(pylibfst.string(value))
+
+    pylibfst.fstReaderIterBlocks(reader, keep)
+    lib.fstReaderClose(reader)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("--waves", "png"), "--waves must be one of vcd, fst, not png"),
+        (("--wave-frames", "2"), "go with --waves vcd"),
+        (("--waves", "vcd", "--wave-frames", "0:2", "--wave-cycles", "9:3"), "--wave-frames 0:2.*--wave-cycles 9:3"),
+        (("--waves", "vcd", "--simulator", "myhdl"), "--waves needs --simulator verilator or icarus"),
+        (
+            ("--waves", "vcd", "--wave-nodes", "nix*", "--batches", "1", "--no-efficiency"),
+            "there are the nodes .*c_node",
+        ),
+    ],
+)
+def test_waves_of_nothing_are_told(case: Case, words: tuple[str, ...], wanted: str) -> None:
+    outcome = case.step("cosim", *words)
     assert outcome.code == 1
     assert re.search(wanted, outcome.error), outcome.error

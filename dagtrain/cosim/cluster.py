@@ -61,6 +61,7 @@ def simulate_cluster(
     memory: MemoryModel | None = None,
     hold_cycles: int = 0,
     on_traces: Callable[[Traces], None] | None = None,
+    waves: Sequence[str] = (),
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the delivered Verilog, and compare with the golden models of the folded
     ``graph``.
@@ -69,6 +70,7 @@ def simulate_cluster(
     ``optimise`` False builds fast and runs slowly: right for few frames.
     ``memory`` describes the DRAM of devices that use any.
     ``hold_cycles``: see `BenchOptions`.
+    ``waves`` tells the bench in which cycles it writes waveforms (`dagtrain.cosim.waves.Window`), where it traces.
     ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
@@ -107,14 +109,14 @@ def simulate_cluster(
 
     total_records = sum(recording.beats for recording in bench.recorded.values())
     try:
-        log = execute(program, folder, on_frame)
+        log = execute(program, folder, on_frame, arguments=waves)
     except StuckError as error:
         raise located(error, delivered, options, seen) from None
     except BrokenError as error:
         raise BrokenError(error.number, error.beat, describe(bench.watched[error.number], error, graph)) from None
     finally:
         if on_traces and (folder / TRACE_FILE).is_file():
-            on_traces(compare_traces(folder / TRACE_FILE, traced, graph, made))
+            on_traces(compare_traces(folder, traced, graph, made))
     progress.end()
     return compare(bench, golden, expected, folder, log, frames, started, sent)
 

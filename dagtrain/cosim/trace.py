@@ -24,6 +24,8 @@ from hdl.tensor import Port, from_order
 
 # what the bench writes: number of the stream, cycle, payload
 TRACE_FILE = "trace.txt"
+# what it writes of changes: number of the stream, cycle, valid, ready, payload
+WAVES_FILE = "waves.txt"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Traced:
     port: str
     # at the producer's end; else behind forks, FIFOs and links, at the consumer's
     produced: bool
+    # of the payload
+    bits: int
     # at which its beats pass
     clk: str = "clk"
 
@@ -116,7 +120,8 @@ def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Tr
         device, clk = homes[node.name].manifest, clock_of(homes[node.name])
         if net in nets[device.device]:
             path = f"dut.fpga_{device.top}.{net}"
-            found.setdefault(path, Traced(edge, device.device, path, node.name, port.name, produced, clk))
+            one = Traced(edge, device.device, path, node.name, port.name, produced, port.payload_bits, clk)
+            found.setdefault(path, one)
 
     for edge, producer, source, consumer, sink in graph.streams:
         add(produced_net(edge), edge, producer, source, True)
@@ -128,24 +133,40 @@ def traced_streams(devices: Sequence[DeliveredDevice], graph: Graph) -> tuple[Tr
 
 def trace_text(traced: Sequence[Traced]) -> str:
     """Verilog that writes a line a beat; for the outermost module."""
-    beats = {"clk": "    trace_cycle <= trace_cycle + 1;"}
+    texts = {"clk": "    trace_cycle <= trace_cycle + 1;"}
     for number, one in enumerate(traced):
-        statement = (
-            f"    if ({one.net}_valid && {one.net}_ready && !rst) "
-            f'$fdisplay(trace, "{number} %0d %h", trace_cycle + 1, {one.net}_payload);'
-        )
-        beats[one.clk] = f"{beats[one.clk]}\n{statement}" if one.clk in beats else statement
-    processes = "\n".join(f"always @(posedge {clk}) begin\n{text}\nend" for clk, text in beats.items())
-    return f"""integer trace;
-reg [63:0] trace_cycle = 0;
-initial trace = $fopen("{TRACE_FILE}", "w");
+        statement = _stream_text(number, one)
+        texts[one.clk] = f"{texts[one.clk]}\n{statement}" if one.clk in texts else statement
+    processes = "\n".join(f"always @(posedge {clk}) begin\n{text}\nend" for clk, text in texts.items())
+    shown = "\n".join(f"reg [{one.bits + 2}:0] waved_{number} = 0;" for number, one in enumerate(traced))
+    return f"""integer trace, waves;
+reg [63:0] trace_cycle = 0, waves_from = 1, waves_to = 0;
+initial begin
+    trace = $fopen("{TRACE_FILE}", "w");
+    if ($value$plusargs("waves_from=%d", waves_from) && $value$plusargs("waves_to=%d", waves_to))
+        waves = $fopen("{WAVES_FILE}", "w");
+end
+wire waving = trace_cycle + 1 >= waves_from && trace_cycle + 1 <= waves_to;
+{shown}
 {processes}
 """
 
 
-def compare_traces(path: Path, traced: Sequence[Traced], graph: Graph, made: Made) -> Traces:
-    """The beats in a trace beside the tensors of the emulator."""
-    beats = _beats(path, len(traced))
+def _stream_text(number: int, one: Traced) -> str:
+    """Verilog that writes a stream's beats, and in the cycles of waveforms what is new of it."""
+    valid, ready, payload = (f"{one.net}_{part}" for part in ("valid", "ready", "payload"))
+    now = f"{{1'b1, {valid}, {ready}, {payload}}}"
+    return f"""    if ({valid} && {ready} && !rst) $fdisplay(trace, "{number} %0d %h", trace_cycle + 1, {payload});
+    if (waving) begin
+        if (waved_{number} != {now})
+            $fdisplay(waves, "{number} %0d %b %b %h", trace_cycle + 1, {valid}, {ready}, {payload});
+        waved_{number} <= {now};
+    end else waved_{number} <= 0;"""
+
+
+def compare_traces(folder: Path, traced: Sequence[Traced], graph: Graph, made: Made) -> Traces:
+    """The beats that a bench wrote in ``folder`` beside the tensors of the emulator."""
+    beats = beats_of(folder, len(traced))
     position = {node.name: place for place, node in enumerate(graph.nodes)}
     wrong: list[Wrong] = []
     short: list[tuple[Traced, int, int]] = []
@@ -236,10 +257,10 @@ def _wrong(
     )
 
 
-def _beats(path: Path, streams: int) -> list[tuple[list[int], list[int]]]:
-    """(cycles, payloads) of every stream."""
+def beats_of(folder: Path, streams: int) -> list[tuple[list[int], list[int]]]:
+    """(cycles, payloads) of the beats of every stream."""
     found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(streams)]
-    for number, cycle, payload in _lines(path):
+    for number, cycle, payload in _lines(folder / TRACE_FILE):
         cycles, payloads = found[number]
         cycles.append(cycle)
         payloads.append(payload)

@@ -18,6 +18,8 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.testbench import simulate_under_myhdl
+from dagtrain.cosim.trace import traced_streams
+from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, parse_range, read_waves, write_waves
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
@@ -39,6 +41,8 @@ from hdl.errors import DagtrainError
 from hdl.simulate.cosimulation import Engine
 from placement.problem.plan import Plan
 
+# waveforms in the step's folder, with the ending of their kind
+WAVES = "waves"
 # poorly used engines that the summary names
 SHOWN_ENGINES = 3
 
@@ -63,6 +67,12 @@ class CosimOptions:
     seed: int = 1
     # also measure the MAC-slot efficiency of every engine, alone and without stalls, in Verilator
     efficiency: bool = True
+    # waveforms of streams: vcd or fst, of nodes whose names match (none: all), while frames "3:4" pass (counted from 1
+    # over the whole run), in cycles "100:900"
+    waves: str | None = None
+    wave_nodes: tuple[str, ...] = ()
+    wave_frames: str | None = None
+    wave_cycles: str | None = None
 
 
 def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> StepResult:
@@ -81,6 +91,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
         f"{_batches(meta)}",
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
+        *(() if options.waves is None else (f"{folder / WAVES}.{options.waves}, {folder / WAVES}.gtkw (waveforms)",)),
         *(line for line in (saturated(meta["saturations"]), meta["traffic"], meta["mac_efficiency"]) if line),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
@@ -106,6 +117,19 @@ def _problems(options: CosimOptions) -> list[str]:
         problems.append(f"--hold must be at least 0 cycles, not {options.hold_cycles}")
     if options.hold_cycles and options.simulator == "myhdl":
         problems.append("--hold needs --simulator verilator or icarus")
+    if options.waves is not None:
+        kinds = [kind.value for kind in WaveKind]
+        if options.waves not in kinds:
+            problems.append(f"--waves must be one of {', '.join(kinds)}, not {options.waves}")
+        if options.simulator == "myhdl":
+            problems.append("--waves needs --simulator verilator or icarus")
+    elif options.wave_nodes or options.wave_frames or options.wave_cycles:
+        problems.append("--wave-nodes, --wave-frames and --wave-cycles go with --waves vcd or --waves fst")
+    for option, text, least in (("--wave-frames", options.wave_frames, 1), ("--wave-cycles", options.wave_cycles, 0)):
+        try:
+            parse_range(text, option, least)
+        except DagtrainError as error:
+            problems.append(str(error))
     if options.simulator not in SIMULATORS:
         problems.append(f"--simulator must be one of {', '.join(SIMULATORS)}, not {options.simulator}")
     engines = [engine.value for engine in Engine]
@@ -184,17 +208,33 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
                 options.seed, _engine(options), progress,
             )  # fmt: skip
         else:
-            simulator = Simulator(options.simulator)
+            cycles = Window(*(parse_range(options.wave_cycles, "--wave-cycles", 0) or ()))
             outcome = simulate_cluster(
-                delivered, graph, modules, ready.feeds, bench, simulator, ready.network, ready.stall_256,
-                options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
+                delivered, graph, modules, ready.feeds, bench, Simulator(options.simulator), ready.network,
+                ready.stall_256, options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
+                on_traces=(lambda _: None) if options.waves else None, waves=cycles.arguments if options.waves else (),
             )  # fmt: skip
+            if options.waves:
+                _write_waves(folder, ready, plan, options, cycles)
         measured = engines.results(progress) if engines else None
     meta = _meta(outcome, options, graph.recipe.batch, delivered, plan)
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
         meta["mac_efficiency"] = _efficiency_line(measured)
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
+
+
+def _write_waves(folder: Path, ready: Prepared, plan: Plan, options: CosimOptions, cycles: Window) -> None:
+    frames = parse_range(options.wave_frames, "--wave-frames", 1)
+    counted = None if frames is None else (frames[0] - 1, frames[1] - 1)
+    waves = read_waves(folder / "bench", traced_streams(ready.delivered.devices, ready.graph), ready.graph)
+    chosen = chosen_waves(waves, options.wave_nodes, counted, cycles)
+    write_waves(folder / WAVES, chosen, WaveKind(options.waves), clock_period_ps(plan))
+
+
+def clock_period_ps(plan: Plan) -> int:
+    """Of the cluster's clock."""
+    return round(10**12 / plan.clock_hz)
 
 
 def load_emitted(workspace: Workspace) -> Delivered:

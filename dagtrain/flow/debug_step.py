@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,13 @@ import numpy as np
 from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.emitted import emitted_layer
 from dagtrain.cosim.simulator import Simulator
-from dagtrain.cosim.trace import Traced, Traces, Wrong
+from dagtrain.cosim.trace import Traced, Traces, Wrong, traced_streams
+from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, read_waves, write_waves
 from dagtrain.files import open_archive, write_text
-from dagtrain.flow.cosim_step import CosimOptions, Prepared, prepared
+from dagtrain.flow.cosim_step import WAVES, CosimOptions, Prepared, clock_period_ps, prepared
 from dagtrain.flow.emit_step import COMMAND as EMIT
 from dagtrain.flow.emit_step import library
+from dagtrain.flow.placed import load_plan
 from dagtrain.flow.records import DebugRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.tools import SIMULATORS, require_tools
@@ -30,6 +31,8 @@ from hdl.fixed import IntArray
 COMMAND = COMMANDS["debug"]
 # codes of every tensor, as the simulated hardware sent them: edge -> (tensors, *shape)
 SENT = "sent.npz"
+# cycles of the waveform around the first wrong word
+CYCLES_BEFORE, CYCLES_AFTER = 200, 50
 # further streams that a message names
 SHOWN = 6
 
@@ -47,11 +50,13 @@ class DebugOptions:
     data: str | None = None
     weights: Path | None = None
     seed: int = 1
+    # of the waveform around the first wrong word: vcd or fst
+    waves: str = "vcd"
 
     @property
     def cosim(self) -> CosimOptions:
         """The co-simulation that is looked into."""
-        return CosimOptions(**asdict(self), efficiency=False)
+        return CosimOptions(**{**asdict(self), "waves": None}, efficiency=False)
 
 
 def run(workspace: Workspace, options: DebugOptions, progress: Progress) -> StepResult:
@@ -74,6 +79,9 @@ def check(options: DebugOptions) -> None:
         problems.append(f"--stall must lie in [0, 1), not {options.stall}")
     if options.latency_cycles < 1:
         problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
+    kinds = [kind.value for kind in WaveKind]
+    if options.waves not in kinds:
+        problems.append(f"--waves must be one of {', '.join(kinds)}, not {options.waves}")
     known = [simulator.value for simulator in Simulator]
     if options.simulator not in known:
         problems.append(f"--simulator must be one of {', '.join(known)}, not {options.simulator}")
@@ -91,13 +99,37 @@ def load_sent(workspace: Workspace) -> dict[str, IntArray]:
 def _work(folder: Path, workspace: Workspace, options: DebugOptions, progress: Progress) -> None:
     require_tools(*SIMULATORS[options.simulator])
     ready = prepared(workspace, options.cosim)
+    traces, ended = _traced(ready, options, folder / "bench", Window(1, 0), progress)
+    lines = []
+    if traces.wrong:
+        first = traces.wrong[0]
+        around = Window(max(0, first.cycle - CYCLES_BEFORE), first.cycle + CYCLES_AFTER)
+        _traced(ready, options, folder / "bench", around, progress)
+        waves = read_waves(folder / "bench", traced_streams(ready.delivered.devices, ready.graph), ready.graph)
+        near = chosen_waves(waves, sorted(_beside(ready.graph, first)), None, around)
+        period = clock_period_ps(load_plan(workspace))
+        file = write_waves(folder / WAVES, near, WaveKind(options.waves), period)
+        result = workspace.folder("debug") / file.name
+        lines = [
+            f"{result} and {result.with_suffix('.gtkw').name} show {len(near)} streams around cycle {first.cycle:,}"
+        ]
+    np.savez_compressed(folder / SENT, allow_pickle=False, **dict(traces.sent))
+    meta = _meta(workspace, ready, traces, ended)
+    meta |= {"seed": options.seed, "data": options.data, "lines": [*meta["lines"], *lines]}
+    write_text(folder / "debug.json", json.dumps(meta, indent=1) + "\n")
+
+
+def _traced(
+    ready: Prepared, options: DebugOptions, bench: Path, window: Window, progress: Progress
+) -> tuple[Traces, str]:
+    """All beats beside the emulator, and why the simulation ended early, if it did."""
     found: list[Traces] = []
     ended = ""
     try:
         simulate_cluster(
-            ready.delivered, ready.graph, library(), ready.feeds, folder / "bench", Simulator(options.simulator),
+            ready.delivered, ready.graph, library(), ready.feeds, bench, Simulator(options.simulator),
             ready.network, ready.stall_256, options.seed, progress, optimise=False, memory=ready.memory,
-            on_traces=found.append,
+            on_traces=found.append, waves=window.arguments,
         )  # fmt: skip
     except DagtrainError as error:
         # what was seen until then is what is asked for
@@ -105,12 +137,16 @@ def _work(folder: Path, workspace: Workspace, options: DebugOptions, progress: P
             raise
         ended = str(error)
     (traces,) = found
-    np.savez_compressed(folder / SENT, allow_pickle=False, **dict(traces.sent))
-    meta = {**_meta(workspace, ready, traces, ended), "seed": options.seed, "data": options.data}
-    write_text(folder / "debug.json", json.dumps(meta, indent=1) + "\n")
+    return traces, ended
 
 
-def _meta(workspace: Workspace, ready: Prepared, traces: Traces, ended: str) -> Mapping[str, Any]:
+def _beside(graph: Graph, wrong: Wrong) -> set[str]:
+    """The node of a wrong word, and those that it reads from."""
+    node = graph.by_name[wrong.traced.node]
+    return {node.name, *(graph.producers[edge][0].name for edge in node.inputs.values() if edge in graph.producers)}
+
+
+def _meta(workspace: Workspace, ready: Prepared, traces: Traces, ended: str) -> dict[str, Any]:
     short = traces.short if ended else ()
     return {
         "schema_version": SCHEMA_VERSION,

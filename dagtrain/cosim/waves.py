@@ -1,0 +1,274 @@
+"""Waveforms of streams: valid, ready, the payload, each lane as the number that it means, and the frame that passes.
+
+The bench writes a line whenever a stream's handshake or payload changes; what is chosen of that becomes a VCD file, or
+an FST file, beside a save file for GTKWave in which every stream is a group (Surfer reads both waveforms too).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Protocol
+
+from vcd import VCDWriter
+from vcd.gtkw import GTKWSave
+
+from dagtrain.cosim.trace import WAVES_FILE, Traced, beats_of
+from dagtrain.graph.ir import Graph
+from hdl.errors import DagtrainError
+from hdl.layers.beats import unpack
+from hdl.tensor import Port
+
+# lanes of a payload that have a line of their own
+SHOWN_LANES = 16
+
+
+class WaveKind(Enum):
+    """A format of waveforms, by the name of its files."""
+
+    VCD = "vcd"
+    FST = "fst"
+
+
+@dataclass(frozen=True)
+class Window:
+    """Cycles of a run, both ends among them."""
+
+    first: int = 0
+    last: int = 2**62
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What tells the bench to write them."""
+        return f"+waves_from={self.first}", f"+waves_to={self.last}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a stream shows from a cycle on."""
+
+    cycle: int
+    valid: bool
+    ready: bool
+    payload: int
+
+
+@dataclass(frozen=True)
+class Wave:
+    """A stream over a stretch of a run."""
+
+    traced: Traced
+    port: Port
+    changes: tuple[Change, ...]
+    # cycles in which its beats passed, from the first one of the run on
+    passed: Sequence[int]
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """Device, node, and the port with what stands behind it."""
+        one = self.traced
+        return one.device, one.node, f"{one.port}_{'sent' if one.produced else 'got'}"
+
+    def tensor_at(self, cycle: int) -> int:
+        """How many tensors had passed whole before a cycle."""
+        return bisect_left(self.passed, cycle) // self.port.beats
+
+    def cycles_of(self, first: int, last: int) -> Window | None:
+        """When tensors passed, counted from 0, both ends among them; None if none of them did."""
+        beats = self.passed[first * self.port.beats : (last + 1) * self.port.beats]
+        return Window(beats[0], beats[-1]) if beats else None
+
+
+def parse_range(text: str | None, option: str, least: int) -> tuple[int, int] | None:
+    """Of "3" or "3:8", both ends; None of None.  Raises `DagtrainError` for anything else, or below ``least``."""
+    if text is None:
+        return None
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and (last or first).isdecimal()) or not least <= int(first) <= int(last or first):
+        raise DagtrainError(f"{option} {text}: no range", f"write 3 or 3:8, counted from {least}")
+    return int(first), int(last or first)
+
+
+def read_waves(folder: Path, traced: Sequence[Traced], graph: Graph) -> list[Wave]:
+    """What the bench wrote of streams in the cycles that it was told."""
+    found: list[list[Change]] = [[] for _ in traced]
+    with (folder / WAVES_FILE).open() as file:
+        for line in file:
+            number, cycle, valid, ready, payload = line.split()
+            # a payload that nobody has written yet is unknown
+            bits = int(payload, 16) if set(payload) <= set("0123456789abcdefABCDEF") else 0
+            found[int(number)].append(Change(int(cycle), valid == "1", ready == "1", bits))
+    passed = beats_of(folder, len(traced))
+    return [
+        Wave(one, graph.by_name[one.node].layer.port(one.port), tuple(changes), cycles)
+        for one, changes, (cycles, _) in zip(traced, found, passed, strict=True)
+    ]
+
+
+def chosen_waves(
+    waves: Sequence[Wave], nodes: Sequence[str], frames: tuple[int, int] | None, cycles: Window
+) -> list[Wave]:
+    """Streams of nodes whose names match, while frames pass, and in cycles.
+
+    ``nodes``: patterns; none: all.  ``frames``: counted from 0 over the whole run, both ends among them.
+    Raises `DagtrainError` where that leaves nothing."""
+    found = []
+    for wave in waves:
+        if nodes and not any(fnmatchcase(wave.traced.node, pattern) for pattern in nodes):
+            continue
+        window = cycles
+        if frames is not None and not wave.port.tensor.kind.per_batch:
+            theirs = wave.cycles_of(*frames)
+            if theirs is None:
+                continue
+            window = Window(max(cycles.first, theirs.first), min(cycles.last, theirs.last))
+        kept = _within(wave.changes, window)
+        if kept:
+            found.append(Wave(wave.traced, wave.port, kept, wave.passed))
+    if not found:
+        known = sorted({wave.traced.node for wave in waves})
+        raise DagtrainError("no stream moves in what was chosen for waves", f"there are the nodes {', '.join(known)}")
+    return found
+
+
+def _within(changes: Sequence[Change], window: Window) -> tuple[Change, ...]:
+    """Changes in a stretch, what holds at its beginning first."""
+    before = [change for change in changes if change.cycle < window.first][-1:]
+    held = [Change(window.first, change.valid, change.ready, change.payload) for change in before]
+    inside = [change for change in changes if window.first <= change.cycle <= window.last]
+    return (*(held if not inside or inside[0].cycle > window.first else ()), *inside)
+
+
+def write_waves(path: Path, waves: Sequence[Wave], kind: WaveKind, period_ps: int) -> Path:
+    """The waveform at ``path`` with the ending of its kind, and a save file for GTKWave beside it; returns the former.
+
+    A cycle of the clock is ``period_ps`` long; names are device, node, port.
+    Raises `DagtrainError` where the library for FST is missing."""
+    file = path.with_suffix(f".{kind.value}")
+    with _vcd(file) if kind is WaveKind.VCD else _fst(file) as sink:
+        _fill(sink, waves, period_ps)
+    _save(path.with_suffix(".gtkw"), file, waves)
+    return file
+
+
+# ---- files of both kinds
+
+
+class _Sink(Protocol):
+    """A waveform that is being written."""
+
+    def variable(self, scope: tuple[str, ...], name: str, bits: int | None) -> Any:
+        """A wire of so many bits, or a real number."""
+
+    def change(self, variable: Any, time: int, value: int | float) -> None:
+        """A variable has a value from a time on; times never go back."""
+
+
+def _fill(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> None:
+    events: list[tuple[int, int, Any, int | float]] = []
+    for wave in waves:
+        fixed, scope = wave.port.tensor.fixed, wave.name
+        valid, ready = sink.variable(scope, "valid", 1), sink.variable(scope, "ready", 1)
+        frame = sink.variable(scope, "tensor", 32)
+        payload = sink.variable(scope, "payload", wave.port.payload_bits)
+        lanes = [sink.variable(scope, f"lane{lane}", None) for lane in range(min(wave.port.lanes, SHOWN_LANES))]
+        last: list[int | float | None] = [None] * (4 + len(lanes))
+        for change in wave.changes:
+            numbers = [float(code) * fixed.step for code in unpack([change.payload], fixed, wave.port.lanes)]
+            tensor = wave.tensor_at(change.cycle)
+            now = [int(change.valid), int(change.ready), tensor, change.payload, *numbers[: len(lanes)]]
+            for place, (variable, value) in enumerate(zip((valid, ready, frame, payload, *lanes), now, strict=True)):
+                if last[place] != value:
+                    events.append((change.cycle * period_ps, len(events), variable, value))
+            last = list(now)
+    for time, _, variable, value in sorted(events, key=lambda event: event[:2]):
+        sink.change(variable, time, value)
+
+
+class _Vcd:
+    def __init__(self, writer: VCDWriter) -> None:
+        self._writer = writer
+
+    def variable(self, scope: tuple[str, ...], name: str, bits: int | None) -> Any:
+        kind = "real" if bits is None else "wire"
+        return self._writer.register_var(scope, name, kind, size=64 if bits is None else bits)
+
+    def change(self, variable: Any, time: int, value: int | float) -> None:
+        self._writer.change(variable, time, value)
+
+
+@contextmanager
+def _vcd(path: Path) -> Iterator[_Sink]:
+    with path.open("w") as file, VCDWriter(file, timescale="1 ps", date="", version="dagtrain") as writer:
+        yield _Vcd(writer)
+
+
+class _Fst:
+    def __init__(self, path: Path) -> None:
+        try:
+            import pylibfst
+        except ImportError:
+            raise DagtrainError(
+                "FST files need the package pylibfst", "pip install dagtrain[waves], or use vcd"
+            ) from None
+        self._fst, self._lib, self._ffi = pylibfst, pylibfst.lib, pylibfst.ffi
+        self._context = self._lib.fstWriterCreate(str(path).encode(), 1)
+        self._lib.fstWriterSetTimescale(self._context, -12)
+        self._bits: dict[Any, int | None] = {}
+        self._time = -1
+
+    def variable(self, scope: tuple[str, ...], name: str, bits: int | None) -> Any:
+        for part in scope:
+            self._lib.fstWriterSetScope(self._context, self._lib.FST_ST_VCD_MODULE, part.encode(), self._ffi.NULL)
+        kind = self._lib.FST_VT_VCD_REAL if bits is None else self._lib.FST_VT_VCD_WIRE
+        implicit = self._lib.FST_VD_IMPLICIT
+        handle = self._lib.fstWriterCreateVar(self._context, kind, implicit, bits or 64, name.encode(), 0)
+        for _ in scope:
+            self._lib.fstWriterSetUpscope(self._context)
+        self._bits[handle] = bits
+        return handle
+
+    def change(self, variable: Any, time: int, value: int | float) -> None:
+        if time != self._time:
+            self._lib.fstWriterEmitTimeChange(self._context, time)
+            self._time = time
+        bits = self._bits[variable]
+        if bits is None:
+            self._lib.fstWriterEmitValueChange(self._context, variable, self._ffi.new("double *", float(value)))
+        else:
+            text = self._ffi.new("char[]", f"{int(value):0{bits}b}".encode())
+            self._lib.fstWriterEmitValueChange(self._context, variable, text)
+
+    def close(self) -> None:
+        self._lib.fstWriterClose(self._context)
+
+
+@contextmanager
+def _fst(path: Path) -> Iterator[_Sink]:
+    sink = _Fst(path)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def _save(path: Path, waveform: Path, waves: Sequence[Wave]) -> None:
+    """Groups of one stream each: handshake, the frame that passes, lanes as numbers; payloads in hexadecimal."""
+    with path.open("w") as file:
+        save = GTKWSave(file)
+        save.dumpfile(waveform.name, abspath=False)
+        for wave in waves:
+            prefix = ".".join(wave.name)
+            with save.group(".".join(wave.name[1:])):
+                for name in ("valid", "ready"):
+                    save.trace(f"{prefix}.{name}", datafmt="bin")
+                save.trace(f"{prefix}.tensor[31:0]", datafmt="dec")
+                for lane in range(min(wave.port.lanes, SHOWN_LANES)):
+                    save.trace(f"{prefix}.lane{lane}", datafmt="real")
+                high = wave.port.payload_bits - 1
+                save.trace(f"{prefix}.payload{f'[{high}:0]' if high else ''}", datafmt="hex")
