@@ -25,16 +25,13 @@ from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import weight_groups
-from hdl.engine.window.walk import Walk
 from hdl.layers.capabilities import is_engine
-from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.engine import WindowEngine
 from hdl.layers.folding import divisors
 from hdl.parts.part import Part
 from hdl.tensor import Tile
 from placement.problem.cluster import read_cluster
 
-DENSE = (Conv, ConvError, ConvGradient)
 OPERAND = (16, 16)
 # CP-SAT's deterministic seconds for a packing
 DECISION_SECONDS = 20.0
@@ -43,19 +40,6 @@ DECISION_SECONDS = 20.0
 def sizes(channels: int, padded: bool) -> list[int]:
     """Lanes that a tile may have: divisors, or the least for each number of tiles."""
     return sorted({-(-channels // count) for count in range(1, channels + 1)}) if padded else divisors(channels)
-
-
-def least_cycles(engine: WindowEngine, tile: Tile) -> int:
-    """Cycles a frame of an engine whose last tiles may be partly empty, as its tile and its widest ports allow."""
-    filters, channels = engine.weight_shape[:2]
-    groups, summed = -(-filters // tile.po), -(-channels // tile.pi)
-    if not isinstance(engine, DENSE):
-        walk = Walk(*engine.axes(tile.pk), reduce=1, repeat=groups, group_steps=(0, 1))
-    elif engine.transposed:
-        walk = Walk(*engine.axes(tile.pk), groups, summed)
-    else:
-        walk = Walk(*engine.axes(tile.pk), summed, groups)
-    return max(walk.cycles, walk.words, *(math.prod(port.tensor.shape[:-1]) for port in engine.frame_ports))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +63,13 @@ class Convolution:
         filters, channels = self.engines[0].weight_shape[:2]
         taps = set.intersection(*(set(engine.tap_groups) for engine in self.engines))
         tiles = [Tile(po, pi, pk) for po in sizes(filters, padded) for pi in sizes(channels, padded) for pk in taps]
-        known: dict[Tile, int] = {}
-        for tile in tiles:
-            # as many passes take as long
-            alike = Tile(-(-filters // tile.po), -(-channels // tile.pi), tile.pk)
-            if alike not in known:
-                known[alike] = max(least_cycles(engine, tile) for engine in self.engines)
         found: dict[int, int] = {}
         for tile in tiles:
-            cycles = known[Tile(-(-filters // tile.po), -(-channels // tile.pi), tile.pk)]
-            found[cycles] = min(found.get(cycles, tile.size), tile.size)
+            paces = [engine.least_cycles(tile) for engine in self.engines]
+            # depthwise engines have no tile that is partly empty
+            if None not in paces:
+                cycles = max(pace for pace in paces if pace is not None)
+                found[cycles] = min(found.get(cycles, tile.size), tile.size)
         steps, least = list[tuple[int, int]](), math.inf
         for cycles, size in sorted(found.items()):
             if size < least:

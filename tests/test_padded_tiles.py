@@ -1,15 +1,11 @@
-"""The arithmetic of tiles that do not divide the channels agrees with the engines where they do."""
+"""The arithmetic of tiles that do not divide the channels."""
 
 from __future__ import annotations
 
-import pytest
-
-from benchmarks.padded_tiles import Convolution, blocks_at, convolutions, fit, least_cycles, paces
+from benchmarks.padded_tiles import Convolution, blocks_at, convolutions, fit, paces
 from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
-from hdl.layers.conv.depthwise import DepthwiseConv, DepthwiseConvError
 from hdl.layers.conv.engine import WindowEngine
 from hdl.parts.catalogue import DEFAULT_PARTS
-from hdl.tensor import Tile
 from tests.cosim_support import twelve_net
 
 PART = DEFAULT_PARTS[0]
@@ -18,29 +14,14 @@ ENGINES: tuple[WindowEngine, ...] = (
     Conv(**SHAPE, filters=10),
     ConvError(**SHAPE, filters=10),
     ConvGradient(**SHAPE, filters=10),
-    DepthwiseConv(**SHAPE),
-    DepthwiseConvError(**SHAPE),
 )
-
-
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
-def test_tiles_that_divide_take_the_cycles_that_their_engines_say(engine: WindowEngine) -> None:
-    for tile in engine.tiles(1 << 40):
-        assert least_cycles(engine, tile) == engine.least_cycles(tile), tile
-
-
-def test_a_tile_that_does_not_divide_takes_the_cycles_of_the_padded_layer() -> None:
-    # 10 filters in tiles of 4, 12 channels in tiles of 5: as 12 and 15
-    assert least_cycles(ENGINES[0], Tile(4, 5)) == Conv(**{**SHAPE, "channels": 15}, filters=12).least_cycles(
-        Tile(4, 5)
-    )
 
 
 def test_any_tile_needs_no_more_blocks_and_sometimes_fewer() -> None:
     found = convolutions(twelve_net(1), PART)
     assert sum(found.values()) == 3
     fewer = 0
-    for convolution in (*found, Convolution(ENGINES[:3], PART)):
+    for convolution in (*found, Convolution(ENGINES, PART)):
         for cycles in paces({convolution: 1}, padded=True):
             divided, padded = blocks_at(convolution.divided, cycles), blocks_at(convolution.padded, cycles)
             assert padded is not None

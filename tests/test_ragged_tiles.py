@@ -216,6 +216,19 @@ def test_only_engines_that_may_have_them_are_folded_for_ragged_tiles() -> None:
     assert layer_from_json(layer_to_json(ragged), "here") == ragged != engine
 
 
+def test_no_engine_is_folded_for_a_ragged_tile_whose_width_adapter_is_slow() -> None:
+    fields: dict[str, Any] = {"height": 16, "width": 16, "channels": 2, "filters": 128, "kernel": (3, 3)}
+    fields |= {"padding": (1, 1, 1, 1), "ragged": True}
+    for cycles, lanes in ((20_000, 2), (8_192, 4), (4_096, 8), (2_048, 16)):
+        tiles = [tile for tile in Conv(**fields).tiles(cycles) if tile.po * tile.pi * tile.pk < 128 * 18]
+        ragged = [tile for tile in tiles if 128 % tile.po]
+        assert Conv(**fields).fold(cycles).y_lanes == ConvError(**fields).fold(cycles, tiles[0]).e_lanes == lanes
+        assert all(tile.po % lanes == 0 or tile.po + lanes + min(tile.po, lanes) < 64 for tile in ragged)
+        assert (Tile(43, 2, 9) in ragged) == (lanes <= 8), (cycles, ragged)
+    # built they can be
+    assert Conv(**fields, tile=Tile(43, 2, 9), y_lanes=8).words == 3
+
+
 # cycles a frame at which both convolutions of `seven_net` have ragged tiles
 CYCLES = 200
 

@@ -48,7 +48,7 @@ from hdl.layers.conv.correlate import (
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
-from hdl.layers.folding import ragged_lanes
+from hdl.layers.folding import lanes_for, may_be_ragged, ragged_lanes
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import Home, Ring
 from hdl.layers.windowed import InputMap
@@ -160,6 +160,13 @@ class DenseEngine(WindowEngine, _Filters):
         yield from super()._lanes()
         if self.ragged and self.pads:
             yield from ragged_lanes(*self.weight_shape[:2])
+
+    def suits(self, tile: Tile, cycles: int) -> bool:
+        """A ragged one also if the map of the filters has few enough lanes at that pace."""
+        if not super().suits(tile, cycles):
+            return False
+        lanes = lanes_for(math.prod(self.output_shape), self.filters, cycles)
+        return tile.divides(self.weight_shape) or may_be_ragged(tile.po, lanes)
 
     @property
     def home(self) -> Home:
