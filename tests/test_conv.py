@@ -244,9 +244,9 @@ def test_fold_says_what_is_impossible() -> None:
         layer.fold(10)
 
 
-def test_conv_rejects_a_tile_that_does_not_divide_its_channels() -> None:
+def test_conv_rejects_a_tile_of_more_channels_than_it_has() -> None:
     with pytest.raises(FoldingError, match=r"pi the channels .*, pk be one of \[1, 3, 9\]"):
-        Conv(height=8, width=8, channels=4, filters=4, kernel=(3, 3), tile=Tile(1, 3, 1))
+        Conv(height=8, width=8, channels=4, filters=4, kernel=(3, 3), tile=Tile(1, 5, 1))
 
 
 def test_conv_rejects_a_kernel_larger_than_its_map() -> None:

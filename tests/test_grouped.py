@@ -158,7 +158,7 @@ def test_impossible_groups_are_refused() -> None:
     ):
         Conv(**fields, groups=3)
     with pytest.raises(
-        FoldingError, match=r"tile Tile\(po=4, pi=1, pk=1\) is impossible; .* or po be those of several, pi all"
+        FoldingError, match=r"tile Tile\(po=4, pi=1, pk=1\) is impossible; .* or po is those of several and pi all"
     ):
         Conv(**fields, groups=2, tile=Tile(4, 1))
     with pytest.raises(ShapeError, match="must be positive"):
