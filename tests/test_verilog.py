@@ -157,6 +157,26 @@ def keyword_port(clk: Any, input: Any, y: Any) -> Any:
 
 
 @block
+def keyword_process(clk: Any, y: Any) -> Any:
+    @always(clk.posedge)
+    def begin() -> None:
+        y.next = 1
+
+    return begin
+
+
+@block
+def keyword_variable(clk: Any, y: Any) -> Any:
+    @always(clk.posedge)
+    def count() -> None:
+        reg = intbv(0)[8:]
+        reg[:] = y
+        y.next = reg ^ 1
+
+    return count
+
+
+@block
 def signal_list(clk: Any, xs: Any, y: Any) -> Any:
     first = xs[0]
 
@@ -187,6 +207,8 @@ def slotted(clk: Any, bus: Any, y: Any) -> Any:
 
 REFUSED = {
     "keyword": (lambda c, y: keyword_port(c, Signal(bool(0)), y), "has the name of a Verilog keyword"),
+    "process": (keyword_process, "process 'begin' has the name of a Verilog keyword"),
+    "variable": (keyword_variable, "variable 'reg' has the name of a Verilog keyword"),
     "list": (lambda c, y: signal_list(c, [Signal(bool(0))], y), "port xs is a list of signals"),
     "slots": (lambda c, y: slotted(c, Slotted(), y), r"Slotted\.data is in __slots__"),
     "same": (lambda c, y: register_lane(c, y, y), "are the same signal"),

@@ -71,6 +71,7 @@ def convert(block: Any, name: str, *, lint: bool = True) -> VerilogModule:
     marked = _marked_memories(block)
     raw, declared, arrays = _run_myhdl(block, name, ports, [*memories.values(), *(sub for sub, _ in marked)])
     images = {image: Image(image, arrays[id(sub)], *_shape(sub)) for image, sub in memories.items()}
+    _check_inside(name, raw)
     text = _postprocess(raw, name, images, {arrays[id(sub)]: attributes for sub, attributes in marked})
     return VerilogModule(name, text, declared, images)
 
@@ -225,6 +226,17 @@ def _check_names(module: str, signals: list[Any], memories: list[Any]) -> None:
             raise ConversionError(f"{module}: signal {found!r} has the name of a Verilog keyword", "rename it")
         if names.count(found) > 1:
             raise ConversionError(f"{module}: two signals get the Verilog name {found!r}", "rename one")
+
+
+# a process, or a variable in one, as MyHDL writes them
+_INSIDE = re.compile(r"\bbegin: (\w+)$|^ +(?:reg(?: signed)?(?: \[[^\]]*\])?|integer) (\w+);$", re.MULTILINE)
+
+
+def _check_inside(module: str, text: str) -> None:
+    for process, variable in _INSIDE.findall(text):
+        for what, found in (("process", process), ("variable", variable)):
+            if found in VERILOG_KEYWORDS:
+                raise ConversionError(f"{module}: {what} {found!r} has the name of a Verilog keyword", "rename it")
 
 
 def _judge(name: str, caught: list[warnings.WarningMessage]) -> None:

@@ -14,6 +14,7 @@ back, which is the gradient at that strength; powers of it are read from tables 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,9 +92,9 @@ class _LocalResponse(ElementWise):
         beats = min(self.pixel_beats, beat + 1 + reach(self.pixel_beats, self.lanes, after))
         return pixel * self.channels + beats * self.lanes
 
+    @abstractmethod
     def tables(self) -> dict[str, PowerTable]:
         """By what their images are named after."""
-        raise NotImplementedError
 
     def memories(self) -> tuple[Memory, ...]:
         """Tables, one a lane."""

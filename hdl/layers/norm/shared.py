@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -109,9 +110,9 @@ class NormLayer(Layer):
         return max(self.engine.cycles, self.pixels * self.channels // self.lanes)
 
     @property
+    @abstractmethod
     def engine(self) -> ForwardShape | BackwardShape:
         """What the circuit is built from."""
-        raise NotImplementedError
 
     @property
     def engine_fields(self) -> dict[str, Any]:
@@ -126,9 +127,9 @@ class NormLayer(Layer):
         }
 
     @property
+    @abstractmethod
     def block(self) -> Callable[..., Instances]:
         """The `myhdl.block` between all ports, in their order."""
-        raise NotImplementedError
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -169,9 +170,9 @@ class NormLayer(Layer):
         return next((each for each in variants if each.cycles_per_frame <= cycles), folded)
 
     @property
+    @abstractmethod
     def weight_ports(self) -> tuple[Port, ...]:
         """What comes once a batch, as sinks or held."""
-        raise NotImplementedError
 
     @property
     def held_parameters(self) -> tuple[Port, ...]:
