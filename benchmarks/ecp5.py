@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from benchmarks.circuits import circuits_of_each_kind, kind_of
 from benchmarks.timing import MODULE
-from dagtrain.cli import BarProgress
+from dagtrain.console import BarProgress
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import used_modules
 from dagtrain.progress import Progress

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.circuits import ROOT, FixedCircuits, circuits_of_each_kind, draw_layers, fixed_circuits, keep_plan
-from dagtrain.cli import BarProgress
+from dagtrain.console import BarProgress
 from dagtrain.files import write_text
 from dagtrain.flow.timing_step import READY_MODULES, DeviceVerilog, TimingOptions, time_device
 from hdl.analysis.same_cycle import FORBIDDEN
