@@ -114,11 +114,16 @@ def _by_hand() -> list[Problem]:
         none = {"dsp": 0, "m20k": 0, "alm": 0, "dram_bytes_per_s": 0, "link_bits_per_s": 100_000}
         return Device(name=f"d{number}", part="P", **{**none, **has})
 
-    def link(source: int, target: int, bits: int) -> Link:
-        return Link(source=f"i{source}", target=f"i{target}", kind=Kind.ACTIVATION, bits_per_frame=Fraction(bits))
+    def link(source: int, target: int, bits: int, credits: int = 0, kind: Kind = Kind.ACTIVATION) -> Link:
+        return Link(
+            source=f"i{source}", target=f"i{target}", kind=kind, bits_per_frame=Fraction(bits),
+            credit_bits_per_frame=Fraction(credits),
+        )  # fmt: skip
 
     chain = (link(0, 1, 500),)
     fork = (link(0, 1, 1), link(0, 2, 1), link(1, 3, 1), link(2, 4, 1), link(3, 4, 1))
+    # 500 bits one way, 550 the other way with the credits of the first
+    there_and_back = (link(0, 1, 500, credits=100), link(1, 0, 450, kind=Kind.WEIGHT))
     cases: list[tuple[list[Item], tuple[Link, ...], list[Device]]] = [
         # every block of a device
         ([item(0, dsp=70), item(1, m20k=60, alm=900)], (), [device(0, dsp=70), device(1, m20k=60, alm=900)]),
@@ -133,6 +138,12 @@ def _by_hand() -> list[Problem]:
         # i2 has crossed before it meets i3, which crosses there
         ([item(0, "d0"), item(1), item(2, dsp=50), item(3, dsp=60), item(4, dsp=50)], fork,
          [device(0, dsp=60), device(1, dsp=100)]),
+        # credits beside another stream fill the link of the device between, wherever that is; with them, what arrives
+        # at one device; what leaves the other one
+        ([item(n, dsp=100) for n in (0, 1, 2)], (link(0, 1, 500, credits=100), link(1, 2, 450)),
+         [device(n, dsp=100, link_bits_per_s=2_000) for n in (0, 1, 2)]),
+        ([item(0, "d0"), item(1, "d1")], there_and_back, [device(0, link_bits_per_s=2_000), device(1)]),
+        ([item(0, "d0"), item(1, "d1")], there_and_back, [device(0), device(1, link_bits_per_s=2_000)]),
     ]  # fmt: skip
     return [
         Problem(-1 - number, Instance(name=f"by hand {number}", clock_hz=CLOCK, items=tuple(items), links=links,
@@ -355,8 +366,9 @@ def _least_on(
                 ports += sum(getattr(link, f"receiver_{name}") for link in into)
             if without != name:
                 fits &= of(name)[:, here].sum(1) + ports <= getattr(device, name)
-        for kind, links in (("egress", out), ("ingress", into)):
+        for kind, links, others in (("egress", out, into), ("ingress", into, out)):
             bits = sum((link.bits_per_frame for link in links), Fraction(0))
+            bits += sum((link.credit_bits_per_frame for link in others), Fraction(0))
             if bits and without != kind:
                 if not device.link_bits_per_s:
                     return None

@@ -506,7 +506,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "neighbourhood",
     ),
     Mutant("neighbourhood", "<= device.capacities[r])", "< device.capacities[r])", "neighbourhood"),
-    Mutant("neighbourhood", "+ int(link.bits_per_frame)", "+ int(link.bits_per_frame) + 1", "neighbourhood"),
+    Mutant("neighbourhood", "+ int(bits)", "+ int(bits) + 1", "neighbourhood"),
     Mutant("neighbourhood", "self.promise.get(head, 0) >= cycles", "self.promise.get(head, 0) != 0", "neighbourhood"),
     Mutant("window", "count[device.shape] <= len(items)", "count[device.shape] < len(items)", "window, solver"),
     Mutant("window", "grounded=False):\n        model", "grounded=True):\n        model", "window, solver"),

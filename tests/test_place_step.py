@@ -27,6 +27,7 @@ from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.realise import RESERVES, Realiser
 from dagtrain.planning.results import Found, Planned, Start
+from dagtrain.planning.searcher import Searcher
 from dagtrain.progress import Silent
 from hdl.cache import cache_folder
 from hdl.costs.estimate import Estimator
@@ -103,6 +104,41 @@ def test_place_does_what_its_options_say(tmp_path: Path, monkeypatch: pytest.Mon
     assert early["throughput_fps"] <= free["throughput_fps"] * (1 + 1e-9)
 
 
+def test_a_run_ends_at_the_first_plan_that_is_proven_to_be_within_the_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    assert case.step("import").code == 0
+    searched: list[Plan] = []
+    search = Searcher.search
+
+    def noted(self: Searcher, *words: Any, **options: Any) -> Plan:
+        searched.append(search(self, *words, **options))
+        return searched[-1]
+
+    monkeypatch.setattr(Searcher, "search", noted)
+
+    def within(gap: str) -> tuple[Plan, int]:
+        searched.clear()
+        _plan(case, "--gap", gap)
+        return load_plan(case.workspace), len(searched)
+
+    def proven(plan: Plan) -> Fraction:
+        return 1 - plan.any_bound_cycles_per_frame / plan.training_cycles
+
+    best, whole = within("0.0001")
+    near = proven(best)
+    # as far from the bound as a first plan is
+    first, early = within("0.97")
+    assert (early, proven(first) <= Fraction(97, 100)) == (1, True)
+    assert "unchanged" in case.step("place", "--gap", "0.97").out
+    # a goal that the best plan reaches ends the run there
+    between, some = within(f"{float(near) + 0.002:.6f}")
+    assert proven(between) <= near + Fraction(3, 1000)
+    assert early < some <= whole
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -110,7 +146,7 @@ def test_place_does_what_its_options_say(tmp_path: Path, monkeypatch: pytest.Mon
         (("--same-device", "loss"), "--same-device loss: name two layers at least"),
         (("--same-device", "ghost,loss"), "no item or layer named 'ghost'"),
         (("--exclude", "moon"), "no device named 'moon' to exclude"),
-        (("--gap", "1.5"), "gap is 1.5, must be at least 0 and below 1"),
+        (("--gap", "5"), "gap is 5.0, must be at least 0 and below 1: 0.05 is 5 %"),
         (("--time-limit", "-1"), "time limit is -1.0 s, must be positive"),
         (("--cap", "dsp=1.5", "--cap", "lut=1"), "--cap dsp=1.5: '1.5' is no share above 0 and at most 1"),
         (("--cap", "dsp=1.5", "--cap", "lut=1"), "--cap lut=1: no resource 'lut'; one of dsp, m20k, alm"),

@@ -37,8 +37,12 @@ def test_the_energy_kept_move_by_move_is_that_of_the_final_state(seed: int, coar
         for device in instance.devices
     )  # fmt: skip
     links = tuple(
-        replace(link, sender_m20k=1, sender_alm=300, receiver_m20k=2, receiver_alm=200) for link in instance.links
-    )
+        replace(
+            link, sender_m20k=1, sender_alm=300, receiver_m20k=2, receiver_alm=200,
+            credit_bits_per_frame=link.bits_per_frame / 7,
+        )
+        for link in instance.links
+    )  # fmt: skip
     instance = replace(instance, devices=tight, links=links)
     encoded = encode.encode(
         instance, flatten(instance), int(rng.integers(60_000, 200_000)), merge=coarse, mixes=not coarse, seed=seed

@@ -91,6 +91,48 @@ def test_a_window_is_as_tight_as_its_network() -> None:
         assert mutants.refuters(instance)["window"](by_hand[seed].optimum - 1), f"seed {seed}"
 
 
+# of by-hand instances, those in which credits bind: of two equal devices; where they arrive; where they leave
+CREDITS = (-8, -9, -10)
+
+
+def _refuting_credits(seed: int) -> set[str]:
+    """Who knows that such an instance has no placement a cycle below its optimum."""
+    known = next(known for known in stored() if known.problem.seed == seed)
+    instance, cycles = mutants.restricted(known), known.optimum - 1
+    flat, table = mutants.module("flat").flatten(instance), mutants.module("options").OptionTable(instance)
+    literal, answer = mutants.module("literal"), mutants.module("model").Answer
+    encode, anneal = mutants.module("encode"), mutants.module("anneal")
+    found = {name for name in ("exact", "neighbourhood") if mutants.refuters(instance)[name](cycles)}
+    if literal.decide(instance, table, cycles, mutants.effort(1.0))[0] is answer.INFEASIBLE:
+        found.add("literal")
+    problem = encode.encode(instance, flat, cycles, merge=False).problem
+    energy, _ = anneal.anneal(problem, encode.mirror_start(problem, None), moves=5_000, seed=1)
+    return found | ({"annealing"} if energy > 0.0 else set())
+
+
+def test_credits_take_their_part_of_links_in_every_bound_and_search() -> None:
+    assert _refuting_credits(-8) == {"exact", "neighbourhood", "literal", "annealing"}
+    for seed in CREDITS[1:]:
+        assert _refuting_credits(seed) >= {"exact", "literal", "annealing"}, f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "who"),
+    [
+        ("model", "a_frame in link.ways:", "a_frame in link.ways[:1]:", "exact"),
+        ("neighbourhood", "bits in link.ways:", "bits in link.ways[:1]:", "neighbourhood"),
+        ("literal", "F * apart[l, k, n] + C * apart[k, l, n]", "F * apart[l, k, n]", "literal"),
+        ("literal", "F * apart[k, l, n] + C * apart[l, k, n]", "F * apart[k, l, n]", "literal"),
+        ("encode", "leave, arrive = bits[side], bits[1 - side]", "leave, arrive = bits[0] * (1 - side), bits[0] * side",
+         "annealing"),
+    ],
+)  # fmt: skip
+def test_a_search_that_forgets_credits_is_found(module: str, old: str, new: str, who: str) -> None:
+    with mutants.mutated(mutants.Mutant(module, old, new, "")):
+        knows = [seed for seed in CREDITS if who in _refuting_credits(seed)]
+    assert knows != [seed for seed in CREDITS if who in _refuting_credits(seed)]
+
+
 def test_a_throughput_just_above_the_optimum_is_refused_as_impossible() -> None:
     for known in FEW[::3]:
         problem = known.problem

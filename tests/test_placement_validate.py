@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 import placement.problem.validate
 from benchmarks.synthetic import devices, instance_of, small_residual
-from placement.problem.instance import Instance
+from placement.problem.instance import Instance, instance_from_json, instance_to_json
 from placement.problem.plan import Bound, Plan, assignment_of, build_plan, instance_digest, plan_from_json
 from placement.problem.validate import Rule, violations
 from placement.search.search import SearchOptions, find_plan, judged, plan_from_assignment
@@ -211,6 +213,38 @@ def test_link_that_is_too_thin_is_rejected_at_the_exact_bit() -> None:
         )  # fmt: skip
         rules = {v.rule for v in violations(thinner, claimed)}
         assert (Rule.NETWORK in rules) is not fits
+
+
+def test_credits_are_part_of_what_links_carry() -> None:
+    """They go the other way, so the target's egress and the source's ingress grow, and the least T with them."""
+    instance, plan = good()
+    crossing = next(c for c in plan.crossings if c.from_device == plan.devices[0].device)
+    back = Fraction(7, 2)
+    links = tuple(
+        replace(link, credit_bits_per_frame=back) if (link.source, link.target) == (crossing.source, crossing.target)
+        else link
+        for link in instance.links
+    )  # fmt: skip
+    credited = replace(instance, links=links)
+    assert instance_from_json(instance_to_json(credited)) == credited
+    honest = build_plan(credited, assignment_of(credited, plan), Bound(1, "none"), seed=0)
+    assert violations(credited, honest) == []
+    places = [use.device for use in honest.devices]
+    source, target = places.index(crossing.from_device), places.index(crossing.to_device)
+    for index, name in ((target, "egress_bits_per_frame"), (source, "ingress_bits_per_frame")):
+        assert Fraction(getattr(honest.devices[index], name)) == Fraction(getattr(plan.devices[index], name)) + back
+        without = _edit_device(honest, index, **{name: getattr(plan.devices[index], name)})
+        assert [v.rule for v in violations(credited, without)] == [Rule.RECORD]
+    # a link that is full with them
+    egress = Fraction(honest.devices[target].egress_bits_per_frame)
+    least = math.ceil(egress * instance.clock_hz / plan.cycles_per_frame)
+    for rate, fits in ((least, True), (math.ceil((egress - back) * instance.clock_hz / plan.cycles_per_frame), False)):
+        devices_ = list(credited.devices)
+        devices_[target] = replace(devices_[target], link_bits_per_s=rate)
+        thinner = replace(credited, devices=tuple(devices_))
+        honest = build_plan(thinner, assignment_of(thinner, plan), Bound(1, "none"), seed=0)
+        claimed = replace(honest, cycles_per_frame=plan.cycles_per_frame)
+        assert (Rule.NETWORK in {v.rule for v in violations(thinner, claimed)}) is not fits
 
 
 def test_dram_that_is_not_there_is_rejected() -> None:

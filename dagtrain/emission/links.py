@@ -123,8 +123,13 @@ def link_format(crossings: Sequence[Crossing], devices: int, word_bits: int) -> 
 def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
     """Words that the receiver's FIFO holds, so that what the analysis asks for on this edge finds room: packed into
     words, of which the last of each tensor is filled up."""
-    elements = fifo_beats * crossing.sink.lanes
-    return max(LEAST_LINK_WORDS, depth_for(-(-elements * crossing.words(word_bits) // crossing.elements) + 2))
+    return receiver_words(crossing.sink, fifo_beats, word_bits)
+
+
+def receiver_words(sink: Port, fifo_beats: int, word_bits: int) -> int:
+    """As `link_words`, of a stream that may cross the network."""
+    words = wire_words(sink.elements, sink.tensor.fixed.width, word_bits)
+    return max(LEAST_LINK_WORDS, depth_for(-(-fifo_beats * sink.lanes * words // sink.elements) + 2))
 
 
 def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int) -> int:

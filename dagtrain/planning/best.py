@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.planning.results import Planned, with_bound
+from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
+
+
+class GoalReached(Ended):
+    """The plan is as good as the user wants it: nothing more is looked for."""
 
 
 @dataclass
@@ -16,6 +21,8 @@ class Best:
 
     # whether the user is content with a plan
     fast_enough: Callable[[Plan], bool] = lambda _: True
+    # whether nothing better is wanted
+    reached: Callable[[Plan], bool] = lambda _: False
     # told of every plan that holds, is fast enough and faster than the one before
     keep: Callable[[Planned], None] = lambda _: None
     # cycles a frame of training with another plan that there is of the network: slower ones are of no use
@@ -38,7 +45,9 @@ class Best:
         return self.planned is not None or self.known_cycles is not None
 
     def take(self, planned: Planned) -> None:
-        """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further."""
+        """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further.
+
+        Raises `GoalReached` where nothing better is wanted."""
         best = self.planned
         if best is None or planned.plan.training_cycles <= best.plan.training_cycles:
             self.planned = planned
@@ -47,6 +56,9 @@ class Best:
         is_faster = best is None or planned.plan.training_cycles < best.plan.training_cycles
         if is_faster and self.fast_enough(planned.plan):
             self.keep(planned)
+        assert self.planned is not None
+        if self.fast_enough(self.planned.plan) and self.reached(self.planned.plan):
+            raise GoalReached("the plan is within --gap of the bound of all foldings")
 
     def conclude(self, finished: bool) -> None:
         """Note whether the search of the plan went to its end."""

@@ -102,6 +102,16 @@ class LevelCosts:
                 for chosen in itertools.combinations(fifos, count):
                     yield self._offer(node, layer, memory, chosen)
 
+    @property
+    def credit_words(self) -> dict[str, int]:
+        """Edge -> words of it that a credit word stands for (`LinkCosts.credit_words`)."""
+        waiting = {
+            edge
+            for edge, _producer, _source, _consumer, sink in self.folded.streams
+            if self._may_lie_in_dram(sink, edge)
+        }
+        return self.links.credit_words(self.folded, self.depths, waiting, self.cycles)
+
     def _ways(self, node: Node) -> Iterator[tuple[Home, Layer]]:
         """With adders for products by constants, and on multipliers if that is offered."""
         for memory, layer in self._layers(node):

@@ -4,8 +4,9 @@ is found."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dagtrain.emission.links import (
     LEAST_LINK_WORDS,
@@ -14,21 +15,43 @@ from dagtrain.emission.links import (
     crossings_of,
     link_format,
     link_words,
+    receiver_beats,
+    receiver_words,
 )
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.place import place
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
 from hdl.link.egress import Egress
-from hdl.link.format import LinkFormat
+from hdl.link.format import LinkFormat, credit_batch
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
 from hdl.parts.part import Part
+from hdl.streams.width import wire_words
 from hdl.tensor import Port
 from hdl.unit import Unit
+from placement.problem.instance import Link
 
 # streams over the network that the header of words has room for where it isn't known how many there are
 MANY_STREAMS = 1024
+# nothing is known of receivers
+NO_CREDITS: Mapping[str, int] = {}
+
+
+def network_links(graph: Graph, word_bits: int, credit_words: Mapping[str, int] = NO_CREDITS) -> Iterator[Link]:
+    """Edges with the bits that they carry a frame, whole words of the network; without ports.
+
+    ``credit_words``: edge -> words that a credit word stands for; of others credits are left out."""
+    for edge, producer, _source, consumer, sink in graph.streams:
+        tensor = sink.tensor
+        bits = wire_words(tensor.elements, tensor.fixed.width, word_bits) * word_bits
+        # whole bits: depths of FIFOs, which tell how many words a credit word stands for, have few common divisors
+        back = -(-bits // credit_words[edge]) if edge in credit_words else 0
+        frames = graph.recipe.batch if tensor.kind.per_batch else 1
+        yield Link(
+            source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=Fraction(bits, frames),
+            credit_bits_per_frame=Fraction(back, frames),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,6 +60,8 @@ class LinkCosts:
 
     crossings: Mapping[str, Crossing]
     form: LinkFormat
+    # whether it is known where nodes stand
+    placed: bool
 
     @classmethod
     def of(
@@ -44,12 +69,35 @@ class LinkCosts:
     ) -> LinkCosts:
         """Of a placement; of none yet: no edge crosses."""
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
-        return cls({crossing.edge: crossing for crossing in found}, link_format(found, len(devices), word_bits))
+        form = link_format(found, len(devices), word_bits)
+        return cls({crossing.edge: crossing for crossing in found}, form, bool(assignment))
 
     @property
     def delays(self) -> dict[str, int]:
         """Crossing edge -> cycles under way."""
         return dict.fromkeys(self.crossings, NETWORK_CYCLES)
+
+    def credit_words(
+        self, graph: Graph, depths: Mapping[str, int], waiting: Collection[str], cycles: int
+    ) -> dict[str, int]:
+        """Edge -> words of it that a credit word stands for.  Of edges that cross the network, as few as anything that
+        nodes can be makes of it.  Before there is a placement, as many as where a word comes in every cycle: links are
+        not called fuller than they will be.
+
+        Args:
+            depths: edge -> beats of the FIFO there.
+            waiting: edges that may go through DRAM."""
+        found = {}
+        for edge, _producer, _source, _consumer, sink in graph.streams:
+            beats, bits = depths[edge], self.form.word_bits
+            if edge in self.crossings:
+                if edge in waiting:
+                    beats = receiver_beats(sink, beats, True, cycles)
+                found[edge] = credit_batch(receiver_words(sink, beats, bits))
+            elif not self.placed:
+                under_way = 0 if sink.tensor.kind.per_batch else NETWORK_CYCLES
+                found[edge] = credit_batch(receiver_words(sink, beats, bits) + under_way)
+        return found
 
     def sending(self, edge: str, beats: int) -> tuple[Unit, ...]:
         """Units at the sending end: the sender, the split that gets its credits, its place in the merge tree."""

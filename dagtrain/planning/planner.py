@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dagtrain.graph.ir import Graph
-from dagtrain.planning.best import Best
+from dagtrain.planning.best import Best, GoalReached
 from dagtrain.planning.carry import carried_over, places_of
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.fewer import on_fewer_devices
@@ -69,12 +69,14 @@ class Planner:
 
         Raises `InfeasibleError` naming what to relax, or `OutOfTimeError`, which is `Ended` at the deadline."""
         planned = start.planned if start is not None else None
-        best = Best(self.problem.fast_enough, keep, known_cycles, planned)
+        best = Best(self.problem.fast_enough, self.problem.reached, keep, known_cycles, planned)
         edges = relayed(plan_choices(start.plan)) if start is not None else ()
         searcher = replace(self.searcher.with_relays(edges) if edges else self.searcher, best=best)
         ladder = Ladder(searcher)
         try:
             improve(ladder, start)
+        except GoalReached:
+            best.conclude(finished=True)
         except Ended as end:
             ladder.close()
             if best.planned is None:

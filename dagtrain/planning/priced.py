@@ -31,6 +31,8 @@ class PricedLevel:
     reserved: Mapping[str, Usage] = field(default_factory=dict)
     # whether configurations tell each stream to DRAM; else the memory channels of a device are melted into one
     tells_streams: bool = False
+    # edge that may cross the network -> words that a credit word stands for
+    credit_words: Mapping[str, int] = field(default_factory=dict)
 
 
 def level_key(

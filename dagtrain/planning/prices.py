@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +15,7 @@ from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Choice, cluster_dram
 from dagtrain.planning.clocks import paces, periods_of
 from dagtrain.planning.costs import LevelCosts
-from dagtrain.planning.link_costs import PortCosts
+from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, network_links
 from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
@@ -26,7 +25,6 @@ from hdl.errors import FoldingError
 from hdl.layers.storage import Home
 from hdl.link.clocks import ClockCrossing
 from hdl.parts.part import Part
-from hdl.streams.width import wire_words
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Deadline
 from placement.problem.instance import Configuration, Device, Instance, Item, Link, pareto
@@ -72,7 +70,7 @@ class Prices:
                     raise
         if self.ported is None:
             # once: a plan found at other levels is to hold with the same ports
-            self.ported = tuple(self._links_with_ports(max(wanted), deadline or Deadline()))
+            self.ported = tuple(self._links_with_ports(max(wanted), priced[-1].credit_words, deadline or Deadline()))
         return self.of_levels(priced, self.ported)
 
     def knows(self, cycles: int) -> bool:
@@ -124,7 +122,9 @@ class Prices:
             self.progress.advance(note=node.name)
         self.progress.end()
         reserved = {part.name: level.reserved(part) for part in self.parts}
-        return PricedLevel(offers, frozenset(level.tiles), sizes, mlabs, reserved, tells_streams=True)
+        return PricedLevel(
+            offers, frozenset(level.tiles), sizes, mlabs, reserved, tells_streams=True, credit_words=level.credit_words
+        )
 
     def costs(
         self,
@@ -259,7 +259,7 @@ class Prices:
         lenders = self.graph.lenders
         return {member: lender.name for name, lender in lenders.items() for member in (name, lender.name)}
 
-    def _links_with_ports(self, cycles: int, deadline: Deadline) -> Iterable[Link]:
+    def _links_with_ports(self, cycles: int, credit_words: Mapping[str, int], deadline: Deadline) -> Iterable[Link]:
         """Links with what their ends take of a network port, folded for these cycles.
 
         Raises `Ended` at the deadline."""
@@ -273,18 +273,13 @@ class Prices:
                 asking.sender(source, sink)
                 asking.receiver(source, sink)
             self._prepare("circuits of network ports", wanted.circuits, deadline)
-        for link, (source, sink) in zip(self.links(), ends, strict=True):
+        for link, (source, sink) in zip(self.links(credit_words), ends, strict=True):
             sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
             yield replace(
                 link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
                 receiver_alm=receiver.alm,
             )  # fmt: skip
 
-    def links(self) -> Iterable[Link]:
-        """Edges with the bits that they carry a frame, whole words of the network; without ports."""
-        word_bits, batch = self.cluster.link_word_bits, self.graph.recipe.batch
-        for _edge, producer, _source, consumer, sink in self.graph.streams:
-            tensor = sink.tensor
-            words = wire_words(tensor.elements, tensor.fixed.width, word_bits)
-            bits = Fraction(words * word_bits, batch if tensor.kind.per_batch else 1)
-            yield Link(source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=bits)
+    def links(self, credit_words: Mapping[str, int] = NO_CREDITS) -> Iterable[Link]:
+        """Edges with the bits that they carry a frame; without ports.  See `network_links`."""
+        return network_links(self.graph, self.cluster.link_word_bits, credit_words)

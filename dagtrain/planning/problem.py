@@ -84,6 +84,12 @@ class Problem:
         least = self.search.least_fps
         return least is None or Fraction(plan.clock_hz) / plan.training_cycles >= least
 
+    def reached(self, plan: Plan) -> bool:
+        """Whether training with a plan is proven to be within the user's gap of what any folding could bring; never
+        for a gap of 0, where there is more to do for a plan that is as fast as can be."""
+        above = plan.training_cycles - plan.any_bound_cycles_per_frame
+        return self.search.gap > 0 and above <= Fraction(self.search.gap) * plan.training_cycles
+
     def too_slow(self, plan: Plan) -> InfeasibleError:
         """What to say of the best plan when it is not."""
         return InfeasibleError(

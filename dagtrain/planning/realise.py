@@ -147,7 +147,7 @@ class Realiser:
             pace = Pace.of(moved, folds, prices.parts, periods_of(problem.cluster, assignment))
             level = prices.level(pace.interval, homes, assignment, free, folds, deadline)
             # network ports are in the prices of their nodes
-            instance = prices.of_levels([level], prices.links())
+            instance = prices.of_levels([level], prices.links(level.credit_words))
             plan = plan_from_assignment(instance, assignment, options, deadline)
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:

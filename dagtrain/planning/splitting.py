@@ -62,7 +62,7 @@ class Splitter:
         tried: Mapping[str, Parts] = {}
         for share in LARGE:
             searched = found.planned.searched
-            if searched is None:
+            if searched is None or planner.problem.reached(found.planned.plan):
                 break
             if self.deadline.over or not searched.finished:
                 return replace(found, planned=replace(found.planned, searched=replace(searched, finished=False)))

@@ -9,11 +9,10 @@ frames nobody waits, and there remain the rests of gradient engines while their 
 single version of their weights while they load the next one.
 
 So a batch's cycles follow from when everything happens, which `batch_time` finds frame by frame, node by node, by the
-recurrence of `hdl.layers.passage`: in topological order along all edges but the delayed ones, since the weights of
-frame t come of earlier frames.  Along an edge everything is later by the cycles of its FIFO, or of the
-network, where it waits besides for what shares its ports (`dagtrain.schedule.network`).  Nothing waits for room in a
-FIFO, so what is faster than the slowest engine runs ahead of it; in the long run all of them are held to its pace, so
-the batch takes as long as it does where it takes longest.  The recurrence goes on until that repeats.
+recurrence of `hdl.layers.passage`.  Along an edge everything is later by the cycles of its FIFO, or of the network,
+where it waits besides for what shares its ports (`dagtrain.schedule.network`).  What is faster than the rest runs ahead
+as far as the FIFOs behind it have room for whole frames.  The recurrence goes on until batches take as long as one
+another, where they take longest.  Where ports are full it matters who is served first (`Order`).
 
 Cycles are those of the cluster's clock; a layer on a device of another clock goes through its frames in its own.
 """
@@ -22,13 +21,15 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heappop, heappush
 from types import MappingProxyType
 
 from dagtrain.graph.ir import Graph, Node, is_delayed
-from dagtrain.schedule.network import Hop, Network, port_cycles_per_frame
+from dagtrain.schedule.network import Hop, Network, Transfer, port_cycles_per_frame
 from hdl.layers.passage import LONG_AGO, Flow, Passage
 from hdl.recipe import Recipe
 from hdl.streams import queue_latency
@@ -46,6 +47,10 @@ MOST_BATCHES = 12
 SAME_CYCLES = 0.5
 # of sums of fractions
 ROUNDED = 1e-6
+# pieces in which tensors cross the network where streams have turns at its ports
+PIECES = 4
+# where a port takes so many times as long for a frame as the slowest engine, turns matter
+BUSY_PORT = 1.1
 
 # batches so many times as long are reckoned from two that are a frame apart, of at least so many frames
 MUCH_LONGER = 4
@@ -60,6 +65,8 @@ class Way:
     cycles: float
     # over the network
     hop: Hop | None = None
+    # frames that it holds, 1 or more; 0: of weights and gradients, or in DRAM, where there is always room
+    room: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,15 @@ class BatchTime:
     def cycles_per_frame(self) -> Fraction:
         """Of training."""
         return Fraction(self.cycles, self.batch)
+
+
+class Order(enum.Enum):
+    """What comes next of all that can be worked out."""
+
+    # what happens first, in so small pieces that all streams at a port have their turns: as arbiters do it
+    TURNS = "turns"
+    # the oldest frame: the least that new weights can wait
+    OLDEST = "oldest"
 
 
 class _When(enum.Enum):
@@ -118,6 +134,16 @@ class _Step:
         }
         return cls(Passage(layer), tuple(sinks), sources, float(period or 1))
 
+    @property
+    def begins(self) -> float:
+        """The cycle before which the engine has no time for the next frame."""
+        return max(self.passage.free, self.passage.began) * self.period
+
+    @property
+    def cycles_per_frame(self) -> float:
+        """Of the cluster's clock."""
+        return self.passage.cycles_per_frame * self.period
+
     def frame(self, arriving: Mapping[str, Flow], weights: float, *, ends_batch: bool) -> Mapping[str, Flow]:
         """How a frame leaves: the passage counts in cycles of its device."""
         if self.period == 1.0:
@@ -129,37 +155,148 @@ class _Step:
 
 
 class BatchClock:
-    """A folded streaming graph, frame after frame."""
+    """A folded streaming graph, in the order of time."""
 
     def __init__(
-        self, graph: Graph, ways: Mapping[str, Way], recipe: Recipe, periods: Mapping[str, Fraction] = ONE_CLOCK
+        self,
+        graph: Graph,
+        ways: Mapping[str, Way],
+        recipe: Recipe,
+        periods: Mapping[str, Fraction] = ONE_CLOCK,
+        order: Order = Order.OLDEST,
     ) -> None:
         self.recipe = recipe
         self.steps = [_Step.of(node, periods.get(node.name)) for node in graph.nodes]
-        passages = {node.name: step.passage for node, step in zip(graph.nodes, self.steps, strict=True)}
+        index = {node.name: number for number, node in enumerate(graph.nodes)}
+        # node -> the other one that reads the same weights
+        self.beside: dict[int, int] = {}
         for name, lender in graph.lenders.items():
-            passages[name].beside, passages[lender.name].beside = passages[lender.name], passages[name]
-        # edge -> when each version of its weights had left, the first one of an update first
-        self.versions: dict[str, list[float]] = {}
-        # edge -> how the last frame passed at its producer, and comes to its consumer
-        self.offered: dict[str, Flow] = {}
-        self.arriving: dict[str, Flow] = {}
-        self.ways = ways
+            pair = index[name], index[lender.name]
+            for one, other in (pair, pair[::-1]):
+                self.beside[one] = other
+                self.steps[one].passage.beside = self.steps[other].passage
+        self.makers = {edge: number for number, step in enumerate(self.steps) for edge, _ in step.sources.values()}
+        self.users: dict[str, list[int]] = defaultdict(list)
+        for number, step in enumerate(self.steps):
+            for _, edge, _ in step.sinks:
+                self.users[edge].append(number)
+        self.ways, self.order = ways, order
         self.network = Network([way.hop for way in ways.values() if way.hop], math.ceil(slowest_engine(graph, periods)))
-        self.frames = 0
-        # whether a node waited for nothing but its weights; who asks resets it
+        # node -> (frames that the FIFO behind it holds, who reads there), where a node may run ahead of older frames
+        self.rooms: list[list[tuple[float, int]]] = [[] for _ in self.steps]
+        if order is Order.TURNS:
+            for number, step in enumerate(self.steps):
+                edges = [edge for edge, _ in step.sources.values() if ways[edge].room]
+                self.rooms[number] = [(ways[edge].room, self.users[edge][0]) for edge in edges]
+        # edge -> when each version of its weights had left, the first one of an update first; when the last tensor of
+        # each batch had passed at the producer
+        self.versions: dict[str, list[float]] = {}
+        self.ends: dict[str, list[float]] = defaultdict(list)
+        # node -> the frame that it does next; when it had done each one before
+        self.frames = [self._first_frame(step, 0) for step in self.steps]
+        self.done: list[list[float]] = [[] for _ in self.steps]
+        # (edge, frame) -> how that comes to its consumer; edge -> what waits to cross the network, the first on its way
+        self.arriving: dict[tuple[str, int], Flow] = {}
+        self.leaving: dict[str, deque[tuple[int, bool, Transfer]]] = defaultdict(deque)
+        # what can be worked out, in order: a node's next frame, or the next piece on an edge
+        self.pending: list[tuple[int, float, int, str]] = []
+        self.known: set[int | str] = set()
+        self.batches = 0
+        # whether a node waited for nothing but its weights
         self.waited = False
+        for number in range(len(self.steps)):
+            self._look(number)
 
-    def frame(self) -> None:
-        """Takes one more frame through the graph."""
-        ends_batch = (self.frames + 1) % self.recipe.batch == 0
-        version = self.recipe.version(self.frames)
-        for step in self.steps:
-            if ends_batch or not step.passage.works_per_batch:
-                self._take(step, version, ends_batch)
-        self.frames += 1
+    def _first_frame(self, step: _Step, frame: int) -> int:
+        """The first frame from this one on that a node has work with."""
+        batch = self.recipe.batch
+        return (frame // batch + 1) * batch - 1 if step.passage.works_per_batch else frame
 
-    def _take(self, step: _Step, version: int, ends_batch: bool) -> None:
+    def batch(self) -> list[float]:
+        """Takes one more batch through the graph; when the last tensor of it had passed, of every edge."""
+        self.waited = False
+        self.batches += 1
+        goal = self.batches * self.recipe.batch
+        behind = sum(frame < goal for frame in self.frames)
+        while behind:
+            *_, number, edge = heappop(self.pending)
+            self.known.discard(edge or number)
+            if edge:
+                self._carry(edge)
+            else:
+                self._take(number)
+                behind -= self.frames[number] >= goal > self.done_until(number)
+        return [ends[self.batches - 1] for ends in self.ends.values()]
+
+    def done_until(self, number: int) -> int:
+        """The frame that a node did last."""
+        step = self.steps[number]
+        return self.frames[number] - (self.recipe.batch if step.passage.works_per_batch else 1)
+
+    # ---- what can be worked out
+
+    def _look(self, number: int) -> None:
+        """Note a node's next frame if all that it takes is known."""
+        if number not in self.known:
+            begins = self._begins(number)
+            if begins is not None:
+                self.known.add(number)
+                self._note(self.frames[number], begins, number, "")
+
+    def _note(self, frame: int, begins: float, number: int, edge: str) -> None:
+        heappush(self.pending, (frame if self.order is Order.OLDEST else 0, begins, number, edge))
+
+    def _begins(self, number: int) -> float | None:
+        """About when a node's next frame begins; None if something that it waits for is not known."""
+        step, frame = self.steps[number], self.frames[number]
+        begins = step.begins
+        version = self.recipe.version(frame)
+        beside = self.beside.get(number)
+        if beside is not None and self.frames[beside] < frame and version > self.recipe.version(frame - 1):
+            return None
+        for _, edge, when in step.sinks:
+            if when is _When.VERSION:
+                versions = self.versions.get(edge, [])
+                if len(versions) < version:
+                    return None
+                if version:
+                    begins = max(begins, versions[version - 1])
+            elif self._ends_batch(frame) or when is _When.FRAME:
+                flow = self.arriving.get((edge, frame))
+                if flow is None:
+                    return None
+                begins = max(begins, flow.first)
+        room = self._room(number)
+        return None if room is None else max(begins, room)
+
+    def _ends_batch(self, frame: int) -> bool:
+        return (frame + 1) % self.recipe.batch == 0
+
+    def _room(self, number: int) -> float | None:
+        """The cycle from which the FIFOs behind a node have room for all of its next frame when that ends; None if that
+        is not known.
+
+        A FIFO of 2.3 frames has room for frame 5 when 0.7 of frame 3 are out."""
+        found = LONG_AGO
+        for room, user in self.rooms[number]:
+            frame = self.frames[number] - int(room)
+            if frame >= 0:
+                done = self.done[user]
+                if frame >= len(done):
+                    return None
+                before = done[frame - 1] if frame else done[frame]
+                found = max(found, done[frame] - (room - int(room)) * (done[frame] - before))
+        return found - self.steps[number].cycles_per_frame
+
+    # ---- working it out
+
+    def _take(self, number: int) -> None:
+        """The next frame of a node."""
+        step, frame = self.steps[number], self.frames[number]
+        version, ends_batch = self.recipe.version(frame), self._ends_batch(frame)
+        room = self._room(number)
+        assert room is not None, "a frame is taken once all is known"
+        step.passage.hold(room / step.period)
         arriving: dict[str, Flow] = {}
         weights = LONG_AGO
         for name, edge, when in step.sinks:
@@ -167,23 +304,58 @@ class BatchClock:
                 if version:
                     weights = max(weights, self.versions[edge][version - 1])
             elif ends_batch or when is _When.FRAME:
-                arriving[name] = self.arriving[edge]
+                arriving[name] = self.arriving.pop((edge, frame))
         made = step.frame(arriving, weights, ends_batch=ends_batch)
         self.waited |= step.passage.waited
+        done = [made[name].last for name, (_, per_batch) in step.sources.items() if name in made and not per_batch]
+        self.done[number].append(max(step.begins, *done))
+        self.frames[number] = self._first_frame(step, frame + 1)
         for name, (edge, per_batch) in step.sources.items():
-            if name not in made:
-                continue
-            self.offered[edge] = flow = made[name]
-            way = self.ways[edge]
-            if way.hop:
-                flow = self.network.passing(edge, way.hop, flow)
-            self.arriving[edge] = flow = flow.later(way.cycles)
-            if per_batch:
-                self.versions.setdefault(edge, []).append(flow.last)
+            if name in made:
+                self._offer(edge, frame, made[name], per_batch)
+        self._look(number)
+        for _, edge, _ in step.sinks:
+            self._look(self.makers[edge])
+        if number in self.beside:
+            self._look(self.beside[number])
 
-    def ends(self) -> list[float]:
-        """When the last tensor had passed, of every edge."""
-        return [flow.last for flow in self.offered.values()]
+    def _offer(self, edge: str, frame: int, flow: Flow, per_batch: bool) -> None:
+        """A tensor leaves its producer."""
+        if self._ends_batch(frame):
+            self.ends[edge].append(flow.last)
+        hop = self.ways[edge].hop
+        if hop is None:
+            self._come(edge, frame, flow, per_batch)
+            return
+        self.leaving[edge].append(
+            (frame, per_batch, Transfer.of(hop, flow, PIECES if self.order is Order.TURNS else 1))
+        )
+        self._look_at(edge)
+
+    def _look_at(self, edge: str) -> None:
+        """Note the next piece that crosses the network on an edge."""
+        if self.leaving[edge] and edge not in self.known:
+            self.known.add(edge)
+            frame, _, transfer = self.leaving[edge][0]
+            self._note(frame, self.network.begins(edge, transfer), -1, edge)
+
+    def _carry(self, edge: str) -> None:
+        frame, per_batch, transfer = self.leaving[edge][0]
+        self.network.carry(edge, transfer)
+        flow = transfer.flow
+        if flow is not None:
+            self.leaving[edge].popleft()
+            self._come(edge, frame, flow, per_batch)
+        self._look_at(edge)
+
+    def _come(self, edge: str, frame: int, flow: Flow, per_batch: bool) -> None:
+        """A tensor comes to its consumers."""
+        flow = flow.later(self.ways[edge].cycles)
+        self.arriving[edge, frame] = flow
+        if per_batch:
+            self.versions.setdefault(edge, []).append(flow.last)
+        for user in self.users[edge]:
+            self._look(user)
 
 
 def batch_time(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction] = ONE_CLOCK) -> BatchTime:
@@ -193,12 +365,20 @@ def batch_time(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Frac
         graph: folded, streaming.
         ways: edge -> what lies on it (`edge_ways`).
         periods: nodes on devices of another clock than the cluster's -> what a cycle there lasts in cycles of that."""
-    cycles = max(_batch_cycles(graph, ways, periods), graph.recipe.batch * _busiest_port(graph, ways))
-    return BatchTime(graph.recipe.batch, math.ceil(cycles - ROUNDED))
+    recipe, port, engine = graph.recipe, _busiest_port(graph, ways), slowest_engine(graph, periods)
+    cycles, waited = _batch_cycles(graph, ways, periods)
+    if port >= BUSY_PORT * engine and waited:
+        cycles, _ = _batch_cycles(graph, ways, periods, Order.TURNS)
+    elif port >= BUSY_PORT * engine:
+        # nothing but that port holds anything up in the long run
+        cycles = 0.0
+    return BatchTime(recipe.batch, math.ceil(max(cycles, recipe.batch * port) - ROUNDED))
 
 
-def _batch_cycles(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction]) -> float:
-    """Cycles of one batch in the long run, from when everything happens.
+def _batch_cycles(
+    graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction], order: Order = Order.OLDEST
+) -> tuple[float, bool]:
+    """Cycles of one batch in the long run, from when everything happens; whether anything waits for weights.
 
     Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
     batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
@@ -210,14 +390,14 @@ def _batch_cycles(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, F
         # the frames that may be stale are some of one batch, or so many that nothing ever waits
         some, all_of_it = 2 * (recipe.staleness + 1) <= short, recipe.staleness >= short
         if some or all_of_it:
-            cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short), periods)
+            cycles, waited = _long_run(graph, ways, short, min(recipe.staleness, short), periods, order)
             if some or not waited:
-                one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1), periods)
+                one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1), periods, order)
                 more = cycles - one_less
                 if more >= slowest - 2 * SAME_CYCLES:
-                    return cycles + (recipe.batch - short) * more
+                    return cycles + (recipe.batch - short) * more, waited
         short *= 2
-    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods)[0]
+    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order)
 
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
@@ -236,23 +416,28 @@ def _long_run(
     batch: int,
     staleness: int,
     periods: Mapping[str, Fraction] = ONE_CLOCK,
+    order: Order = Order.OLDEST,
 ) -> tuple[float, bool]:
-    """Cycles of a batch once all take as long, and whether anything waited for weights in the last one."""
-    clock = BatchClock(graph, ways, replace(graph.recipe, batch=batch, staleness=staleness), periods)
+    """Cycles of a batch once all take as long, and whether anything waited for weights in the last one.
+
+    Where ports are full, what waits for new weights finds another queue there in every batch, so that no two take as
+    long: then the mean of the later half of `MOST_BATCHES`."""
+    clock = BatchClock(graph, ways, replace(graph.recipe, batch=batch, staleness=staleness), periods, order)
     alike = ALIKE if staleness else ALIKE_DRAINED
-    before: list[float] = []
+    ends: list[list[float]] = []
     slowest: list[float] = []
     for _ in range(MOST_BATCHES):
-        clock.waited = False
-        for _ in range(batch):
-            clock.frame()
-        ends = clock.ends()
-        if before:
-            slowest.append(max(end - earlier for end, earlier in zip(ends, before, strict=True)))
+        ends.append(clock.batch())
+        if len(ends) > 1:
+            slowest.append(_slowest_edge(ends, 1))
         if len(slowest) >= alike and max(slowest[-alike:]) - min(slowest[-alike:]) < SAME_CYCLES:
-            break
-        before = ends
-    return slowest[-1], clock.waited
+            return slowest[-1], clock.waited
+    return _slowest_edge(ends, MOST_BATCHES // 2), clock.waited
+
+
+def _slowest_edge(ends: Sequence[Sequence[float]], batches: int) -> float:
+    """Cycles a batch of the last ones, where they took longest; ``ends``: by batch and edge."""
+    return max(end - earlier for end, earlier in zip(ends[-1], ends[-1 - batches], strict=True)) / batches
 
 
 def slowest_engine(graph: Graph, periods: Mapping[str, Fraction] = ONE_CLOCK) -> float:
@@ -277,9 +462,11 @@ def edge_ways(
     outside = stored or {}
     for edge, _producer, source, consumer, sink in graph.edges:
         behind, period = outside.get(edge, 0), float(periods.get(consumer.name, 1))
+        holds = hops[edge].credits * hops[edge].word if edge in hops else fifo_beats[edge] * sink.lanes
+        room = 0.0 if source.tensor.kind.per_batch or edge in outside else max(1.0, holds / source.elements)
         if edge in hops:
-            found[edge] = Way(behind * period, hops[edge])
+            found[edge] = Way(behind * period, hops[edge], room)
         else:
             adapter = adapter_kind(source.lanes, sink.lanes) is not AdapterKind.WIRE
-            found[edge] = Way((adapter + queue_latency(fifo_beats[edge]) + behind) * period)
+            found[edge] = Way((adapter + queue_latency(fifo_beats[edge]) + behind) * period, room=room)
     return found

@@ -4,8 +4,9 @@ Analysis, not transformation.  A device sends and receives through one port, of 
 direction, so all streams that leave it, with the credits of those that it receives, take turns.  A `Calendar` keeps
 what one direction of a port has to carry, in bins of some cycles; a stream's words take the first room that is left
 when they come, by the service curve of network calculus: with A(k) words come and F(k) room by the end of bin k,
-min over j <= k of A(j) + F(k) - F(j) have passed (Le Boudec and Thiran, "Network Calculus", 2001, chapter 1).  Tensors
-are entered frame by frame, so earlier frames go before later ones and later ones fill what they leave.
+min over j <= k of A(j) + F(k) - F(j) have passed (Le Boudec and Thiran, "Network Calculus", 2001, chapter 1).  Arbiters
+serve streams in turns, so what comes first goes first: tensors are entered in pieces, in the order in which these
+come, and later ones fill what earlier ones leave.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 
 from hdl.fixed import FloatArray
 from hdl.layers.passage import LONG_AGO, Flow
@@ -61,33 +63,92 @@ class Calendar:
 
     def enter(self, words: FloatArray, cycles: FloatArray) -> FloatArray:
         """When these words have passed: ``words``, ascending counts, of which so many have come by ``cycles``."""
-        first = max(0, int((cycles[0] - words[0]) // self.width))
-        span = int(cycles[-1] // self.width) + 1 - first
-        while True:
-            last = first + span
-            if len(self.used) < last:
-                self.used = np.concatenate([self.used, np.zeros(last)])
-            room = np.cumsum(self.width * self.rate - self.used[first:last])
-            edges = np.arange(first, last + 1, dtype=np.float64) * self.width
-            come = np.interp(edges[1:], cycles, words)
-            early = edges[1:] < cycles[0]
-            come[early] = np.maximum(0.0, words[0] - (cycles[0] - edges[1:][early]))
-            gone = room + np.minimum.accumulate(np.minimum(come - room, 0.0))
-            if gone[-1] >= words[-1] - NO_WORD:
-                break
-            span *= 2
-        self.used[first:last] += np.diff(gone, prepend=0.0)
-        passed, entered = (np.asarray(counts, np.float64) for counts in (gone, come))
-        delays = _reached(passed, words, edges) - _reached(entered, words, edges)
-        return np.asarray(np.maximum.accumulate(cycles + np.maximum(delays, 0.0)), np.float64)
+        delays = np.zeros(len(words))
+        while not _serve(self.used, self.width, self.rate, words, cycles, delays, False):
+            more = max(BINS_PER_FRAME, len(self.used), int(cycles[-1] // self.width) + 1 - len(self.used))
+            self.used = np.concatenate([self.used, np.zeros(more)])
+        _serve(self.used, self.width, self.rate, words, cycles, delays, True)
+        return np.asarray(np.maximum.accumulate(cycles + delays), np.float64)
 
 
-def _reached(passed: FloatArray, words: FloatArray, edges: FloatArray) -> FloatArray:
-    """When so many words have passed, of counts at the end of every bin."""
-    before = np.concatenate([[0.0], passed])
-    at = np.minimum(np.searchsorted(passed, words - NO_WORD), len(passed) - 1)
-    share = (words - before[at]) / np.maximum(passed[at] - before[at], NO_WORD)
-    return np.asarray(edges[at] + np.clip(share, 0.0, 1.0) * (edges[at + 1] - edges[at]), np.float64)
+@njit(cache=True)
+def _serve(
+    used: FloatArray, width: int, rate: float, words: FloatArray, cycles: FloatArray, delays: FloatArray, keeps: bool
+) -> bool:
+    """What words that come so wait; with ``keeps`` they are added to the bins; False where bins don't reach."""
+    count = len(words)
+    came = np.empty(count)
+    come, gone = 0.0, 0.0
+    at, coming, going = 0, 0, 0
+    bin = max(0, int((cycles[0] - words[0]) // width))
+    while going < count:
+        if bin >= len(used):
+            return False
+        begin, end = float(bin * width), float((bin + 1) * width)
+        # by the end of the bin
+        while at < count and cycles[at] <= end:
+            at += 1
+        if at == count:
+            now = words[count - 1]
+        elif at == 0:
+            now = max(0.0, words[0] - (cycles[0] - end))
+        else:
+            share = (end - cycles[at - 1]) / (cycles[at] - cycles[at - 1])
+            now = words[at - 1] + share * (words[at] - words[at - 1])
+        passed = min(width * rate - used[bin], now - gone)
+        if keeps:
+            used[bin] += passed
+        while coming < count and now >= words[coming] - NO_WORD:
+            came[coming] = begin + min(1.0, max(0.0, (words[coming] - come) / max(now - come, NO_WORD))) * width
+            coming += 1
+        while going < coming and gone + passed >= words[going] - NO_WORD:
+            left = begin + min(1.0, max(0.0, (words[going] - gone) / max(passed, NO_WORD))) * width
+            delays[going] = max(0.0, left - came[going])
+            going += 1
+        come, gone = now, gone + passed
+        bin += 1
+    return True
+
+
+@dataclass
+class Transfer:
+    """A tensor on its way through two ports, piece by piece."""
+
+    hop: Hop
+    # marks of the tensor, and the words in which so many elements are
+    elements: FloatArray
+    words: FloatArray
+    # words, ascending, and the cycles by which so many are offered
+    counts: FloatArray
+    offered: FloatArray
+    # the last word of every piece
+    ends: FloatArray
+    # words that have left, and the pieces: words in them, ascending, and when so many arrived
+    sent: float = 0.0
+    arrived: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, hop: Hop, flow: Flow, pieces: int) -> Transfer:
+        """Of a tensor that is offered so at the sender, in so many pieces at most."""
+        words = np.ceil(flow.elements / hop.word)
+        cycles = flow.at(np.minimum(words * hop.word, flow.elements[-1]))
+        counts, first = np.unique(words, return_index=True)
+        last = np.append(first[1:], len(words)) - 1
+        ends = np.unique(np.ceil(np.linspace(0.0, words[-1], pieces + 1)[1:]))
+        return cls(hop, flow.elements, words, counts, np.maximum.accumulate(cycles)[last], ends)
+
+    @property
+    def begins(self) -> float:
+        """The cycle at which the first word of the next piece is offered."""
+        return float(np.interp(self.sent + 1, self.counts, self.offered))
+
+    @property
+    def flow(self) -> Flow | None:
+        """How the tensor arrives, once all pieces have."""
+        if self.sent < self.ends[-1]:
+            return None
+        words, cycles = (np.concatenate(part) for part in zip(*self.arrived, strict=True))
+        return Flow(self.elements, np.interp(self.words, words, cycles))
 
 
 class Network:
@@ -101,22 +162,29 @@ class Network:
             for device, rate in ((hop.source, hop.source_rate), (hop.target, hop.target_rate)):
                 self.sending.setdefault(device, Calendar(width, rate))
                 self.receiving.setdefault(device, Calendar(width, rate))
-        # edge -> when the last word of the tensor before left
+        # edge -> when its last word left
         self.last: dict[str, float] = {}
 
-    def passing(self, edge: str, hop: Hop, flow: Flow) -> Flow:
-        """How a tensor arrives that is offered so at the sender."""
-        words = np.ceil(flow.elements / hop.word)
-        cycles = flow.at(np.minimum(words * hop.word, flow.elements[-1]))
-        start = np.maximum(cycles - (words - 1) * hop.word_cycles, self.last.get(edge, LONG_AGO) + hop.word_cycles)
-        cycles = np.maximum.accumulate(start) + (words - 1) * hop.word_cycles
-        self.last[edge] = float(cycles[-1])
-        left = self.sending[hop.source].enter(words, cycles)
+    def begins(self, edge: str, transfer: Transfer) -> float:
+        """When the next piece may leave."""
+        return max(transfer.begins, self.last.get(edge, LONG_AGO))
+
+    def carry(self, edge: str, transfer: Transfer) -> None:
+        """The next piece of a tensor passes."""
+        hop, sent = transfer.hop, transfer.sent
+        end = transfer.ends[len(transfer.arrived)]
+        inside = transfer.counts[(transfer.counts > sent + 1) & (transfer.counts < end)]
+        counts = np.unique(np.array([sent + 1, *inside, end]))
+        words = counts - sent
+        offered = np.interp(counts, transfer.counts, transfer.offered) - words * hop.word_cycles
+        begins = np.maximum.accumulate(np.maximum(offered, self.last.get(edge, LONG_AGO)))
+        left = self.sending[hop.source].enter(words, begins + words * hop.word_cycles)
         there = self.receiving[hop.target].enter(words, left + hop.cycles)
         back = words / hop.credit_batch
         self.sending[hop.target].enter(back, there)
         self.receiving[hop.source].enter(back, there + hop.cycles)
-        return Flow(flow.elements, there)
+        transfer.arrived.append((counts, there))
+        transfer.sent, self.last[edge] = float(end), float(left[-1])
 
 
 def port_cycles_per_frame(tensors: Iterable[tuple[Hop, float]]) -> float:

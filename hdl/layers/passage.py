@@ -3,8 +3,8 @@
 A `Flow` says when each element of a tensor passes a port, kept at the first and the last beat of every row.  `Passage`
 takes one layer through its frames in order.  What it knows of the layer is declared there: `Layer.required` and
 `Layer.pipeline_cycles`, or of an engine that works strip by strip its `Strips`, rests at the end of a batch
-(`drain_cycles`), loads of weights (`load_cycles`).  Nothing waits for room here: FIFOs are deep enough for the steady
-interval (`dagtrain.schedule.buffers`), and a frame that is held up earlier than the slowest engine waits there instead.
+(`drain_cycles`), loads of weights (`load_cycles`).  Within a frame nothing waits for room: FIFOs are deep enough for
+the steady interval (`dagtrain.schedule.buffers`).
 
 With a(n) the cycle at which element n has come, an engine of strips 0, 1, … in one frame has
 
@@ -158,6 +158,11 @@ class Passage:
         if self.strips is None:
             return self._at_once(taken, weights + self.weight_cycles, ends_batch)
         return self._in_strips(self.strips, taken, weights, ends_batch)
+
+    def hold(self, cycle: float) -> None:
+        """The next frame begins no sooner."""
+        self.free = max(self.free, cycle)
+        self.began = max(self.began, cycle - self.cycles_per_frame)
 
     def host(self) -> dict[str, Flow]:
         """Flows of a layer without sinks: a host that always has the next beat."""

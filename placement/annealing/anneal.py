@@ -182,9 +182,9 @@ def _port(
 ) -> tuple[float, float, float, float]:
     """A network port with one end of a link more or less."""
     loads = problem.link_loads[link, side]
-    if side == 0:
-        return net[0] + sign * loads[0], net[1], net[2] + sign * loads[1], net[3] + sign * loads[2]
-    return net[0], net[1] + sign * loads[0], net[2] + sign * loads[1], net[3] + sign * loads[2]
+    return (
+        net[0] + sign * loads[0], net[1] + sign * loads[1], net[2] + sign * loads[2], net[3] + sign * loads[3]
+    )  # fmt: skip
 
 
 @inlined
@@ -201,9 +201,8 @@ def _touch(state: State, d: int) -> None:
 @inlined
 def _end(problem: Problem, state: State, d: int, link: int, side: int, sign: float) -> None:
     """One end of a link that is cut is on this device (side 0: sends), or, with sign -1, no longer."""
-    state.net[d, side] += sign * problem.link_loads[link, side, 0]
-    state.net[d, 2] += sign * problem.link_loads[link, side, 1]
-    state.net[d, 3] += sign * problem.link_loads[link, side, 2]
+    for k in range(4):
+        state.net[d, k] += sign * problem.link_loads[link, side, k]
 
 
 @inlined

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import lcm
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +46,8 @@ class Problem(NamedTuple):
     slots: Any
     # unit → device it is pinned to, −1: free
     pin: Any
-    # links between units: ends; (link, 2, 3): bits a frame (scaled), M20K and ALMs of the port at either end; the links
-    # of each unit; the cycles of each link, with signs
+    # links between units: ends; (link, 2, 4): bits a frame (scaled) that leave and that arrive, M20K and ALMs of the
+    # port at either end; the links of each unit; the cycles of each link, with signs
     link_a: Any
     link_b: Any
     link_loads: Any
@@ -136,9 +135,10 @@ def fat_pairs(instance: Instance, cycles: int) -> list[tuple[int, int]]:
     rate = max(device.link_bits_per_s for device in instance.devices)
     bits: dict[tuple[int, int], Any] = {}
     for link in instance.links:
-        pair = (instance.item_index[link.source], instance.item_index[link.target])
-        if pair[0] != pair[1]:
-            bits[pair] = bits.get(pair, 0) + link.bits_per_frame
+        for start, end, amount in link.ways:
+            pair = (instance.item_index[start], instance.item_index[end])
+            if pair[0] != pair[1]:
+                bits[pair] = bits.get(pair, 0) + amount
     return [pair for pair, amount in bits.items() if amount * instance.clock_hz > rate * cycles]
 
 
@@ -253,18 +253,20 @@ def _rows(keys: Sequence[int], count: int) -> list[list[int]]:
 
 
 def _unit_links(instance: Instance, units: Sequence[int]) -> tuple[list[tuple[int, int]], Floats, int]:
-    """Pairs of units with links from the first to the second; at either end their bits a frame and the M20K and ALMs of
-    the port; what the bits are scaled by."""
-    scale = lcm(*{link.bits_per_frame.denominator for link in instance.links}) if instance.links else 1
+    """Pairs of units with links from the first to the second; at either end the bits a frame that leave and that
+    arrive, credits among them, and the M20K and ALMs of the port; what the bits are scaled by."""
+    scale = instance.link_scale
     loads: dict[tuple[int, int], list[list[int]]] = {}
     for link in instance.links:
         a, b = units[instance.item_index[link.source]], units[instance.item_index[link.target]]
         if a != b:
-            sums = loads.setdefault((a, b), [[0, 0, 0], [0, 0, 0]])
+            sums = loads.setdefault((a, b), [[0, 0, 0, 0], [0, 0, 0, 0]])
+            bits = (int(link.bits_per_frame * scale), int(link.credit_bits_per_frame * scale))
             for side, (m20k, alm) in enumerate(link.ends):
-                for k, amount in enumerate((int(link.bits_per_frame * scale), m20k, alm)):
+                leave, arrive = bits[side], bits[1 - side]
+                for k, amount in enumerate((leave, arrive, m20k, alm)):
                     sums[side][k] += amount
-    return list(loads), np.array(list(loads.values()), dtype=np.float64).reshape(-1, 2, 3), scale
+    return list(loads), np.array(list(loads.values()), dtype=np.float64).reshape(-1, 2, 4), scale
 
 
 def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:

@@ -85,10 +85,11 @@ class _Graph:
             self.members[unit].append(i)
         self.bits: dict[tuple[int, int], int] = {}
         for link in instance.links:
-            pair = (units[instance.item_index[link.source]], units[instance.item_index[link.target]])
-            # whole bits, rounded down: a little less load than in truth
-            if pair[0] != pair[1] and link.bits_per_frame >= 1:
-                self.bits[pair] = self.bits.get(pair, 0) + int(link.bits_per_frame)
+            for start, end, bits in link.ways:
+                pair = (units[instance.item_index[start]], units[instance.item_index[end]])
+                # whole bits, rounded down: a little less load than in truth
+                if pair[0] != pair[1] and bits >= 1:
+                    self.bits[pair] = self.bits.get(pair, 0) + int(bits)
         self.cycles: list[dict[tuple[int, int], int]] = []
         for cycle in hop_cycles(instance):
             signs: dict[tuple[int, int], int] = {}

@@ -22,7 +22,6 @@ enters as the integer T = ⌊clock / S⌋ cycles a frame, so that the fast way a
 from __future__ import annotations
 
 from fractions import Fraction
-from math import lcm
 
 from ortools.sat.python import cp_model
 
@@ -100,7 +99,7 @@ def _next(clock_hz: int, reached: int, failed: int, slowest: int) -> int | None:
 
 def _slowest(instance: Instance, slowest_engine: int) -> int:
     """A T at which nothing but blocks and hops binds: all links and all DRAM traffic through the thinnest device."""
-    bits = sum(link.bits_per_frame for link in instance.links)
+    bits = sum(bits for link in instance.links for *_, bits in link.ways)
     traffic = sum(max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs)
                   for item in instance.items)  # fmt: skip
     rates = [device.link_bits_per_s for device in instance.devices if device.link_bits_per_s]
@@ -159,12 +158,14 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
             model.add(used + port <= limit)
 
     # (3), bits a frame scaled to integers
-    scale = lcm(*{link.bits_per_frame.denominator for link in instance.links}) if instance.links else 1
+    scale = instance.link_scale
     bits = [int(link.bits_per_frame * scale) for link in instance.links]
+    credits = [int(link.credit_bits_per_frame * scale) for link in instance.links]
     for n, device in enumerate(instance.devices):
         limit = device.link_bits_per_s * cycles * scale // instance.clock_hz
-        model.add(sum(F * apart[l, k, n] for F, (l, k) in zip(bits, ends, strict=True)) <= limit)
-        model.add(sum(F * apart[k, l, n] for F, (l, k) in zip(bits, ends, strict=True)) <= limit)
+        flows = list(zip(bits, credits, ends, strict=True))
+        model.add(sum(F * apart[l, k, n] + C * apart[k, l, n] for F, C, (l, k) in flows) <= limit)
+        model.add(sum(F * apart[k, l, n] + C * apart[l, k, n] for F, C, (l, k) in flows) <= limit)
 
     # (4), and hops 0 where nothing arrives
     hops = {l: model.new_int_var(0, len(instance.items), f"H[{l}]") for l in hop_order(instance)}

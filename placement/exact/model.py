@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -165,17 +164,18 @@ def respect_channels(model: Model, n: int) -> None:
 
 def respect_links(model: Model) -> None:
     """(3)  Σ_l Σ_k d̃[l,n] · (1 − d̃[k,n]) · S·F[l,k] ≤ C_dev[n]   for every device n: egress; and the same sum with
-    l and k exchanged: ingress.
+    l and k exchanged: ingress.  Credits of a link are in F[k,l].
 
     The product is linearised by a literal that is forced to 1 where it is 1; nothing gains from it being 1
     elsewhere. A link fatter than every device's rate cannot be cut, so its ends are joined outright.
     """
     instance, solver = model.instance, model.solver
-    scale = math.lcm(*(link.bits_per_frame.denominator for link in instance.links)) if instance.links else 1
+    scale = instance.link_scale
     bits: dict[tuple[int, int], int] = {}
     for link in instance.links:
-        pair = (instance.item_index[link.source], instance.item_index[link.target])
-        bits[pair] = bits.get(pair, 0) + int(link.bits_per_frame * scale)
+        for source, target, a_frame in link.ways:
+            pair = (instance.item_index[source], instance.item_index[target])
+            bits[pair] = bits.get(pair, 0) + int(a_frame * scale)
     budgets = [
         device.link_bits_per_s * model.options.cycles_per_frame * scale // instance.clock_hz
         for device in instance.devices

@@ -107,8 +107,9 @@ def check_magnitudes(instance: Instance) -> None:
         if worst > LARGEST:
             found.append(f"device {device.name!r} has a capacity of {worst}")
     for link in instance.links:
-        if link.bits_per_frame > LARGEST:
-            found.append(f"link {link.source!r} → {link.target!r} has {float(link.bits_per_frame):.3g} bits a frame")
+        most = max(bits for *_, bits in link.ways)
+        if most > LARGEST:
+            found.append(f"link {link.source!r} → {link.target!r} has {float(most):.3g} bits a frame")
     if instance.clock_hz > LARGEST:
         found.append(f"clock_hz is {instance.clock_hz}")
     if found:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
+from math import lcm
 from typing import Any
 
 from hdl.errors import DagtrainError
@@ -96,6 +97,8 @@ class Link:
     kind: Kind
     # bits a frame, exact; weights and gradients move once a batch, so their share of a frame may be a fraction
     bits_per_frame: Fraction
+    # … and those the other way where the ends stand on different devices: words that give credits back
+    credit_bits_per_frame: Fraction = Fraction(0)
     # blocks that the network port takes where the ends stand on different devices: on the source's, on the target's
     sender_m20k: int = 0
     sender_alm: int = 0
@@ -106,6 +109,12 @@ class Link:
     def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """M20K blocks and ALMs of the sender and of the receiver."""
         return (self.sender_m20k, self.sender_alm), (self.receiver_m20k, self.receiver_alm)
+
+    @property
+    def ways(self) -> tuple[tuple[str, str, Fraction], ...]:
+        """(from, to, bits a frame) where the ends stand on different devices: the stream, and its credits back."""
+        credits = ((self.target, self.source, self.credit_bits_per_frame),) if self.credit_bits_per_frame else ()
+        return (self.source, self.target, self.bits_per_frame), *credits
 
 
 @exact
@@ -182,6 +191,11 @@ class Instance:
             if item.tile_group is not None:
                 groups.setdefault(item.tile_group, []).append(index)
         return {name: tuple(members) for name, members in groups.items()}
+
+    @cached_property
+    def link_scale(self) -> int:
+        """What bits a frame are multiplied by to be integers."""
+        return lcm(*{bits.denominator for link in self.links for *_, bits in link.ways})
 
     def configurations(self, item: int, device: int) -> tuple[Configuration, ...]:
         """Configurations of an item (position) on a device (position); empty if the part cannot hold it."""
@@ -276,8 +290,9 @@ def _problems(instance: Instance) -> list[str]:
             for end in (link.source, link.target)
             if end not in names
         ]
-        if link.bits_per_frame < 0:
-            problems.append(f"link {link.source!r} → {link.target!r}: {link.bits_per_frame} bits a frame")
+        problems += [
+            f"link {link.source!r} → {link.target!r}: {bits} bits a frame" for *_, bits in link.ways if bits < 0
+        ]
         problems += _negatives(f"link {link.source!r} → {link.target!r}", link)
     if problems:
         return problems
@@ -353,10 +368,7 @@ def instance_to_json(instance: Instance) -> str:
     rows = {
         "devices": [_without_defaults(vars_of(device)) for device in instance.devices],
         "items": [_item_record(item) for item in instance.items],
-        "links": [
-            {**vars_of(link), "kind": link.kind.value, "bits_per_frame": str(link.bits_per_frame)}
-            for link in instance.links
-        ],
+        "links": [_link_record(link) for link in instance.links],
     }
     lines = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in head.items()]
     lines += [f"{json.dumps(key)}: [\n" + ",\n".join(map(_dumps, row)) + "\n]" for key, row in rows.items()]
@@ -376,6 +388,11 @@ def _item_record(item: Item) -> dict[str, Any]:
     return {**vars_of(item), "configurations": menu}
 
 
+def _link_record(link: Link) -> dict[str, Any]:
+    bits = {name: str(getattr(link, name)) for name in ("bits_per_frame", "credit_bits_per_frame")}
+    return _without_defaults({**vars_of(link), "kind": link.kind.value, **bits})
+
+
 def instance_from_json(text: str) -> Instance:
     """The instance that `instance_to_json` wrote.
 
@@ -388,8 +405,8 @@ def instance_from_json(text: str) -> Instance:
 
 
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what says that there is one memory channel, and one clock."""
-    plain = {"dram_streams": (), "dram_channels": 1, "clock_hz": 0}
+    """A record without what says that there is one memory channel, one clock, and that no credits go back."""
+    plain = {"dram_streams": (), "dram_channels": 1, "clock_hz": 0, "credit_bits_per_frame": "0"}
     return {key: value for key, value in record.items() if key not in plain or value != plain[key]}
 
 

@@ -242,6 +242,8 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
         if source != target:
             egress[source] += link.bits_per_frame
             ingress[target] += link.bits_per_frame
+            egress[target] += link.credit_bits_per_frame
+            ingress[source] += link.credit_bits_per_frame
             for device, (end_m20k, end_alm) in zip((source, target), link.ends, strict=True):
                 m20k[device] += end_m20k
                 alm[device] += end_alm

@@ -66,7 +66,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         problems = []
         if not 0 <= self.gap < 1:
-            problems.append(f"gap is {self.gap}, must be at least 0 and below 1")
+            problems.append(f"gap is {self.gap}, must be at least 0 and below 1: 0.05 is 5 %")
         if self.time_limit_seconds is not None and not self.time_limit_seconds > 0:
             problems.append(f"time limit is {self.time_limit_seconds} s, must be positive")
         if self.workers < 1:

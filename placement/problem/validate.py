@@ -91,6 +91,9 @@ class _Facts:
             if source != target:
                 self.egress[source] += link.bits_per_frame
                 self.ingress[target] += link.bits_per_frame
+                # words that give credits back go the other way
+                self.egress[target] += link.credit_bits_per_frame
+                self.ingress[source] += link.credit_bits_per_frame
                 self.port[source, "m20k"] += link.sender_m20k
                 self.port[source, "alm"] += link.sender_alm
                 self.port[target, "m20k"] += link.receiver_m20k

@@ -209,7 +209,7 @@ def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
             raise DagtrainError(f"least throughput of {least_fps} frames/s must lie above 0 and not above the clock")
         return int(instance.clock_hz // least_fps)
     engines = max(c.cycles_per_frame for item in instance.items for cs in item.configurations.values() for c in cs)
-    bits = sum(link.bits_per_frame for link in instance.links)
+    bits = sum(bits for link in instance.links for *_, bits in link.ways)
     bytes_ = sum(
         max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs) for item in instance.items
     )
