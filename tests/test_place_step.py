@@ -125,18 +125,20 @@ def test_a_run_ends_at_the_first_plan_that_is_proven_to_be_within_the_gap(
         return load_plan(case.workspace), len(searched)
 
     def proven(plan: Plan) -> Fraction:
-        return 1 - plan.any_bound_cycles_per_frame / plan.training_cycles
+        return 1 - Fraction(plan.any_bound_cycles_per_frame, plan.cycles_per_frame)
 
     best, whole = within("0.0001")
     near = proven(best)
     # as far from the bound as a first plan is
     first, early = within("0.97")
-    assert (early, proven(first) <= Fraction(97, 100)) == (1, True)
+    assert proven(first) <= Fraction(97, 100)
+    # one on all devices, one on the first, where training may be faster
+    assert early <= 2 < whole
     assert "unchanged" in case.step("place", "--gap", "0.97").out
     # a goal that the best plan reaches ends the run there
     between, some = within(f"{float(near) + 0.002:.6f}")
     assert proven(between) <= near + Fraction(3, 1000)
-    assert early < some <= whole
+    assert some <= whole
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+from dagtrain.emission.links import link_words
+from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow.cosim_step import _batches
+from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.planning.rate import plan_time
 from dagtrain.rates import rate_text, training_text
+from hdl.cache import cache_folder
+from hdl.link.format import credit_batch
 from tests.flow_support import CLUSTER, Case, new_case, quick_costs
 
 # of each board so much that both are needed for the fastest pace, and one is enough for half of it
@@ -69,6 +75,33 @@ def test_what_a_plan_says_of_training_follows_from_graph_and_recipe(
     assert f"gap inside a batch {plan.steady_gap:.2%}, in training {plan.gap:.2%}" in shown
     record = json.loads((case.out / "place" / "plan.json").read_text())
     assert record["throughput_fps"] < record["steady_fps"] <= record["bound_fps"]
+
+
+def test_links_of_a_plan_carry_the_words_of_its_circuits_and_their_credits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    case = placed(tmp_path, "batch = 4\n", "--pin", "y_node=worker")
+    plan, cluster = load_plan(case.workspace), load_plan_cluster(case.workspace)
+    graph, modules = load_placed_graph(case.workspace), ModuleLibrary(cache_folder() / "modules")
+    design = planned_design(graph, plan, cluster, modules)
+    bits = cluster.link_word_bits
+    sent: dict[str, Fraction] = defaultdict(Fraction)
+    arrived: dict[str, Fraction] = defaultdict(Fraction)
+    for crossing in design.crossings:
+        frames = graph.recipe.batch if crossing.source.tensor.kind.per_batch else 1
+        words = Fraction(crossing.words(bits), frames)
+        back = words / credit_batch(link_words(crossing, design.fifo_beats[crossing.edge], bits))
+        sent[crossing.source_device] += bits * words
+        arrived[crossing.target_device] += bits * words
+        sent[crossing.target_device] += bits * back
+        arrived[crossing.source_device] += bits * back
+    assert len(design.crossings) == 3
+    for use in plan.devices:
+        for planned, built in ((use.egress_bits_per_frame, sent), (use.ingress_bits_per_frame, arrived)):
+            # credits of each stream are rounded up to whole bits
+            more = Fraction(planned) - built[use.device]
+            assert 0 <= more < len(design.crossings), use.device
 
 
 def test_the_least_rate_that_is_wanted_is_one_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from dagtrain.planning.results import Planned, with_bound
+from dagtrain.planning.results import Planned, Searched, with_bound
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
 
@@ -21,7 +21,7 @@ class Best:
 
     # whether the user is content with a plan
     fast_enough: Callable[[Plan], bool] = lambda _: True
-    # whether nothing better is wanted
+    # whether no faster pace is wanted
     reached: Callable[[Plan], bool] = lambda _: False
     # told of every plan that holds, is fast enough and faster than the one before
     keep: Callable[[Planned], None] = lambda _: None
@@ -44,10 +44,17 @@ class Best:
         """Whether there is any plan of the network."""
         return self.planned is not None or self.known_cycles is not None
 
+    @property
+    def searched(self) -> Searched:
+        """The search behind the best plan."""
+        assert self.planned is not None, "a plan was taken"
+        assert self.planned.searched is not None, "the planner's own plans know their search"
+        return self.planned.searched
+
     def take(self, planned: Planned) -> None:
         """Keep a plan that holds if it is faster than the one so far, or as fast and of a search that went further.
 
-        Raises `GoalReached` where nothing better is wanted."""
+        Raises `GoalReached` with the first one than which no faster pace is wanted."""
         best = self.planned
         if best is None or planned.plan.training_cycles <= best.plan.training_cycles:
             self.planned = planned
@@ -56,12 +63,11 @@ class Best:
         is_faster = best is None or planned.plan.training_cycles < best.plan.training_cycles
         if is_faster and self.fast_enough(planned.plan):
             self.keep(planned)
-        assert self.planned is not None
-        if self.fast_enough(self.planned.plan) and self.reached(self.planned.plan):
-            raise GoalReached("the plan is within --gap of the bound of all foldings")
+            if self.reached(planned.plan):
+                raise GoalReached("the plan is within the gap of the bound of all foldings")
 
     def conclude(self, finished: bool) -> None:
         """Note whether the search of the plan went to its end."""
-        assert self.planned is not None, "a plan was taken"
-        assert self.planned.searched is not None, "the planner's own plans know their search"
-        self.planned = replace(self.planned, searched=replace(self.planned.searched, finished=finished))
+        searched = replace(self.searched, finished=finished)
+        assert self.planned is not None
+        self.planned = replace(self.planned, searched=searched)

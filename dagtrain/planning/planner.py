@@ -75,8 +75,6 @@ class Planner:
         ladder = Ladder(searcher)
         try:
             improve(ladder, start)
-        except GoalReached:
-            best.conclude(finished=True)
         except Ended as end:
             ladder.close()
             if best.planned is None:
@@ -125,10 +123,14 @@ def improve(ladder: Ladder, start: Start | None) -> None:
 
     Raises as `Ladder.climb` does."""
     searcher = ladder.searcher
-    found = ladder.climb(start)
-    # relays are of use to this plan only: the graph without them is what is planned
-    last, found = with_relays(searcher, found) or (searcher, found)
-    searched = ladder.hold_last(last, found)
+    try:
+        found = ladder.climb(start)
+        # relays are of use to this plan only: the graph without them is what is planned
+        last, found = with_relays(searcher, found) or (searcher, found)
+        searched = ladder.hold_last(last, found)
+    except GoalReached:
+        # fewer devices are of use all the same: training may be faster there
+        searched = searcher.best.searched
     if searcher.best.known_cycles is None:
         for fewer in on_fewer_devices(searcher, searched):
             try:

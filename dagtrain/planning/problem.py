@@ -85,10 +85,10 @@ class Problem:
         return least is None or Fraction(plan.clock_hz) / plan.training_cycles >= least
 
     def reached(self, plan: Plan) -> bool:
-        """Whether training with a plan is proven to be within the user's gap of what any folding could bring; never
-        for a gap of 0, where there is more to do for a plan that is as fast as can be."""
-        above = plan.training_cycles - plan.any_bound_cycles_per_frame
-        return self.search.gap > 0 and above <= Fraction(self.search.gap) * plan.training_cycles
+        """Whether the pace of a plan is proven to be within the user's gap of what any folding could bring; never for a
+        gap of 0, where there is more to do for a plan that is as fast as can be."""
+        above = plan.cycles_per_frame - plan.any_bound_cycles_per_frame
+        return self.search.gap > 0 and above <= Fraction(self.search.gap) * plan.cycles_per_frame
 
     def too_slow(self, plan: Plan) -> InfeasibleError:
         """What to say of the best plan when it is not."""
