@@ -45,6 +45,9 @@ TIGHT_TOO = {
 }  # fmt: skip
 LOOSE = ("hops", "exclude", "ports", "same device", "tiles", "dsp", "m20k", "alm")
 
+# those by hand in which credits bind
+CREDITS = range(-10, -7)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -414,21 +417,26 @@ def digest(problems: Sequence[Problem]) -> str:
 
 def _drawn() -> Iterator[tuple[Problem, int, tuple[str, ...]]]:
     """Problems in the order of their seeds until there are enough of every kind: those in which a kind binds that is
-    still wanted, and of the others as many as are needed."""
+    still wanted, and of the others as many as are needed; then those in which credits bind."""
     counts: Counter[str] = Counter()
     kept = 0
-    for seed in itertools.count(-len(_by_hand())):
+    for seed in itertools.count(CREDITS.stop):
         if kept >= LEAST_INSTANCES and all(counts[kind] >= LEAST_BINDING for kind in KINDS):
-            return
-        drawn = problem(seed)
-        found = optima(drawn)
-        least = found.pop("")
-        assert least is not None, f"seed {seed}: the planted placement is one"
-        binds = tuple(kind for kind in KINDS if found[kind] is not None and found[kind] < least)  # type: ignore[operator]
+            break
+        drawn, least, binds = _known(seed)
         if kept < LEAST_INSTANCES or any(counts[kind] < LEAST_BINDING for kind in binds):
             kept += 1
             counts.update(binds)
             yield drawn, least, binds
+    yield from map(_known, CREDITS)
+
+
+def _known(seed: int) -> tuple[Problem, int, tuple[str, ...]]:
+    drawn = problem(seed)
+    found = optima(drawn)
+    least = found.pop("")
+    assert least is not None, f"seed {seed}: the planted placement is one"
+    return drawn, least, tuple(kind for kind in KINDS if found[kind] is not None and found[kind] < least)  # type: ignore[operator]
 
 
 def main() -> None:

@@ -107,8 +107,8 @@ class LevelCosts:
         """Edge -> words of it that a credit word stands for (`LinkCosts.credit_words`)."""
         waiting = {
             edge
-            for edge, _producer, _source, _consumer, sink in self.folded.streams
-            if self._may_lie_in_dram(sink, edge)
+            for edge, _producer, _source, consumer, sink in self.folded.streams
+            if self._may_lie_in_dram(consumer, sink)
         }
         return self.links.credit_words(self.folded, self.depths, waiting, self.cycles)
 

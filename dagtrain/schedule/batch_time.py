@@ -51,6 +51,8 @@ ROUNDED = 1e-6
 PIECES = 4
 # where a port takes so many times as long for a frame as the slowest engine, turns matter
 BUSY_PORT = 1.1
+# … but for batches that take no more of its time than so
+ALL_BUSY = 1.01
 
 # batches so many times as long are reckoned from two that are a frame apart, of at least so many frames
 MUCH_LONGER = 4
@@ -308,7 +310,7 @@ class BatchClock:
         made = step.frame(arriving, weights, ends_batch=ends_batch)
         self.waited |= step.passage.waited
         done = [made[name].last for name, (_, per_batch) in step.sources.items() if name in made and not per_batch]
-        self.done[number].append(max(step.begins, *done))
+        self.done[number].append(max([step.begins, *done]))
         self.frames[number] = self._first_frame(step, frame + 1)
         for name, (edge, per_batch) in step.sources.items():
             if name in made:
@@ -365,20 +367,19 @@ def batch_time(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Frac
         graph: folded, streaming.
         ways: edge -> what lies on it (`edge_ways`).
         periods: nodes on devices of another clock than the cluster's -> what a cycle there lasts in cycles of that."""
-    recipe, port, engine = graph.recipe, _busiest_port(graph, ways), slowest_engine(graph, periods)
-    cycles, waited = _batch_cycles(graph, ways, periods)
-    if port >= BUSY_PORT * engine and waited:
-        cycles, _ = _batch_cycles(graph, ways, periods, Order.TURNS)
-    elif port >= BUSY_PORT * engine:
-        # nothing but that port holds anything up in the long run
-        cycles = 0.0
-    return BatchTime(recipe.batch, math.ceil(max(cycles, recipe.batch * port) - ROUNDED))
+    recipe, port = graph.recipe, _busiest_port(graph, ways)
+    cycles = _batch_cycles(graph, ways, periods)
+    least = recipe.batch * port
+    # where the oldest frames first keep a port busy all the time, so do turns
+    if port >= BUSY_PORT * slowest_engine(graph, periods) and cycles > ALL_BUSY * least:
+        cycles = _batch_cycles(graph, ways, periods, Order.TURNS)
+    return BatchTime(recipe.batch, math.ceil(max(cycles, least) - ROUNDED))
 
 
 def _batch_cycles(
     graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction], order: Order = Order.OLDEST
-) -> tuple[float, bool]:
-    """Cycles of one batch in the long run, from when everything happens; whether anything waits for weights.
+) -> float:
+    """Cycles of one batch in the long run, from when everything happens.
 
     Each further frame of a batch adds its interval at most, and beyond some length of the batch exactly that: what
     batches cost beside is paid once each.  So long batches are reckoned from short ones, once a frame more costs as
@@ -395,9 +396,9 @@ def _batch_cycles(
                 one_less, _ = _long_run(graph, ways, short - 1, min(recipe.staleness, short - 1), periods, order)
                 more = cycles - one_less
                 if more >= slowest - 2 * SAME_CYCLES:
-                    return cycles + (recipe.batch - short) * more, waited
+                    return cycles + (recipe.batch - short) * more
         short *= 2
-    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order)
+    return _long_run(graph, ways, recipe.batch, recipe.staleness, periods, order)[0]
 
 
 def _busiest_port(graph: Graph, ways: Mapping[str, Way]) -> float:
