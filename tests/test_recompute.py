@@ -55,11 +55,13 @@ from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.cosim_support import (
     BATCH,
+    CLOSE,
     CYCLES,
     DEVICES,
     inception_net,
     placement,
     residual_net,
+    said_batch_cycles,
     simulate_design,
     squeezed_net,
 )
@@ -352,6 +354,21 @@ def test_a_cluster_that_makes_maps_again_trains_to_the_bits_of_the_emulator(
     found = run(made_again(net(staleness)), kind, tmp_path)
     assert found.mismatches == ()
     assert len(found.losses) == 4 * BATCH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_batch_takes_as_long_as_said(staleness: int, tmp_path: Path) -> None:
+    graph = made_again(chain_net(staleness))
+    design = design_cluster(graph, placement(graph, "one"), DEVICES, CYCLES, LIBRARY, word_bits=64)
+    feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(6)]
+    network = NetworkModel(stall_256=0)
+    found = simulate_design(
+        design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, network, 0, 3, Silent(), optimise=False
+    )
+    assert found.mismatches == ()
+    said = said_batch_cycles(design, network.latency_cycles)
+    assert found.batch_cycles[-1] == pytest.approx(said, rel=CLOSE)
 
 
 # of the engines of the net below, which need all of it

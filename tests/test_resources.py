@@ -34,6 +34,7 @@ from hdl.dram.widen import AxiWiden
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.fixed import Fixed
 from hdl.layers.conv.pair import ConvPair
+from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.pointwise.slope_error import SlopeError
@@ -349,6 +350,7 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "slope_error": lambda: elaborate(
         SlopeError(height=1, width=1, channels=8, lanes=2, slope=0.2, where=1, dx_fixed=Fixed(16, 14))
     )[0],
+    "scale_and_shift": lambda: elaborate(ScaleAndShift(height=8, width=8, channels=32, lanes=2))[0],
     "two_engines": lambda: elaborate(
         ConvPair(height=6, width=6, channels=4, filters=4, kernel=(3, 3), padding=(1, 1, 1, 1), tile=Tile(1, 2))
     )[0],
