@@ -80,9 +80,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/networks"), help="where the results stay")
     parser.add_argument("--poster", action="store_true", help="only plan, at one multiplication a DSP block")
     parser.add_argument("--bits", action="append", default=[], help="as `dagtrain import` takes it")
+    parser.add_argument("--recipe", type=Path, help="as `dagtrain import` takes it: benchmarks/batch-256.toml, say")
     parser.add_argument("--place", default="", help="further options of `dagtrain place`, in quotes")
     options = parser.parse_args()
     asked = tuple(shlex.split(options.place))
+    numbers = [word for text in options.bits for word in ("--bits", text)]
+    numbers += ["--recipe", options.recipe] if options.recipe else []
     known = POSTER if options.poster else CASES
     unknown = [case for case in options.cases if case not in known]
     if unknown:
@@ -90,20 +93,20 @@ def main() -> None:
     if options.poster:
         print("| case | poster fps | poster DSP | fps | proven bound | DSP | place s |\n|" + " --- |" * 7, flush=True)
         for case in options.cases or POSTER:
-            print(poster_row(case, options.out / f"{case}-poster", options.bits, asked), flush=True)
+            print(poster_row(case, options.out / f"{case}-poster", numbers, asked), flush=True)
         return
     for case in options.cases or CASES:
-        for line in run(case, options.out / case, options.bits, asked):
+        for line in run(case, options.out / case, numbers, asked):
             print(line, flush=True)
 
 
-def run(case: str, out: Path, bits: Sequence[str], asked: tuple[str, ...]) -> list[str]:
+def run(case: str, out: Path, numbers: Sequence[object], asked: tuple[str, ...]) -> list[str]:
     """All steps of a case; the lines of its table."""
     model, cluster, further = CASES[case]
     further += asked
-    imported, placed = planned(case, further, out, bits)
+    imported, placed = planned(case, further, out, numbers)
     lines = [
-        " ".join([f"{case}: {model} on {cluster}", *further, *(f"--bits {text}" for text in bits)]),
+        " ".join([f"{case}: {model} on {cluster}", *further, *map(str, numbers)]),
         f"  import {imported.seconds:.0f} s, {imported.memory:.1f} GiB",
     ]
     if placed.error:
@@ -130,7 +133,7 @@ def run(case: str, out: Path, bits: Sequence[str], asked: tuple[str, ...]) -> li
     return lines
 
 
-def planned(case: str, further: tuple[str, ...], out: Path, bits: Sequence[str] = ()) -> tuple[Step, Step]:
+def planned(case: str, further: tuple[str, ...], out: Path, numbers: Sequence[object] = ()) -> tuple[Step, Step]:
     """Import and place a case, whose model is made if it is not there."""
     model, cluster, _ = CASES[case]
     path = ROOT / "build" / "models" / f"{model}.onnx"
@@ -139,17 +142,16 @@ def planned(case: str, further: tuple[str, ...], out: Path, bits: Sequence[str] 
         script = "fill.py" if skeleton.exists() else "poster_nets.py"
         subprocess.run([sys.executable, f"examples/models/{script}", model], cwd=ROOT, check=True, stdout=sys.stderr)
     devices = ROOT / "examples" / "clusters" / f"{cluster}.toml"
-    chosen = [word for text in bits for word in ("--bits", text)]
-    return dagtrain("import", path, *chosen, "--out", out), dagtrain(
+    return dagtrain("import", path, *numbers, "--out", out), dagtrain(
         "place", "--devices", devices, *further, "--out", out
     )
 
 
-def poster_row(case: str, out: Path, bits: Sequence[str], asked: tuple[str, ...]) -> str:
+def poster_row(case: str, out: Path, numbers: Sequence[object], asked: tuple[str, ...]) -> str:
     """A row of the poster's table beside our rate inside a batch; the share of all blocks if each multiplied once."""
     fps, share = POSTER[case]
     further = (*CASES[case][2], *asked, "--cap", f"dsp={DSP_CAP / MACS_A_BLOCK}")
-    _, placed = planned(case, further, out, bits)
+    _, placed = planned(case, further, out, numbers)
     if placed.error:
         return f"| {case} | {fps:,.0f} | {share:.1%} | {placed.error} | | | {placed.seconds:.0f} |"
     plan = placed.result["place"]
