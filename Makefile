@@ -6,7 +6,7 @@ OUT ?= build
 # small matrices: idle BLAS threads that spin cost more than they bring
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo demo-mnist test test-slow test-torch check setup clean
+.PHONY: demo demo-mnist test test-slow test-torch check docs setup clean
 
 demo: setup
 	$(BIN)/dagtrain run examples/digits/digits.onnx --data digits --recipe examples/digits/recipe.toml \
@@ -37,6 +37,10 @@ check: setup
 	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# docs/ as a site with search, commands and API made of the code: $(OUT)/site/index.html
+docs: setup
+	$(BIN)/sphinx-build -q -W --keep-going docs $(OUT)/site
 
 setup: $(VENV)/.complete
 	@./setup-tools.sh
