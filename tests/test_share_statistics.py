@@ -74,7 +74,7 @@ def test_channels_that_do_not_divide_are_refused() -> None:
         OnlineNorm(height=2, width=2, channels=8, lanes=4, statistic_lanes=3)
 
 
-@pytest.mark.parametrize(("kind", "share"), [(OnlineNorm, 0.3), (OnlineNormBackward, 0.6)])
+@pytest.mark.parametrize(("kind", "share"), [(OnlineNorm, 0.3), (OnlineNormBackward, 0.4)])
 def test_a_norm_of_several_channels_a_cycle_takes_fewer_alms(kind: Any, share: float) -> None:
     """That of MobileNetV2 with the most of them, at the pace of a plan."""
     layer = kind(height=56, width=56, channels=144, recipe=Recipe(batch=256, staleness=48))
@@ -84,7 +84,7 @@ def test_a_norm_of_several_channels_a_cycle_takes_fewer_alms(kind: Any, share: f
     )
     assert shared.alm < share * alone.alm
     assert shared.dsp <= alone.dsp
-    assert shared.m20k <= alone.m20k + 4
+    assert shared.m20k <= alone.m20k + 6
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.arithmetic.lanes import (
     always_on,
@@ -17,15 +17,16 @@ from hdl.engine.arithmetic.lanes import (
 )
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
-from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, GradientSteps
-from hdl.engine.norm.shapes import GRADIENT_SUMS_AT, BackwardShape
-from hdl.engine.norm.sums import channel_sums
+from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, FrameSums, GradientSteps
+from hdl.engine.norm.shapes import BackwardShape
+from hdl.engine.norm.sums import channel_sums, part_sums
 from hdl.engine.random import ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
+from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.fixed import Fixed
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import queue, width_adapter
+from hdl.streams import fork, queue, width_adapter
 from hdl.tensor import Tile
 
 
@@ -54,7 +55,7 @@ def parameter_gradients(
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     growth = (numbers.pixels * shape.recipe.batch - 1).bit_length()
     product_width = numbers.e.width + numbers.normal.width
-    values_at = GRADIENT_SUMS_AT - 1
+    values_at = shape.gradient_sums_at - 1
     es, later = signed_lanes(lanes, numbers.e.width), signed_lanes(lanes, numbers.e.width)
     normals, products = signed_lanes(lanes, numbers.normal.width), signed_lanes(lanes, product_width)
     gamma_sums, beta_sums = signed_lanes(lanes, product_width + growth), signed_lanes(lanes, numbers.e.width + growth)
@@ -78,8 +79,19 @@ def parameter_gradients(
         channel_sums(domain, early, early_first, early_last, products, gamma_sums, complete, groups=groups),
         channel_sums(domain, early, early_first, early_last, later, beta_sums, same, groups=groups),
     ]
-    indices = stream_indices(domain, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
+
+    @always_comb
+    def outer() -> None:
+        first.next = beat.first_pixel and beat.first_frame
+        last.next = beat.last_pixel and beat.last_frame
+
     gamma_bits = numbers.e.fraction_bits + numbers.normal.fraction_bits
+    if shape.slow.lanes < lanes:
+        found = FrameSums(gamma_sums, beta_sums, complete)
+        divided = divided_gradients(domain, beat.fire, last, found, g_gamma, g_beta, room, shape=shape, bits=gamma_bits)
+        return operands, timing, sums, divided, outer
+
+    indices = stream_indices(domain, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
     steps = GradientSteps(beat.fire, last, index, step)
     out_gamma = gradient_out(
         domain,
@@ -106,11 +118,6 @@ def parameter_gradients(
         depth=shape.gradient_depth,
     )
 
-    @always_comb
-    def outer() -> None:
-        first.next = beat.first_pixel and beat.first_frame
-        last.next = beat.last_pixel and beat.last_frame
-
     @always(domain.clk.posedge)
     def count_batches() -> None:
         draw.next = beat.fire and last
@@ -129,6 +136,85 @@ def parameter_gradients(
             step.next = 0
 
     return operands, timing, sums, indices, out_gamma, out_beta, outer, count_batches
+
+
+@block
+def divided_gradients(
+    domain: ClockReset,
+    fire: Bit,
+    last: Bit,
+    found: FrameSums,
+    g_gamma: Stream,
+    g_beta: Stream,
+    room: BackwardRoom,
+    *,
+    shape: BackwardShape,
+    bits: int,
+) -> Instances:
+    """Sums of all lanes wait in a queue; those of some lanes a cycle are rounded and leave.
+
+    Ports:
+        fire: in, 1 bit: a beat is accepted at this edge.
+        last: in, 1 bit, with ``fire``: it is of the last pixel of its batch.
+        found: in, all of it: sums of e n, of e.
+        g_gamma, g_beta: out, as of `parameter_gradients`.
+        room: out, all of it but ``dx``.
+
+    Args:
+        bits: fraction bits of sums of e n.
+    """
+    lanes, chosen, e = shape.lanes, shape.slow.lanes, shape.numbers.e
+    widths = len(found.v[0]), len(found.u[0])
+    base, top = chosen * widths[0], chosen * sum(widths)
+    low, high = Signal(intbv(0)[lanes * widths[0] :]), Signal(intbv(0)[lanes * widths[1] :])
+    made, sums, parts = (Stream(lanes * sum(widths)) for _ in range(3))
+    few, for_gamma, for_beta = (Stream(top) for _ in range(3))
+    gamma_sums, beta_sums = Stream(base), Stream(top - base)
+    gammas, betas = Stream(chosen * shape.g_gamma.width), Stream(chosen * shape.g_beta.width)
+    reserve, may = Signal(bool(0)), Signal(bool(0))
+    complete = found.complete
+
+    def rounding(fraction_bits: int, target: Fixed, key: int) -> Rounding:
+        shift = fraction_bits - target.fraction_bits
+        return Rounding((lanes * shape.groups,), Tile(), chosen, shift, target, key)
+
+    queued = [
+        join_lanes(found.v, low),
+        join_lanes(found.u, high),
+        queue(domain, made, sums, depth=shape.gradient_depth),
+        result_places(domain, reserve, sums, may, places=shape.gradient_depth),
+        part_sums(sums, parts, lanes=lanes, chosen=chosen, widths=widths),
+        width_adapter(domain, parts, few, element_bits=top),
+        fork(domain, few, [for_gamma, for_beta]),
+    ]
+    rounded = [
+        gradient_rounding(domain, gamma_sums, gammas, rounding=rounding(bits, shape.g_gamma, shape.key_gamma)),
+        gradient_rounding(domain, beta_sums, betas, rounding=rounding(e.fraction_bits, shape.g_beta, shape.key_beta)),
+        width_adapter(domain, gammas, g_gamma, element_bits=shape.g_gamma.width),
+        width_adapter(domain, betas, g_beta, element_bits=shape.g_beta.width),
+    ]
+
+    @always_comb
+    def give() -> None:
+        reserve.next = fire and last
+        made.valid.next = complete
+        made.payload.next = concat(high, low)
+
+    @always_comb
+    def part() -> None:
+        gamma_sums.valid.next = for_gamma.valid
+        gamma_sums.payload.next = for_gamma.payload[base:]
+        for_gamma.ready.next = gamma_sums.ready
+        beta_sums.valid.next = for_beta.valid
+        beta_sums.payload.next = for_beta.payload[top:base]
+        for_beta.ready.next = beta_sums.ready
+
+    @always_comb
+    def free() -> None:
+        room.g_gamma.next = may
+        room.g_beta.next = may
+
+    return queued, rounded, give, part, free
 
 
 @block

@@ -31,7 +31,7 @@ SQUARES_AT = MEAN_LATENCY + 4
 OPERANDS_AT = 4
 SHAPED_AT = 8
 DX_AT = 13
-GRADIENT_SUMS_AT = HASH_LATENCY + 1
+GRADIENT_SUMS_AT, LEAST_GRADIENT_SUMS_AT = HASH_LATENCY + 1, 4
 CONTROL_SUMS_AT = DX_AT + 2
 STATE_AT = CONTROL_SUMS_AT + MEAN_LATENCY + 1 + REQUANTISE_LATENCY
 TABLE_AT = STATE_AT + 1 + WIDE_PRODUCT_LATENCY + REQUANTISE_LATENCY
@@ -203,6 +203,11 @@ class BackwardShape(NormShape):
             + constant_multipliers(state.width, gain.mantissa)
             for width, mean, state, gain in parts
         )
+
+    @property
+    def gradient_sums_at(self) -> int:
+        """When a beat is in the sums of gradients, which meet their random bits at once where they do not wait."""
+        return GRADIENT_SUMS_AT if self.slow.lanes == self.lanes else LEAST_GRADIENT_SUMS_AT
 
     @property
     def gradient_depth(self) -> int:

@@ -15,6 +15,9 @@ from hdl.stream import Stream, bits_of
 from hdl.streams import queue
 from hdl.tensor import Tile
 
+# cycles of `gradient_rounding`
+GRADIENT_ROUNDING_LATENCY = 3
+
 
 @dataclass(frozen=True)
 class Rounding:

@@ -12,8 +12,9 @@ import numpy as np
 
 from hdl.engine.norm.backward import norm_backward, norm_errors, norm_gradients
 from hdl.engine.norm.numbers import NORMAL, BackwardNumbers
-from hdl.engine.norm.shapes import DX_AT, GRADIENT_SUMS_AT, RESULTS, BackwardShape
+from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
 from hdl.engine.random import ROUNDING_LATENCY
+from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
@@ -131,7 +132,13 @@ class OnlineNormBackward(NormLayer):
         last pixel begins."""
         if source == "dx":
             return DX_AT + queue_latency(RESULTS) + self.adapter_cycles
-        return GRADIENT_SUMS_AT + ROUNDING_LATENCY + QUEUE_LATENCY - self.groups
+        rounded = ROUNDING_LATENCY + QUEUE_LATENCY
+        slow = self.engine.slow.lanes
+        if slow < self.core:
+            # through the queue of sums, two width adapters and the rounding
+            pack = -(-self.w_lanes // slow) if self.w_lanes != slow else 0
+            rounded = queue_latency(self.engine.gradient_depth) + 1 + GRADIENT_ROUNDING_LATENCY + pack
+        return self.engine.gradient_sums_at + rounded - self.groups
 
     def required(self, source: str, elements: int) -> dict[str, int]:
         """A word of the inside after another; ``inverse`` is needed with the first pixel."""
