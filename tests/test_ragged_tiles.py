@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,18 @@ def test_a_plan_with_ragged_tiles_holds_and_is_above_the_bound_of_all_foldings()
     assert planned.cycles_per_frame < without.cycles_per_frame
     assert planned.any_bound_cycles_per_frame <= planned.cycles_per_frame
     assert planned.any_bound_cycles_per_frame <= without.any_bound_cycles_per_frame
+
+
+def test_links_are_priced_with_empty_places() -> None:
+    graph = with_ragged_tiles(seven_net())
+    prices, folded = Prices(graph, small_cluster(2, 40), Estimator(), {}, Silent()), fold_graph(graph, CYCLES)
+    word, padded = prices.cluster.link_word_bits, 0
+    for link, least, (*_, sink) in zip(prices.links(folded), prices.links(), folded.streams, strict=True):
+        padded += sink.padding > 0
+        assert link.bits_per_frame >= least.bits_per_frame, link
+        frames = BATCH if sink.tensor.kind.per_batch else 1
+        assert link.bits_per_frame == Fraction(-(-sink.elements // (word // sink.tensor.fixed.width)) * word, frames)
+    assert padded == 6
 
 
 def test_circuits_of_ragged_tiles_cost_at_least_what_their_folding_is_said_to() -> None:

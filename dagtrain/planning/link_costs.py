@@ -44,7 +44,7 @@ def network_links(graph: Graph, word_bits: int, credit_words: Mapping[str, int] 
     ``credit_words``: edge -> words that a credit word stands for; of others credits are left out."""
     for edge, producer, _source, consumer, sink in graph.streams:
         tensor = sink.tensor
-        bits = wire_words(tensor.elements, tensor.fixed.width, word_bits) * word_bits
+        bits = wire_words(sink.elements, tensor.fixed.width, word_bits) * word_bits
         # whole bits: depths of FIFOs, which tell how many words a credit word stands for, have few common divisors
         back = -(-bits // credit_words[edge]) if edge in credit_words else 0
         frames = graph.recipe.batch if tensor.kind.per_batch else 1

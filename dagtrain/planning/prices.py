@@ -264,8 +264,8 @@ class Prices:
 
         Raises `Ended` at the deadline."""
         costs = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator)
-        edges = fold_graph.run(self.graph, cycles, self.parts).streams
-        ends = [(source, sink) for _edge, _producer, source, _consumer, sink in edges]
+        folded = fold_graph.run(self.graph, cycles, self.parts)
+        ends = [(source, sink) for _edge, _producer, source, _consumer, sink in folded.streams]
         with spending(self.spent, "circuits", deadline):
             wanted = Wanted()
             asking = replace(costs, estimator=wanted)
@@ -273,13 +273,15 @@ class Prices:
                 asking.sender(source, sink)
                 asking.receiver(source, sink)
             self._prepare("circuits of network ports", wanted.circuits, deadline)
-        for link, (source, sink) in zip(self.links(credit_words), ends, strict=True):
+        for link, (source, sink) in zip(self.links(credit_words, folded), ends, strict=True):
             sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
             yield replace(
                 link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
                 receiver_alm=receiver.alm,
             )  # fmt: skip
 
-    def links(self, credit_words: Mapping[str, int] = NO_CREDITS) -> Iterable[Link]:
-        """Edges with the bits that they carry a frame; without ports.  See `network_links`."""
-        return network_links(self.graph, self.cluster.link_word_bits, credit_words)
+    def links(self, credit_words: Mapping[str, int] = NO_CREDITS, folded: Graph | None = None) -> Iterable[Link]:
+        """Edges with the bits that they carry a frame; without ports.  See `network_links`.
+
+        ``folded``: the graph folded, whose tiles may have empty places that pass too; None: the least."""
+        return network_links(folded or self.graph, self.cluster.link_word_bits, credit_words)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.carry import places_of, reserving
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
@@ -147,7 +148,8 @@ class Realiser:
             pace = Pace.of(moved, folds, prices.parts, periods_of(problem.cluster, assignment))
             level = prices.level(pace.interval, homes, assignment, free, folds, deadline)
             # network ports are in the prices of their nodes
-            instance = prices.of_levels([level], prices.links(level.credit_words))
+            folded = fold_graph.run(moved, folds, prices.parts)
+            instance = prices.of_levels([level], prices.links(level.credit_words, folded))
             plan = plan_from_assignment(instance, assignment, options, deadline)
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:
