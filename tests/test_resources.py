@@ -33,6 +33,7 @@ from hdl.dram.store import DramFifo
 from hdl.dram.widen import AxiWiden
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.fixed import Fixed
+from hdl.layers.conv.dense import ConvGradient
 from hdl.layers.conv.pair import ConvPair
 from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
@@ -353,6 +354,9 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "scale_and_shift": lambda: elaborate(ScaleAndShift(height=8, width=8, channels=32, lanes=2))[0],
     "two_engines": lambda: elaborate(
         ConvPair(height=6, width=6, channels=4, filters=4, kernel=(3, 3), padding=(1, 1, 1, 1), tile=Tile(1, 2))
+    )[0],
+    "ragged_tile": lambda: elaborate(
+        ConvGradient(height=4, width=4, channels=2, filters=5, kernel=(3, 3), tile=Tile(3, 2), e_lanes=5)
     )[0],
     "widen": unit_block(
         AxiWiden(
