@@ -292,7 +292,7 @@ def test_links_are_priced_with_empty_places() -> None:
     graph = with_ragged_tiles(seven_net())
     prices, folded = Prices(graph, small_cluster(2, 40), Estimator(), {}, Silent()), fold_graph(graph, CYCLES)
     word, padded = prices.cluster.link_word_bits, 0
-    for link, least, (*_, sink) in zip(prices.links(folded), prices.links(), folded.streams, strict=True):
+    for link, least, (*_, sink) in zip(prices.links(folded=folded), prices.links(), folded.streams, strict=True):
         padded += sink.padding > 0
         assert link.bits_per_frame >= least.bits_per_frame, link
         frames = BATCH if sink.tensor.kind.per_batch else 1
