@@ -19,6 +19,7 @@ from hdl.link.egress import Egress, link_egress
 from hdl.link.format import CREDIT_WORDS, LinkFormat, LinkUnit, Word, credit_batch, depth_for, merges_passed
 from hdl.link.ingress import Ingress, link_ingress
 from hdl.link.routing import Drain, Merge, Split, link_drain, link_split
+from hdl.memory import unsimulated
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
@@ -394,3 +395,14 @@ def test_a_word_that_nobody_takes_is_reported() -> None:
         run_streams(Backend.MYHDL, design, {"x": []}, {"errors": 1}, seed=1, max_cycles=20, drain_cycles=0)
     run = run_streams(Backend.MYHDL, design, {"x": [7]}, {"errors": 1}, seed=1, drain_cycles=0)
     assert run.outputs["errors"] == [1]
+
+
+def test_memories_of_the_switch_begin_without_values() -> None:
+    """Verilator writes C++ for each word that has one."""
+    form = LinkFormat(word_bits=32, streams=2, devices=2)
+    ends = [[Stream(form.payload_bits) for _ in range(form.devices)] for _ in range(2)]
+    with unsimulated():
+        module = convert(link_switch(ClockReset(), *ends, form=form, room=1000), "switch")
+    assert module.images.keys() == {"between_0_0", "between_0_1", "between_1_0", "between_1_1", "to_0", "to_1"}
+    assert "for(" not in module.text
+    assert module.text.count("initial if (INIT_") == len(module.images)
