@@ -88,6 +88,14 @@ def bottleneck_net(staleness: int) -> Graph:
     return finished(builder, x)
 
 
+def wide_net(staleness: int) -> Graph:
+    """A streaming graph whose gradient engines want many rows ahead: windows of 7 x 7 with a stride, of 5 x 5."""
+    builder = GraphBuilder("wide", Recipe(batch=BATCH, staleness=staleness), seed=23)
+    x = builder.relu(builder.norm(builder.conv(builder.input(8, 8, 2), 4, 1)))
+    x = builder.relu(builder.norm(builder.conv(x, 4, 7, stride=2, padding=3)))
+    return finished(builder, builder.conv(x, 4, 5, padding=2))
+
+
 def finished(builder: GraphBuilder, x: str) -> Graph:
     """The streaming graph of a builder whose map x is classified."""
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
@@ -319,14 +327,14 @@ def chain_net(staleness: int) -> Graph:
 # ---- circuits
 
 
-def run(graph: Graph, kind: str, folder: Path, batches: int = 4, stall: int = 40, **options: Any) -> ClusterRun:
-    """Train on a cluster in Verilog beside the emulator."""
+def run(
+    graph: Graph, kind: str, folder: Path, batches: int = 4, by: Simulator = Simulator.VERILATOR, **options: Any
+) -> ClusterRun:
+    """Train on a cluster in Verilog beside the emulator, with stalls."""
     design = design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64, **options)
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(batches)]
-    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=stall, seed=3)
-    return simulate_design(
-        design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, stall, 3, Silent(), optimise=False
-    )
+    network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=3)
+    return simulate_design(design, LIBRARY, feeds, folder, by, network, 40, 3, Silent(), optimise=False)
 
 
 def tiny_net(staleness: int) -> Graph:
@@ -344,6 +352,7 @@ CLUSTERS = [
     pytest.param(residual_net, BATCH, "one", marks=pytest.mark.slow),
     pytest.param(squeezed_net, 1, "dealt out", marks=pytest.mark.slow),
     pytest.param(inception_net, 1, "dealt out", marks=pytest.mark.slow),
+    pytest.param(wide_net, 3, "one", marks=pytest.mark.slow),
 ]
 
 
@@ -392,6 +401,11 @@ def test_maps_that_are_made_again_keep_the_pace(tmp_path: Path) -> None:
     )
     assert found.mismatches == ()
     assert found.cycles_per_frame <= 1.005 * TIGHT
+
+
+@pytest.mark.slow
+def test_icarus_makes_maps_again_alike(tmp_path: Path) -> None:
+    assert run(made_again(tiny_net(1)), "one", tmp_path, 2, Simulator.ICARUS).mismatches == ()
 
 
 @pytest.mark.slow

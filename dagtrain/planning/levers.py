@@ -160,7 +160,8 @@ LEVERS = (
     ),
     Lever(
         "recompute, no stash",
-        "a stash that follows element by element from another one takes no FIFO, no DRAM; making it again is free",
+        "a stash that follows element by element from another one takes no FIFO, no DRAM; making it again is free "
+        "(--recompute auto, which counts what it takes)",
         _made_again,
         in_force=_maps_are_made_again,
     ),
