@@ -33,7 +33,9 @@ from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError
 from hdl.layers.conv.dense import Conv
 from hdl.layers.storage import Home
+from hdl.parts.catalogue import part
 from hdl.recipe import Recipe
+from hdl.tensor import Tile
 from importers.onnx import import_model
 from tests.cosim_support import BATCH, CYCLES, DEVICES, placement, simulate_design
 from tests.flow_support import new_case
@@ -119,6 +121,18 @@ def test_a_frozen_engine_costs_half_the_memory_of_weights_and_fewer_registers() 
     found = [Estimator().layer(layer) for layer in (plain, frozen)]
     assert found[1].registers < found[0].registers
     assert found[1].multipliers == found[0].multipliers
+
+
+def test_tiles_of_frozen_weights_are_told_apart_by_the_one_version_that_they_have() -> None:
+    size = {"height": 8, "width": 8, "channels": 64, "filters": 128, "kernel": (3, 3), "padding": (1, 1, 1, 1)}
+    parts, wide, deep = (part("AGFB014"),), Tile(32, 16), Tile(16, 32)
+    for tile in (wide, deep):
+        plain, frozen = (Conv(**size, frozen=frozen)._memory_share(tile, parts) for frozen in (False, True))
+        # 144 words of a version: two of them need no more blocks of 512 words than one
+        assert plain == frozen
+    plain, frozen = (Conv(**size, frozen=frozen)._memory_share(Tile(16, 8), parts) for frozen in (False, True))
+    # 576 words of one version, 1 152 of two
+    assert frozen < plain
 
 
 def test_a_frozen_layer_stays_on_chip() -> None:

@@ -49,6 +49,8 @@ M20K_SHAPES = (
 )
 # halves of an ALM that Yosys takes for a bit of a sum of three: it makes them of tables alone
 TABLES_A_THREE_BIT = 4.3
+# of the ports that write memories which are only read
+CONTENTS_ADDRESS_BITS = 24
 _ADDER = "MISTRAL_ALUT_ARITH"
 
 
@@ -215,7 +217,7 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
         return Synthesis(json.loads(kept.read_text()))
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
-        (folder / "circuit.v").write_text(without_contents(module.text))
+        (folder / "circuit.v").write_text(counted_text(module.text))
         run_tool(["yosys", "-q", "-p", _counting_script(module.name)], folder, timeout)
         report = json.loads((folder / "stat.json").read_text())
     try:
@@ -229,7 +231,7 @@ def synthesise(module: VerilogModule, timeout: float = 900.0) -> Synthesis:
 
 def synthesis_digest(module: VerilogModule) -> str:
     """Of everything that `synthesise` finds follows from: Yosys, its commands, the text without contents."""
-    text, script = without_contents(module.text), _counting_script(module.name)
+    text, script = counted_text(module.text), _counting_script(module.name)
     return hashlib.sha256(f"{yosys_version()}\0{script}\0{text}".encode()).hexdigest()
 
 
@@ -292,3 +294,26 @@ def without_contents(text: str) -> str:
     loop = r"initial begin: \w+\n    integer i;\n    for\(i=0; i<\d+; i=i\+1\) begin\n[^\n]*\n    end\nend\n"
     words = r"initial begin\n(?:    \w+\[\d+\] <= [^\n]*;\n)+end\n"
     return re.sub(rf"{loop}|{words}", "", text)
+
+
+def counted_text(text: str) -> str:
+    """The Verilog that is synthesised for its count: without contents, and with a write port for every memory that is
+    only read, from ports of the module's own.  Without contents nobody would know what such a memory gives, and
+    synthesis leaves out what nobody knows, with all that works on it."""
+    plain = without_contents(text)
+    declared = re.findall(
+        r"^(?:\(\*.*\*\) )?reg (?:signed )?\[(\d+):0\] .*?(\w+_mem) \[0:\d+-1\];$", plain, re.MULTILINE
+    )
+    read_only = [(name, int(top) + 1) for top, name in declared if not re.search(rf"\b{name}\[[^\n]*\] <= ", plain)]
+    if not read_only:
+        return plain
+    widths = {"write": len(read_only), "at": CONTENTS_ADDRESS_BITS, "word": max(width for _, width in read_only)}
+    head, body = plain.split("\n);\n", 1)
+    inside, end = body.rsplit("endmodule", 1)
+    ports = "".join(f",\n    contents_{name}" for name in widths)
+    inputs = "".join(f"input [{width - 1}:0] contents_{name};\n" for name, width in widths.items())
+    writers = "".join(
+        f"always @(posedge clk) if (contents_write[{number}]) {name}[contents_at] <= contents_word;\n"
+        for number, (name, _) in enumerate(read_only)
+    )
+    return f"{head}{ports}\n);\n{inputs}{inside}{writers}endmodule{end}"

@@ -263,7 +263,13 @@ class WindowEngine(Windowed):
 
     def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
-        return block_share(parts, 2 * math.prod(tile.counts(self.weight_shape)), tile.size * SHARE_BITS)
+        words = self._versions_told_apart * math.prod(tile.counts(self.weight_shape))
+        return block_share(parts, words, tile.size * SHARE_BITS)
+
+    @property
+    def _versions_told_apart(self) -> int:
+        """Versions of the weights (or their sums) by which tiles of one size are told apart."""
+        return 2
 
     def fold(self, cycles: int, tile: Tile | None = None) -> Self:
         """The variant with this tile and the fewest lanes for ``cycles`` a frame."""

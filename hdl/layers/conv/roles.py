@@ -153,6 +153,11 @@ class WeightedEngine(WindowEngine):
         return 1 if self.frozen or self.home is Home.PARKED else 2
 
     @property
+    def _versions_told_apart(self) -> int:
+        """Frozen weights have one."""
+        return 1 if self.frozen else super()._versions_told_apart
+
+    @property
     def replayed(self) -> tuple[str, ...]:
         """w, if the weights live outside."""
         return ("w",) if self.streamed else ()

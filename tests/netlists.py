@@ -1,0 +1,95 @@
+"""What Yosys makes of circuits drawn by seed, in tests/netlists.json: cells by type, and digests of their Verilog.
+
+    .venv/bin/python -m tests.netlists
+
+synthesises those whose Verilog is not the one that is stored, and writes the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.timing import MODULE, circuit_text, layer_circuit
+from dagtrain.files import write_text
+from hdl.convert.verilog import VerilogModule
+from hdl.costs.estimate import elaborated_contents
+from hdl.costs.resources import Resources
+from hdl.costs.synthesis import Synthesis, counted_text, synthesise
+from hdl.layers.base import Layer
+from hdl.layers.registry import load_layers
+from tests.layer_support import all_examples
+
+STORE = Path(__file__).with_name("netlists.json")
+COMMAND = "python -m tests.netlists"
+# kinds of layers drawn with this seed, and those that are looked at whatever it is; of each an example
+SEED, KINDS, ALWAYS = 12, 15, ("HardSigmoid", "Sigmoid", "ChannelAffine")
+
+
+@dataclass(frozen=True)
+class Netlist:
+    """A circuit as Yosys mapped it."""
+
+    # of the Verilog that is synthesised
+    digest: str
+    synthesis: Synthesis
+
+
+def drawn() -> dict[str, Layer]:
+    """Examples of layers by name."""
+    examples = all_examples(load_layers().values())
+    draw = random.Random(SEED)
+    kinds = sorted({name.rsplit("-")[0] for name in examples})
+    chosen = sorted({*ALWAYS, *draw.sample(kinds, KINDS)})
+    names = [draw.choice([name for name in sorted(examples) if name.rsplit("-")[0] == kind]) for kind in chosen]
+    return {name: examples[name] for name in names}
+
+
+def text_of(layer: Layer) -> str:
+    """The Verilog of a layer as it is synthesised for its count."""
+    return counted_text(circuit_text(*layer_circuit(layer)))
+
+
+def digest_of(text: str) -> str:
+    """Of Verilog."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def counted(layer: Layer) -> Resources:
+    """The contents of a layer's circuit, as they are estimated."""
+    return elaborated_contents(*layer_circuit(layer))
+
+
+def stored() -> dict[str, Netlist]:
+    """What was written, by name."""
+    if not STORE.exists():
+        return {}
+    record = json.loads(STORE.read_text())["netlists"]
+    return {name: Netlist(item["digest"], Synthesis(item["cells"])) for name, item in record.items()}
+
+
+def stale(found: Mapping[str, str], known: Mapping[str, Netlist]) -> list[str]:
+    """Names whose Verilog of this digest is not the one that is stored, and of what is stored and no longer drawn."""
+    return sorted(name for name in {*found, *known} if name not in known or known[name].digest != found.get(name))
+
+
+def main() -> None:
+    """Write the store."""
+    known, rows = stored(), {}
+    for name, layer in drawn().items():
+        text = text_of(layer)
+        digest = digest_of(text)
+        if name not in known or known[name].digest != digest:
+            known[name] = Netlist(digest, synthesise(VerilogModule(MODULE, text, (), {})))
+        rows[name] = {"digest": digest, "cells": dict(sorted(known[name].synthesis.cells.items()))}
+        print(name, known[name].synthesis.alm, flush=True)
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
+    write_text(STORE, f'{{"command": {json.dumps(COMMAND)}, "netlists": {{\n{lines}\n}}}}\n')
+
+
+if __name__ == "__main__":
+    main()
