@@ -20,6 +20,7 @@ demo-mnist: setup
 	$(BIN)/dagtrain evaluate $(OUT)/mnist/export/mnist.onnx --out $(OUT)/mnist
 
 test: setup check
+	@./setup-tools.sh tests
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 # minutes rather than seconds: one epoch in Verilator, ImageNet-sized models, place and route

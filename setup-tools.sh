@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs Icarus, Verilator and Yosys through the system's package manager where they are missing.
+# Installs Icarus, Verilator and Yosys through the system's package manager where they are missing; with `tests`, also
+# the Chromium in which the report is tested.
 set -euo pipefail
 
 missing=()
@@ -7,6 +8,9 @@ command -v iverilog >/dev/null || missing+=(iverilog)
 command -v verilator >/dev/null || missing+=(verilator)
 command -v yosys >/dev/null || missing+=(yosys)
 command -v g++ >/dev/null || missing+=(g++)
+if [ "${1:-}" = tests ] && ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then
+    missing+=(chromium)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 give_up() {

@@ -13,6 +13,10 @@ WIDTH = 560
 HEIGHT = 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 34, 42
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
+STYLE = """<style>
+.chart-paper { fill: #ffffff; } .chart { fill: #22262c; }
+@media (prefers-color-scheme: dark) { .chart-paper { fill: #16191d; } .chart { fill: #d5dae1; } }
+</style>"""
 # lines that a chart with more points than this draws without markers
 MOST_MARKERS = 40
 # decades of a logarithmic axis with ticks between the powers of ten
@@ -73,9 +77,10 @@ def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Poin
     ``logarithmic``: both axes, for positive values."""
     finite = [point for points in series.values() for point in points if all(map(math.isfinite, point))]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="sans-serif" font-size="11" role="img"><title>{escape(title)}</title>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" font-family="sans-serif" font-size="11" role="img"><title>{escape(title)}</title>',
+        STYLE,
+        f'<rect class="chart-paper" width="{WIDTH}" height="{HEIGHT}"/>',
         f'<text x="{LEFT}" y="14" font-weight="bold">{escape(title)}</text>',
     ]
     if finite:

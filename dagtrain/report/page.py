@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -24,6 +26,7 @@ from dagtrain.report.picture import draw
 from dagtrain.report.templates import page_environment
 
 TEMPLATE = "page.html.j2"
+SCRIPT = Path(__file__).with_name("page.js")
 
 
 def picture(contents: Contents) -> str:
@@ -52,6 +55,8 @@ def render(contents: Contents) -> str:
         well_used=WELL_USED,
         timed_kinds=timed_kinds(contents.timing) if contents.timing else (),
         recipe=contents.graph.recipe,
+        version=version("dagtrain"),
+        script=Markup(SCRIPT.read_text()),
         cosim_chart=Markup(_cosim_chart(contents.cosim)) if contents.cosim else "",
         train_charts=[Markup(text) for text in _train_charts(contents.train)] if contents.train else [],
     )

@@ -29,7 +29,8 @@ CHARACTER_WIDTH = 6.2
 # how far an edge that passes over rows bows out sideways, at most
 MOST_BOW = 34
 
-DEVICE_COLOURS = ("#4c78a8", "#d9730d", "#3f8f3f", "#9c5c94", "#d1404a", "#3f8f8a", "#80604d", "#a68a00")
+# white text on them has a contrast of 4.5 at least
+DEVICE_COLOURS = ("#416d9c", "#b35900", "#2f7d32", "#8a4d82", "#c03540", "#1f7a75", "#775745", "#7d6800")
 KIND_COLOURS = {
     Kind.ACTIVATION: "#1f4e8c",
     Kind.ERROR: "#b22222",
@@ -37,6 +38,23 @@ KIND_COLOURS = {
     Kind.WEIGHT: "#2e7d32",
     Kind.GRADIENT: "#8e5bb5",
 }
+# the same in the dark
+DARK_COLOURS = {
+    Kind.ACTIVATION: "#7fb0e6",
+    Kind.ERROR: "#f08080",
+    Kind.STASH: "#8a8a8a",
+    Kind.WEIGHT: "#7ccf80",
+    Kind.GRADIENT: "#c79be8",
+}
+STYLE = (
+    """<style>
+.picture-paper { fill: #ffffff; } .picture-ink { fill: #22262c; }
+@media (prefers-color-scheme: dark) {
+.picture-paper { fill: #16191d; } .picture-ink { fill: #d5dae1; }
+"""
+    + "\n".join(f".edge-{kind.value} {{ stroke: {colour}; }}" for kind, colour in DARK_COLOURS.items())
+    + "\n}\n</style>"
+)
 COLUMNS = ("forward", "error", "gradient", "update")
 # drawn as a dot
 COPIES = (Role.FORK, Role.RELAY)
@@ -78,7 +96,8 @@ def draw(graph: Graph, placed: Mapping[str, str] | None = None) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" '
         f'height="{size[1]}" font-family="sans-serif" font-size="10">',
         f"<title>{escape(graph.name)}: placed training graph</title>",
-        f'<rect width="{size[0]}" height="{size[1]}" fill="white"/>',
+        STYLE,
+        f'<rect class="picture-paper" width="{size[0]}" height="{size[1]}"/>',
         *_legend(colours, layout),
         *_edges(graph, layout.places, on),
         *_nodes(graph, layout.places, on, colours),
@@ -128,17 +147,20 @@ def _legend(colours: Mapping[str, str], layout: _Layout) -> Iterator[str]:
     x = float(MARGIN)
     for device, colour in colours.items():
         yield f'<rect x="{x:.0f}" y="10" width="12" height="12" rx="2" fill="{colour}"/>'
-        yield f'<text x="{x + 16:.0f}" y="20">{escape(device)}</text>'
+        yield f'<text class="picture-ink" x="{x + 16:.0f}" y="20">{escape(device)}</text>'
         x += 34 + CHARACTER_WIDTH * len(device)
     x = float(MARGIN)
     for kind, colour in KIND_COLOURS.items():
-        yield f'<line x1="{x:.0f}" y1="38" x2="{x + 22:.0f}" y2="38" stroke="{colour}" stroke-width="2"/>'
-        yield f'<text x="{x + 26:.0f}" y="42">{kind.value}</text>'
+        yield (
+            f'<line class="edge-{kind.value}" x1="{x:.0f}" y1="38" x2="{x + 22:.0f}" y2="38" stroke="{colour}" '
+            f'stroke-width="2"/>'
+        )
+        yield f'<text class="picture-ink" x="{x + 26:.0f}" y="42">{kind.value}</text>'
         x += 46 + CHARACTER_WIDTH * len(kind.value)
     for name, left in layout.columns.items():
-        yield f'<text x="{left:.0f}" y="{LEGEND_HEIGHT + 6}" font-weight="bold">{name}</text>'
+        yield f'<text class="picture-ink" x="{left:.0f}" y="{LEGEND_HEIGHT + 6}" font-weight="bold">{name}</text>'
     for layer, top in layout.rows.items():
-        yield f'<text x="{MARGIN}" y="{top + 13:.0f}" fill="#333333">{escape(layer)}</text>'
+        yield f'<text class="picture-ink" x="{MARGIN}" y="{top + 13:.0f}">{escape(layer)}</text>'
 
 
 def _edges(graph: Graph, places: Mapping[str, _Place], on: Mapping[str, str]) -> Iterator[str]:
@@ -146,7 +168,8 @@ def _edges(graph: Graph, places: Mapping[str, _Place], on: Mapping[str, str]) ->
         crosses = on.get(producer.name) != on.get(consumer.name)
         colour, weight = KIND_COLOURS[source.tensor.kind], 2.6 if crosses else 1.0
         yield (
-            f'<path d="{_path(places[producer.name], places[consumer.name])}" fill="none" stroke="{colour}" '
+            f'<path class="edge-{source.tensor.kind.value}" '
+            f'd="{_path(places[producer.name], places[consumer.name])}" fill="none" stroke="{colour}" '
             f'stroke-width="{weight}" stroke-opacity="{0.9 if crosses else 0.55}"><title>{escape(edge)}: '
             f"{source.tensor.kind.value} {source.tensor.shape}{' over the network' if crosses else ''}</title></path>"
         )
@@ -187,16 +210,18 @@ def _nodes(
 ) -> Iterator[str]:
     for node in graph.nodes:
         place, device = places[node.name], on.get(node.name, "")
-        colour = colours.get(device, "#888888")
+        colour = colours.get(device, "#666666")
         title = f"{escape(node.name)}: {escape(type(node.layer).__name__)} on {escape(device or 'no device')}"
         if node.role in COPIES:
             yield (
-                f'<circle cx="{place.middle:.0f}" cy="{place.y + NODE_HEIGHT / 2:.0f}" r="{FORK_WIDTH / 2:.0f}" '
+                f'<circle data-node="{escape(node.name)}" '
+                f'cx="{place.middle:.0f}" cy="{place.y + NODE_HEIGHT / 2:.0f}" r="{FORK_WIDTH / 2:.0f}" '
                 f'fill="{colour}"><title>{title}</title></circle>'
             )
             continue
         yield (
-            f'<g><rect x="{place.x:.0f}" y="{place.y:.0f}" width="{place.width:.0f}" height="{NODE_HEIGHT}" rx="4" '
+            f'<g data-node="{escape(node.name)}">'
+            f'<rect x="{place.x:.0f}" y="{place.y:.0f}" width="{place.width:.0f}" height="{NODE_HEIGHT}" rx="4" '
             f'fill="{colour}"/><text x="{place.middle:.0f}" y="{place.y + 13:.0f}" text-anchor="middle" '
             f'fill="white">{escape(_label(node))}</text><title>{title}</title></g>'
         )
