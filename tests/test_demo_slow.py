@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
 from dagtrain.passes.recompute import kept_edges, recompute
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
+from dagtrain.planning.clocks import own_cycles
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import feeds_of
 from dagtrain.training.sources import load_digits
@@ -111,16 +113,30 @@ def test_batches_of_the_digits_take_the_cycles_that_the_plan_says(emitted: Works
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "staleness"), [("one", 0), ("branches apart", 3), ("dealt out", 16)])
-def test_batches_of_the_digits_take_the_cycles_that_are_said(kind: str, staleness: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "staleness", "periods"),
+    [
+        ("one", 0, {}),
+        ("branches apart", 3, {}),
+        ("dealt out", 16, {}),
+        # the second board at 300 MHz, the third at 150 MHz
+        ("branches apart", 0, {"fpga1": Fraction(200, 300), "fpga2": Fraction(200, 150)}),
+    ],
+)
+def test_batches_of_the_digits_take_the_cycles_that_are_said(
+    kind: str, staleness: int, periods: dict[str, Fraction], tmp_path: Path
+) -> None:
     graph = training_graph(tmp_path, staleness)
-    design = design_cluster(graph, placement(graph, kind), DEVICES, CYCLES, LIBRARY, word_bits=64)
+    placed = placement(graph, kind)
+    folds = {node: own_cycles(CYCLES, periods.get(device)) for node, device in placed.items()}
+    design = design_cluster(graph, placed, DEVICES, CYCLES, LIBRARY, word_bits=64, folds=folds, periods=periods)
     digits = load_digits()
     # with staleness, FIFOs must be full until the rests of gradient engines are felt
     order = list(digits.batches(graph.recipe.batch, 1, 0))[: 8 if staleness else 3]
     feeds = [feeds_of(design.graph, digits, frames) for frames in order]
     network = NetworkModel(latency_cycles=NETWORK_CYCLES, stall_256=0)
     run = simulate_design(design, LIBRARY, feeds, tmp_path, Simulator.VERILATOR, network, 0, 1, Silent())
+    assert run.mismatches == ()
     assert said_batch_cycles(design, NETWORK_CYCLES) == pytest.approx(run.batch_cycles[-1], rel=CLOSE)
 
 
