@@ -49,9 +49,8 @@ SAME_CYCLES = 0.5
 ROUNDED = 1e-6
 # pieces in which tensors cross the network where streams have turns at its ports
 PIECES = 4
-# where a port takes so many times as long for a frame as the slowest engine, turns matter
-BUSY_PORT = 1.1
-# … but for batches that take no more of its time than so
+# where a port takes longer for a frame than the slowest engine, turns matter; but for batches that take no more of its
+# time than so
 ALL_BUSY = 1.01
 
 # batches so many times as long are reckoned from two that are a frame apart, of at least so many frames
@@ -371,7 +370,7 @@ def batch_time(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Frac
     cycles = _batch_cycles(graph, ways, periods)
     least = recipe.batch * port
     # where the oldest frames first keep a port busy all the time, so do turns
-    if port >= BUSY_PORT * slowest_engine(graph, periods) and cycles > ALL_BUSY * least:
+    if port > slowest_engine(graph, periods) and cycles > ALL_BUSY * least:
         cycles = _batch_cycles(graph, ways, periods, Order.TURNS)
     return BatchTime(recipe.batch, math.ceil(max(cycles, least) - ROUNDED))
 
