@@ -22,10 +22,14 @@ from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import Workspace
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
+from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.memory_home import keep_in_dram, sharing_weights
+from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
 from dagtrain.passes.recompute import kept_edges, recompute
+from dagtrain.passes.share_statistics import share_statistics
 from dagtrain.passes.share_weights import share_weights, sharing_nodes
+from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.clocks import own_cycles
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import feeds_of
@@ -226,6 +230,25 @@ def test_maps_of_the_digits_that_are_made_again_train_to_the_same_bits(dram: boo
         use = DramUse(edges=frozenset(norms), format=AxiFormat(data_bits=128, address_bits=20), burst=8, prefetch=32)
     placed = placement(again, "branches apart")
     design = design_cluster(again, placed, DEVICES, CYCLES * (1 + dram), LIBRARY, word_bits=64, dram=use)
+    run = train(design, tmp_path / "bench")
+    assert run.mismatches == ()
+    assert run.compared_words > 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [9, 0])
+def test_digits_with_slow_updates_divided_norms_and_multiplied_constants_train_to_the_same_bits(
+    staleness: int, tmp_path: Path
+) -> None:
+    """At an eighth of the demo's cycles, where updates would have several lanes and norms work on several channels."""
+    graph = training_graph(tmp_path, staleness)
+    fast = fold_graph(graph, CYCLES // 8)
+    slow = share_statistics(spread_updates(graph, 4))
+    slow = multiply_constants(slow, tuple(multiplying_nodes(slow)))
+    design = design_cluster(slow, placement(slow, "branches apart"), DEVICES, CYCLES // 8, LIBRARY, word_bits=64)
+    lanes = [sum(n.layer.port("g").lanes for n in g.nodes if n.role is Role.UPDATE) for g in (fast, design.graph)]
+    assert lanes[1] < lanes[0]
+    assert any(getattr(node.layer, "statistic_lanes", 0) for node in design.graph.nodes)
     run = train(design, tmp_path / "bench")
     assert run.mismatches == ()
     assert run.compared_words > 15_000
