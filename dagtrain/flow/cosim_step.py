@@ -105,14 +105,20 @@ def _batches(meta: Mapping[str, Any]) -> str:
     return f"the last batch took {meta['batch_cycles'][-1]:,} with stalls in {meta['stall']:.0%} of cycles; {planned}"
 
 
-def _problems(options: CosimOptions) -> list[str]:
+def run_problems(batches: int, stall: float, latency_cycles: int) -> list[str]:
+    """What is wrong with how long, and in what network, FPGAs are to be simulated."""
     problems = []
-    if options.batches < 1:
-        problems.append(f"--batches must be at least 1, not {options.batches}")
-    if not 0 <= options.stall < 1:
-        problems.append(f"--stall must lie in [0, 1), not {options.stall}")
-    if options.latency_cycles < 1:
-        problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
+    if batches < 1:
+        problems.append(f"--batches must be at least 1, not {batches}")
+    if not 0 <= stall < 1:
+        problems.append(f"--stall must lie in [0, 1), not {stall}")
+    if latency_cycles < 1:
+        problems.append(f"--latency must be at least 1 cycle, not {latency_cycles}")
+    return problems
+
+
+def _problems(options: CosimOptions) -> list[str]:
+    problems = run_problems(options.batches, options.stall, options.latency_cycles)
     if options.hold_cycles < 0:
         problems.append(f"--hold must be at least 0 cycles, not {options.hold_cycles}")
     if options.hold_cycles and options.simulator == "myhdl":

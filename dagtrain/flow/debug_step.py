@@ -15,7 +15,7 @@ from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import Traced, Traces, Wrong, traced_streams
 from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, read_waves, write_waves
 from dagtrain.files import open_archive, write_text
-from dagtrain.flow.cosim_step import WAVES, CosimOptions, Prepared, clock_period_ps, prepared
+from dagtrain.flow.cosim_step import WAVES, CosimOptions, Prepared, clock_period_ps, prepared, run_problems
 from dagtrain.flow.emit_step import COMMAND as EMIT
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.placed import load_plan
@@ -72,13 +72,7 @@ def run(workspace: Workspace, options: DebugOptions, progress: Progress) -> Step
 
 def check(options: DebugOptions) -> None:
     """Raises `DagtrainError` naming all options that can't be."""
-    problems = []
-    if options.batches < 1:
-        problems.append(f"--batches must be at least 1, not {options.batches}")
-    if not 0 <= options.stall < 1:
-        problems.append(f"--stall must lie in [0, 1), not {options.stall}")
-    if options.latency_cycles < 1:
-        problems.append(f"--latency must be at least 1 cycle, not {options.latency_cycles}")
+    problems = run_problems(options.batches, options.stall, options.latency_cycles)
     kinds = [kind.value for kind in WaveKind]
     if options.waves not in kinds:
         problems.append(f"--waves must be one of {', '.join(kinds)}, not {options.waves}")
