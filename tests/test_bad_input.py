@@ -830,6 +830,7 @@ def _changed(case: Case, step: str) -> tuple[object, ...]:
         "place": ("place", "--seed", 7),
         "emit": ("emit",),
         "cosim": ("cosim",),
+        "debug": ("debug",),
         "train": ("train", "--data", case.data(), "--epochs", 3),
         "report": ("report",),
         "estimate": ("estimate", "--cycles", 400),
@@ -1028,10 +1029,10 @@ def test_place_refuses_words_of_the_network_that_carry_no_element(case: Case) ->
 # ---- one message for programs, too
 
 
-def test_with_json_an_error_leaves_standard_output_empty(case: Case) -> None:
+def test_with_json_an_error_is_the_one_document_on_standard_output(case: Case) -> None:
     outcome = case.step("train", "--epochs", 0, "--json")
     refused(outcome, "--epochs must be at least 1")
-    assert outcome.out == ""
+    assert json.loads(outcome.out)["error"]["exit_code"] == 1
 
 
 def test_all_steps_at_once_stop_at_the_first_that_fails(fresh: Case) -> None:

@@ -71,7 +71,9 @@ FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "a credit too many in a return": (r"(freed) <= \(freed \+ 1\);", r"\1 <= (freed + 1 + M);"),
     },
     "link_merge": {"forgets a word": (r"(a_ready) = \(([^;]*)\);", r"\1 = (\2) | M;")},
-    "add": {"subtracts": (r"left = \(left \+ right\);", r"left = M ? left - right : left + right;")},
+    "add": {
+        "subtracts": (r"total = \((\$signed\([^;]*\)) \+ (\$signed\([^;]*\))\);", r"total = M ? \1 - \2 : \1 + \2;")
+    },
     "update": {"subtracts": (r"(_kept\[lane\]) \+ (\w+_fresh\[lane\])", r"\1 + (M ? -\2 : \2)")},
 }
 
