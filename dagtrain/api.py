@@ -258,14 +258,14 @@ def _built(options: Callable[..., Options], words: Sequence[object], keywords: M
 
     Raises `DagtrainError` naming all keywords that are none, and what there is."""
     kinds = {one.name: str(one.type) for one in fields(cast(Any, options))}
-    names = list(kinds)
     wrong = [name for name in keywords if name not in kinds]
     if wrong:
-        raise DagtrainError.listing(
-            "", [Problem(f"no option {name!r}") for name in wrong], f"there are {', '.join(names)}"
-        )
-    given = {**dict(zip(names, words, strict=False)), **keywords}
-    return options(**{name: _as_declared(kinds[name], value) for name, value in given.items()})
+        problems = [Problem(f"no option {name!r}") for name in wrong]
+        raise DagtrainError.listing("", problems, f"there are {', '.join(kinds)}")
+    return options(
+        *(_as_declared(kind, word) for kind, word in zip([*kinds.values(), *[""] * len(words)], words, strict=False)),
+        **{name: _as_declared(kinds[name], value) for name, value in keywords.items()},
+    )
 
 
 def _as_declared(kind: str, value: object) -> object:

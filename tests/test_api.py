@@ -68,6 +68,14 @@ def test_unknown_keywords_are_named_all_at_once(tmp_path: Path) -> None:
     assert "time_limit_seconds" in raised.value.cure
 
 
+def test_words_beyond_the_file_are_no_options(tmp_path: Path) -> None:
+    # they would be taken for options in the order of their declaration, or for nothing
+    with pytest.raises(TypeError):
+        dagtrain.Network(tmp_path).place("cluster.toml", ("a=b",))  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        dagtrain.Network(tmp_path).probe("c.y", 1, 1, None, None, None, 24, None, 1, "too many")  # type: ignore[call-arg]
+
+
 def test_help_shows_the_options_of_a_step() -> None:
     signature = inspect.signature(dagtrain.Network.place)
     assert {"devices", "pins", "gap", "time_limit_seconds"} <= set(signature.parameters)

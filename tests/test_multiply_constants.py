@@ -11,7 +11,8 @@ from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.flow.place_options import PlaceOptions, multiplying_wanted
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
@@ -147,4 +148,4 @@ def test_a_plan_takes_multipliers_where_alms_are_scarce_and_leaves_them_where_ds
 
 def test_an_unknown_way_to_multiply_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--multiply-constants often: no such way; one of auto, always, never"):
-        multiplying_wanted(PlaceOptions(devices=Path("cluster.toml"), multiply_constants="often"))
+        levers_wanted(PlaceOptions(devices=Path("cluster.toml"), multiply_constants="often"))

@@ -19,7 +19,8 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DramUse
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import walls_step
-from dagtrain.flow.place_options import PlaceOptions, ragged_wanted
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_folded_graph, load_placed_graph
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
@@ -319,7 +320,7 @@ def test_circuits_of_ragged_tiles_cost_at_least_what_their_folding_is_said_to() 
 
 def test_an_unknown_way_of_ragged_tiles_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--ragged-tiles always: no such way; one of auto, never"):
-        ragged_wanted(PlaceOptions(Path("cluster.toml"), ragged_tiles="always"))
+        levers_wanted(PlaceOptions(Path("cluster.toml"), ragged_tiles="always"))
 
 
 def test_the_command_leaves_a_graph_that_later_steps_fold_alike(

@@ -17,7 +17,8 @@ from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
-from dagtrain.flow.place_options import PlaceOptions, recomputing_wanted
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
@@ -484,7 +485,7 @@ def large_net() -> Graph:
 
 def test_an_unknown_way_to_recompute_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--recompute often: no such way; one of auto, always, never"):
-        recomputing_wanted(PlaceOptions(devices=Path("cluster.toml"), recompute="often"))
+        levers_wanted(PlaceOptions(devices=Path("cluster.toml"), recompute="often"))
 
 
 def test_place_makes_maps_again_and_emission_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

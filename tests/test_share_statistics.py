@@ -12,7 +12,8 @@ from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.flow.place_options import PlaceOptions, statistics_wanted
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.autodiff import differentiate
@@ -113,4 +114,4 @@ def test_a_cluster_with_shared_statistics_trains_to_the_bits_of_the_emulator(
 
 def test_an_unknown_way_to_share_statistics_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--share-statistics always: no such way; one of auto, never"):
-        statistics_wanted(PlaceOptions(Path("cluster.toml"), share_statistics="always"))
+        levers_wanted(PlaceOptions(Path("cluster.toml"), share_statistics="always"))

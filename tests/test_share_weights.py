@@ -15,7 +15,8 @@ from dagtrain.emission.design import design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import DramUse, MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.flow.place_options import PlaceOptions, sharing_wanted
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph, GraphError, Stage, verify
 from dagtrain.passes.fold import fold_graph
@@ -224,7 +225,7 @@ def test_sharing_is_taken_where_it_saves_block_memories() -> None:
 
 def test_an_unknown_way_to_share_is_refused() -> None:
     with pytest.raises(DagtrainError, match="--share-weights often: no such way; one of auto, always, never"):
-        sharing_wanted(PlaceOptions(devices=Path("cluster.toml"), share_weights="often"))
+        levers_wanted(PlaceOptions(devices=Path("cluster.toml"), share_weights="often"))
 
 
 def test_nobody_is_offered_a_memory_that_the_graph_does_not_lend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,9 @@ def chosen_waves(
 
 
 def _within(changes: Sequence[Change], window: Window) -> tuple[Change, ...]:
-    """Changes in a stretch, what holds at its beginning first."""
+    """Changes in a stretch, what holds at its beginning first; none in one that ends before it begins."""
+    if window.first > window.last:
+        return ()
     before = [change for change in changes if change.cycle < window.first][-1:]
     held = [Change(window.first, change.valid, change.ready, change.payload) for change in before]
     inside = [change for change in changes if window.first <= change.cycle <= window.last]

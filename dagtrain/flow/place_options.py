@@ -7,9 +7,6 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from dagtrain.graph.ir import Graph
-from dagtrain.planning.problem import MultiplyConstants, RaggedTiles, ShareStatistics
-from dagtrain.planning.recomputing import Recompute
-from dagtrain.planning.sharing import ShareWeights
 from hdl.errors import DagtrainError, Problem
 from placement.problem.cluster import CAPPED, Cluster, read_cluster, with_caps
 from placement.search.search import SearchOptions, Solver
@@ -94,48 +91,6 @@ def search_options(options: PlaceOptions) -> SearchOptions:
         exclude=options.exclude,
         solver=Solver(options.solver),
     )
-
-
-def sharing_wanted(options: PlaceOptions) -> ShareWeights:
-    """Whether engines are to share weight memories.  Raises `DagtrainError`."""
-    known = [mode.value for mode in ShareWeights]
-    if options.share_weights not in known:
-        raise DagtrainError(f"--share-weights {options.share_weights}: no such way", f"one of {', '.join(known)}")
-    return ShareWeights(options.share_weights)
-
-
-def multiplying_wanted(options: PlaceOptions) -> MultiplyConstants:
-    """Whether constants are to take multipliers.  Raises `DagtrainError`."""
-    known = [mode.value for mode in MultiplyConstants]
-    if options.multiply_constants not in known:
-        raise DagtrainError(
-            f"--multiply-constants {options.multiply_constants}: no such way", f"one of {', '.join(known)}"
-        )
-    return MultiplyConstants(options.multiply_constants)
-
-
-def recomputing_wanted(options: PlaceOptions) -> Recompute:
-    """Whether maps are to be made again for the way back.  Raises `DagtrainError`."""
-    known = [mode.value for mode in Recompute]
-    if options.recompute not in known:
-        raise DagtrainError(f"--recompute {options.recompute}: no such way", f"one of {', '.join(known)}")
-    return Recompute(options.recompute)
-
-
-def ragged_wanted(options: PlaceOptions) -> RaggedTiles:
-    """Whether tiles may leave places empty.  Raises `DagtrainError`."""
-    known = [mode.value for mode in RaggedTiles]
-    if options.ragged_tiles not in known:
-        raise DagtrainError(f"--ragged-tiles {options.ragged_tiles}: no such way", f"one of {', '.join(known)}")
-    return RaggedTiles(options.ragged_tiles)
-
-
-def statistics_wanted(options: PlaceOptions) -> ShareStatistics:
-    """Whether norms are to advance statistics of few channels at a time.  Raises `DagtrainError`."""
-    known = [mode.value for mode in ShareStatistics]
-    if options.share_statistics not in known:
-        raise DagtrainError(f"--share-statistics {options.share_statistics}: no such way", f"one of {', '.join(known)}")
-    return ShareStatistics(options.share_statistics)
 
 
 def check_words(graph: Graph, cluster: Cluster, file: Path) -> None:

@@ -15,17 +15,13 @@ from dagtrain.flow.import_step import (
     load_training_graph,
     parts_from_json,
 )
+from dagtrain.flow.levers import levers_wanted, with_levers
 from dagtrain.flow.place_options import (
     PlaceOptions,
     check_words,
-    multiplying_wanted,
     parse_pins,
-    ragged_wanted,
     read_options_cluster,
-    recomputing_wanted,
     search_options,
-    sharing_wanted,
-    statistics_wanted,
 )
 from dagtrain.flow.placed import COMMAND, load_placed_graph, load_plan, load_start, write_placed
 from dagtrain.flow.records import ImportRecord, PlaceRecord
@@ -39,17 +35,11 @@ from dagtrain.flow.workspace import (
     read_json,
 )
 from dagtrain.graph.ir import Graph
-from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
-from dagtrain.passes.ragged_tiles import ragged_tiles
-from dagtrain.passes.share_statistics import share_statistics
 from dagtrain.passes.split_layers import Parts
-from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles, ShareStatistics
-from dagtrain.planning.recomputing import with_recomputing
+from dagtrain.planning.problem import MultiplyConstants
 from dagtrain.planning.results import Start
-from dagtrain.planning.sharing import with_shared_weights
 from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
@@ -83,23 +73,13 @@ def run(
 
     Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
-    sharing, constants = sharing_wanted(options), multiplying_wanted(options)
-    recomputing, ragged = recomputing_wanted(options), ragged_wanted(options)
+    multiply = levers_wanted(options).multiply_constants is MultiplyConstants.AUTO
     deadline = Deadline(search.time_limit_seconds, clock)
     graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
-        graph = ragged_tiles(graph) if ragged is RaggedTiles.AUTO else graph
-        graph = with_recomputing(Problem(graph, cluster, search, {}), recomputing)
-        if options.update_frames != 1:
-            graph = spread_updates(graph, options.update_frames)
-        if statistics_wanted(options) is ShareStatistics.AUTO:
-            graph = share_statistics(graph)
-        pins = parse_pins(options.pins, graph, cluster)
-        made = with_shared_weights(Problem(graph, cluster, search, pins), sharing)
-        if constants is MultiplyConstants.ALWAYS:
-            made = multiply_constants(made, tuple(multiplying_nodes(made)))
-        multiply = constants is MultiplyConstants.AUTO
+        made = with_levers(graph, cluster, search, options)
+        pins = parse_pins(options.pins, made, cluster)
         return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply)
 
     # wrong pins and words are told before anything is done

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.files import write_text
+from dagtrain.flow.levers import levers_wanted
 from dagtrain.flow.place_options import (
     PlaceOptions,
-    multiplying_wanted,
     parse_pins,
     read_options_cluster,
     search_options,
@@ -109,7 +109,7 @@ def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: Search
     try:
         deadline = Deadline(search.time_limit_seconds)
         pins = parse_pins(there, graph, cluster)
-        multiply = multiplying_wanted(options) is MultiplyConstants.AUTO
+        multiply = levers_wanted(options).multiply_constants is MultiplyConstants.AUTO
         planner = Planner(graph, cluster, Estimator(), search, pins, Silent(), deadline, multiply)
         plan = planner.run().plan
         if deadline.interrupted:

@@ -9,27 +9,18 @@ from typing import Any
 
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import load_training_graph
+from dagtrain.flow.levers import levers_wanted, with_levers
 from dagtrain.flow.place_options import (
     PlaceOptions,
-    multiplying_wanted,
-    ragged_wanted,
     read_options_cluster,
-    recomputing_wanted,
     search_options,
-    sharing_wanted,
-    statistics_wanted,
 )
 from dagtrain.flow.placed import COMMAND
 from dagtrain.flow.records import WallsRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
-from dagtrain.passes.ragged_tiles import ragged_tiles
-from dagtrain.passes.share_statistics import share_statistics
-from dagtrain.passes.spread_updates import spread_updates
 from dagtrain.planning.prices import Prices
-from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles, ShareStatistics
-from dagtrain.planning.recomputing import with_recomputing
-from dagtrain.planning.sharing import with_shared_weights
+from dagtrain.planning.problem import MultiplyConstants, Problem
 from dagtrain.planning.walls import Outlook, Outlooker, Row
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
@@ -58,6 +49,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "program": program_hash(),
         "caps": options.caps,
         "exclude": options.exclude,
+        "pins": options.pins,
         "ragged_tiles": options.ragged_tiles,
         "recompute": options.recompute,
         "share_weights": options.share_weights,
@@ -74,15 +66,9 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
 def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: Progress) -> None:
     imported, cluster, search = load_training_graph(workspace), read_options_cluster(options), search_options(options)
     deadline = Deadline(search.time_limit_seconds)
-    if ragged_wanted(options) is RaggedTiles.AUTO:
-        imported = ragged_tiles(imported)
-    graph = with_recomputing(Problem(imported, cluster, search, {}), recomputing_wanted(options))
-    graph = with_shared_weights(Problem(graph, cluster, search, {}), sharing_wanted(options))
-    graph = spread_updates(graph, options.update_frames)
-    if statistics_wanted(options) is ShareStatistics.AUTO:
-        graph = share_statistics(graph)
+    graph = with_levers(imported, cluster, search, options)
     prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True)
-    multiply = multiplying_wanted(options) is not MultiplyConstants.NEVER
+    multiply = levers_wanted(options).multiply_constants is not MultiplyConstants.NEVER
     found = Outlooker(Problem(graph, cluster, search, {}, multiply), prices).look(deadline)
     write_text(folder / "walls.json", json.dumps(_document(found), indent=1) + "\n")
 
