@@ -9,6 +9,7 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import axis, line_chart, logarithmic_axis
 from dagtrain.report.contents import Bar, Engine, engines, layer_uses
 from dagtrain.report.page import picture, render
+from dagtrain.report.roofline import Roofline, Way, roofline_chart, rooflines
 from tests.flow_support import Case, new_case, quick_costs
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -280,6 +282,104 @@ def test_names_are_escaped(case: Case) -> None:
     text = render(replace(contents, imported={**contents.imported, "model": "<script>alert(1)</script>"}))
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+# ---- roofline
+
+
+def test_rooflines_are_those_of_the_plan_file_cell_by_cell(case: Case) -> None:
+    contents = gather(case.workspace)
+    # traffic of all kinds, which the small network has not
+    busy = [
+        replace(use, dram_bytes_per_frame=900 + n, egress_bits_per_frame="5000/3", ingress_bits_per_frame=f"{4000 * n}")
+        for n, use in enumerate(contents.plan.devices)
+    ]
+    contents = replace(contents, plan=replace(contents.plan, devices=tuple(busy)))
+    plan, text = json.loads(contents.plan.to_json()), render(contents)
+    homes = {item["item"]: item["device"] for item in plan["items"]}
+    rows = {row[0]: row[1:] for row in table(text, "roofline-table")}
+    assert list(rows) == [use["device"] for use in plan["devices"]]
+    total = 0
+    for use in plan["devices"]:
+        # two products of 16 bits a DSP block of an Agilex
+        peak = 2 * use["dsp_capacity"] * plan["clock_hz"]
+        here = (node for node in contents.folded.nodes if homes[node.name] == use["device"])
+        macs = sum(node.layer.macs for node in here)
+        total += macs
+        busier = max(Fraction(use["egress_bits_per_frame"]), Fraction(use["ingress_bits_per_frame"])) / 8
+        ways = [
+            (use["dram_bytes_per_frame"], use["dram_capacity_bytes_per_s"]),
+            (busier, use["link_capacity_bits_per_s"] / 8),
+        ]
+        steady, training = macs * plan["steady_fps"], macs * plan["throughput_fps"]
+        wanted = [f"{macs:,}" if macs else "", giga(peak)]
+        for size, rate in ways:
+            wanted += [giga(rate), f"{float(size):,.4g}", f"{float(macs / size):,.4g}" if size else "none"]
+        roofs = {"DSP blocks": peak}
+        roofs |= {
+            name: macs / size * rate for name, (size, rate) in zip(("DRAM", "network"), ways, strict=True) if size
+        }
+        lowest = min(roofs, key=roofs.__getitem__)
+        share = steady / roofs[lowest] if macs else 0
+        assert share <= 1
+        wanted += [giga(steady), giga(training), lowest, f"{share:.1%}"]
+        assert rows[use["device"]] == wanted
+        for name, (size, _) in zip(("DRAM", "network"), ways, strict=True):
+            point = f"<title>{name}: {steady / 1e9:.4g} at {float(macs / size):.4g}</title>" if macs and size else ""
+            assert point in chart_of(text, use["device"])
+    layers = json.loads((case.out / "import" / "summary.json").read_text())["layers"]
+    assert total == sum(layer[f"{way}_macs"] for layer in layers for way in ("forward", "error", "gradient"))
+
+
+def giga(value: float) -> str:
+    """As the page writes 10⁹."""
+    return f"{value / 1e9:,.4g}"
+
+
+def chart_of(text: str, title: str) -> str:
+    """The SVG of that title; "" if there is none."""
+    return next((svg for svg in text.split('<svg class="chart"')[1:] if f"<title>{title}</title>" in svg), "")
+
+
+def test_a_roof_bends_where_bytes_keep_up_with_the_dsp_blocks() -> None:
+    ways = (Way(name="DRAM", bytes_per_frame=Fraction(100), bytes_per_s=Fraction(2 * 10**9)),)
+    found = Roofline(
+        device="a",
+        macs=400,
+        peak=Fraction(12 * 10**9),
+        ways=ways,
+        steady_fps=Fraction(10**7),
+        training_fps=Fraction(10**6),
+    )
+    (way,) = ways
+    assert found.intensity(way) == 4
+    assert [found.roof(way, Fraction(at)) / 10**9 for at in (1, 4, 6, 12)] == [2, 8, 12, 12]
+    # 4 multiplications a byte and 2 GB/s are good for 8 of the 12 that the DSP blocks do
+    assert found.roofs == {"DSP blocks": 12 * 10**9, "DRAM": 8 * 10**9}
+    assert (found.lowest, found.rate, found.share) == ("DRAM", 4 * 10**9, Fraction(1, 2))
+    root = ElementTree.fromstring(roofline_chart(found))
+    assert [dot[0].text for dot in root.iter(f"{SVG}circle")] == ["DRAM: 4 at 4"]
+    (line,) = [path.get("d", "") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "1.8"][:1]
+    places = [tuple(map(float, part[1:].split(","))) for part in line.split()]
+    assert [x for x, _ in places] == sorted(x for x, _ in places)
+    # it rises to the ridge and is flat behind it
+    assert places[0][1] > places[1][1] == places[2][1]
+
+
+@pytest.mark.parametrize(
+    ("channels", "size"), [((), 100), ((60, 40), 120)], ids=["one channel", "the fuller of two counts for both"]
+)
+def test_dram_counts_by_its_fullest_channel(case: Case, channels: tuple[int, ...], size: int) -> None:
+    contents = gather(case.workspace)
+    use = replace(contents.plan.devices[0], dram_bytes_per_frame=100, dram_channel_bytes_per_frame=channels)
+    found = rooflines(replace(contents, plan=replace(contents.plan, devices=(use, *contents.plan.devices[1:]))))
+    assert found[0].ways[0].bytes_per_frame == size
+
+
+def test_an_fpga_without_engines_has_no_chart() -> None:
+    idle = Roofline(device="a", macs=0, peak=Fraction(1), ways=(), steady_fps=Fraction(1), training_fps=Fraction(1))
+    assert roofline_chart(idle) == ""
+    assert idle.share == 0
 
 
 # ---- picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -71,10 +71,17 @@ def logarithmic_axis(low: float, high: float) -> Axis:
     return Axis(tuple(tick for tick in fine if start <= tick <= end), logarithmic=True)
 
 
-def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Points], logarithmic: bool = False) -> str:
+def line_chart(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Mapping[str, Points],
+    logarithmic: bool = False,
+    unmarked: Collection[str] = (),
+) -> str:
     """The SVG text of a chart.  Points that are not finite interrupt their line; a chart without any says so.
 
-    ``logarithmic``: both axes, for positive values."""
+    ``logarithmic``: both axes, for positive values.  ``unmarked``: series of lines without points on them."""
     finite = [point for points in series.values() for point in points if all(map(math.isfinite, point))]
     parts = [
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -87,7 +94,11 @@ def line_chart(title: str, x_label: str, y_label: str, series: Mapping[str, Poin
         scale = logarithmic_axis if logarithmic else axis
         across = scale(min(x for x, _ in finite), max(x for x, _ in finite))
         upwards = scale(min(y for _, y in finite), max(y for _, y in finite))
-        parts += [*_grid(across, upwards, x_label, y_label), *_lines(series, across, upwards), *_legend(series)]
+        parts += [
+            *_grid(across, upwards, x_label, y_label),
+            *_lines(series, across, upwards, unmarked),
+            *_legend(series),
+        ]
     else:
         parts.append(f'<text x="{WIDTH / 2:.0f}" y="{HEIGHT / 2:.0f}" text-anchor="middle">no finite values</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -120,7 +131,7 @@ def _grid(across: Axis, upwards: Axis, x_label: str, y_label: str) -> Iterator[s
     )
 
 
-def _lines(series: Mapping[str, Points], across: Axis, upwards: Axis) -> Iterator[str]:
+def _lines(series: Mapping[str, Points], across: Axis, upwards: Axis, unmarked: Collection[str]) -> Iterator[str]:
     for index, (name, points) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
         path, pen = [], "M"
@@ -132,7 +143,7 @@ def _lines(series: Mapping[str, Points], across: Axis, upwards: Axis) -> Iterato
                 pen = "M"
         if path:
             yield f'<path d="{" ".join(path)}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
-        if len(path) <= MOST_MARKERS:
+        if len(path) <= MOST_MARKERS and name not in unmarked:
             for x, y in points:
                 if math.isfinite(x) and math.isfinite(y):
                     yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dagtrain.graph.ir import Graph
@@ -39,6 +40,11 @@ class Contents:
     timing_note: str = ""
     # one record an engine, of a measurement in simulation
     measured: Sequence[Mapping[str, Any]] | None = None
+
+    @cached_property
+    def folded(self) -> Graph:
+        """The graph as the plan builds it."""
+        return fold_graph(self.graph, self.folds, self.parts)
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,7 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
     measured = {str(record["node"]): record for record in contents.measured or ()}
     found, clocks = [], _clocks(contents.plan)
     homes = placed(contents.plan)
-    for node in fold_graph(contents.graph, contents.folds, contents.parts).nodes:
+    for node in contents.folded.nodes:
         layer = node.layer
         if not is_engine(layer):
             continue

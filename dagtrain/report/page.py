@@ -23,6 +23,7 @@ from dagtrain.report.contents import (
     timed_kinds,
 )
 from dagtrain.report.picture import draw
+from dagtrain.report.roofline import GIGA, roofline_chart, rooflines
 from dagtrain.report.templates import page_environment
 
 TEMPLATE = "page.html.j2"
@@ -41,13 +42,18 @@ def render(contents: Contents) -> str:
     environment.filters["ns"] = lambda ps: f"{ps / 1000:.2f}"
     environment.filters["rate"] = rate_text
     environment.filters["training"] = training_text
-    environment.filters["percent"] = lambda value: f"{value:.1%}"
+    environment.filters["percent"] = lambda value: f"{float(value):.1%}"
+    environment.filters["giga"] = lambda value: f"{float(value / GIGA):,.4g}"
+    environment.filters["four"] = lambda value: "none" if value is None else f"{float(value):,.4g}"
+    roofs = rooflines(contents)
     return environment.get_template(TEMPLATE).render(
         contents=contents,
         plan=contents.plan,
         summary=contents.summary,
         graph_svg=Markup(picture(contents)),
         devices=[(use, device_bars(use)) for use in contents.plan.devices],
+        rooflines=roofs,
+        roofline_charts=[Markup(text) for text in map(roofline_chart, roofs) if text],
         layers=layer_uses(contents.plan),
         engines=engines(contents),
         cluster_efficiency=cluster_efficiency(contents),
