@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,25 @@ import pytest
 from onnx import ModelProto
 
 from dagtrain import cli
+from dagtrain.emission.manifest import (
+    MANIFEST_SCHEMA,
+    CopyRecord,
+    CrossingRecord,
+    Manifest,
+    MemoryRecord,
+    NetworkRecord,
+    RegionRecord,
+    StreamRecord,
+)
 from dagtrain.flow import place_step
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.workspace import SCHEMA_VERSION, STAMP, Workspace, file_digests, stamp_fingerprint
 from hdl.costs.estimate import Circuit
 from hdl.costs.resources import Resources
+from hdl.dram.axi import AxiFormat
 from hdl.layers.base import Layer
+from hdl.link.format import LinkFormat
+from placement.problem.plan import DeviceUse, Plan
 from tests.import_support import model, node, save
 
 CLUSTER = """
@@ -172,6 +186,7 @@ class Case:
         def work(folder: Path) -> None:
             (folder / f"{step}.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, **document}))
             for name, text in (beside or {}).items():
+                (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_text(text)
 
         self.workspace.leave(step, {name: self.workspace.fingerprint(name) for name in earlier}, work)
@@ -184,12 +199,16 @@ class Case:
         path.write_text(json.dumps({**stamp, "fingerprint": stamp_fingerprint(stamp)}))
 
     def pretend_emit(self) -> Case:
-        """The summary that `dagtrain emit` leaves of the plan."""
-        devices = [
-            {"name": use.device, "nodes": use.items, "modules": 5, "egress": 1, "ingress": 2}
-            for use in load_plan(self.workspace).devices
-        ]
-        self.pretend("emit", ("import", "place"), {"cycles_per_frame": 36, "needed_staleness": 4, "devices": devices})
+        """What `dagtrain emit` leaves of the plan, so far as later steps read it: the summary, and manifests."""
+        plan = load_plan(self.workspace)
+        used = [use for use in plan.devices if use.items]
+        devices = [{"name": use.device, "nodes": use.items, "modules": 5, "egress": 1, "ingress": 2} for use in used]
+        self.pretend(
+            "emit",
+            ("import", "place"),
+            {"cycles_per_frame": 36, "needed_staleness": 4, "devices": devices},
+            {f"{use.device}/manifest.json": made_up_manifest(plan, use).to_json() for use in used},
+        )
         return self
 
     def snapshot(self) -> dict[str, bytes]:
@@ -197,6 +216,35 @@ class Case:
         return {
             str(path.relative_to(self.out)): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()
         }
+
+
+def made_up_manifest(plan: Plan, use: DeviceUse) -> Manifest:
+    """Of an FPGA with FIFOs of all kinds in front of its nodes, a stream from elsewhere and a region in DRAM."""
+    nodes = [item.item for item in plan.items if item.device == use.device]
+    fifos = {
+        f"FIFO of {node}.x": (node, depth) for node, depth in zip(nodes, cycle((4, 2000, 0, 36, 300)), strict=False)
+    }
+    streams = [
+        StreamRecord(net=f"{way}_{n}", writer=ends[0], reader=ends[1], payload_bits=24)
+        for n, (name, (node, _)) in enumerate(fifos.items())
+        for way, ends in (("p", ("fork", name)), ("c", (name, node)))
+    ]
+    arrives = CrossingRecord(
+        edge="far.y", stream_number=0, source="elsewhere", target=use.device, kind="activation", element_bits=12,
+        elements=64, words=48,
+    )  # fmt: skip
+    streams.append(StreamRecord(net="c_far", writer="receiver of far.y", reader=nodes[0], payload_bits=12))
+    form = AxiFormat(data_bits=512, address_bits=32)
+    region = RegionRecord(name="late.y", base=0, words=640, contents=None)
+    return Manifest(
+        schema_version=MANIFEST_SCHEMA, device=use.device, part=use.part, clock_mhz=plan.clock_hz / 1e6,
+        cycles_per_frame=36, needed_staleness=4, top=use.device, ports=(), sources=(), nodes=tuple(nodes), images=(),
+        host_ports=(), weights=(), streams=tuple(streams),
+        copies=tuple(CopyRecord(part=name, depth=depth) for name, (_, depth) in fifos.items()),
+        memory=(MemoryRecord(port="m_axi", format=form, image="images/dram.mem", words=640, regions=(region,)),),
+        network=NetworkRecord(format=LinkFormat(word_bits=64, streams=2, devices=2), device=0), egress=(),
+        ingress=(arrives,),
+    )  # fmt: skip
 
 
 def new_case(root: Path) -> Case:

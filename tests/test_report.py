@@ -23,8 +23,13 @@ from dagtrain.passes.fold import fold_graph
 from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import axis, line_chart, logarithmic_axis
 from dagtrain.report.contents import Bar, Engine, engines, layer_uses
+from dagtrain.report.fifos import Kept, fifos
 from dagtrain.report.page import picture, render
 from dagtrain.report.roofline import Roofline, Way, roofline_chart, rooflines
+from hdl.costs.estimate import elaborated_contents
+from hdl.costs.resources import fit
+from hdl.parts.catalogue import part
+from hdl.streams import queue
 from tests.flow_support import Case, new_case, quick_costs
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -380,6 +385,58 @@ def test_an_fpga_without_engines_has_no_chart() -> None:
     idle = Roofline(device="a", macs=0, peak=Fraction(1), ways=(), steady_fps=Fraction(1), training_fps=Fraction(1))
     assert roofline_chart(idle) == ""
     assert idle.share == 0
+
+
+# ---- FIFOs
+
+
+def test_every_fifo_of_the_manifests_has_its_row(case: Case) -> None:
+    rows = {(row[1], row[0]): row[2:] for row in table(page(case), "fifo-table")}
+    wanted = {}
+    for path in (case.out / "emit").glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        streams = manifest["streams"]
+        for copy in manifest["copies"]:
+            if copy["depth"]:
+                (before,) = (stream for stream in streams if stream["reader"] == copy["part"])
+                (behind,) = (stream for stream in streams if stream["writer"] == copy["part"])
+                ends = before["writer"], behind["reader"]
+                wanted[manifest["device"], copy["part"]] = (*ends, copy["depth"], before["payload_bits"])
+        for crossing in manifest["ingress"]:
+            name = f"receiver of {crossing['edge']}"
+            (behind,) = (stream for stream in streams if stream["writer"] == name)
+            # whole elements of a word
+            bits = manifest["network"]["format"]["word_bits"] // crossing["element_bits"] * crossing["element_bits"]
+            wanted[manifest["device"], name] = (crossing["source"], behind["reader"], crossing["words"], bits)
+        for memory in manifest["memory"] or ():
+            for region in memory["regions"]:
+                ends = memory["port"], memory["port"]
+                size = region["words"], memory["format"]["data_bits"]
+                wanted[manifest["device"], f"region of {region['name']}"] = (*ends, *size)
+    assert len(wanted) > 6
+    assert rows.keys() == wanted.keys()
+    for key, (writer, reader, words, width) in wanted.items():
+        assert rows[key][:5] == [writer, reader, f"{words:,}", f"{width:,}", f"{words * width:,}"]
+    assert {row[5] for row in rows.values()} == {kept.value for kept in Kept}
+
+
+def test_fifos_take_the_blocks_that_their_circuit_is_estimated_at(case: Case) -> None:
+    target = part("AGFB014")
+    looked_at = set()
+    for use in fifos(gather(case.workspace).manifests):
+        if use.kept is Kept.DRAM or (use.words, use.width) in looked_at:
+            continue
+        looked_at.add((use.words, use.width))
+        widths = {"x": use.width, "y": use.width}
+        depth = use.words
+        contents = elaborated_contents(
+            widths, lambda domain, s, depth=depth: queue(domain, s["x"], s["y"], depth=depth)
+        )
+        usage = fit(contents, target)
+        assert math.ceil(use.blocks) == usage.m20k, use
+        wanted = Kept.BLOCKS if usage.m20k else Kept.LOGIC if usage.mlab else Kept.REGISTERS
+        assert use.kept is wanted, use
+    assert len(looked_at) > 4
 
 
 # ---- picture

@@ -62,6 +62,11 @@ AFTER = """<script>
   const said = document.getElementById("found").textContent;
   find.value = "";
   find.dispatchEvent(new Event("input"));
+  const box = document.querySelector('input[data-rows="fifo-table"]');
+  box.value = "FIFO of c_node";
+  box.dispatchEvent(new Event("input"));
+  const fifos = [...document.querySelectorAll("#fifo-table tbody tr")].filter((one) => !one.hidden);
+  const filtered = [fifos.map((one) => one.cells[0].textContent), box.closest(".tools").textContent];
   const chosen = () => [...document.querySelectorAll("tr.chosen")].map((one) => one.dataset.node);
   const node = nodes.find((one) => one.dataset.node === "c_node");
   node.dispatchEvent(new MouseEvent("click", { bubbles: true }));
@@ -74,7 +79,7 @@ AFTER = """<script>
   const after = document.querySelector("#placed-graph svg").getAttribute("width");
   parent.postMessage(JSON.stringify({
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    wide: wide.map((one) => one.outerHTML.slice(0, 120)), contrast, faint, said, clear, clicked, entered,
+    wide: wide.map((one) => one.outerHTML.slice(0, 120)), contrast, faint, said, clear, filtered, clicked, entered,
     zoomed: after / before, reached: nodes.every((one) => one.tabIndex === 0 && one.getAttribute("aria-label")),
     dark: matchMedia("(prefers-color-scheme: dark)").matches, paper: getComputedStyle(paper).fill,
     page: getComputedStyle(document.body).backgroundColor, told: window.told,
@@ -151,6 +156,10 @@ def test_the_page_at_a_width_in_a_scheme(width: int, dark: bool, page: Path) -> 
     # search, a click, a key, zoom
     assert found["clear"] == ["r_node.error"]
     assert re.fullmatch(r"1 of \d+ nodes", found["said"])
+    names, told = found["filtered"]
+    assert names
+    assert all(name.startswith("FIFO of c_node") for name in names)
+    assert re.search(rf"\b{len(names)} of \d+ rows", told)
     assert found["clicked"] == ["c_node"]
     assert found["entered"] == [["r_node"], "r_node"]
     assert found["zoomed"] == pytest.approx(1.25)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dagtrain.emission.manifest import MANIFEST, read_manifest
 from dagtrain.files import write_text
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.records import (
@@ -56,6 +57,7 @@ def gather(workspace: Workspace) -> Contents:
     train, train_note = _optional(workspace, "train")
     plan = load_plan(workspace)
     pace = plan_pace(plan)
+    emitted = read_json(emit / "emit.json", COMMANDS["emit"], EmitRecord)
     return Contents(
         graph=graph,
         summary=summarise(graph),
@@ -64,7 +66,8 @@ def gather(workspace: Workspace) -> Contents:
         folds=pace.folds,
         parts=pace.parts,
         placing=read_json(place / "place.json", COMMANDS["place"], PlaceRecord),
-        emitted=read_json(emit / "emit.json", COMMANDS["emit"], EmitRecord),
+        emitted=emitted,
+        manifests=[read_manifest(emit / device["name"] / MANIFEST) for device in emitted["devices"]],
         cosim=cosim,
         cosim_note=cosim_note,
         timing=timing,

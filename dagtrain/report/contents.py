@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from dagtrain.emission.manifest import Manifest
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import Summary
 from dagtrain.passes.fold import fold_graph
@@ -32,6 +33,8 @@ class Contents:
     parts: Sequence[Part]
     placing: Mapping[str, Any]
     emitted: Mapping[str, Any]
+    # of every FPGA
+    manifests: Sequence[Manifest]
     cosim: Mapping[str, Any] | None = None
     cosim_note: str = ""
     train: Mapping[str, Any] | None = None

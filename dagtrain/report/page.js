@@ -1,5 +1,5 @@
 "use strict";
-// The graph of the page: search, zoom, drag, and a way from a node to its row.
+// The graph of the page: search, zoom, drag, and a way from a node to its row.  Tables with a search field.
 (() => {
   const frame = document.getElementById("placed-graph");
   const picture = frame.querySelector("svg");
@@ -28,6 +28,7 @@
     const found = row(name);
     if (!found) return;
     found.closest("details").open = true;
+    found.hidden = false;
     found.classList.add("chosen");
     found.scrollIntoView({ block: "center" });
     found.focus({ preventScroll: true });
@@ -55,6 +56,17 @@
       frame.scrollTop += box.top - around.top - frame.clientHeight / 2;
     }
   });
+
+  for (const box of document.querySelectorAll("input[data-rows]")) {
+    const rows = [...document.getElementById(box.dataset.rows).tBodies[0].rows];
+    box.addEventListener("input", () => {
+      const words = box.value.trim().toLowerCase();
+      rows.forEach((one) => (one.hidden = !one.textContent.toLowerCase().includes(words)));
+      const shown = rows.filter((one) => !one.hidden).length;
+      box.closest(".tools").querySelector("[role=status]").textContent =
+        words === "" ? "" : `${shown} of ${rows.length} rows`;
+    });
+  }
 
   let held = null;
   frame.addEventListener("pointerdown", (event) => {

@@ -22,6 +22,7 @@ from dagtrain.report.contents import (
     slowest,
     timed_kinds,
 )
+from dagtrain.report.fifos import fifos
 from dagtrain.report.picture import draw
 from dagtrain.report.roofline import GIGA, roofline_chart, rooflines
 from dagtrain.report.templates import page_environment
@@ -56,6 +57,7 @@ def render(contents: Contents) -> str:
         roofline_charts=[Markup(text) for text in map(roofline_chart, roofs) if text],
         layers=layer_uses(contents.plan),
         engines=engines(contents),
+        fifos=fifos(contents.manifests),
         cluster_efficiency=cluster_efficiency(contents),
         slowest=slowest(contents.plan),
         well_used=WELL_USED,
