@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,11 @@ import pylibfst
 import pytest
 from vcd.reader import TokenKind, tokenize
 
+from dagtrain.cosim.trace import Traced
+from dagtrain.cosim.waves import Wave, WaveKind, change_of, write_waves
 from dagtrain.emission.device import instance_name, produced_net
+from hdl.fixed import Fixed
+from hdl.tensor import Kind, Port, Tensor
 from tests.flow_support import Case, new_case, quick_costs
 
 
@@ -108,6 +113,17 @@ def test_probe_needs_no_simulation_but_says_that_there_was_none(case: Case) -> N
     said = case.step("probe", "c_node.y", "--limit", "3").out
     assert "steps apart" in said
     assert "the 3 that differ most" in said
+
+
+def test_a_payload_that_nobody_has_written_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    port = Port("y", Tensor((1, 1, 2), Fixed(8, 4), Kind.ACTIVATION), lanes=2)
+    one = Traced("edge", "fpga0", "net", "r_node", "y", produced=True, bits=16)
+    changes = [change_of(f"0 {line}")[1] for line in ("1 0 1 xxxx", "2 1 1 00x0", "3 1 1 f810")]
+    assert [change.payload for change in changes] == [None, None, 0xF810]
+    write_waves(tmp_path / "waves", [Wave(one, port, tuple(changes), (2, 3))], WaveKind.VCD, 1000)
+    assert "bx " in (tmp_path / "waves.vcd").read_text()
+    lanes = [vcd_values(tmp_path / "waves.vcd", "r_node", "y_sent", name) for name in ("lane0", "lane1")]
+    assert [(times[3000], math.isnan(times[1000])) for times in lanes] == [(1.0, True), (-0.5, True)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ an FST file, beside a save file for GTKWave in which every stream is a group (Su
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
+from string import hexdigits
 from typing import Any, Protocol
 
 from vcd import VCDWriter
 from vcd.gtkw import GTKWSave
+from vcd.writer import RealVariable
 
 from dagtrain.cosim.trace import WAVES_FILE, Traced, beats_of
 from dagtrain.graph.ir import Graph
@@ -26,6 +29,7 @@ from hdl.tensor import Port
 
 # lanes of a payload that have a line of their own
 SHOWN_LANES = 16
+HEX = frozenset(hexdigits)
 
 
 class WaveKind(Enum):
@@ -55,7 +59,8 @@ class Change:
     cycle: int
     valid: bool
     ready: bool
-    payload: int
+    # None: unknown, since nobody has written it yet
+    payload: int | None
 
 
 @dataclass(frozen=True)
@@ -99,15 +104,20 @@ def read_waves(folder: Path, traced: Sequence[Traced], graph: Graph) -> list[Wav
     found: list[list[Change]] = [[] for _ in traced]
     with (folder / WAVES_FILE).open() as file:
         for line in file:
-            number, cycle, valid, ready, payload = line.split()
-            # a payload that nobody has written yet is unknown
-            bits = int(payload, 16) if set(payload) <= set("0123456789abcdefABCDEF") else 0
-            found[int(number)].append(Change(int(cycle), valid == "1", ready == "1", bits))
+            number, change = change_of(line)
+            found[number].append(change)
     passed = beats_of(folder, len(traced))
     return [
         Wave(one, graph.by_name[one.node].layer.port(one.port), tuple(changes), cycles)
         for one, changes, (cycles, _) in zip(traced, found, passed, strict=True)
     ]
+
+
+def change_of(line: str) -> tuple[int, Change]:
+    """A line that the bench wrote: the number of the stream, and what it shows."""
+    number, cycle, valid, ready, payload = line.split()
+    bits = int(payload, 16) if set(payload) <= HEX else None
+    return int(number), Change(int(cycle), valid == "1", ready == "1", bits)
 
 
 def chosen_waves(
@@ -167,27 +177,29 @@ class _Sink(Protocol):
     def variable(self, scope: tuple[str, ...], name: str, bits: int | None) -> Any:
         """A wire of so many bits, or a real number."""
 
-    def change(self, variable: Any, time: int, value: int | float) -> None:
-        """A variable has a value from a time on; times never go back."""
+    def change(self, variable: Any, time: int, value: int | float | None) -> None:
+        """A variable has a value from a time on, None an unknown one; times never go back."""
 
 
 def _fill(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> None:
-    events: list[tuple[int, int, Any, int | float]] = []
+    events: list[tuple[int, int, Any, int | float | None]] = []
     for wave in waves:
         fixed, scope = wave.port.tensor.fixed, wave.name
         valid, ready = sink.variable(scope, "valid", 1), sink.variable(scope, "ready", 1)
         frame = sink.variable(scope, "tensor", 32)
         payload = sink.variable(scope, "payload", wave.port.payload_bits)
         lanes = [sink.variable(scope, f"lane{lane}", None) for lane in range(min(wave.port.lanes, SHOWN_LANES))]
-        last: list[int | float | None] = [None] * (4 + len(lanes))
+        last: list[int | float | None] = []
         for change in wave.changes:
-            numbers = [float(code) * fixed.step for code in unpack([change.payload], fixed, wave.port.lanes)]
+            numbers: list[float | None] = [None] * wave.port.lanes
+            if change.payload is not None:
+                numbers = [float(code) * fixed.step for code in unpack([change.payload], fixed, wave.port.lanes)]
             tensor = wave.tensor_at(change.cycle)
             now = [int(change.valid), int(change.ready), tensor, change.payload, *numbers[: len(lanes)]]
             for place, (variable, value) in enumerate(zip((valid, ready, frame, payload, *lanes), now, strict=True)):
-                if last[place] != value:
+                if not last or last[place] != value:
                     events.append((change.cycle * period_ps, len(events), variable, value))
-            last = list(now)
+            last = now
     for time, _, variable, value in sorted(events, key=lambda event: event[:2]):
         sink.change(variable, time, value)
 
@@ -200,8 +212,9 @@ class _Vcd:
         kind = "real" if bits is None else "wire"
         return self._writer.register_var(scope, name, kind, size=64 if bits is None else bits)
 
-    def change(self, variable: Any, time: int, value: int | float) -> None:
-        self._writer.change(variable, time, value)
+    def change(self, variable: Any, time: int, value: int | float | None) -> None:
+        unknown = math.nan if isinstance(variable, RealVariable) else "x"
+        self._writer.change(variable, time, unknown if value is None else value)
 
 
 @contextmanager
@@ -235,16 +248,16 @@ class _Fst:
         self._bits[handle] = bits
         return handle
 
-    def change(self, variable: Any, time: int, value: int | float) -> None:
+    def change(self, variable: Any, time: int, value: int | float | None) -> None:
         if time != self._time:
             self._lib.fstWriterEmitTimeChange(self._context, time)
             self._time = time
         bits = self._bits[variable]
         if bits is None:
-            self._lib.fstWriterEmitValueChange(self._context, variable, self._ffi.new("double *", float(value)))
+            self._lib.fstWriterEmitValueChange(self._context, variable, self._ffi.new("double *", math.nan if value is None else value))
         else:
-            text = self._ffi.new("char[]", f"{int(value):0{bits}b}".encode())
-            self._lib.fstWriterEmitValueChange(self._context, variable, text)
+            digits = "x" * bits if value is None else f"{int(value):0{bits}b}"
+            self._lib.fstWriterEmitValueChange(self._context, variable, self._ffi.new("char[]", digits.encode()))
 
     def close(self) -> None:
         self._lib.fstWriterClose(self._context)
