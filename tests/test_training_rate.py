@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,10 +16,14 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow.cosim_step import _batches
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.rate import plan_time
 from dagtrain.rates import rate_text, training_text
 from hdl.cache import cache_folder
 from hdl.link.format import credit_batch
+from placement.problem.deadline import Deadline
+from placement.problem.plan import Bound
+from placement.problem.settings import SearchOptions
 from tests.flow_support import CLUSTER, Case, new_case, quick_costs
 
 # of each board so much that both are needed for the fastest pace, and one is enough for half of it
@@ -53,6 +58,22 @@ def test_one_device_is_chosen_where_batches_are_short_and_none_may_be_stale(
     # the other way round, it would be slower: both at the pace of the two, with what batches cost there
     both = load_plan(placed(tmp_path / "both", "batch = 4\n", "--pin", "y_node=worker").workspace)
     assert both.throughput_fps < slow.throughput_fps
+
+
+def test_fewer_devices_are_searched_only_where_their_bound_leaves_something_to_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_costs(monkeypatch)
+    proven, asked = Foldings.bound, set()
+
+    def slower(self: Foldings, search: SearchOptions, deadline: Deadline) -> Bound:
+        asked.add(search.exclude)
+        bound = proven(self, search, deadline)
+        return replace(bound, cycles_per_frame=10**6) if search.exclude else bound
+
+    monkeypatch.setattr(Foldings, "bound", slower)
+    assert used(placed(tmp_path, "batch = 4\n")) == {"head", "worker"}
+    assert asked == {(), ("worker",)}
 
 
 def test_what_a_plan_says_of_training_follows_from_graph_and_recipe(

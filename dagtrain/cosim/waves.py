@@ -254,7 +254,9 @@ class _Fst:
             self._time = time
         bits = self._bits[variable]
         if bits is None:
-            self._lib.fstWriterEmitValueChange(self._context, variable, self._ffi.new("double *", math.nan if value is None else value))
+            self._lib.fstWriterEmitValueChange(
+                self._context, variable, self._ffi.new("double *", math.nan if value is None else value)
+            )
         else:
             digits = "x" * bits if value is None else f"{int(value):0{bits}b}"
             self._lib.fstWriterEmitValueChange(self._context, variable, self._ffi.new("char[]", digits.encode()))

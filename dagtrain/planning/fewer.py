@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dagtrain.planning.best import Best
-from dagtrain.planning.levels import LEAST_RATIO, least_cycles
+from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned, Searched, with_bound
 from dagtrain.planning.searcher import Searcher
@@ -25,18 +25,32 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
     if len({item.device for item in spread.items}) == 1:
         return
     # the plan's batch if nothing crossed the network: more is not to be gained
-    alone = plan_time(spread, problem.graph, problem.cluster, together=True).cycles
+    alone = Fraction(plan_time(spread, problem.graph, problem.cluster, together=True).cycles, spread.batch_frames)
 
     def keep(planned: Planned) -> None:
         plan = replace(with_bound(planned.plan, searched.plan), binding=planned.plan.binding)
         best.take(Planned(plan, planned.instance, searched))
 
-    for count in range(1, len(usable)):
-        rest = tuple(usable[count:])
-        if set(problem.pins.values()) & set(rest):
-            continue
-        fewer = searcher.without(rest, Best(keep=keep, known_cycles=best.training_cycles))
-        slower = max(0, least_cycles(fewer.problem) - spread.cycles_per_frame)
-        promised = Fraction(alone, spread.batch_frames) + slower
-        if promised * LEAST_RATIO < best.planned.plan.training_cycles:
-            yield fewer
+    def on(count: int) -> Searcher:
+        known = best.training_cycles
+        assert known is not None, "there is a plan on all devices"
+        return searcher.without(usable[count:], Best(keep=keep, known_cycles=known), known)
+
+    def promises(cycles: Fraction) -> bool:
+        known = best.training_cycles
+        return known is not None and cycles * LEAST_RATIO < known
+
+    # devices -> cycles a frame of training with fewer of which there is no plan
+    least: dict[int, Fraction] = {}
+    for count in range(len(usable) - 1, 0, -1):
+        if set(problem.pins.values()) & set(usable[count:]):
+            break
+        pace = searcher.any_bound.foldings.bound(on(count).problem.search, searcher.time.looking).cycles_per_frame
+        cycles = alone + max(0, pace - spread.cycles_per_frame)
+        if not promises(cycles):
+            # nor do fewer still
+            break
+        least[count] = cycles
+    for count in sorted(least):
+        if promises(least[count]):
+            yield on(count)

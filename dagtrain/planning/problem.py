@@ -72,9 +72,10 @@ class Problem:
         """The same with relays on these edges."""
         return replace(self, graph=insert_relays(self.graph, edges))
 
-    def without(self, devices: Collection[str]) -> Problem:
-        """The same with these devices left empty too, at any rate."""
-        search = replace(self.search, exclude=(*self.search.exclude, *devices), least_fps=None)
+    def without(self, devices: Collection[str], slowest: Fraction) -> Problem:
+        """The same with these devices left empty too, at a pace of at most so many cycles a frame."""
+        least_fps = float(self.cluster.clock_hz / slowest)
+        search = replace(self.search, exclude=(*self.search.exclude, *devices), least_fps=least_fps)
         return replace(self, search=search)
 
     # ---- the rate of training wanted

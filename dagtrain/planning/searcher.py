@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
@@ -61,11 +62,11 @@ class Searcher:
         made = Searcher.of(problem, self.prices.estimator, self.progress, time, self.warn)
         return replace(made, best=self.best)
 
-    def without(self, devices: Collection[str], best: Best) -> Searcher:
-        """One that leaves these devices empty too, with the same prices and bound; its plans are for ``best``."""
-        return replace(
-            self, problem=self.problem.without(devices), best=best, time=replace(self.time, holding_seconds=0.0)
-        )
+    def without(self, devices: Collection[str], best: Best, slowest: Fraction) -> Searcher:
+        """One that leaves these devices empty too, with the same prices and bound, at a pace of at most ``slowest``
+        cycles a frame; its plans are for ``best``."""
+        problem = self.problem.without(devices, slowest)
+        return replace(self, problem=problem, best=best, time=replace(self.time, holding_seconds=0.0))
 
     # ---- searches
 
