@@ -26,6 +26,7 @@ from hdl.cache import cache_folder
 from hdl.convert.verilog import convert
 from hdl.costs.timing import NET_PS, ModuleTiming, time_module
 from hdl.dram.axi import AxiFormat, AxiMerge
+from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
 from hdl.fixed import Fixed
@@ -75,6 +76,8 @@ UNITS: Mapping[str, Unit] = {
     "axi merge": AxiMerge(format=PORT, cut=False),
     "axi merge, cut": AxiMerge(format=PORT, cut=True),
     "dram fifo": DramFifo(format=PORT, capacity=9, **_STORE),  # type: ignore[arg-type]
+    "deal": Deal(payload_bits=256, parts=4, turn=3),
+    "collect": Collect(payload_bits=256, parts=4, turn=3),
     "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
 }
 

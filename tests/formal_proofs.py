@@ -24,6 +24,7 @@ from typing import Any
 
 from hdl.convert.tools import run_tool
 from hdl.convert.verilog import convert
+from hdl.dram.deal import Collect, Deal
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch
 from hdl.link.ingress import Ingress
@@ -183,11 +184,17 @@ def _adapter(a: int, b: int, frame: int) -> Circuit:
     )
 
 
-def _unit(name: str, unit: Unit, proofs: tuple[Proof, ...]) -> Circuit:
+def _in_turns(name: str, kind: Callable[..., Unit], module: str) -> Circuit:
+    unit = kind(payload_bits=WIDTH, parts=3, turn=2)
+    proofs = Proof(module, {"WIDTH": WIDTH, "TURN": 2}), Proof(f"{module}_settles", {"WIDTH": WIDTH})
+    return _unit(name, unit, proofs, "deal")
+
+
+def _unit(name: str, unit: Unit, proofs: tuple[Proof, ...], harness: str = "credit") -> Circuit:
     def build() -> Any:
         return unit.build(ClockReset(), {name: Stream(width) for name, width in unit.streams.items()})
 
-    return Circuit(name, "credit", build, proofs)
+    return Circuit(name, harness, build, proofs)
 
 
 CIRCUITS = (
@@ -209,6 +216,8 @@ CIRCUITS = (
         lambda: join(ClockReset(), [Stream(1), Stream(2), Stream(3)], Stream(6)),
         (Proof("together"), Proof("settles")),
     ),
+    _in_turns("deal_to_3", Deal, "dealt"),
+    _in_turns("collect_of_3", Collect, "collected"),
     _adapter(1, 3, 4),
     _adapter(3, 1, 4),
     _adapter(3, 2, 8),

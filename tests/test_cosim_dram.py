@@ -13,9 +13,9 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
-from dagtrain.emission.memory import DeviceMemory, MemoryModel
+from dagtrain.emission.memory import DeviceMemory, MemoryModel, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, verilog_name
-from dagtrain.emission.stored import DramUse
+from dagtrain.emission.stored import DramUse, can_be_dealt
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.memory_home import keep_in_dram, move_memories, sharing_weights
 from dagtrain.progress import Silent
@@ -26,7 +26,18 @@ from hdl.dram.axi import AxiFormat
 from hdl.errors import DagtrainError, ToolError
 from hdl.layers.storage import Home
 from hdl.tensor import Kind
-from tests.cosim_support import BATCH, CYCLES, DEVICES, deliver, placement, residual_net, simulate_design
+from tests.cosim_support import (
+    BATCH,
+    CYCLES,
+    DEVICES,
+    TINY_CYCLES,
+    deliver,
+    placement,
+    residual_net,
+    simulate_design,
+    tiny_net,
+    tiny_placement,
+)
 
 FORMAT = AxiFormat(data_bits=64, address_bits=16)
 BURST = 8
@@ -181,6 +192,54 @@ def test_narrow_units_on_several_channels_change_no_bit(
     run = train(design, tmp_path, MemoryModel(latency_cycles=60, words=1, cycles=2, stall_256=64))
     assert run.mismatches == ()
     assert len(run.losses) == 4 * BATCH
+
+
+def dealt_design(library: ModuleLibrary) -> ClusterDesign:
+    """The tiny network on two devices, every stash that can be dealt out over two memory channels, that which comes
+    over the network too."""
+    graph = tiny_net()
+    placed = tiny_placement(graph)
+    plain = design_cluster(graph, placed, DEVICES, TINY_CYCLES, library, word_bits=64)
+    crossing = {crossing.edge for crossing in plain.crossings}
+    dealt = {
+        edge: 2
+        for edge, _producer, source, _consumer, sink in plain.graph.edges
+        if sink.tensor.kind is Kind.STASH and can_be_dealt(sink.lanes if edge in crossing else source.lanes, sink, 2)
+    }
+    assert dealt.keys() & crossing
+    channel_of = {name: part for edge in dealt for part, name in enumerate(fifo_regions(edge, 2))}
+    dram = replace(use(frozenset(dealt)), dealt=dealt, channels=dict.fromkeys(DEVICES, 2), channel_of=channel_of)
+    return design_cluster(graph, placed, DEVICES, TINY_CYCLES, library, word_bits=64, dram=dram)
+
+
+def with_fault(library: ModuleLibrary, kind: str, old: str, new: str) -> ModuleLibrary:
+    """Modules of a kind with a piece of their text replaced."""
+    spoilt = ModuleLibrary()
+    for module in library:
+        text = module.verilog.text
+        if module.name.startswith(f"{kind}_"):
+            assert text.count(old) == 1, text
+            module = replace(module, verilog=replace(module.verilog, text=text.replace(old, new)))
+        spoilt._modules[module.name] = module
+    return spoilt
+
+
+@pytest.mark.parametrize("wrong_one_first", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_streams_dealt_over_memory_channels_change_no_bit(wrong_one_first: bool, tmp_path: Path) -> None:
+    library = ModuleLibrary(cache_folder() / "modules")
+    design = dealt_design(library)
+    names = {port: {region.name for region in memory.regions} for (_, port), memory in memories(design).items()}
+    assert {name.rpartition(".")[2] for name in names["m_axi1"]} == {"dealt1"}
+    if wrong_one_first:
+        library = with_fault(
+            library, "collect", "if (rst) begin\n        part <= 0;", "if (rst) begin\n        part <= 1;"
+        )
+    run = simulate_design(
+        design, library, [synthetic_feeds(design.graph, 2, 100 + index) for index in range(2)], tmp_path,
+        Simulator.VERILATOR, NetworkModel(latency_cycles=90, stall_256=40, seed=3), 64, 3, Silent(), optimise=False,
+        memory=MemoryModel(latency_cycles=30, words=1, cycles=2, stall_256=64),
+    )  # fmt: skip
+    assert (run.mismatches == ()) != wrong_one_first
 
 
 def test_a_device_with_narrow_units_and_channels_is_clean_verilog(tmp_path: Path) -> None:

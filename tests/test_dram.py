@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hdl.convert.netlist import Direction
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.dram.axi import Axi, AxiFormat, AxiMerge, axi_merge
+from hdl.dram.deal import Collect, Deal, collect, deal, elements_a_turn
 from hdl.dram.store import DramFifo, DramReplay, DramUnit, dram_store
 from hdl.errors import DeadlockError
 from hdl.recipe import Recipe
@@ -21,6 +23,8 @@ from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, StreamPort, run_streams
 from hdl.simulate.models.dram import dram_model
 from hdl.stream import Stream
+from hdl.streams.fifo import queue
+from hdl.streams.fork_join import side_by_side
 from hdl.unit import Unit
 
 FORM = AxiFormat(data_bits=64, address_bits=12)
@@ -277,6 +281,87 @@ def test_tensors_can_be_read_out_of_an_image_of_the_memory(unit: DramFifo) -> No
         assert unit.beats(region, index, unit.y_lanes) == beats([tensor], unit.y_lanes, unit.element_bits)
 
 
+# ----------------------------------------------------------------------------------- dealt over channels
+
+
+@block
+def dealt_in_dram(domain: ClockReset, x: Stream, y: Stream, errors: Stream, unit: DramUnit, parts: int) -> Any:
+    """Stores dealt out to, each with a memory of its own, one slower than the other."""
+    turn = elements_a_turn(unit.x_lanes, unit.y_lanes)
+    ports = [Axi(unit.format) for _ in range(parts)]
+    flags = [Signal(bool(0)) for _ in range(parts)]
+    xs, ys = [Stream(x.width) for _ in range(parts)], [Stream(y.width) for _ in range(parts)]
+    base = Signal(intbv(64)[unit.format.address_bits :])
+    dealing = deal(domain, x, xs, turn=turn // unit.x_lanes)
+    collecting = collect(domain, ys, y, turn=turn // unit.y_lanes)
+    stores = [dram_store(domain, base, xs[i], ys[i], ports[i], flags[i], unit=unit) for i in range(parts)]
+    models = [
+        dram_model(
+            domain, ports[i], form=unit.format, depth=DEPTH,
+            latency=3 + 20 * i, words=1, cycles=1 + i, stall_256=60 * i, seed=1 + i,
+        )
+        for i in range(parts)
+    ]  # fmt: skip
+    found = side_by_side(flags)
+
+    @always_comb
+    def watch() -> None:
+        errors.valid.next = found != 0
+        errors.payload.next = 1
+
+    return dealing, collecting, stores, models, watch
+
+
+@pytest.mark.parametrize(("parts", "x_lanes", "y_lanes"), [(2, 1, 1), (3, 2, 3), (2, 4, 2)])
+def test_a_stream_dealt_over_channels_comes_back_in_order(parts: int, x_lanes: int, y_lanes: int) -> None:
+    unit = DramFifo(
+        format=FORM, element_bits=16, x_lanes=x_lanes, y_lanes=y_lanes, elements=36, burst=2, prefetch=8, capacity=2
+    )
+    widths = {"x": unit.streams["x"], "y": unit.streams["y"], "errors": 1}
+
+    def factory(_images: Mapping[str, Sequence[int]]) -> Any:
+        return dealt_in_dram(ClockReset(), *(Stream(width) for width in widths.values()), unit, parts)
+
+    ways = {"x": Direction.IN, "y": Direction.OUT, "errors": Direction.OUT}
+    design = Design("dealt_in_dram", factory, tuple(StreamPort(name, widths[name], ways[name]) for name in widths))
+    elements = tensors(replace(unit, elements=parts * unit.elements), 3, 11)
+    sent, expected = (beats(elements, lanes, unit.element_bits) for lanes in (x_lanes, y_lanes))
+    for seed, stall in ((1, 0.0), (2, 0.4)):
+        run = run_streams(
+            Backend.MYHDL, design, {"x": sent}, {"y": len(expected)}, seed=seed, stall_probability=stall,
+            max_cycles=20_000,
+        )  # fmt: skip
+        assert run.outputs["y"] == expected, f"seed {seed}"
+        assert run.outputs["errors"] == [], f"seed {seed}"
+
+
+@block
+def dealt_to_queues(domain: ClockReset, x: Stream, y: Stream, depths: Sequence[int], turn: int) -> Any:
+    """FIFOs of unlike depths between both ends."""
+    xs, ys = [Stream(x.width) for _ in depths], [Stream(x.width) for _ in depths]
+    dealing, collecting = deal(domain, x, xs, turn=turn), collect(domain, ys, y, turn=turn)
+    queues = [queue(domain, xs[i], ys[i], depth=depths[i]) for i in range(len(depths))]
+    return dealing, collecting, queues
+
+
+@pytest.mark.parametrize(("depths", "turn"), [((5, 0), 1), ((0, 2, 7), 3), ((1, 6, 3, 2), 2)])
+def test_the_verilog_of_a_dealt_stream_behaves_alike(depths: tuple[int, ...], turn: int) -> None:
+    def factory(_images: Mapping[str, Sequence[int]]) -> Any:
+        return dealt_to_queues(ClockReset(), Stream(9), Stream(9), depths, turn)
+
+    design = Design("dealt", factory, (StreamPort("x", 9, Direction.IN), StreamPort("y", 9, Direction.OUT)))
+    given = [random.Random(4).getrandbits(9) for _ in range(100)]
+    run = run_streams(Backend.ICARUS, design, {"x": given}, {"y": 100}, seed=4, stall_probability=0.4)
+    assert run.outputs["y"] == given
+
+
+def test_a_stream_is_dealt_out_to_several_in_turns_of_a_beat_at_least() -> None:
+    with pytest.raises(ValueError, match=r"^turns of 1 beats for 1 parts: at least 1 beat, 2 parts$"):
+        Deal(payload_bits=8, parts=1)
+    with pytest.raises(ValueError, match=r"^turns of 0 beats for 2 parts: at least 1 beat, 2 parts$"):
+        Collect(payload_bits=8, parts=2, turn=0)
+
+
 # --------------------------------------------------------------------------------------- ports, errors
 
 UNITS: list[Unit] = [
@@ -286,6 +371,8 @@ UNITS: list[Unit] = [
     replay(22, 3, 1),
     AxiMerge(format=FORM, cut=False),
     AxiMerge(format=FORM, cut=True),
+    Deal(payload_bits=16, parts=2),
+    Collect(payload_bits=8, parts=3, turn=2),
     DramFifo(format=AxiFormat(), element_bits=16, x_lanes=64, y_lanes=16, elements=4096, capacity=300),
 ]
 

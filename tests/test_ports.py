@@ -17,6 +17,7 @@ from myhdl._Signal import _Signal
 
 import hdl
 from hdl.dram.axi import AxiFormat, AxiMerge
+from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.ports import subblocks
@@ -251,6 +252,7 @@ def units() -> tuple[Unit, ...]:
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
+        Deal(payload_bits=6, parts=3), Collect(payload_bits=6, parts=3, turn=2),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from hdl.costs.synthesis import (
     without_contents,
 )
 from hdl.dram.axi import AxiFormat
+from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramFifo
 from hdl.dram.widen import AxiWiden
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
@@ -363,6 +364,8 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
             narrow=AxiFormat(data_bits=16, address_bits=15), wide=AxiFormat(data_bits=128, address_bits=12), burst=2
         )
     ),
+    "deal": unit_block(Deal(payload_bits=64, parts=3, turn=5)),
+    "collect": unit_block(Collect(payload_bits=64, parts=4)),
     "dram": unit_block(
         DramFifo(
             format=AxiFormat(data_bits=64, address_bits=20), element_bits=16, x_lanes=4, y_lanes=1, elements=400,

@@ -12,6 +12,7 @@ from hdl.analysis.same_cycle import broken_handshakes, followed_ports
 from hdl.convert.handshakes import broken_streams
 from hdl.convert.netlist import Instance, Module, Wire
 from hdl.dram.axi import AxiFormat, AxiMerge
+from hdl.dram.deal import Collect, Deal
 from hdl.dram.store import DramFifo, DramReplay
 from hdl.dram.widen import AxiWiden
 from hdl.elaboration.patches import forgotten_signals
@@ -40,6 +41,8 @@ UNITS: list[Unit] = [
     ClockCrossing(payload_bits=LINK.payload_bits),
     AxiMerge(format=AXI),
     AxiWiden(narrow=AXI.narrowed(128), wide=AXI, burst=4),
+    Deal(payload_bits=6, parts=3, turn=2),
+    Collect(payload_bits=6, parts=2),
     DramFifo(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, capacity=2),
     DramReplay(format=AXI, element_bits=16, x_lanes=4, y_lanes=2, elements=128, batch=3, staleness=1),
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
-from dagtrain.emission.memory import DeviceMemory, MemoryPort
+from dagtrain.emission.memory import DeviceMemory, MemoryPort, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
@@ -209,11 +209,15 @@ def stored_edges(graph: Graph, use: DramUse) -> frozenset[str]:
     return use.edges | outside
 
 
-def stored_streams(node: Node, fifos: Collection[str]) -> list[str]:
-    """The regions of a node in DRAM, whose FIFOs in front of the sinks ``fifos`` lie there, as they are priced."""
+def stored_streams(node: Node, fifos: Mapping[str, int]) -> list[str]:
+    """The regions of a node in DRAM, whose FIFOs in front of some sinks lie there, as they are priced.
+
+    ``fifos``: sink -> memory channels that its stream is dealt out over."""
     sinks = [port.name for port in node.layer.sinks]
     outside = {*fifos, *node.layer.replayed, *node.layer.parked}
-    edges = [node.inputs[sink] for sink in sinks if sink in outside]
+    edges = [
+        region for sink in sinks if sink in outside for region in fifo_regions(node.inputs[sink], fifos.get(sink, 1))
+    ]
     return [*edges, *(ring_region(node.name, ring) for ring in node.layer.rings)]
 
 

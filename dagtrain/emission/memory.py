@@ -1,8 +1,9 @@
 """The memory ports of an FPGA: what lies in DRAM, where, and the AXI4 masters that all of it shares.
 
-Structure (units of `hdl.dram.store`, `hdl.dram.axi` and `hdl.dram.widen`)::
+Structure (units of `hdl.dram.store`, `hdl.dram.deal`, `hdl.dram.axi` and `hdl.dram.widen`)::
 
     producer ─▶ DramFifo ─▶ consumer        a stash, or a shortcut that waits for the long way
+    producer ─▶ Deal ═▶ DramFifo … ═▶ Collect ─▶ consumer       the same, dealt out over memory channels
     update ─▶ DramFifo ─▶ conv              the next version of weights, until the one in use is out (`Layer.parked`)
     update ─▶ DramReplay ─▶ conv            weights, a version a batch in, a copy a frame out (`Layer.replayed`)
     layer ─▶ DramFifo ─▶ the same layer     sums of gradients under way, optimiser state (`Layer.rings`)
@@ -24,6 +25,7 @@ from dagtrain.emission.modules import ModuleLibrary, verilog_name
 from dagtrain.emission.stored import MOST_LOAD, DramUse, Stored
 from hdl.convert.netlist import Direction
 from hdl.dram.axi import CHANNELS, FORWARD, LENGTH_BITS, RESPONSE_BITS, AxiFormat, AxiMerge
+from hdl.dram.deal import Collect, Deal, elements_a_turn
 from hdl.dram.region import regroup
 from hdl.dram.store import DramUnit
 from hdl.dram.widen import AxiWiden
@@ -137,8 +139,29 @@ class MemoryPort:
     _wideners: int = field(default=0, init=False)
 
     def add_fifo(self, edge: str, source_lanes: int, sink: Port, depth_beats: int, nets: tuple[str, str]) -> None:
-        """A FIFO of at least ``depth_beats`` beats of the sink between two nets."""
-        self._add(edge, self.use.fifo(source_lanes, sink, depth_beats), nets, ())
+        """A FIFO of at least ``depth_beats`` beats of the sink between two nets, or several, dealt out."""
+        parts = self.use.dealt.get(edge, 1)
+        stored = self.use.fifo(source_lanes, sink, depth_beats, parts)
+        regions = fifo_regions(edge, parts)
+        for region, between in zip(regions, self._dealt(edge, source_lanes, sink, nets, parts), strict=True):
+            self._add(region, stored, between, ())
+
+    def _dealt(
+        self, edge: str, source_lanes: int, sink: Port, nets: tuple[str, str], parts: int
+    ) -> list[tuple[str, str]]:
+        """The nets of each part of a stream between two nets: these alone, or those that it is dealt out to and
+        collected from."""
+        if parts == 1:
+            return [nets]
+        label = verilog_name(edge)
+        deal, collect = deal_units(source_lanes, sink, parts)
+        dealt = [self.assembly.stream(f"d_{label}_{part}", deal.payload_bits) for part in range(parts)]
+        back = [self.assembly.stream(f"b_{label}_{part}", collect.payload_bits) for part in range(parts)]
+        for kind, unit, ends in (("deal", deal, [nets[0], *dealt]), ("collect", collect, [*back, nets[1]])):
+            module = unit_module(self.library, kind, unit)
+            streams = dict(zip(unit.streams, ends, strict=True))
+            self.assembly.instance(module, f"{kind}_{label}", streams, role=f"{kind} of {edge}")
+        return list(zip(dealt, back, strict=True))
 
     def add_weights(
         self,
@@ -248,6 +271,18 @@ class MemoryPort:
                 self._merges += 1
             level = merged + level[len(level) - len(level) % 2 :]
         return level[0]
+
+
+def fifo_regions(edge: str, parts: int) -> list[str]:
+    """The regions of the FIFO of an edge in DRAM, dealt out to so many parts."""
+    return [f"{edge}.dealt{part}" for part in range(parts)] if parts > 1 else [edge]
+
+
+def deal_units(source_lanes: int, sink: Port, parts: int) -> tuple[Deal, Collect]:
+    """What deals a stream of so many lanes out to parts, and what collects it for a sink."""
+    bits, elements = sink.tensor.fixed.width, elements_a_turn(source_lanes, sink.lanes)
+    deal = Deal(payload_bits=source_lanes * bits, parts=parts, turn=elements // source_lanes)
+    return deal, Collect(payload_bits=sink.payload_bits, parts=parts, turn=elements // sink.lanes)
 
 
 def channel_prefix(channel: int, channels: int) -> str:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from hdl.dram.axi import AxiFormat
+from hdl.dram.deal import elements_a_turn
 from hdl.dram.store import DramFifo, DramReplay, DramUnit
 from hdl.layers.storage import Ring
 from hdl.recipe import Recipe
@@ -57,6 +58,8 @@ class DramUse:
     # memory ports of the devices that have several, and the one of a region, by its name, if not the first
     channels: Mapping[str, int] = field(default_factory=dict)
     channel_of: Mapping[str, int] = field(default_factory=dict)
+    # of those of ``edges`` whose FIFO is dealt out over memory ports: into how many parts
+    dealt: Mapping[str, int] = field(default_factory=dict)
     # whether reads and writes count apart, since they share the memory's bandwidth as they come
     apart: bool = False
     # words a burst of units as wide as the port; two of them fit a memory made of logic
@@ -67,23 +70,30 @@ class DramUse:
     cycles_per_frame: int = 0
     latency_cycles: int = 128
 
+    def __post_init__(self) -> None:
+        if not self.dealt.keys() <= self.edges:
+            raise ValueError(f"{', '.join(sorted(self.dealt.keys() - self.edges))}: dealt out, and not in DRAM")
+
     def at(self, period: Fraction | None) -> DramUse:
         """The same where a cycle lasts ``period`` of those in which the pace is told; None: one."""
         return self if period is None else replace(self, cycles_per_frame=int(self.cycles_per_frame / period))
 
-    def fifo(self, source_lanes: int, sink: Port, depth_beats: int) -> Stored:
-        """The FIFO of an edge: at least ``depth_beats`` beats of the sink."""
+    def fifo(self, source_lanes: int, sink: Port, depth_beats: int, parts: int = 1) -> Stored:
+        """The FIFO of an edge: at least ``depth_beats`` beats of the sink; or one of so many parts into which it is
+        dealt out, each with its part of every tensor.  Raises ValueError where `can_be_dealt` says no."""
+        if not can_be_dealt(source_lanes, sink, parts):
+            raise ValueError(f"a tensor of {sink.elements} elements is not dealt out to {parts} parts in equal turns")
         # one tensor more, as a burst's place is free only when all of it has been read
         capacity = -(-depth_beats * sink.lanes // sink.elements) + 1
-        fields, load = self._fields(sink, source_lanes, sink.lanes, Fraction(1), sink.tensor.fixed.width)
+        fields, load = self._fields(sink, source_lanes, sink.lanes, Fraction(1), sink.tensor.fixed.width, parts)
         return self._stored(DramFifo(**fields, capacity=capacity), load)
 
-    def delay_cycles(self, sink: Port) -> int:
+    def delay_cycles(self, sink: Port, parts: int = 1) -> int:
         """By which an element comes later at most than through a FIFO on chip: it waits for its burst to fill, for that
         to be written, and to be read."""
-        unit = self.fifo(sink.lanes, sink, sink.beats).unit
+        unit = self.fifo(sink.lanes, sink, sink.beats, parts).unit
         elements = unit.burst * elements_per_word(unit.element_bits, unit.format.data_bits)
-        filling = self.cycles_per_frame * min(elements, sink.elements) // sink.elements
+        filling = self.cycles_per_frame * min(elements, unit.elements) // unit.elements
         widening = 0 if unit.format == self.format else 2 * (unit.burst + WIDEN_CYCLES)
         return filling + 2 * (self.latency_cycles + unit.burst) + STORE_CYCLES + widening
 
@@ -130,12 +140,17 @@ class DramUse:
         return Stored(unit=unit, reads=tensors, writes=tensors, load=load)
 
     def _fields(
-        self, port: Port, x_lanes: int, y_lanes: int, tensors_per_frame: Fraction, least_bits: int
+        self, port: Port, x_lanes: int, y_lanes: int, tensors_per_frame: Fraction, least_bits: int, parts: int = 1
     ) -> tuple[dict[str, Any], Fraction]:
-        """Fields of a unit for this pace, and words a cycle of it; words of at least ``least_bits``, or the port's."""
-        narrow = (form for form in self.narrow_formats if self._suits(form, port, tensors_per_frame, least_bits))
+        """Fields of a unit for this pace, and words a cycle of it; words of at least ``least_bits``, or the port's.
+
+        ``parts``: how many units have a part of each tensor."""
+        elements, bits = port.elements // parts, port.tensor.fixed.width
+        narrow = (
+            form for form in self.narrow_formats if self._suits(form, elements, bits, tensors_per_frame, least_bits)
+        )
         form = next(narrow, self.format)
-        pace = self._pace(form, port, tensors_per_frame)
+        pace = self._pace(form, elements, bits, tensors_per_frame)
         if form == self.format:
             burst = self.burst
             prefetch = max(self.prefetch, (2 + math.ceil(pace * self.latency_cycles / burst)) * burst)
@@ -144,28 +159,34 @@ class DramUse:
             prefetch = burst + max(burst, math.ceil(pace * self.latency_cycles))
         fields = {
             "format": form,
-            "element_bits": port.tensor.fixed.width,
+            "element_bits": bits,
             "x_lanes": x_lanes,
             "y_lanes": y_lanes,
-            "elements": port.elements,
+            "elements": elements,
             "burst": burst,
             "prefetch": prefetch,
         }
         return fields, pace
 
-    def _pace(self, form: AxiFormat, port: Port, tensors_per_frame: Fraction) -> Fraction:
+    def _pace(self, form: AxiFormat, elements: int, element_bits: int, tensors_per_frame: Fraction) -> Fraction:
         """Words a cycle."""
-        words = wire_words(port.elements, port.tensor.fixed.width, form.data_bits)
+        words = wire_words(elements, element_bits, form.data_bits)
         return words * tensors_per_frame / self.cycles_per_frame if self.cycles_per_frame else Fraction(0)
 
-    def _suits(self, form: AxiFormat, port: Port, tensors_per_frame: Fraction, least_bits: int) -> bool:
+    def _suits(
+        self, form: AxiFormat, elements: int, element_bits: int, tensors_per_frame: Fraction, least_bits: int
+    ) -> bool:
         """Whether a narrow unit carries a stream as well as one of the port's width."""
-        element = port.tensor.fixed.width
-        if form.data_bits < max(least_bits, element):
+        if form.data_bits < max(least_bits, element_bits):
             return False
-        filled = elements_per_word(element, form.data_bits) * (self.format.data_bits // form.data_bits)
-        enough = filled >= LEAST_FILLED * elements_per_word(element, self.format.data_bits)
-        return enough and self._pace(form, port, tensors_per_frame) <= MOST_LOAD
+        filled = elements_per_word(element_bits, form.data_bits) * (self.format.data_bits // form.data_bits)
+        enough = filled >= LEAST_FILLED * elements_per_word(element_bits, self.format.data_bits)
+        return enough and self._pace(form, elements, element_bits, tensors_per_frame) <= MOST_LOAD
+
+
+def can_be_dealt(source_lanes: int, sink: Port, parts: int) -> bool:
+    """Whether so many parts get as many whole turns of every tensor, from a source of so many lanes to a sink."""
+    return parts == 1 or sink.elements % (parts * elements_a_turn(source_lanes, sink.lanes)) == 0
 
 
 def _narrow_burst(data_bits: int) -> int:

@@ -50,6 +50,17 @@ class Choice:
     relay_on: str | None = None
     # whether products with constants are made by multipliers instead of adders
     multiplied: bool = False
+    # memory channels that the stream of each of `fifos` is dealt out over; empty: each goes through one
+    dealt: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dealt and (len(self.dealt) != len(self.fifos) or min(self.dealt) < 1):
+            raise ValueError(f"{len(self.fifos)} FIFOs in DRAM dealt out over {self.dealt} memory channels")
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Sink whose FIFO lies in DRAM -> memory channels that its stream is dealt out over."""
+        return dict(zip(self.fifos, self.dealt or (1,) * len(self.fifos), strict=True))
 
     @property
     def label(self) -> str:
@@ -58,7 +69,7 @@ class Choice:
             memory, lent = [], " weights shared"
         else:
             memory, lent = {Home.ON_CHIP: [], Home.PARKED: ["next weights"], Home.DRAM: ["memory"]}[self.memory], ""
-        outside = [*memory, *self.fifos]
+        outside = [*memory, *(f"{sink} dealt to {parts}" if parts > 1 else sink for sink, parts in self.parts.items())]
         how = " multiplied" if self.multiplied else ""
         return f"T{self.cycles}{lent}{how}" + (f" DRAM: {', '.join(outside)}" if outside else "")
 
@@ -66,8 +77,9 @@ class Choice:
         """As text."""
         relay = {} if self.relay_on is None else {"relay_on": self.relay_on}
         multiplied = {"multiplied": True} if self.multiplied else {}
+        dealt = {"dealt": self.dealt} if self.dealt else {}
         place = {"cycles": self.cycles, "memory": self.memory.value, "fifos": self.fifos}
-        return json.dumps({**place, **relay, **multiplied})
+        return json.dumps({**place, **relay, **multiplied, **dealt})
 
     @classmethod
     def from_payload(cls, text: str) -> Choice:
@@ -179,8 +191,13 @@ def folded_graph(graph: Graph, plan: Plan) -> Graph:
 
 def chosen_dram(graph: Graph, choices: Mapping[str, Choice], cluster: Cluster, cycles: int) -> DramUse:
     """The edges of the chosen graph that the choices put into DRAM, and units for the pace of ``cycles`` a frame."""
-    edges = (graph.by_name[name].inputs[sink] for name, choice in choices.items() for sink in choice.fifos)
-    return replace(cluster_dram(cluster, cycles), edges=frozenset(edges))
+    edges = {
+        graph.by_name[name].inputs[sink]: parts
+        for name, choice in choices.items()
+        for sink, parts in choice.parts.items()
+    }
+    dealt = {edge: parts for edge, parts in edges.items() if parts > 1}
+    return replace(cluster_dram(cluster, cycles), edges=frozenset(edges), dealt=dealt)
 
 
 def planned_channels(graph: Graph, plan: Plan) -> dict[str, int]:
@@ -191,7 +208,7 @@ def planned_channels(graph: Graph, plan: Plan) -> dict[str, int]:
         for item in plan.items
         if item.dram_channels
         for region, channel in zip(
-            stored_streams(graph.by_name[item.item], choices[item.item].fifos), item.dram_channels, strict=True
+            stored_streams(graph.by_name[item.item], choices[item.item].parts), item.dram_channels, strict=True
         )
     }
 
@@ -206,6 +223,25 @@ def cluster_dram(cluster: Cluster, cycles: int) -> DramUse:
         apart=cluster.dram_apart,
         cycles_per_frame=cycles,
     )
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """What streams to DRAM may be dealt out over."""
+
+    # memory channels of a board, at most; 1: they are not dealt out
+    channels: int = 1
+    # bytes a frame that one carries
+    channel_bytes: int = 0
+
+
+def cluster_dealing(cluster: Cluster, cycles: int) -> Dealing:
+    """Of the boards with several memory channels, the slowest of these, at a pace of ``cycles`` a frame."""
+    boards = [device.board for device in cluster.devices if device.board.dram_channels > 1]
+    if not boards:
+        return Dealing()
+    rate = min(Fraction(board.dram_bytes_per_s, board.dram_channels) for board in boards)
+    return Dealing(max(board.dram_channels for board in boards), math.floor(rate * cycles / cluster.clock_hz))
 
 
 def dram_format(cluster: Cluster) -> AxiFormat:

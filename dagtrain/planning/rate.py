@@ -64,7 +64,7 @@ def plan_time(
     depths = fifo_beats(folded, schedule(folded, pace.interval, delays, periods))
     outside = stored_edges(folded, dram)
     stored = {
-        edge: dram.at(periods.get(consumer.name)).delay_cycles(sink)
+        edge: dram.at(periods.get(consumer.name)).delay_cycles(sink, dram.dealt.get(edge, 1))
         for edge, _p, _s, consumer, sink in folded.streams
         if edge in outside
     }

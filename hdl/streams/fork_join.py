@@ -11,10 +11,10 @@ from hdl.stream import Stream
 from hdl.streams.pipes import same_width, wire
 
 
-def _flat(signals: Sequence[Bits]) -> Bits:
+def side_by_side(signals: Sequence[Bits]) -> Bits:
     """The signals as one vector, the first in bit 0.  At least two."""
-    flat: Bits = ConcatSignal(*reversed(signals))
-    return flat
+    vector: Bits = ConcatSignal(*reversed(signals))
+    return vector
 
 
 @block
@@ -33,7 +33,7 @@ def fork(domain: ClockReset, x: Stream, ys: Sequence[Stream]) -> Instances:
     if len(ys) == 1:
         return wire(domain, x, ys[0])
     count = len(ys)
-    ready = _flat([y.ready for y in ys])
+    ready = side_by_side([y.ready for y in ys])
     done = Signal(intbv(0)[count:])
     all_ready = Signal(bool(0))
     every = (1 << count) - 1
@@ -89,8 +89,8 @@ def join(domain: ClockReset, xs: Sequence[Stream], y: Stream) -> Instances:
         raise ValueError(f"join: the inputs have {total} payload bits together, y has {y.width}; they must be equal")
     if len(xs) == 1:
         return wire(domain, xs[0], y)
-    valid = _flat([x.valid for x in xs])
-    payload = _flat([x.payload for x in xs])
+    valid = side_by_side([x.valid for x in xs])
+    payload = side_by_side([x.payload for x in xs])
     every = (1 << len(xs)) - 1
     inputs = [_join_input(xs[i], y, valid, every - (1 << i)) for i in range(len(xs))]
 
