@@ -211,6 +211,43 @@ def negated(clk: Any, a: Any, b: Any, y: Any) -> Any:
     return go
 
 
+@block
+def never_negative(clk: Any, a: Any, y: Any) -> Any:
+    """A sum of numbers that are never negative has zeros above it, so that nothing is left of a saturation."""
+    held, total = bits(20), bits(20)
+
+    @always(clk.posedge)
+    def go() -> None:
+        code = intbv(0, min=-(1 << 19), max=1 << 19)
+        held.next = a
+        code[:] = held.signed()
+        code[:] = code + 179
+        total.next = code[20:]
+        if total[19]:
+            y.next = 0
+        elif total[20:12] == 0:
+            y.next = total[12:]
+        else:
+            y.next = 4095
+
+    return go
+
+
+@block
+def product(clk: Any, a: Any, y: Any) -> Any:
+    """Of numbers that are never negative: the bits of both, whatever holds it."""
+    held = bits(12, True)
+    total = bits(21, True)
+
+    @always(clk.posedge)
+    def go() -> None:
+        held.next = a
+        total.next = held * 201
+        y.next = total
+
+    return go
+
+
 def flag() -> Any:
     return Signal(bool(0))
 
@@ -230,6 +267,8 @@ CONSTRUCTS: dict[str, Callable[[], Any]] = {
     "chosen": lambda: chosen(flag(), bits(48), bits(3), bits(6)),
     "looked_up": lambda: looked_up(flag(), bits(6), bits(10)),
     "negated": lambda: negated(flag(), bits(16), bits(16), bits(17)),
+    "never_negative": lambda: never_negative(flag(), bits(9), bits(12)),
+    "product": lambda: product(flag(), bits(10), bits(21, True)),
 }
 # how far the estimate may be from Yosys' ALMs: most constructs are exact
 ALMS_OFF = {"three": 1, "equal": 1, "in_time": 2, "shifted": 2, "saturated": 6, "chosen": 7}

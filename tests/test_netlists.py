@@ -13,15 +13,6 @@ from tests import netlists
 # circuits of more ALMs are judged by their share, smaller ones by so many
 LARGE_ALM, FEW_ALM = 200, 24
 CLOSE_ALM, CLOSE_MEAN, CLOSE_REGISTERS = 0.12, 0.07, 0.02
-# what the count doesn't see: registers that Yosys finds to be constant or equal to others
-MISSED = {
-    "HardSigmoid-1": "low bits of a sum with a constant, where the other one has none",
-    "StochasticDepthError-1": "31 registers of its random bits",
-}
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.xfail(reason=MISSED[name], strict=True)] if name in MISSED else [])
-    for name in netlists.stored()
-]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +29,7 @@ def compared() -> dict[str, dict[str, Comparison]]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", netlists.stored())
 def test_a_circuit_drawn_by_seed_has_the_contents_of_its_netlist(
     name: str, compared: dict[str, dict[str, Comparison]]
 ) -> None:

@@ -146,7 +146,7 @@ class Node:
         return rule(self, new) if rule is not None else [(node, EVERY_BIT) for node in self.inputs]
 
     def _store_zeros(self) -> int:
-        found = ALWAYS_ZERO if self.flows else 0
+        found = ALWAYS_ZERO if self.flows else ~_ones(self.amount)
         for value, low, width, _ in self.flows:
             found &= ~((~value.zeros & ((1 << width) - 1)) << low)
         return found
@@ -160,10 +160,22 @@ class Node:
         return zeros & below | (~below if zeros >> (self.amount - 1) & 1 else 0)
 
     def _sum_zeros(self) -> int:
-        return _ones(min(_trailing_ones(node.zeros) for node in self.inputs))
+        low = _ones(min(_trailing_ones(node.zeros) for node in self.inputs))
+        if self.op is Op.SUBTRACT or not self._never_negative():
+            return low
+        # one bit wider than the wider; with nothing, as wide
+        widths = sorted((~node.zeros).bit_length() for node in self.inputs)
+        return low | ~_ones(widths[1] + (widths[0] > 0))
 
     def _product_zeros(self) -> int:
-        return _ones(min(MOST_BITS, sum(_trailing_ones(node.zeros) for node in self.inputs)))
+        low = _ones(min(MOST_BITS, sum(_trailing_ones(node.zeros) for node in self.inputs)))
+        if not self._never_negative():
+            return low
+        return low | ~_ones(sum((~node.zeros).bit_length() for node in self.inputs))
+
+    def _never_negative(self) -> bool:
+        """Whether all inputs have zeros from some bit on."""
+        return all(node.zeros < 0 for node in self.inputs)
 
     def _shift_needs(self, new: int) -> list[tuple[Node, int]]:
         return [(self.inputs[0], new << -self.amount if self.amount < 0 else new >> self.amount)]

@@ -108,7 +108,7 @@ class Liveness:
     def finish(self, outputs: list[Any]) -> None:
         """All flows are known: settle what is zero, and demand the outputs."""
         for node in self._stores.values():
-            node.zeros = ALWAYS_ZERO if node.flows else 0
+            node.zeros = ALWAYS_ZERO
         for signal in self._kept:
             if isinstance(signal, _Signal) and signal._init:
                 start = int(signal._init)

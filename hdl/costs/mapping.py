@@ -44,6 +44,8 @@ class Mapped:
     constants: Mapping[tuple[int, int], int]
     # bits of registers that something takes that is neither table nor flip-flop, or a flip-flop and a table beside
     bare: Mapping[Node, int]
+    # bits of registers that keep what they start with
+    still: Mapping[Node, int]
 
 
 class Mapper:
@@ -65,6 +67,8 @@ class Mapper:
         self._looked_up: dict[tuple[tuple[int, ...], tuple[Run, ...]], Word] = {}
         # flip-flops of registers that none starts with 1
         self._leaves: dict[Node, Word] = {}
+        # register -> bits that keep what they start with
+        self._still: dict[Node, int] = {}
         # whether nodes are not 0: tests are those of many registers
         self._truths: dict[Node, Run] = {}
         for driver in drivers:
@@ -90,7 +94,12 @@ class Mapper:
                 carry += bits + start
         bare = {node: self.gates.bare.get(word.runs[0].gate, 0) for node, word in self._leaves.items()}
         return Mapped(
-            dict(sorted(tables.items())), carry + self._product_bits, three, dict(sorted(self._constants.items())), bare
+            dict(sorted(tables.items())),
+            carry + self._product_bits,
+            three,
+            dict(sorted(self._constants.items())),
+            bare,
+            self._still,
         )
 
     def _need(self, word: Word, mask: int) -> None:
@@ -132,15 +141,21 @@ class Mapper:
         for run in self._whole(driver.value, driver.width).runs:
             width = run[3]
             mask = kept >> at & ((1 << width) - 1)
-            if mask:
-                self._flip_flops(run, own.first_of(driver.low + at, width), mask)
+            low = driver.low + at
+            taken = self._flip_flops(run, own.first_of(low, width), mask) if mask else None
+            if taken is not None:
+                start = driver.store.start or 0
+                still = mask << low & (start if taken else ~start)
+                self._still[driver.store] = self._still.get(driver.store, 0) | still
             at += width
 
     def _whole(self, node: Node, width: int) -> Word:
         return self.word(node).part(0, width)
 
-    def _flip_flops(self, value: Run, own: Run, mask: int) -> None:
-        """Registers of a run: what is left of its multiplexers when clear and enable have taken theirs."""
+    def _flip_flops(self, value: Run, own: Run, mask: int) -> int | None:
+        """Registers of a run: what is left of its multiplexers when clear and enable have taken theirs.
+
+        Returns the constant that all of them take and nothing else, None if there is none."""
         gates = self.gates
         value, clears, _ = self._without_clears(value, own, None)
         outer = bool(clears)
@@ -157,6 +172,7 @@ class Mapper:
             enable = gates.both(GateKind.OR, enable, clear)
         for control in (clear, enable):
             gates.need(control, 1)
+        return None if clears else value.constant
 
     def _without_clears(self, value: Run, own: Run, known: int | None) -> tuple[Run, list[Run], int | None]:
         found: list[Run] = []
@@ -292,13 +308,17 @@ class Mapper:
         return Word(joined(runs))
 
     def _flip_flop_bits(self, node: Node) -> Word:
-        """A register, of which flip-flops hold the inverse of bits that start with 1."""
+        """A register: flip-flops hold the inverse of bits that start with 1; bits that are always 0 have none."""
         if node not in self._words:
             assert node.start is not None
             raw = Word((self.gates.leaf(max(1, node.amount)),))
             self._leaves[node] = raw
             start = constant_word(node.start).extended(raw.width) if node.start else (constant_run(ZERO, raw.width),)
             runs = [self.gates.invert(bits) if first.constant else bits for bits, first in aligned(raw.runs, start)]
+            zeros = node.zeros & ((1 << raw.width) - 1)
+            if zeros:
+                pairs = aligned(tuple(runs), constant_word(zeros).extended(raw.width))
+                runs = [constant_run(ZERO, bits.width) if zero.constant else bits for bits, zero in pairs]
             self._words[node] = Word(joined(runs))
         return self._words[node]
 

@@ -314,12 +314,9 @@ class _Counter(Visitor):
         kept: dict[int, int] = {}
         # what registers hold, as bits of origins; constants need none
         seen = {ZERO: EVERY_BIT, ONE: EVERY_BIT}
-        registers = 0
         for key, (signal, _) in self.written.items():
-            if key in members:
-                continue
-            kept[key] = _fresh(live.origins(signal, self._register_bits(signal, live)), seen)
-            registers += kept[key].bit_count() if key not in output_signals else 0
+            if key not in members:
+                kept[key] = _fresh(live.origins(signal, self._register_bits(signal, live)), seen)
         targets = {id(driver): target for driver, target in live.drivers}
 
         def built(driver: Driver) -> int:
@@ -327,6 +324,10 @@ class _Counter(Visitor):
             return live.memory_bits(target) if isinstance(target, list) else kept.get(id(target), 0) >> driver.low
 
         mapped = Mapper([driver for driver, _ in live.drivers], built).run(live.outputs)
+        registers = 0
+        for key, bits in kept.items():
+            if key not in output_signals:
+                registers += (bits & ~mapped.still.get(live.store(self.written[key][0]), 0)).bit_count()
         bare: Counter[tuple[int, int]] = Counter()
         for store, shape in read.items():
             bare[shape] += mapped.bare.get(store, 0).bit_count()
