@@ -31,6 +31,7 @@ CONTENTS = """
 ```{toctree}
 :hidden:
 :caption: Tutorial
+tutorial
 python
 ```
 ```{toctree}
