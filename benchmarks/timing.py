@@ -31,10 +31,12 @@ from hdl.dram.store import DramFifo, DramReplay
 from hdl.elaboration.patches import forgotten_signals
 from hdl.fixed import Fixed
 from hdl.layers.base import Layer
-from hdl.layers.conv.dense import Conv, ConvGradient
+from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
 from hdl.layers.conv.pair import ConvPair
 from hdl.layers.norm.channel_norm import ChannelNorm, ChannelNormError
 from hdl.layers.norm.local_response_norm import LocalResponseNorm, LocalResponseNormError
+from hdl.layers.norm.online_norm import OnlineNorm
+from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.pointwise.channel_affine import ChannelAffine
 from hdl.layers.pointwise.derivative_error import DerivativeError
@@ -51,6 +53,8 @@ from hdl.layers.storage import Home
 from hdl.layers.wiring.channel_shuffle import ChannelShuffle
 from hdl.layers.wiring.channel_slice import ChannelPad, ChannelSlice
 from hdl.layers.wiring.pixel_slice import PixelPad, PixelSlice
+from hdl.layers.wiring.update import Update
+from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
@@ -75,6 +79,7 @@ UNITS: Mapping[str, Unit] = {
     "ingress, 3 lanes": Ingress(format=FORM, element_bits=16, lanes=3, elements=56 * 56 * 63, depth=500),
     "axi merge": AxiMerge(format=PORT, cut=False),
     "axi merge, cut": AxiMerge(format=PORT, cut=True),
+    "clock crossing, 550 bits": ClockCrossing(payload_bits=550),
     "dram fifo": DramFifo(format=PORT, capacity=9, **_STORE),  # type: ignore[arg-type]
     "deal": Deal(payload_bits=256, parts=4, turn=3),
     "collect": Collect(payload_bits=256, parts=4, turn=3),
@@ -94,6 +99,8 @@ _POOL = {
 _WINDOW = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}
 _SMALL = {**_WINDOW, "stride": (1, 1)}
 _MAP = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
+_RAGGED = {"height": 14, "width": 14, "channels": 20, "filters": 20, "tile": Tile(3, 3, 1), **_KERNEL}
+_NORM = {**_MAP, "core_lanes": 4, "statistic_lanes": 1, "multiplied": True, "recipe": Recipe(batch=256, staleness=48)}
 # with memories of several blocks, or of no network above
 LAYERS: Mapping[str, Layer] = {
     "gradient, 9 216 words of sums": ConvGradient(
@@ -169,6 +176,18 @@ LAYERS: Mapping[str, Layer] = {
     "shuffle of channels, 4 lanes": ChannelShuffle(**_MAP),
     "slice of channels, 4 lanes": ChannelSlice(**_MAP, first=6, part=27, part_lanes=3),
     "error of such a slice, 4 lanes": ChannelPad(**_MAP, first=6, part=27, part_lanes=3),
+    "convolution of ragged tiles": Conv(**_RAGGED),  # type: ignore[arg-type]
+    "error of ragged tiles": ConvError(**_RAGGED),  # type: ignore[arg-type]
+    "gradient of ragged tiles": ConvGradient(**_RAGGED),  # type: ignore[arg-type]
+    "norm, statistics of a channel at a time": OnlineNorm(**_NORM),  # type: ignore[arg-type]
+    "way back of such a norm": OnlineNormBackward(**_NORM),  # type: ignore[arg-type]
+    "update of constants on multipliers": Update(
+        shape=(64, 64, 1, 1),
+        tile=Tile(4, 4, 1),
+        w_lanes=4,
+        multiplied=True,
+        recipe=Recipe(batch=256, momentum=0.9, weight_decay=1e-4),
+    ),
     "slice of pixels, 4 lanes": PixelSlice(**_MAP, rows=(0, 27, 55), columns=(0, 27, 55)),
     "error of such pixels, 4 lanes": PixelPad(**_MAP, rows=(0, 27, 55), columns=(0, 27, 55)),
 }
