@@ -17,7 +17,7 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.builder import GraphBuilder
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
@@ -114,7 +114,8 @@ def twelve_net(staleness: int, batch: int = BATCH) -> Graph:
 
 
 def placement(graph: Graph, kind: str) -> dict[str, str]:
-    """Node -> device: everything on one; the branches of the block apart; layers dealt out in turn."""
+    """Node -> device: everything on one; the branches of the block apart; layers dealt out in turn; updates of weights
+    on another device than all else."""
     layers = list(dict.fromkeys(node.layer_of for node in graph.nodes))
     where = {
         "one": dict.fromkeys(layers, DEVICES[0]),
@@ -122,8 +123,17 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
             name: DEVICES[{"conv2": 1, "relu2": 1, "conv3": 1, "conv4": 2}.get(name, 0)] for name in layers
         },
         "dealt out": {name: DEVICES[index % 3] for index, name in enumerate(layers)},
+        "updates apart": dict.fromkeys(layers, DEVICES[0]),
     }[kind]
-    return {node.name: DEVICES[0] if node.layer.pinned_to_host else where[node.layer_of] for node in graph.nodes}
+    apart = kind == "updates apart"
+    return {
+        node.name: DEVICES[1]
+        if apart and node.role is Role.UPDATE
+        else DEVICES[0]
+        if node.layer.pinned_to_host
+        else where[node.layer_of]
+        for node in graph.nodes
+    }
 
 
 def deliver(design: ClusterDesign, library: ModuleLibrary, folder: Path) -> Delivered:

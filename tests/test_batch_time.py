@@ -16,7 +16,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
-from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways
+from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways, slowest_engine
 from dagtrain.schedule.buffers import fifo_beats
 from dagtrain.schedule.network import Calendar, Hop, Network, Transfer, port_cycles_per_frame
 from dagtrain.schedule.schedule import schedule
@@ -127,6 +127,23 @@ def test_ports_that_carry_less_than_engines_make_hold_the_batch(staleness: int) 
     assert 16 * max(sent.values()) < said_batch_cycles(design, NETWORK_CYCLES) < 16 * 1.05 * max(sent.values())
 
 
+@pytest.mark.parametrize("credits", [16, 1000])
+def test_gradient_engines_rest_until_their_sums_have_left(credits: int) -> None:
+    """The sums of the slowest engine go over a link, at the pace of its credits."""
+    graph = fold_graph(twelve_net(BATCH), 576)
+    depths = fifo_beats(graph, schedule(graph, 576))
+    engine = graph.by_name["conv1.gradient"]
+    way = hop(credits=credits, credit_batch=credits // 2)
+    ways = edge_ways(graph, depths, {"conv1.gradient.g": way})
+    slow = engine.layer.cycles_per_frame
+    assert slow == slowest_engine(graph)
+    near = batch_time(graph, edge_ways(graph, depths, {})).cycles
+    words = engine.layer.port("g").elements / way.word
+    leaves = max(words * way.word_cycles, near - BATCH * slow)
+    # but for some words that find room between them
+    assert batch_time(graph, ways).cycles == pytest.approx(BATCH * slow + leaves, abs=4 * way.word_cycles)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "kind", "staleness", "cycles", "batches", "batch"),
@@ -152,6 +169,8 @@ def test_ports_that_carry_less_than_engines_make_hold_the_batch(staleness: int) 
         ("residual", "dealt out", 0, 300, 4, 16),
         ("squeezed", "dealt out", 0, 300, 4, 16),
         ("squeezed", "dealt out", 9, 300, 8, 16),
+        # gradients that leave over a link of few credits: their engines rest three frames long
+        ("twelve", "updates apart", BATCH, 576, 8, BATCH),
         # ports that are faster than engines
         ("residual", "dealt out", 0, 700, 4, 16),
         ("residual", "dealt out", 4, 700, 8, 16),

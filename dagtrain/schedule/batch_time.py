@@ -11,8 +11,9 @@ single version of their weights while they load the next one.
 So a batch's cycles follow from when everything happens, which `batch_time` finds frame by frame, node by node, by the
 recurrence of `hdl.layers.passage`.  Along an edge everything is later by the cycles of its FIFO, or of the network,
 where it waits besides for what shares its ports (`dagtrain.schedule.network`).  What is faster than the rest runs ahead
-as far as the FIFOs behind it have room for whole frames.  The recurrence goes on until batches take as long as one
-another, where they take longest.  Where ports are full it matters who is served first (`Order`).
+as far as the FIFOs behind it have room for whole frames.  What goes once a batch has little room on its way, and a
+gradient engine rests until its sums have left (`dagtrain.schedule.departures`).  The recurrence goes on until batches
+take as long as one another, where they take longest.  Where ports are full it matters who is served first (`Order`).
 
 Cycles are those of the cluster's clock; a layer on a device of another clock goes through its frames in its own.
 """
@@ -22,13 +23,14 @@ from __future__ import annotations
 import enum
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from types import MappingProxyType
 
 from dagtrain.graph.ir import Graph, Node, is_delayed
+from dagtrain.schedule.departures import Departures, Taking
 from dagtrain.schedule.network import Hop, Network, Transfer, port_cycles_per_frame
 from hdl.layers.passage import LONG_AGO, Flow, Passage
 from hdl.recipe import Recipe
@@ -66,7 +68,8 @@ class Way:
     cycles: float
     # over the network
     hop: Hop | None = None
-    # frames that it holds, 1 or more; 0: of weights and gradients, or in DRAM, where there is always room
+    # frames that it holds, 1 or more; of weights and gradients the share of a tensor, 1 at most; 0: in DRAM, where
+    # there is always room
     room: float = 0.0
 
 
@@ -187,7 +190,7 @@ class BatchClock:
         self.rooms: list[list[tuple[float, int]]] = [[] for _ in self.steps]
         if order is Order.TURNS:
             for number, step in enumerate(self.steps):
-                edges = [edge for edge, _ in step.sources.values() if ways[edge].room]
+                edges = [edge for edge, per_batch in step.sources.values() if ways[edge].room and not per_batch]
                 self.rooms[number] = [(ways[edge].room, self.users[edge][0]) for edge in edges]
         # edge -> when each version of its weights had left, the first one of an update first; when the last tensor of
         # each batch had passed at the producer
@@ -199,6 +202,8 @@ class BatchClock:
         # (edge, frame) -> how that comes to its consumer; edge -> what waits to cross the network, the first on its way
         self.arriving: dict[tuple[str, int], Flow] = {}
         self.leaving: dict[str, deque[tuple[int, bool, Transfer]]] = defaultdict(deque)
+        # of tensors of a batch: what has not left, of which gradient engines rest
+        self.departures = Departures()
         # what can be worked out, in order: a node's next frame, or the next piece on an edge
         self.pending: list[tuple[int, float, int, str]] = []
         self.known: set[int | str] = set()
@@ -251,6 +256,8 @@ class BatchClock:
         """About when a node's next frame begins; None if something that it waits for is not known."""
         step, frame = self.steps[number], self.frames[number]
         begins = step.begins
+        if number in self.departures.making and (step.passage.strips or self._ends_batch(frame)):
+            return None
         version = self.recipe.version(frame)
         beside = self.beside.get(number)
         if beside is not None and self.frames[beside] < frame and version > self.recipe.version(frame - 1):
@@ -311,6 +318,11 @@ class BatchClock:
         done = [made[name].last for name, (_, per_batch) in step.sources.items() if name in made and not per_batch]
         self.done[number].append(max([step.begins, *done]))
         self.frames[number] = self._first_frame(step, frame + 1)
+        per_batch = {
+            edge: made[name].last for name, (edge, per_batch) in step.sources.items() if per_batch and name in made
+        }
+        if per_batch or step.passage.works_per_batch:
+            self._left(self.departures.make(number, per_batch, self._taking(step, arriving)))
         for name, (edge, per_batch) in step.sources.items():
             if name in made:
                 self._offer(edge, frame, made[name], per_batch)
@@ -351,12 +363,39 @@ class BatchClock:
 
     def _come(self, edge: str, frame: int, flow: Flow, per_batch: bool) -> None:
         """A tensor comes to its consumers."""
-        flow = flow.later(self.ways[edge].cycles)
+        way, sent = self.ways[edge], flow.last
+        flow = flow.later(way.cycles)
         self.arriving[edge, frame] = flow
         if per_batch:
             self.versions.setdefault(edge, []).append(flow.last)
+            sent = self.network.last[edge] if way.hop else sent
+            if way.room and any(self.steps[user].passage.works_per_batch for user in self.users[edge]):
+                self.departures.send(edge, sent)
+            else:
+                # its user holds all of it
+                self._left(self.departures.leave(self.makers[edge], edge, sent))
         for user in self.users[edge]:
             self._look(user)
+
+    def _taking(self, step: _Step, arriving: Mapping[str, Flow]) -> dict[str, Taking]:
+        """What a node has taken for what it makes, if it works once a batch."""
+        if not step.passage.works_per_batch:
+            return {}
+        return {
+            edge: Taking(self.makers[edge], arriving[name].first, step.passage.ports[name].last * step.period, way.room)
+            for name, edge, _ in step.sinks
+            if (way := self.ways[edge]).room
+        }
+
+    def _left(self, nodes: Iterable[tuple[int, float]]) -> None:
+        """What these nodes made of a batch has left, by so many cycles later than it was offered.
+
+        Only gradient engines rest for it: what others give is a vector, which they hold beside their work."""
+        for number, late in nodes:
+            step = self.steps[number]
+            if step.passage.strips:
+                step.passage.hold(step.passage.free + late / step.period)
+            self._look(number)
 
 
 def batch_time(graph: Graph, ways: Mapping[str, Way], periods: Mapping[str, Fraction] = ONE_CLOCK) -> BatchTime:
@@ -463,7 +502,8 @@ def edge_ways(
     for edge, _producer, source, consumer, sink in graph.edges:
         behind, period = outside.get(edge, 0), float(periods.get(consumer.name, 1))
         holds = hops[edge].credits * hops[edge].word if edge in hops else fifo_beats[edge] * sink.lanes
-        room = 0.0 if source.tensor.kind.per_batch or edge in outside else max(1.0, holds / source.elements)
+        room = holds / source.elements
+        room = 0.0 if edge in outside else min(1.0, room) if source.tensor.kind.per_batch else max(1.0, room)
         if edge in hops:
             found[edge] = Way(behind * period, hops[edge], room)
         else:
