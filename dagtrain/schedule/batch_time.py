@@ -318,11 +318,11 @@ class BatchClock:
         done = [made[name].last for name, (_, per_batch) in step.sources.items() if name in made and not per_batch]
         self.done[number].append(max([step.begins, *done]))
         self.frames[number] = self._first_frame(step, frame + 1)
-        per_batch = {
+        offered = {
             edge: made[name].last for name, (edge, per_batch) in step.sources.items() if per_batch and name in made
         }
-        if per_batch or step.passage.works_per_batch:
-            self._left(self.departures.make(number, per_batch, self._taking(step, arriving)))
+        if offered or step.passage.works_per_batch:
+            self._left(self.departures.make(number, offered, self._taking(step, arriving)))
         for name, (edge, per_batch) in step.sources.items():
             if name in made:
                 self._offer(edge, frame, made[name], per_batch)
