@@ -439,6 +439,41 @@ def test_fifos_take_the_blocks_that_their_circuit_is_estimated_at(case: Case) ->
     assert len(looked_at) > 4
 
 
+# ---- timeline
+
+TIMELINE = {
+    "schema_version": 1,
+    "batch": 3,
+    "first_cycle": 1_230,
+    "stretch_cycles": 10,
+    "engines": [
+        {"node": "c_node", "device": "head", "busy": [9, 6, 0], "starved": [1, 0, 5], "blocked": [0, 4, 5]},
+        {"node": "y_node", "device": "head", "busy": [10, 10, 10], "starved": [0, 0, 0], "blocked": [0, 0, 0]},
+    ],
+    "fifos": [{"name": "FIFO of r_node.x", "device": "head", "depth": 4, "highest": [0, 3, 1]}],
+}
+
+
+def test_the_timeline_shows_shares_and_levels_as_counted(case: Case) -> None:
+    assert "`dagtrain cosim` has not been run" in page(case).split('<h2 id="timeline">')[1].split("<h2")[0]
+    case.pretend("cosim", ("emit",), COSIM)
+    assert "Not counted" in page(case)
+    case.pretend("cosim", ("emit",), COSIM, {"timeline.json": json.dumps(TIMELINE)})
+    text = page(case)
+    Tags(text)
+    rows = [row[:5] for row in table(text, "timeline-table")]
+    assert rows == [["c_node", "head", "50.0%", "20.0%", "30.0%"], ["y_node", "head", "100.0%", "0.0%", "0.0%"]]
+    assert "Batch 3 of 2 in co-simulation" in text
+    levels = {row[0]: row[9] for row in table(text, "fifo-table")}
+    assert levels.pop("FIFO of r_node.x") == "3"
+    assert set(levels.values()) == {"not counted"}
+    # heights of 10, of what is busy, of what is busy or starved, and of the FIFO
+    strip = next(part for part in text.split('<svg class="strip"') if "c_node: busy" in part)
+    assert '<path class="busy" d="M0 10V1H1V4H2V10H3V10z"/>' in strip
+    assert '<path class="starved" d="M0 10V0H1V4H2V5H3V10z"/>' in strip
+    assert 'd="M0 10V10H1V2.5H2V7.5H3V10z"' in text.split("FIFO of r_node.x: at most 3 of 4 beats")[1]
+
+
 # ---- picture
 
 

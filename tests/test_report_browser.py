@@ -16,7 +16,7 @@ import pytest
 
 from dagtrain.report.picture import DEVICE_COLOURS
 from tests.flow_support import Case, new_case, quick_costs
-from tests.test_report import COSIM, EPOCHS, TIMING
+from tests.test_report import COSIM, EPOCHS, TIMELINE, TIMING
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (400, 800, 1280, 1920)
@@ -109,7 +109,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
         case = new_case(tmp_path_factory.mktemp("report")).must("import", "place").pretend_emit()
-        case.pretend("cosim", ("emit",), COSIM)
+        case.pretend("cosim", ("emit",), COSIM, {"timeline.json": json.dumps(TIMELINE)})
         case.pretend("timing", ("emit",), TIMING)
         case.pretend("train", ("import",), {"train_frames": 32, "held_out_frames": 8, "epochs": EPOCHS})
         case.must("report")

@@ -17,6 +17,7 @@ from pathlib import Path
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.outermost import outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.timeline import Probes
 from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
 from dagtrain.emission.assembly import Assembly
@@ -46,8 +47,10 @@ def design_bench(
     options: BenchOptions,
     folder: Path,
     traced: Sequence[Traced] = (),
+    probed: Probes | None = None,
 ) -> Bench:
-    """The bench of a whole cluster, which will run in ``folder``; it writes the beats of streams that are ``traced``.
+    """The bench of a whole cluster, which will run in ``folder``; it writes the beats of streams that are ``traced``,
+    and counts what is ``probed``.
 
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
@@ -64,7 +67,7 @@ def design_bench(
                 recorded[host.node] = recording(assembly, device, host, options, path)
     weights = weight_logs(devices)
     watching = watch(devices) if options.hold_cycles else Watch()
-    text = outermost_text(devices, recorded, weights, dumps, options, watching, traced=traced)
+    text = outermost_text(devices, recorded, weights, dumps, options, watching, (), traced, probed)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
     tops: dict[str, str] = {}
     if watching.watched:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy.typing as npt
 
 from dagtrain.cosim.bench import design_bench
 from dagtrain.cosim.clocks import clock_of
-from dagtrain.cosim.compare import ClusterRun, compare, compare_start
+from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute
+from dagtrain.cosim.timeline import probes, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
@@ -62,6 +64,7 @@ def simulate_cluster(
     hold_cycles: int = 0,
     on_traces: Callable[[Traces], None] | None = None,
     waves: Sequence[str] = (),
+    stretch_cycles: int = 0,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the delivered Verilog, and compare with the golden models of the folded
     ``graph``.
@@ -71,6 +74,7 @@ def simulate_cluster(
     ``memory`` describes the DRAM of devices that use any.
     ``hold_cycles``: see `BenchOptions`.
     ``waves`` tells the bench in which cycles it writes waveforms (`dagtrain.cosim.waves.Window`), where it traces.
+    ``stretch_cycles``: in stretches of so many, what engines do is counted, and how full FIFOs are; 0: neither is.
     ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
@@ -87,7 +91,8 @@ def simulate_cluster(
         hold_cycles=hold_cycles,
     )
     traced = traced_streams(delivered.devices, graph) if on_traces else ()
-    bench = design_bench(delivered.devices, library, options, folder, traced)
+    probed = probes(delivered.devices, graph, stretch_cycles) if stretch_cycles else None
+    bench = design_bench(delivered.devices, library, options, folder, traced, probed)
     progress.begin(f"build for {simulator.value}", 1)
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)
     program = build(folder / "sim", sources, simulator, optimise, clocks).resolve()
@@ -118,7 +123,9 @@ def simulate_cluster(
         if on_traces and (folder / TRACE_FILE).is_file():
             on_traces(compare_traces(folder, traced, graph, made))
     progress.end()
-    return compare(bench, golden, expected, folder, log, frames, started, sent)
+    run = compare(bench, golden, expected, folder, log, frames, started, sent)
+    ends = batch_ends(log.frame_cycles, len(feeds))
+    return run if probed is None else replace(run, timeline=read_timeline(folder, probed, ends))
 
 
 def bench_clocks(delivered: Delivered, seed: int) -> tuple[BenchClock, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from dagtrain.cosim.locate import element_at
 from dagtrain.cosim.parts import Bench, WeightLog
 from dagtrain.cosim.simulator import RunLog, read_memory
+from dagtrain.cosim.timeline import Timeline
 from dagtrain.cosim.watch import traffic_line
 from dagtrain.emission.delivered import Delivered, DeliveredDevice
 from dagtrain.emission.manifest import COMMAND, DeliveryError
@@ -46,6 +47,8 @@ class ClusterRun:
     traffic: str = ""
     # of tensors behind which they are counted, by edge, as the hardware counted
     saturations: Mapping[str, int] = field(default_factory=dict)
+    # what was counted of a batch among others; None if nothing was
+    timeline: Timeline | None = None
 
 
 @dataclass(frozen=True)
@@ -221,10 +224,15 @@ def _losses(port: Port, beats: Sequence[int]) -> list[float]:
     return [float(code) / 65536 for code in codes[:, 0]]
 
 
+def batch_ends(stamps: Sequence[int], batches: int) -> Sequence[int]:
+    """The cycle in which the last record of each batch came, of those of all records."""
+    records = max(1, len(stamps) // batches)
+    return stamps[records - 1 :: records]
+
+
 def batch_cycles(stamps: Sequence[int], batches: int) -> tuple[int, ...]:
     """Cycles from the end of each batch to that of the next one, of the cycles at which records came."""
-    records = max(1, len(stamps) // batches)
-    return tuple(later - end for end, later in itertools.pairwise(stamps[records - 1 :: records]))
+    return tuple(later - end for end, later in itertools.pairwise(batch_ends(stamps, batches)))
 
 
 def _interval(log: RunLog, frames: int) -> float:

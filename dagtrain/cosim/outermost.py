@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
+from dagtrain.cosim.timeline import Probes, counting_text
 from dagtrain.cosim.trace import Traced, trace_text
 from dagtrain.cosim.watch import Watch, watch_text
 from dagtrain.emission.delivered import DeliveredDevice
@@ -40,11 +41,13 @@ def outermost_text(
     watching: Watch,
     host: Sequence[PortDecl] = (),
     traced: Sequence[Traced] = (),
+    probed: Probes | None = None,
 ) -> str:
     """The Verilog of the module, with all FPGAs below it as the instance `dut`.
 
     ``host``: ports of the FPGAs that become its own, beside `PORTS`.
-    ``traced``: streams whose beats are written, every one."""
+    ``traced``: streams whose beats are written, every one.
+    ``probed``: what is counted beside."""
     gated = "_open" if watching.watched else ""
     batches = options.frames // options.batch
     metrics = {f"metrics_{verilog_name(node)}": one for node, one in recorded.items()}
@@ -54,6 +57,7 @@ def outermost_text(
     watchers = len(watching.watched)
     own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
     passed = ["clk", "rst", *own, *(port.name for port in host)]
+    counted = counting_text(probed, gated) if probed else ""
     return f"""// The outermost module of the co-simulation.
 module {BENCH} (
 {_declared((*PORTS, *(PortDecl(clk, 1, Direction.IN) for clk in own), *host))}
@@ -74,7 +78,7 @@ wire [31:0] activity = {" + ".join([*wanted, "settled"])};
 {_joined(f"    .{name}({name})" for name in passed)},
     .network_error(lost_word), .memory_error(memory_error)
 );
-{trace_text(traced) if traced else ""}assign network_error = lost_word || |broken;
+{trace_text(traced) if traced else ""}{counted}assign network_error = lost_word || |broken;
 {_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated)}end" for clk in own)}
 always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
     moved <= activity;

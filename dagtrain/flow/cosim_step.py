@@ -18,6 +18,7 @@ from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.testbench import simulate_under_myhdl
+from dagtrain.cosim.timeline import STRETCHES
 from dagtrain.cosim.trace import traced_streams
 from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, parse_range, read_waves, write_waves
 from dagtrain.emission.delivered import Delivered, load_delivered
@@ -43,6 +44,8 @@ from placement.problem.plan import Plan
 
 # waveforms in the step's folder, with the ending of their kind
 WAVES = "waves"
+# what engines did in a batch among others
+TIMELINE = "timeline.json"
 # poorly used engines that the summary names
 SHOWN_ENGINES = 3
 
@@ -219,6 +222,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
                 delivered, graph, modules, ready.feeds, bench, Simulator(options.simulator), ready.network,
                 ready.stall_256, options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
                 on_traces=(lambda _: None) if options.waves else None, waves=cycles.arguments if options.waves else (),
+                stretch_cycles=max(1, plan.batch_cycles // STRETCHES),
             )  # fmt: skip
             if options.waves:
                 _write_waves(folder, ready, plan, options, cycles)
@@ -227,6 +231,8 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
         meta["mac_efficiency"] = _efficiency_line(measured)
+    if outcome.timeline is not None:
+        write_text(folder / TIMELINE, outcome.timeline.to_json())
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
 
 

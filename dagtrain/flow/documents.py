@@ -1,4 +1,5 @@
-"""What `--json` prints, by command, as one JSON schema; docs/results.schema.json is this, written down.
+"""What `--json` prints, by command, and what stands in files beside it, as one JSON schema; docs/results.schema.json is
+this, written down.
 
 python -m dagtrain.flow.documents > docs/results.schema.json
 """
@@ -25,6 +26,7 @@ from dagtrain.flow.records import (
     PointRecord,
     ProfileRecord,
     SummaryRecord,
+    TimelineRecord,
     TimingRecord,
     TrainRecord,
     WallsRecord,
@@ -183,6 +185,8 @@ LOOKING: Mapping[str, type[Any]] = {
     "clean": CleanDocument,
     "probe": ProbeDocument,
 }
+# files that no command prints
+BESIDE: Mapping[str, type[Any]] = {"timeline.json": TimelineRecord}
 TRUTH = {"type": "boolean"}
 ENVELOPE = {"folder": {"type": "string"}, "done": TRUTH, "left_out": TRUTH, "passed": TRUTH}
 # of a plan, what its search took
@@ -194,7 +198,9 @@ SEARCHED = {
 
 
 def results_schema() -> dict[str, Any]:
-    """The JSON schema of what any command prints with --json: the document of a step, a list of such, or an error."""
+    """The JSON schema of what any command prints with --json: the document of a step, a list of such, or an error.
+
+    Among its definitions are those of files beside."""
     documents: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     for step, kind in LEAVING.items():
@@ -213,12 +219,17 @@ def results_schema() -> dict[str, Any]:
     documents["show"] = _parts(_without_version(TypeAdapter(SummaryRecord).json_schema()), shared)
     error = _parts(TypeAdapter(ErrorDocument).json_schema(), shared)
     documents["error"] = {"type": "object", "properties": {"error": error}, "required": ["error"]}
+    beside = {f"file {name}": _parts(TypeAdapter(kind).json_schema(), shared) for name, kind in BESIDE.items()}
     any_of = [{"$ref": f"#/$defs/{_name(name)}"} for name in sorted(documents)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What dagtrain prints with --json",
         "anyOf": [*any_of, {"type": "array", "items": {"anyOf": any_of}}],
-        "$defs": {**{_name(name): documents[name] for name in sorted(documents)}, **dict(sorted(shared.items()))},
+        "$defs": {
+            **{_name(name): documents[name] for name in sorted(documents)},
+            **beside,
+            **dict(sorted(shared.items())),
+        },
     }
 
 

@@ -222,6 +222,40 @@ class EfficiencyRecord(Versioned):
     engines: list[EngineRecord]
 
 
+class EngineSharesRecord(TypedDict):
+    """An engine of ``timeline.json``: cycles of its clock in each stretch."""
+
+    node: str
+    device: str
+    busy: list[Count]
+    starved: list[Count]
+    blocked: list[Count]
+
+
+class FifoLevelsRecord(TypedDict):
+    """A FIFO of ``timeline.json``."""
+
+    # as the manifest calls it
+    name: str
+    device: str
+    # beats
+    depth: Positive
+    # that lay there at most in each stretch
+    highest: list[Count]
+
+
+class TimelineRecord(Versioned):
+    """``timeline.json``: a batch of ``cosim`` with others before and behind it; see `dagtrain.cosim.timeline`."""
+
+    # counted from 1
+    batch: Positive
+    # of the network's clock
+    first_cycle: Count
+    stretch_cycles: Positive
+    engines: list[EngineSharesRecord]
+    fifos: list[FifoLevelsRecord]
+
+
 class EpochRecord(TypedDict):
     """An epoch of ``train.json``."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dagtrain.emission.manifest import MANIFEST, read_manifest
 from dagtrain.files import write_text
+from dagtrain.flow.cosim_step import TIMELINE
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.records import (
     CosimRecord,
@@ -15,6 +16,7 @@ from dagtrain.flow.records import (
     EmitRecord,
     ImportRecord,
     PlaceRecord,
+    TimelineRecord,
     TimingRecord,
     TrainRecord,
 )
@@ -75,6 +77,7 @@ def gather(workspace: Workspace) -> Contents:
         train=train,
         train_note=train_note,
         measured=_measured(workspace) if cosim else None,
+        timeline=_timeline(workspace) if cosim else None,
     )
 
 
@@ -92,6 +95,11 @@ def _measured(workspace: Workspace) -> Sequence[Mapping[str, Any]] | None:
     if not path.exists():
         return None
     return read_json(path, COMMANDS["cosim"], EfficiencyRecord)["engines"]
+
+
+def _timeline(workspace: Workspace) -> Mapping[str, Any] | None:
+    path = workspace.folder("cosim") / TIMELINE
+    return read_json(path, COMMANDS["cosim"], TimelineRecord) if path.exists() else None
 
 
 def _work(folder: Path, contents: Contents, progress: Progress) -> None:

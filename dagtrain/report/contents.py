@@ -43,6 +43,8 @@ class Contents:
     timing_note: str = ""
     # one record an engine, of a measurement in simulation
     measured: Sequence[Mapping[str, Any]] | None = None
+    # of a batch among others, counted in co-simulation
+    timeline: Mapping[str, Any] | None = None
 
     @cached_property
     def folded(self) -> Graph:

@@ -26,6 +26,7 @@ from dagtrain.report.fifos import fifos
 from dagtrain.report.picture import draw
 from dagtrain.report.roofline import GIGA, roofline_chart, rooflines
 from dagtrain.report.templates import page_environment
+from dagtrain.report.timeline import engine_rows, fifo_rows
 
 TEMPLATE = "page.html.j2"
 SCRIPT = Path(__file__).with_name("page.js")
@@ -58,6 +59,8 @@ def render(contents: Contents) -> str:
         layers=layer_uses(contents.plan),
         engines=engines(contents),
         fifos=fifos(contents.manifests),
+        engine_rows=engine_rows(contents.timeline) if contents.timeline else (),
+        fifo_rows=fifo_rows(contents.timeline) if contents.timeline else {},
         cluster_efficiency=cluster_efficiency(contents),
         slowest=slowest(contents.plan),
         well_used=WELL_USED,

@@ -1,0 +1,247 @@
+"""What engines do, and how full FIFOs are, while a batch trains among others: counted every cycle, told in stretches.
+
+An engine is *busy* in a cycle in which an operation of its walk starts, *starved* in one in which none does because an
+operand has not come, and else *blocked* (`dagtrain.cosim.activity`).  The level of a FIFO is what has entered less
+what has left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dagtrain.cosim.activity import Activity, activities
+from dagtrain.cosim.clocks import clock_of
+from dagtrain.emission.delivered import DeliveredDevice
+from dagtrain.emission.device import instance_name
+from dagtrain.graph.ir import Graph
+from hdl.fixed import IntArray
+
+SCHEMA_VERSION = 1
+# stretches of a planned batch
+STRETCHES = 64
+# what the bench writes: a line a stretch, all counters
+COUNTS_FILE = "timeline.txt"
+# batches without which none has another one before and behind it
+LEAST_BATCHES = 3
+
+# in a top: an instance, with parameters or without
+_MODULE = re.compile(r"^(\w+) #\($")
+_NAMED = re.compile(r"^\) (\w+) \($")
+_PLAIN = re.compile(r"^(\w+) (\w+) \($")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A walk of a node."""
+
+    node: str
+    device: str
+    clk: str
+    # Verilog path of the instance below the bench
+    path: str
+    activity: Activity
+
+
+@dataclass(frozen=True)
+class Level:
+    """A FIFO."""
+
+    # as the manifest calls it
+    name: str
+    device: str
+    clk: str
+    depth: int
+    # Verilog prefixes of the streams below the bench
+    into: str
+    out_of: str
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What is counted."""
+
+    engines: tuple[Engine, ...]
+    levels: tuple[Level, ...]
+    # of a stretch, at the clock of the network
+    cycles: int
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """All that are counted at."""
+        own = [*(engine.clk for engine in self.engines), *(level.clk for level in self.levels)]
+        return tuple(dict.fromkeys(["clk", *own]))
+
+
+@dataclass(frozen=True)
+class EngineShares:
+    """Cycles of an engine's clock in each stretch."""
+
+    node: str
+    device: str
+    busy: tuple[int, ...]
+    starved: tuple[int, ...]
+    blocked: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FifoLevels:
+    """The most beats that lay in a FIFO in each stretch."""
+
+    name: str
+    device: str
+    depth: int
+    highest: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A batch among others, from the results of the last frame of the batch before to those of its own."""
+
+    # counted from 1
+    batch: int
+    # of the first stretch, and cycles of each, at the clock of the network
+    first_cycle: int
+    stretch_cycles: int
+    engines: tuple[EngineShares, ...]
+    fifos: tuple[FifoLevels, ...]
+
+    def to_json(self) -> str:
+        """The text of the file that the report reads."""
+        record: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "batch": self.batch,
+            "first_cycle": self.first_cycle,
+            "stretch_cycles": self.stretch_cycles,
+            "engines": [vars(engine) for engine in self.engines],
+            "fifos": [vars(fifo) for fifo in self.fifos],
+        }
+        return json.dumps(record) + "\n"
+
+
+def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int) -> Probes:
+    """All engines that walk over a map and all FIFOs of delivered FPGAs, in stretches of so many cycles."""
+    engines = [one for device in devices for one in _engines(device, graph)]
+    levels = [one for device in devices for one in _levels(device)]
+    return Probes(tuple(engines), tuple(levels), cycles)
+
+
+def _engines(device: DeliveredDevice, graph: Graph) -> Iterable[Engine]:
+    manifest = device.manifest
+    texts = {path.stem: path.read_text() for path in device.sources}
+    modules = _instances(texts[manifest.top])
+    for name in manifest.nodes:
+        module = modules.get(instance_name(name))
+        if module is None:
+            continue
+        # a node that borrows another's memory is the second walk of its circuit
+        nodes = [name, *(node.name for lender, node in graph.borrowers.items() if lender == name)]
+        path = f"dut.fpga_{manifest.top}.{instance_name(name)}"
+        for node, activity in zip(nodes, activities(texts[module]), strict=False):
+            yield Engine(node, manifest.device, clock_of(device), path, activity)
+
+
+def _instances(top: str) -> dict[str, str]:
+    """Instance -> module of a device's top."""
+    found, module = {}, ""
+    for line in top.splitlines():
+        if begun := _MODULE.match(line):
+            module = begun[1]
+        elif named := _NAMED.match(line):
+            found[named[1]] = module
+        elif plain := _PLAIN.match(line):
+            found[plain[2]] = plain[1]
+    return found
+
+
+def _levels(device: DeliveredDevice) -> Iterable[Level]:
+    manifest = device.manifest
+    readers = {stream.reader: stream.net for stream in manifest.streams}
+    writers = {stream.writer: stream.net for stream in manifest.streams}
+    prefix = f"dut.fpga_{manifest.top}."
+    for copy in manifest.copies:
+        if copy.depth:
+            ends = prefix + readers[copy.part], prefix + writers[copy.part]
+            yield Level(copy.part, manifest.device, clock_of(device), copy.depth, *ends)
+
+
+def counting_text(found: Probes, gated: str = "") -> str:
+    """Verilog for the outermost module, which counts all that and writes a line a stretch.
+
+    ``gated``: the ending of handshakes behind gates."""
+    counters = {clk: f"cycles_{clk}" for clk in found.clocks}
+    declared = [f"reg [31:0] {', '.join(f'{name} = 0' for name in counters.values())};"]
+    declared += [f"reg [31:0] seen_{clk} = 0;" for clk in counters]
+    declared += [f"reg [31:0] busy_{n} = 0, starved_{n} = 0;" for n in range(len(found.engines))]
+    declared += [f"reg [31:0] level_{n} = 0, highest_{n} = 0;" for n in range(len(found.levels))]
+    processes = [_process(found, clk, gated) for clk in counters]
+    told = [*counters.values()]
+    told += [name for n in range(len(found.engines)) for name in (f"busy_{n}", f"starved_{n}")]
+    told += [f"(level_{n} > highest_{n} ? level_{n} : highest_{n})" for n in range(len(found.levels))]
+    written = "\n".join(f'        $fwrite(timeline, "%0d ", {value});' for value in told)
+    lines = "\n".join([*declared, *processes])
+    return f"""integer timeline;
+initial timeline = $fopen("{COUNTS_FILE}", "w");
+reg [31:0] stretch_number = 0, stretch_cycle = 0;
+{lines}
+always @(posedge clk) begin
+    stretch_cycle <= stretch_cycle + 1;
+    if (stretch_cycle == {found.cycles - 1}) begin
+        stretch_cycle <= 0;
+        stretch_number <= stretch_number + 1;
+{written}
+        $fwrite(timeline, "\\n");
+    end
+end
+"""
+
+
+def _process(found: Probes, clk: str, gated: str) -> str:
+    """What is counted at a clock."""
+    lines = [f"    cycles_{clk} <= cycles_{clk} + 1;", f"    seen_{clk} <= stretch_number;"]
+    for n, engine in enumerate(found.engines):
+        if engine.clk == clk:
+            lines.append(f"    if ({engine.activity.busy(engine.path)}) busy_{n} <= busy_{n} + 1;")
+            lines.append(f"    if ({engine.activity.starved(engine.path)}) starved_{n} <= starved_{n} + 1;")
+    for n, level in enumerate(found.levels):
+        if level.clk == clk:
+            into, out_of = (f"({net}_valid{gated} && {net}_ready{gated} && !rst)" for net in (level.into, level.out_of))
+            lines.append(f"    level_{n} <= level_{n} + {into} - {out_of};")
+            lines.append(f"    if (seen_{clk} != stretch_number || level_{n} > highest_{n}) highest_{n} <= level_{n};")
+    body = "\n".join(lines)
+    return f"always @(posedge {clk}) begin\n{body}\nend"
+
+
+def read_timeline(folder: Path, found: Probes, ends: Sequence[int]) -> Timeline | None:
+    """The last batch that had another one behind it, of what a bench wrote in ``folder``.
+
+    ``ends``: the cycle in which the results of each batch had come.  None where there are too few batches, or all of
+    one fits into a stretch."""
+    if len(ends) < LEAST_BATCHES:
+        return None
+    counts = np.loadtxt(folder / COUNTS_FILE, dtype=np.int64, ndmin=2)
+    first, last = ends[-3] // found.cycles, min(len(counts), -(-ends[-2] // found.cycles))
+    counted = len(found.clocks) + 2 * len(found.engines)
+    stretches = np.diff(counts[:, :counted], axis=0, prepend=0)[first:last]
+    highest = counts[first:last, counted:]
+    return Timeline(
+        len(ends) - 1, first * found.cycles, found.cycles,
+        tuple(_shares(found, n, stretches) for n in range(len(found.engines))),
+        tuple(
+            FifoLevels(level.name, level.device, level.depth, tuple(highest[:, n].tolist()))
+            for n, level in enumerate(found.levels)
+        ),
+    )  # fmt: skip
+
+
+def _shares(found: Probes, number: int, stretches: IntArray) -> EngineShares:
+    engine, first = found.engines[number], len(found.clocks) + 2 * number
+    busy, starved = stretches[:, first], stretches[:, first + 1]
+    blocked = stretches[:, found.clocks.index(engine.clk)] - busy - starved
+    return EngineShares(engine.node, engine.device, *(tuple(part.tolist()) for part in (busy, starved, blocked)))
