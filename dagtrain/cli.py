@@ -228,6 +228,14 @@ ShareStatistics = Annotated[
         "leaves time for) or never.",
     ),
 ]
+DealStreams = Annotated[
+    str,
+    typer.Option(
+        "--deal-streams",
+        help="Streams to DRAM that no memory channel carries at the pace are dealt out over several: auto (over the "
+        "fewest that do, on boards with several) or never.",
+    ),
+]
 Recompute = Annotated[
     str,
     typer.Option(
@@ -407,6 +415,7 @@ def _place(
     update_frames: UpdateFrames = 1,
     ragged_tiles: RaggedTiles = "never",
     share_statistics: ShareStatistics = "never",
+    deal_streams: DealStreams = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -419,6 +428,7 @@ def _place(
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
         update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
+        deal_streams=deal_streams,
     )  # fmt: skip
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from hdl.errors import DagtrainError
+from placement.diagnosis.walls import Walls
 from placement.exact import model as m
-from placement.problem.channels import spread
+from placement.problem.channels import in_channels, spread
 from placement.problem.instance import (
     Configuration,
     Device,
@@ -203,6 +204,30 @@ def test_the_validator_rejects_wrong_channels(name: str) -> None:
     assert violations(problem, plan) == []
     spoil, rule, message = SPOILT[name]
     assert any(v.rule is rule and re.search(message, v.message) for v in violations(problem, spoil(plan)))
+
+
+def test_annealing_takes_what_is_dealt_out_where_no_channel_carries_the_whole() -> None:
+    menus = {name: (configuration(8, label="whole"), configuration(4, 4, alm=3, label="dealt")) for name in "ab"}
+    plan = find_plan(instance(menus, count=2), SearchOptions(seed=1, exact_choices=0))
+    assert plan.cycles_per_frame == plan.bound_cycles_per_frame == 8
+    assert {item.configuration for item in plan.items} == {"dealt"}
+    # as fast as its largest stream on the faster one of two devices, and where one has a single channel as on that
+    problem = instance(menus, count=2)
+    first, second = problem.devices
+    faster, single = replace(second, dram_bytes_per_s=2 * RATE), replace(second, dram_channels=1)
+    for other, cycles in ((second, [16, 8]), (faster, [8, 4]), (single, [8, 4])):
+        found = in_channels(replace(problem, devices=(first, other)))
+        assert [c.cycles_per_frame for c in found.items[0].configurations["P"]] == cycles
+    alone = instance(menus, channels=1)
+    assert in_channels(alone) is alone
+
+
+def test_walls_know_that_no_stream_is_faster_than_its_channel() -> None:
+    whole, dealt = configuration(8, label="whole"), configuration(4, 4, alm=3, label="dealt")
+    for menu, cycles in (((whole,), 16), ((whole, dealt), 8)):
+        found = Walls(instance({"a": menu})).standing()
+        assert found is not None
+        assert found.cycles_per_frame == pytest.approx(cycles, rel=1e-4)
 
 
 def test_streams_that_are_not_all_bytes_are_refused() -> None:

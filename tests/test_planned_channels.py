@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dagtrain.emission.device import ring_region, stored_edges
-from dagtrain.emission.memory import GROUP_LOAD, GROUP_UNITS, group_share, grouped
-from dagtrain.emission.stored import MOST_LOAD
-from dagtrain.planning.choices import chosen_dram, chosen_graph, cluster_dram, plan_choices, planned_channels
+from dagtrain.emission.device import ring_region, stored_edges, stored_streams
+from dagtrain.emission.memory import GROUP_LOAD, GROUP_UNITS, fifo_regions, group_share, grouped
+from dagtrain.emission.stored import MOST_LOAD, DramUse, can_be_dealt
+from dagtrain.flow.levers import levers_wanted
+from dagtrain.flow.place_options import PlaceOptions
+from dagtrain.planning.choices import (
+    Dealing,
+    chosen_dram,
+    chosen_graph,
+    cluster_dealing,
+    cluster_dram,
+    plan_choices,
+    planned_channels,
+)
 from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.levers import LEVERS
+from dagtrain.planning.menus import Menu
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
+from dagtrain.planning.problem import Problem
 from dagtrain.planning.results import Planned
+from dagtrain.planning.walls import Outlooker
 from dagtrain.progress import Silent
 from hdl.costs.resources import Resources
+from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
 from placement.problem.cluster import Cluster, parse_cluster
+from placement.problem.deadline import Deadline
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
 from tests.flow_support import CLUSTER, QuickEstimator
@@ -68,6 +86,114 @@ def test_a_plan_puts_every_region_on_a_channel(monkeypatch: pytest.MonkeyPatch) 
     assert set(channels.values()) == {0, 1, 2}
     for use in plan.devices:
         assert sum(use.dram_channel_bytes_per_frame) == use.dram_bytes_per_frame
+
+
+# cycles a frame, and bytes a second of a memory channel: too few for the maps at that pace
+PACE, CHANNEL_RATE = 4000, 50_000_000
+
+
+class FifoEstimator(QuickEstimator):
+    """FIFOs on chip take memories, and nothing else does, so that these go to DRAM."""
+
+    def block(self, configuration: str, widths: Mapping[str, int], build: Callable[..., Any]) -> Resources:
+        """As deep as 64 of those of maps that wait for the way back."""
+        kind, _, depth = configuration.partition(" ")
+        deep = {(64 * int(depth), widths["x"]): 1} if kind == "queue" and int(depth) > 760 and widths["x"] > 1 else {}
+        return super().block(configuration, widths, build) + Resources(memories=deep)
+
+
+def slow_cluster(rate: int = CHANNEL_RATE, channels: int = 4) -> Cluster:
+    """A board with memory channels, so slow that none carries a map of the network."""
+    fast = cluster("clock_mhz = 200\ndram_word_bits = 64", channels=channels, m20k=20)
+    devices = (replace(d, board=replace(d.board, dram_bytes_per_s=channels * rate)) for d in fast.devices[:1])
+    return replace(fast, devices=tuple(devices))
+
+
+@pytest.mark.parametrize(("rate", "fewest"), [(CHANNEL_RATE, 3), (CHANNEL_RATE * 6 // 5, 2), (CHANNEL_RATE * 3, 1)])
+def test_a_stream_is_dealt_out_over_the_fewest_channels_that_carry_it(
+    rate: int, fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
+    graph, slow, estimator = residual(2), slow_cluster(rate), FifoEstimator()
+    assert cluster_dealing(slow, PACE) == Dealing(4, rate * PACE // slow.clock_hz)
+    costs = Prices(graph, slow, estimator, {}, Silent(), deal=True).costs(PACE)  # type: ignore[arg-type]
+    room, found = costs.dealing.channel_bytes, Counter[int]()
+    for node in costs.folded.nodes:
+        for offer in costs.offers(node):
+            regions = stored_streams(replace(node, layer=offer.layer), offer.choice.parts)
+            assert len(offer.dram_streams) == len(offer.dram_bytes) == len(regions) == len(set(regions))
+            for sink, parts in offer.choice.parts.items() if offer.choice.dealt else ():
+                lanes, port = costs.folded.producers[node.inputs[sink]][1].lanes, node.layer.port(sink)
+                found[parts] += 1
+                for other in range(1, parts + 1):
+                    if can_be_dealt(lanes, port, other):
+                        each = costs.dram.bytes_per_frame(costs.dram.fifo(lanes, port, 1, other))
+                        assert (each <= room) == (other == parts), f"{node.name}.{sink} to {other}"
+    assert max(found, default=1) == fewest
+    plain = Prices(graph, slow, estimator, {}, Silent()).costs(PACE)  # type: ignore[arg-type]
+    assert not any(offer.choice.dealt for node in plain.folded.nodes for offer in plain.offers(node))
+
+
+def test_a_stream_that_no_unit_keeps_up_with_is_not_offered_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
+    monkeypatch.setattr(DramUse, "delay_cycles", lambda *_: 0)
+    graph, fast, estimator = residual(2), slow_cluster(10**12), FifoEstimator()
+    # 144 words of 64 bits a map; a unit loses two cycles in a burst of eight words
+    for cycles, wanted in ((180, {False: {1}, True: {1}}), (179, {False: set(), True: {2}})):
+        for deal in (False, True):
+            costs = Prices(graph, fast, estimator, {}, Silent(), deal=deal).costs(cycles)  # type: ignore[arg-type]
+            offers = costs.offers(costs.folded.by_name["conv2.gradient"])
+            found = {offer.choice.parts["x"] for offer in offers if "x" in offer.choice.fifos}
+            assert found == wanted[deal], f"{cycles} cycles, {deal}"
+
+
+def test_a_plan_with_dealt_streams_is_faster_and_says_what_emission_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
+    graph, slow, estimator = residual(2), slow_cluster(channels=8), FifoEstimator()
+    names, options = [node.name for node in graph.nodes], SearchOptions(seed=1)
+    whole, dealt = (
+        Planner(graph, slow, estimator, options, {}, Silent(), deal=deal).fixed(  # type: ignore[arg-type]
+            dict.fromkeys(names, slow.devices[0].name), dict.fromkeys(names, 2304)
+        )
+        for deal in (False, True)
+    )
+    plan, choices = dealt.plan, plan_choices(dealt.plan)
+    assert whole.plan.cycles_per_frame > 1.5 * plan.cycles_per_frame >= 1.5 * 2304
+    assert violations(dealt.instance, plan) == []
+    assert not any(choice.dealt for choice in plan_choices(whole.plan).values())
+    chosen = chosen_graph(graph, choices)
+    use = chosen_dram(chosen, choices, slow, plan.cycles_per_frame)
+    assert use.dealt
+    channels = planned_channels(chosen, plan)
+    made = {name for edge in stored_edges(chosen, use) for name in fifo_regions(edge, use.dealt.get(edge, 1))}
+    assert channels.keys() == made | {
+        ring_region(node.name, ring) for node in chosen.nodes for ring in node.layer.rings
+    }
+    # the validator wants a channel for every part
+    item = next(item for item in plan.items if choices[item.item].dealt)
+    spoilt = replace(item, dram_channels=item.dram_channels[1:])
+    wrong = replace(plan, items=tuple(spoilt if each is item else each for each in plan.items))
+    assert any("streams to DRAM" in violation.message for violation in violations(dealt.instance, wrong))
+
+
+def test_dealt_streams_are_a_lever_that_is_taken_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
+    graph, slow, estimator = residual(2), slow_cluster(), FifoEstimator()
+    prices = Prices(graph, slow, estimator, {}, Silent(), deal=True)  # type: ignore[arg-type]
+    (lever,) = (lever for lever in LEVERS if lever.name == "dealt streams")
+    menu = Menu.of(prices.costs(PACE), LEVERS)
+    offered, others = ([offer.choice.dealt for _, offer in menu.with_levers(levers)] for levers in ([lever], []))
+    assert any(offered)
+    assert not any(others)
+    for deal in (False, True):
+        problem = Problem(graph, slow, SearchOptions(), {}, deal=deal)
+        found = Outlooker(problem, prices, (lever,)).look(Deadline())
+        assert found.taken == ({"dealt streams"} if deal else frozenset())
+
+
+def test_an_unknown_way_to_deal_streams_is_refused() -> None:
+    with pytest.raises(DagtrainError, match=r"^--deal-streams always: no such way; one of auto, never$"):
+        levers_wanted(PlaceOptions(Path("cluster.toml"), deal_streams="always"))
 
 
 def test_what_narrow_streams_take_is_counted_and_a_group_reserved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,11 @@ class Stored:
     # words a cycle either way while it is in use, at the pace of the pipeline
     load: Fraction
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the unit is fast enough: a burst may take it two cycles more than it has words."""
+        return self.load * (self.unit.burst + 2) <= self.unit.burst
+
     def port_words(self, port: AxiFormat) -> int:
         """Words of the memory port that a tensor takes."""
         unit = self.unit

@@ -12,7 +12,7 @@ from dagtrain.passes.multiply_constants import multiply_constants, multiplying_n
 from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.share_statistics import share_statistics
 from dagtrain.passes.spread_updates import spread_updates
-from dagtrain.planning.problem import MultiplyConstants, Problem, RaggedTiles, ShareStatistics
+from dagtrain.planning.problem import DealStreams, MultiplyConstants, Problem, RaggedTiles, ShareStatistics
 from dagtrain.planning.recomputing import Recompute, with_recomputing
 from dagtrain.planning.sharing import ShareWeights, with_shared_weights
 from hdl.errors import DagtrainError
@@ -30,6 +30,7 @@ class Levers:
     recompute: Recompute
     ragged_tiles: RaggedTiles
     share_statistics: ShareStatistics
+    deal_streams: DealStreams
 
 
 def levers_wanted(options: PlaceOptions) -> Levers:
@@ -50,7 +51,7 @@ def levers_wanted(options: PlaceOptions) -> Levers:
 
 def with_levers(graph: Graph, cluster: Cluster, search: SearchOptions, options: PlaceOptions) -> Graph:
     """The graph that is planned: rewritten as the wanted levers say.  Constants that may go on multipliers where
-    that is faster (`MultiplyConstants.AUTO`) are left to the planner.
+    that is faster (`MultiplyConstants.AUTO`), and streams that may be dealt out, are left to the planner.
 
     Raises `DagtrainError` naming all levers, or all pins, that can't be."""
     levers = levers_wanted(options)

@@ -48,6 +48,8 @@ class PlaceOptions:
     ragged_tiles: str = "never"
     # of `dagtrain.planning.problem.ShareStatistics`
     share_statistics: str = "never"
+    # of `dagtrain.planning.problem.DealStreams`
+    deal_streams: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:

@@ -38,7 +38,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.split_layers import Parts
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import MultiplyConstants
+from dagtrain.planning.problem import DealStreams, MultiplyConstants
 from dagtrain.planning.results import Start
 from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
 from dagtrain.progress import Progress
@@ -73,14 +73,15 @@ def run(
 
     Raises `KeyboardInterrupt` when Ctrl-C came before the first plan."""
     cluster, search, estimator = read_options_cluster(options), search_options(options), Estimator()
-    multiply = levers_wanted(options).multiply_constants is MultiplyConstants.AUTO
+    levers = levers_wanted(options)
+    multiply, deal = levers.multiply_constants is MultiplyConstants.AUTO, levers.deal_streams is DealStreams.AUTO
     deadline = Deadline(search.time_limit_seconds, clock)
     graph = load_training_graph(workspace)
 
     def planner_of(graph: Graph) -> Planner:
         made = with_levers(graph, cluster, search, options)
         pins = parse_pins(options.pins, made, cluster)
-        return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply)
+        return Planner(made, cluster, estimator, search, pins, progress, deadline, multiply, deal)
 
     # wrong pins and words are told before anything is done
     whole = planner_of(graph)

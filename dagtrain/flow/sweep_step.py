@@ -26,7 +26,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.problem import MultiplyConstants
+from dagtrain.planning.problem import DealStreams, MultiplyConstants
 from dagtrain.progress import Progress, Silent
 from dagtrain.rates import rate_text, training_text
 from dagtrain.report.chart import line_chart
@@ -109,8 +109,9 @@ def _point(graph: Graph, cluster: Cluster, options: PlaceOptions, search: Search
     try:
         deadline = Deadline(search.time_limit_seconds)
         pins = parse_pins(there, graph, cluster)
-        multiply = levers_wanted(options).multiply_constants is MultiplyConstants.AUTO
-        planner = Planner(graph, cluster, Estimator(), search, pins, Silent(), deadline, multiply)
+        levers = levers_wanted(options)
+        multiply, deal = levers.multiply_constants is MultiplyConstants.AUTO, levers.deal_streams is DealStreams.AUTO
+        planner = Planner(graph, cluster, Estimator(), search, pins, Silent(), deadline, multiply, deal)
         plan = planner.run().plan
         if deadline.interrupted:
             # a point is of a search that went to its end

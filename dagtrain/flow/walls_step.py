@@ -20,7 +20,7 @@ from dagtrain.flow.records import WallsRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, program_hash, read_json
 from dagtrain.planning.prices import Prices
-from dagtrain.planning.problem import MultiplyConstants, Problem
+from dagtrain.planning.problem import DealStreams, MultiplyConstants, Problem
 from dagtrain.planning.walls import Outlook, Outlooker, Row
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text
@@ -56,6 +56,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "multiply_constants": options.multiply_constants,
         "update_frames": options.update_frames,
         "share_statistics": options.share_statistics,
+        "deal_streams": options.deal_streams,
     }
     done = workspace.run("walls", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("walls")
@@ -67,9 +68,10 @@ def _work(folder: Path, workspace: Workspace, options: PlaceOptions, progress: P
     imported, cluster, search = load_training_graph(workspace), read_options_cluster(options), search_options(options)
     deadline = Deadline(search.time_limit_seconds)
     graph = with_levers(imported, cluster, search, options)
-    prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True)
-    multiply = levers_wanted(options).multiply_constants is not MultiplyConstants.NEVER
-    found = Outlooker(Problem(graph, cluster, search, {}, multiply), prices).look(deadline)
+    prices = Prices(graph, cluster, Estimator(), {}, progress, multiply=True, deal=True)
+    levers = levers_wanted(options)
+    multiply, deal = levers.multiply_constants is not MultiplyConstants.NEVER, levers.deal_streams is DealStreams.AUTO
+    found = Outlooker(Problem(graph, cluster, search, {}, multiply, deal), prices).look(deadline)
     write_text(folder / "walls.json", json.dumps(_document(found), indent=1) + "\n")
 
 

@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any
 
 from dagtrain.emission.links import receiver_beats
-from dagtrain.emission.memory import group_share
-from dagtrain.emission.stored import DramUse, Stored
+from dagtrain.emission.memory import deal_units, group_share
+from dagtrain.emission.stored import DramUse, Stored, can_be_dealt
 from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.planning.choices import Choice, memory_bits
+from dagtrain.planning.choices import Choice, Dealing, memory_bits
 from dagtrain.planning.link_costs import LinkCosts
 from dagtrain.planning.offers import Offer, Piece, Use
 from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
@@ -62,6 +62,8 @@ class LevelCosts:
     folds: Mapping[str, int] | None = None
     # whether every node that multiplies by constants may also do so on multipliers
     multiply: bool = False
+    # over which streams to DRAM may be dealt out that no memory channel carries
+    dealing: Dealing = field(default_factory=Dealing)
     # of nodes on devices of another clock than the cluster's, what a cycle there lasts in cycles of that
     periods: Mapping[str, Fraction] = field(default_factory=dict)
     # what follows from all these, worked out once: the folded graph with the tiles of its weights, its links, when
@@ -97,10 +99,14 @@ class LevelCosts:
         for memory, layer in self._ways(node):
             if not layer.borrowed and self.folded.circuit_of(node, layer) is None:
                 continue
-            fifos = [port for port in layer.sinks if self._may_lie_in_dram(node, port)]
+            parts = {port.name: self._parts(node, port) for port in layer.sinks}
+            fifos = [sink for sink, found in parts.items() if found]
             for count in range(len(fifos) + 1):
                 for chosen in itertools.combinations(fifos, count):
-                    yield self._offer(node, layer, memory, chosen)
+                    whole, dealt = ({sink: parts[sink][at] for sink in chosen} for at in (0, -1))
+                    yield self._offer(node, layer, memory, whole)
+                    if dealt != whole:
+                        yield self._offer(node, layer, memory, dealt)
 
     @property
     def credit_words(self) -> dict[str, int]:
@@ -147,8 +153,30 @@ class LevelCosts:
         """At the clock of the node's device."""
         return self.dram.at(self.periods.get(node.name))
 
-    def _may_lie_in_dram(self, node: Node, port: Port) -> bool:
-        """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes."""
+    def _parts(self, node: Node, port: Port) -> list[int]:
+        """To how many parts a FIFO in DRAM may be dealt out: the fewest with which units keep up, up to the fewest that
+        memory channels carry too, or as many as there can be; empty if it can't lie there."""
+        if not self._may_lie_in_dram(node, port):
+            return []
+        lanes, depth, dram = self._stored_lanes(node, port), self.depths[node.inputs[port.name]], self._dram_of(node)
+        found: list[int] = []
+        for parts in range(1, self.dealing.channels + 1):
+            if can_be_dealt(lanes, port, parts) and self._may_lie_in_dram(node, port, parts):
+                stored = dram.fifo(lanes, port, depth, parts)
+                if stored.keeps_up:
+                    found.append(parts)
+                if found and dram.bytes_per_frame(stored) <= self.dealing.channel_bytes:
+                    break
+        return found
+
+    def _stored_lanes(self, node: Node, port: Port) -> int:
+        """Of the stream that goes to DRAM in front of a sink: what comes over the network has the sink's already."""
+        edge = node.inputs[port.name]
+        return port.lanes if edge in self.links.crossings else self.folded.producers[edge][1].lanes
+
+    def _may_lie_in_dram(self, node: Node, port: Port, parts: int = 1) -> bool:
+        """Whether a FIFO is deep, and all that goes through it waits longer than the way through DRAM takes, dealt out
+        to so many parts."""
         if port.tensor.kind.per_batch:
             return False
         edge = node.inputs[port.name]
@@ -157,9 +185,10 @@ class LevelCosts:
             return False
         offered, taken = self.flows.offered[edge], self.flows.taken[edge]
         waits = min(taken.first - offered.first, taken.last - offered.last) - self.links.delays.get(edge, 0)
-        return waits >= self._dram_of(node).delay_cycles(port) * self.periods.get(node.name, 1)
+        return waits >= self._dram_of(node).delay_cycles(port, parts) * self.periods.get(node.name, 1)
 
-    def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Sequence[Port]) -> Offer:
+    def _offer(self, node: Node, layer: Layer, memory: Home, fifos: Mapping[str, int]) -> Offer:
+        """``fifos``: sinks whose FIFO lies in DRAM -> memory channels that it is dealt out over."""
         circuit = self.folded.circuit_of(node, layer)
         pieces = [Piece(Use.ENGINE, self.estimator.layer(circuit))] if circuit is not None else []
         units: list[tuple[str, Stored]] = []
@@ -167,7 +196,7 @@ class LevelCosts:
         for port in (port for port in layer.sinks if port.name not in layer.borrowed):
             edge = node.inputs[port.name]
             crosses = edge in self.links.crossings
-            stored = port in fifos or port.name in layer.replayed or port.name in layer.parked
+            stored = port.name in fifos or port.name in layer.replayed or port.name in layer.parked
             if crosses:
                 beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
                 pieces += _pieces(Use.PORT, port.name, self._units(self.links.receiving(edge, beats)))
@@ -175,11 +204,14 @@ class LevelCosts:
                 queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
                 pieces += _pieces(Use.FIFO, port.name, [queue, *self._adapter(edge, port)])
             if stored:
-                lanes = port.lanes if crosses else self.folded.producers[edge][1].lanes
+                lanes = self._stored_lanes(node, port)
                 queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
                 pieces += _pieces(Use.DRAM, port.name, queues)
-                if port in fifos:
-                    units.append((port.name, dram.fifo(lanes, port, self.depths[edge])))
+                if port.name in fifos:
+                    parts = fifos[port.name]
+                    units += [(port.name, dram.fifo(lanes, port, self.depths[edge], parts))] * parts
+                    if parts > 1:
+                        pieces += _pieces(Use.DRAM, port.name, self._units(deal_units(lanes, port, parts)))
                 elif port.name in layer.parked:
                     batch = self.graph.recipe.batch
                     units.append((port.name, dram.parked(lanes, port, layer.parked[port.name], batch)))
@@ -196,10 +228,11 @@ class LevelCosts:
         pieces += [piece for name, stored in units for piece in self._stored(name, stored)]
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None
-        names = tuple(port.name for port in fifos)
+        dealt = tuple(fifos.values()) if any(parts > 1 for parts in fifos.values()) else ()
         choice = Choice(
-            cycles=self._fold_cycles(node), memory=memory, fifos=names, relay_on=relay_on, multiplied=multiplies(layer)
-        )
+            cycles=self._fold_cycles(node), memory=memory, fifos=tuple(fifos), relay_on=relay_on,
+            multiplied=multiplies(layer), dealt=dealt,
+        )  # fmt: skip
         return Offer(choice, layer, tuple(pieces), sizes, self.tiles.get(node.name))
 
     def _stored(self, name: str, stored: Stored) -> Iterator[Piece]:

@@ -181,6 +181,13 @@ LEVERS = (
         "constants on multipliers",
         "norms and updates may multiply by constants on multipliers instead of adders (--multiply-constants auto)",
         taken=lambda offer: offer.choice.multiplied,
+        offered=lambda problem: problem.multiply,
+    ),
+    Lever(
+        "dealt streams",
+        "streams to DRAM that no memory channel carries at the pace are dealt out over several (--deal-streams auto)",
+        taken=lambda offer: bool(offer.choice.dealt),
+        offered=lambda problem: problem.deal,
     ),
 )
 

@@ -17,6 +17,7 @@ from dagtrain.passes.fold import weight_tiles
 from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.offers import Offer
+from dagtrain.planning.problem import Problem
 from hdl.costs.resources import Resources, Usage, fit
 from hdl.layers.capabilities import is_engine
 from hdl.layers.storage import Memory
@@ -43,6 +44,8 @@ class Lever:
     rule: Rule | None = None
     # of a lever that the planner offers: whether an offer takes it
     taken: Callable[[Offer], bool] | None = None
+    # … and whether it does so in a problem
+    offered: Callable[[Problem], bool] = lambda _: False
     # whether it has been taken already, in the graph or in the cluster file
     in_force: Callable[[Situation], bool] = lambda _: False
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from typing import Any
 
 from dagtrain.planning.choices import Choice
 from hdl.costs.resources import Resources, Usage, fit
@@ -73,18 +74,23 @@ class Offer:
         """For the placement, of the blocks that it takes of a part.  ``channels``: streams are on channels of their
         device, so that each is told."""
         tile = self.tile
-        streams = tuple(map(math.ceil, self.dram_streams)) if channels else ()
         return Configuration(
             label=self.choice.label,
             cycles_per_frame=self.cycles_per_frame,
             dsp=usage.dsp,
             m20k=usage.m20k,
             alm=usage.alm,
-            dram_bytes_per_frame=sum(streams) if channels else self.dram_bytes_per_frame,
-            dram_streams=streams,
             tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
             payload=self.choice.to_payload(),
+            **self.dram(channels),
         )
+
+    def dram(self, channels: bool) -> dict[str, Any]:
+        """What a configuration says of DRAM."""
+        streams = tuple(map(math.ceil, self.dram_streams)) if channels else ()
+        return {
+            "dram_bytes_per_frame": sum(streams) if channels else self.dram_bytes_per_frame, "dram_streams": streams,
+        }  # fmt: skip
 
     def usage(self, part: Part) -> Usage:
         """Blocks of a part; DSP blocks are not shared between circuits."""

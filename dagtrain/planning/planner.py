@@ -46,8 +46,9 @@ class Planner:
         progress: Progress,
         deadline: Deadline | None = None,
         multiply: bool = False,
+        deal: bool = False,
     ) -> None:
-        self.problem = Problem(graph, cluster, search, pins, multiply)
+        self.problem = Problem(graph, cluster, search, pins, multiply, deal)
         # what a user should know of how plans were found
         self.warnings: list[str] = []
         time = Timetable(deadline or Deadline())

@@ -12,7 +12,7 @@ from typing import Any
 
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.passes.fold import fold_graph, weight_groups
-from dagtrain.planning.choices import Choice, cluster_dram
+from dagtrain.planning.choices import Choice, Dealing, cluster_dealing, cluster_dram
 from dagtrain.planning.clocks import paces, periods_of
 from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, network_links
@@ -41,6 +41,8 @@ class Prices:
     progress: Progress
     # whether products with constants may be made by multipliers
     multiply: bool = field(default=False, kw_only=True)
+    # whether streams to DRAM may be dealt out over memory channels
+    deal: bool = field(default=False, kw_only=True)
     # seconds by what they went into
     spent: MutableMapping[str, float] = field(default_factory=lambda: defaultdict(float))
     # distinct circuits of the level priced last, and those of them that are known
@@ -117,7 +119,7 @@ class Prices:
                 sizes[node.name, offer.choice] = offer.dram_bytes
                 for part in self.parts:
                     usage = offer.usage(part)
-                    offers[node.name][part.name].append(offer.configuration(usage, self._has_channels))
+                    offers[node.name][part.name].append(offer.configuration(usage, self.has_channels))
                     mlabs[node.name, offer.choice, part.name] = usage.mlab
             self.progress.advance(note=node.name)
         self.progress.end()
@@ -151,6 +153,7 @@ class Prices:
             free=free,
             folds=folds,
             multiply=self.multiply,
+            dealing=cluster_dealing(self.cluster, cycles) if self.deal else Dealing(),
             periods=periods_of(self.cluster, assignment or {}),
         )
         self._elaborate(level, deadline or Deadline())
@@ -245,7 +248,8 @@ class Prices:
         return {part.name: 2 * fit(contents, part).alm for part in self.parts}
 
     @cached_property
-    def _has_channels(self) -> bool:
+    def has_channels(self) -> bool:
+        """Whether streams to DRAM are on channels of their device."""
         return any(device.board.dram_channels > 1 for device in self.cluster.devices)
 
     @cached_property

@@ -42,6 +42,14 @@ class ShareStatistics(Enum):
     NEVER = "never"
 
 
+class DealStreams(Enum):
+    """Whether a stream to DRAM may be dealt out over memory channels of its device."""
+
+    # where none carries it at the pace
+    AUTO = "auto"
+    NEVER = "never"
+
+
 @dataclass(frozen=True)
 class Problem:
     """One graph on one cluster."""
@@ -54,6 +62,8 @@ class Problem:
     pins: Mapping[str, str]
     # whether products with constants may be made by multipliers
     multiply: bool = False
+    # whether streams to DRAM may be dealt out over memory channels
+    deal: bool = False
 
     @property
     def devices(self) -> list[Device]:

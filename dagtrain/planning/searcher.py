@@ -52,8 +52,9 @@ class Searcher:
     ) -> Searcher:
         """Of a problem of which nothing is known."""
         prices = Prices(
-            problem.graph, problem.cluster, estimator, problem.pins, progress, time.spent, multiply=problem.multiply
-        )
+            problem.graph, problem.cluster, estimator, problem.pins, progress, time.spent,
+            multiply=problem.multiply, deal=problem.deal,
+        )  # fmt: skip
         return cls(problem, prices, AnyBound(Foldings(prices), problem.search), Best(), time, progress, warn)
 
     def with_relays(self, edges: Collection[str]) -> Searcher:

@@ -114,7 +114,7 @@ class Outlooker:
     @property
     def _offered(self) -> tuple[Lever, ...]:
         """Levers that the planner offers, if it is to."""
-        return tuple(lever for lever in self.levers if lever.taken is not None and self.problem.multiply)
+        return tuple(lever for lever in self.levers if lever.taken is not None and lever.offered(self.problem))
 
     def _priced(self, deadline: Deadline) -> tuple[list[int], list[Menu], Instance]:
         """Levels, what they offer, and today's problem, with room at the slowest of them at least."""
@@ -169,11 +169,11 @@ class Outlooker:
                 found.append(
                     Configuration(
                         label=f"{offer.choice.label} {len(found)}", cycles_per_frame=offer.cycles_per_frame, dsp=dsp,
-                        m20k=m20k, alm=alm, dram_bytes_per_frame=offer.dram_bytes_per_frame,
-                        tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
+                        m20k=m20k, alm=alm, tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
+                        **offer.dram(self.prices.has_channels),
                     )
                 )  # fmt: skip
-        return PricedLevel(offers, frozenset(menu.situation.costs.tiles), {}, {})
+        return PricedLevel(offers, frozenset(menu.situation.costs.tiles), {}, {}, tells_streams=True)
 
 
 def _too_wide(instance: Instance, cycles: float) -> int:

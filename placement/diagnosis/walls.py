@@ -25,6 +25,7 @@ from typing import Any
 
 from ortools.linear_solver import pywraplp
 
+from placement.problem.channels import in_channels
 from placement.problem.clocks import in_time
 from placement.problem.instance import Configuration, Instance, pareto
 
@@ -62,10 +63,10 @@ class Fallen:
 
 class Walls:
     """The program of one instance; of devices of unlike clocks, with all of their blocks at the fastest clock that an
-    item may have."""
+    item may have.  Memory channels of a device are one, but no stream is faster than its own."""
 
     def __init__(self, instance: Instance) -> None:
-        self.instance = instance = in_time(instance)
+        self.instance = instance = in_channels(in_time(instance))
         capacities = [sum(getattr(device, name) for device in instance.devices) for name in ("dsp", "m20k", "alm")]
         bandwidth = sum(device.dram_bytes_per_s for device in instance.devices) * SPAN / instance.clock_hz
         # of DRAM: bytes in a span of cycles

@@ -7,10 +7,36 @@ with the channels of a device melted into one; what its fullest channel carries 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+from placement.problem.instance import Configuration, Device, Instance, Item
 
 # streams up to which every distribution is tried that could be better, and how many of these at most
 FEW_STREAMS = 14
 MOST_TRIED = 50_000
+
+
+def in_channels(instance: Instance) -> Instance:
+    """The same problem, of devices with one clock, where a configuration takes as many cycles a frame at least as a
+    memory channel of any device of its part is busy with its largest stream: faster it is of no use.  The instance
+    itself where no device has several channels."""
+    if not any(device.dram_channels > 1 for device in instance.devices):
+        return instance
+    devices: dict[str, list[Device]] = {}
+    for device in instance.devices:
+        if device.dram_bytes_per_s:
+            devices.setdefault(device.part, []).append(device)
+
+    def slowed(c: Configuration, part: str) -> Configuration:
+        stream = max(c.streams, default=0) * instance.clock_hz
+        busy = min((-(-stream * d.dram_channels // d.dram_bytes_per_s) for d in devices.get(part, ())), default=0)
+        return replace(c, cycles_per_frame=busy) if busy > c.cycles_per_frame else c
+
+    def of(item: Item) -> Item:
+        menus = {part: tuple(slowed(c, part) for c in menu) for part, menu in item.configurations.items()}
+        return replace(item, configurations=menus)
+
+    return replace(instance, items=tuple(map(of, instance.items)))
 
 
 def spread(sizes: Sequence[int], channels: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from placement.diagnosis.explain import binding_of
 from placement.diagnosis.infeasible import explain_infeasible, too_large
 from placement.exact.literal import literal_plan
 from placement.exact.model import Answer, cheapest_configurations, fewest_crossings
+from placement.problem.channels import in_channels
 from placement.problem.clocks import in_time
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.instance import Instance
@@ -81,8 +82,9 @@ def find_plan(
 
 
 def _problem(instance: Instance, options: SearchOptions) -> Restricted:
-    """What is searched: the instance in time, with the restrictions of the options."""
-    return replace(restrict(in_time(instance), options.same_device, options.exclude), original=instance)
+    """What is searched: the instance in time, with the restrictions of the options, its streams to DRAM in channels."""
+    problem = restrict(in_time(instance), options.same_device, options.exclude)
+    return replace(problem, original=instance, instance=in_channels(problem.instance))
 
 
 def proven_bound(instance: Instance, options: SearchOptions, deadline: Deadline | None = None) -> Bound:
@@ -242,7 +244,7 @@ def plan_from_assignment(
     """
     options = options or SearchOptions()
     places, same = _places(instance, assignment), in_time(instance)
-    fixed = fixed_instance(same, places)
+    fixed = in_channels(fixed_instance(same, places))
     options = replace(options, exact_choices=2**62, anneal_budget=0, tidy_seconds=0.0, window_seconds=0.0)
     search = Descent(fixed, options, lambda _: None, slowest_cycles(same, options.least_fps), deadline)
     best = _search(search)
