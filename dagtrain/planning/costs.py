@@ -163,8 +163,7 @@ class LevelCosts:
         for parts in range(1, self.dealing.channels + 1):
             if can_be_dealt(lanes, port, parts) and self._may_lie_in_dram(node, port, parts):
                 stored = dram.fifo(lanes, port, depth, parts)
-                if stored.keeps_up:
-                    found.append(parts)
+                found += [parts] if stored.keeps_up else []
                 if found and dram.bytes_per_frame(stored) <= self.dealing.channel_bytes:
                     break
         return found
