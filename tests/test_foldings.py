@@ -4,16 +4,20 @@ above a plan."""
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from dagtrain.passes.fold import fold_graph, weight_tiles
+from dagtrain.passes.fold import fold_graph, weight_groups, weight_tiles
+from dagtrain.planning.choices import cluster_dram
+from dagtrain.planning.costs import LevelCosts
 from dagtrain.planning.foldings import Foldings
 from dagtrain.planning.ladder import SLOW_RATIO, Ladder
 from dagtrain.planning.levels import least_cycles
+from dagtrain.planning.link_costs import network_links
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.prices import Prices
 from dagtrain.planning.results import Found
@@ -83,6 +87,45 @@ def test_circuits_cost_at_least_what_their_folding_is_said_to(net: str) -> None:
                         and all(a <= b for a, b in zip(least.costs, built.costs, strict=True))
                         for least in item.configurations[part]
                     ), f"{item.name} {built.label}: {built.costs} at {built.cycles_per_frame} cycles"
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_no_folding_or_placement_has_fewer_bits_on_a_link_than_the_least(net: str) -> None:
+    """Words and credits, each node folded for a pace of its own: on no device yet, and dealt out by chance."""
+    found = foldings(net)
+    prices, bits = found.prices, found.prices.cluster.link_word_bits
+    devices = [device.name for device in prices.cluster.devices]
+    seen, reached = 0, set()
+    for seed in range(24):
+        rng = random.Random(seed)
+        cycles = round(2 ** rng.uniform(7, 14))
+        folds = {node.name: max(1, round(cycles * rng.uniform(0.1, 1))) for node in prices.graph.nodes}
+        for group in weight_groups(prices.graph):
+            folds |= dict.fromkeys((node.name for node in group), folds[group[0].name])
+        placed = {node.name: rng.choice(devices) for node in prices.graph.nodes} if seed % 2 else None
+        try:
+            level = LevelCosts(
+                prices.graph, cycles, {}, cluster_dram(prices.cluster, cycles), prices.parts, prices.estimator, placed,
+                devices, bits, folds=folds,
+            )  # fmt: skip
+        except FoldingError:
+            continue
+        credit_words = level.credit_words
+        edges = [edge for edge, *_ in level.folded.streams]
+        links = network_links(level.folded, bits, credit_words)
+        for edge, least, link in zip(edges, found.instance.links, links, strict=True):
+            frames = prices.graph.recipe.batch if link.kind.per_batch else 1
+            # what a port carries at this pace, where it crosses
+            if edge in credit_words and link.bits_per_frame * frames <= cycles * bits:
+                where = f"seed {seed}: {edge} with {link}"
+                assert least.bits_per_frame <= link.bits_per_frame, where
+                assert least.credit_bits_per_frame <= link.credit_bits_per_frame, where
+                seen += 1
+                if least.credit_bits_per_frame * Fraction(51, 50) > link.credit_bits_per_frame:
+                    reached.add((edge, placed is None))
+    assert seen > 500
+    # anything more would be too much
+    assert len(reached) > 5, reached
 
 
 def test_the_staircase_says_what_folding_at_its_steps_costs() -> None:

@@ -3,8 +3,8 @@ rests on, and where the steps of the multipliers' staircase lie.
 
 A plan chooses among the levels that were priced, and its search proves a bound for these.  Here stands every way in
 which a node could be folded, at the least that it can cost: a tile's multipliers exactly, the memory of its weights as
-blocks, or, where that may lie outside, the bytes that then move; everything else is free.  What has no placement with
-that has none with circuits.
+blocks, or, where that may lie outside, the bytes that then move; everything else is free.  Links carry their words and
+the credits that receivers of any depth return at least.  What has no placement with that has none with circuits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from dagtrain.graph.ir import Node
 from dagtrain.passes.fold import weight_groups
+from dagtrain.planning.link_costs import most_credit_words
 from dagtrain.planning.priced import PricedLevel
 from dagtrain.planning.prices import Prices
 from hdl.costs.resources import Resources, fit
@@ -65,7 +66,8 @@ class Foldings:
             if node.name not in offers:
                 offers[node.name] = self._alone(node.layer)
         level = PricedLevel(offers, frozenset(tiled), {}, {})
-        return self.prices.of_levels([level], self.prices.links())
+        credit_words = most_credit_words(self.prices.graph, self.prices.cluster.link_word_bits)
+        return self.prices.of_levels([level], self.prices.links(credit_words))
 
     @cached_property
     def _timed(self) -> Instance:

@@ -18,12 +18,13 @@ from dagtrain.emission.links import (
     receiver_beats,
     receiver_words,
 )
-from dagtrain.graph.ir import Graph
+from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.place import place
+from dagtrain.schedule.buffers import PER_BATCH_BEATS, REGISTER_BEATS, burst_elements, frame_inputs
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
 from hdl.link.egress import Egress
-from hdl.link.format import LinkFormat, credit_batch
+from hdl.link.format import LinkFormat, credit_batch, depth_for
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
 from hdl.parts.part import Part
@@ -36,6 +37,9 @@ from placement.problem.instance import Link
 MANY_STREAMS = 1024
 # nothing is known of receivers
 NO_CREDITS: Mapping[str, int] = {}
+# tensors that lie on an edge at most, beside what is under way: those that go once a batch; those of frames where their
+# consumer takes nothing else with a frame, or nothing but what comes of nodes before the edge
+MOST_PER_BATCH, MOST_ALONE, MOST_BEHIND = PER_BATCH_BEATS, 1, 3
 
 
 def network_links(graph: Graph, word_bits: int, credit_words: Mapping[str, int] = NO_CREDITS) -> Iterator[Link]:
@@ -52,6 +56,36 @@ def network_links(graph: Graph, word_bits: int, credit_words: Mapping[str, int] 
             source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=Fraction(bits, frames),
             credit_bits_per_frame=Fraction(back, frames),
         )  # fmt: skip
+
+
+def most_credit_words(graph: Graph, word_bits: int) -> dict[str, int]:
+    """Edge -> words of it that a credit word stands for at most, however nodes are folded and wherever they stand, of a
+    placement or before there is one; what may wait for long, and has next to no credits then, is not in it.
+
+    No frame takes longer than the interval T to flow on an edge (`dagtrain.schedule.schedule`).  So with u the cycle in
+    which a frame begins to be taken, and v that by which it is offered, at most 1 + (u - v) / T frames lie there.
+    Where its consumer takes nothing else with it, u - v is no more than the cycles under way, of a word or less each.
+    Where all else comes of nodes before the edge, that is offered within 2 T of the frame's first element."""
+    before: dict[str, frozenset[str]] = {}
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        makers = {graph.producers[edge][0].name for _, edge in frame_inputs(node)}
+        before[node.name] = frozenset({node.name}).union(*(before[name] for name in makers))
+    for edge, producer, source, consumer, sink in graph.streams:
+        per_batch = sink.tensor.kind.per_batch
+        others = {graph.producers[other][0].name for _, other in frame_inputs(consumer) if other != edge}
+        if per_batch:
+            tensors, beyond = MOST_PER_BATCH, 0
+        elif Role.RECOMPUTE in (producer.role, consumer.role) or not others <= before[producer.name]:
+            continue
+        else:
+            tensors = MOST_BEHIND if others else MOST_ALONE
+            beyond = burst_elements(source.tensor.shape) + (REGISTER_BEATS + 1) * sink.tensor.shape[-1]
+        words = wire_words(sink.elements, sink.tensor.fixed.width, word_bits)
+        lying = tensors * words + -(-beyond * words // sink.elements) + 2 * tensors
+        under_way = 0 if per_batch else NETWORK_CYCLES
+        found[edge] = credit_batch(max(LEAST_LINK_WORDS, depth_for(lying + under_way)))
+    return found
 
 
 @dataclass(frozen=True)

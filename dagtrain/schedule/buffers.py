@@ -51,7 +51,7 @@ def _hands_on(consumer: Node, sink: Port, waiting: Mapping[str, float]) -> bool:
     gives one at every source in every cycle, if what goes with it lies in the other FIFOs already."""
     layer = consumer.layer
     sources = [port for port in layer.sources if not port.tensor.kind.per_batch]
-    sinks = _frame_inputs(consumer)
+    sinks = frame_inputs(consumer)
     alike = all((port.beats, port.lanes) == (sink.beats, sink.lanes) for port in (*sources, *(p for p, _ in sinks)))
     if not sources or not alike or layer.cycles_per_frame != sink.beats:
         return False
@@ -97,7 +97,8 @@ def deadlock_beats(graph: Graph, edge: str) -> int:
     return max(0, lying - 1) if parts_here and source.lanes == sink.lanes else lying
 
 
-def _frame_inputs(node: Node) -> list[tuple[Port, str]]:
+def frame_inputs(node: Node) -> list[tuple[Port, str]]:
+    """Sinks that take a tensor with every frame, and the edges into them."""
     ports = [(node.layer.port(name), edge) for name, edge in node.inputs.items()]
     return [(port, edge) for port, edge in ports if not port.tensor.kind.per_batch]
 
@@ -115,8 +116,8 @@ def _beside(consumer: Node, sink: Port, beat: int) -> dict[str, int]:
                     needs[name] = min(needs.get(name, count), count)
     if not needs:
         # no result a frame: all sinks at the same share of the frame
-        needs = {p.name: -(-beat * p.tensor.elements // sink.beats) for p, _ in _frame_inputs(consumer)}
-    return {edge: needs.get(p.name, 0) for p, edge in _frame_inputs(consumer) if p.name != sink.name}
+        needs = {p.name: -(-beat * p.tensor.elements // sink.beats) for p, _ in frame_inputs(consumer)}
+    return {edge: needs.get(p.name, 0) for p, edge in frame_inputs(consumer) if p.name != sink.name}
 
 
 def _needed(graph: Graph, wanted: dict[str, int]) -> dict[str, int]:
@@ -130,7 +131,7 @@ def _needed(graph: Graph, wanted: dict[str, int]) -> dict[str, int]:
                 continue
             whole = min(source.tensor.elements, _whole_beats(count, source, graph.consumers[edge]))
             required = node.layer.required(name, whole)
-            for sink, before in _frame_inputs(node):
+            for sink, before in frame_inputs(node):
                 needed[before] = max(needed.get(before, 0), required.get(sink.name, 0))
     return needed
 
@@ -150,8 +151,8 @@ def _passed(graph: Graph, needed: dict[str, int]) -> dict[str, int]:
     3. All others may wait with what nobody needs yet."""
     passed = dict(needed)
     for node in graph.nodes:
-        inputs = {sink.name: passed.get(edge, 0) for sink, edge in _frame_inputs(node)}
-        forced = any(passed.get(edge, 0) > needed.get(edge, 0) for _, edge in _frame_inputs(node))
+        inputs = {sink.name: passed.get(edge, 0) for sink, edge in frame_inputs(node)}
+        forced = any(passed.get(edge, 0) > needed.get(edge, 0) for _, edge in frame_inputs(node))
         sources = [(node.layer.port(name), edge) for name, edge in node.outputs.items()]
         sources = [(source, edge) for source, edge in sources if not source.tensor.kind.per_batch]
         if inputs and (forced or len(sources) > 1):
