@@ -37,6 +37,8 @@ CLOSE = 0.02
 DEVICES = ("alpha", "beta", "gamma")
 # cycles a frame of `tiny_net`
 TINY_CYCLES = 64
+# what `tiny_design` keeps in DRAM
+TINY_DRAM = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
 
 
 def residual_net(staleness: int, batch: int = BATCH) -> Graph:
@@ -168,12 +170,13 @@ def tiny_placement(graph: Graph) -> dict[str, str]:
     }
 
 
-def tiny_design(library: ModuleLibrary, word_bits: int = 64, **options: Any) -> ClusterDesign:
-    """The tiny network on two devices, momenta of one layer in DRAM."""
-    graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
-    use = DramUse(format=AxiFormat(data_bits=64, address_bits=16), burst=8, prefetch=32)
+def tiny_design(
+    library: ModuleLibrary, word_bits: int = 64, net: Graph | None = None, dram: DramUse = TINY_DRAM, **options: Any
+) -> ClusterDesign:
+    """The tiny network on two devices, momenta of one layer in DRAM; or ``net``, a variant of it."""
+    graph = net or keep_in_dram(tiny_net(), ["conv2.w.update"])
     return design_cluster(
-        graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=word_bits, dram=use, **options
+        graph, tiny_placement(graph), DEVICES, TINY_CYCLES, library, word_bits=word_bits, dram=dram, **options
     )
 
 

@@ -66,7 +66,7 @@ def design_bench(
                 path = _add_recorder(assembly, library, host, options, clk)
                 recorded[host.node] = recording(assembly, device, host, options, path)
     weights = weight_logs(devices)
-    watching = watch(devices) if options.hold_cycles else Watch()
+    watching = watch(devices, options.reads) if options.hold_cycles else Watch()
     text = outermost_text(devices, recorded, weights, dumps, options, watching, (), traced, probed)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
     tops: dict[str, str] = {}
@@ -75,7 +75,7 @@ def design_bench(
         tops = {device.manifest.top: _top_with_gates(device) for device in devices}
     modules = bench_modules(assembly, devices)
     watched = tuple(watching.watched)
-    return Bench(texts, played, recorded, tuple(dumps), modules, weights, watched, tops, tuple(traced))
+    return Bench(texts, played, recorded, tuple(dumps), modules, weights, watched, tops, watching.files, tuple(traced))
 
 
 def recording(

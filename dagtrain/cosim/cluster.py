@@ -24,7 +24,15 @@ from dagtrain.cosim.timeline import probes, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
-from dagtrain.emission.device import consumed_net, produced_net
+from dagtrain.emission.device import (
+    adapted_net,
+    consumed_net,
+    fetched_net,
+    produced_net,
+    ring_net,
+    ring_region,
+    stored_net,
+)
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
 from dagtrain.emission.memory import MemoryModel
@@ -36,7 +44,6 @@ from dagtrain.progress import Progress
 from hdl.convert.images import write_image
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
-from hdl.tensor import Port
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -162,6 +169,7 @@ def bench_options(
         settle_cycles=SETTLE_FRAMES * interval + network.latency_cycles + 4096,
         stuck_cycles=STUCK_FRAMES * interval + 20 * network.latency_cycles + HELD_STRETCHES * hold_cycles,
         hold_cycles=hold_cycles,
+        staleness=graph.recipe.staleness,
     )
 
 
@@ -177,17 +185,32 @@ def located(error: StuckError, delivered: Delivered, options: BenchOptions, done
 
 def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:
     """What a watcher saw: device, part, frame and batch."""
-    beats: dict[str, Port] = {}
-    for edge, _, source, _, sink in graph.edges:
-        beats |= {produced_net(edge): source, consumed_net(edge): sink}
-    port = beats.get(watched.net)
     where = f"beat {error.beat + 1}"
-    if port is not None:
-        tensor, beat = divmod(error.beat, port.beats)
-        batch, frame = divmod(tensor, 1 if port.tensor.kind.per_batch else graph.recipe.batch)
-        within = "" if port.tensor.kind.per_batch else f"frame {frame + 1} of "
+    if watched.net in (counted := _counted(graph)):
+        beats, tensors = counted[watched.net]
+        tensor, beat = divmod(error.beat, beats)
+        batch, frame = divmod(tensor, tensors)
+        within = "" if tensors == 1 else f"{'frame' if tensors == graph.recipe.batch else 'tensor'} {frame + 1} of "
         where = f"beat {beat + 1} of {within}batch {batch + 1}"
     return f"{watched.device}: {watched.part}, {where}: {error}"
+
+
+def _counted(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Net of a stream inside an FPGA -> beats of a tensor, tensors of a batch."""
+    batch, found = graph.recipe.batch, {}
+    for edge, _, source, consumer, sink in graph.edges:
+        made = 1 if source.tensor.kind.per_batch else batch
+        # weights outside come once a frame
+        read = batch if sink.name in consumer.layer.replayed else made
+        found[produced_net(edge)] = source.beats, made
+        found |= dict.fromkeys((consumed_net(edge), adapted_net(edge), fetched_net(edge)), (sink.beats, read))
+    for node in graph.nodes:
+        for ring in node.layer.rings:
+            name, tensors = ring_region(node.name, ring), int(ring.per_frame * batch)
+            if tensors:
+                found |= dict.fromkeys((ring_net(node.name, ring.out), stored_net(name)), (ring.out.beats, tensors))
+                found |= dict.fromkeys((ring_net(node.name, ring.back), fetched_net(name)), (ring.back.beats, tensors))
+    return found
 
 
 def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, folder: Path) -> list[Path]:
@@ -203,6 +226,8 @@ def write_sources(delivered: Delivered, bench: Bench, library: ModuleLibrary, fo
     texts |= bench.tops
     for name, text in texts.items():
         write_text(folder / "rtl" / f"{name}.v", text)
+    for name, loaded in bench.loaded.items():
+        write_image(folder / name, loaded.words, loaded.bits)
     own = [folder / "rtl" / f"{name}.v" for name in texts]
     return [path.resolve() for path in (*(path for name, path in modules.items() if name not in texts), *own)]
 

@@ -1,5 +1,6 @@
-// Watchers of streams inside the FPGAs: each counts what passes, and prints what is wrong once, as
-// "broken NUMBER BEAT: what", and what it has seen at the end, as "seen NUMBER".  Held streams are shut by the bench.
+// Watchers of streams inside the FPGAs: each counts what passes at its clock, and writes what is wrong once to the file
+// `told`, as "broken NUMBER BEAT: what", and what it has seen at the end, as "seen NUMBER".  Held streams are shut by the
+// bench.
 
 // A stream keeps its contract: valid stays, and payload with it, until the beat is taken; and when it is shut or opened
 // between two clock edges, which turns round the ready that its writer sees and the valid that its reader sees, neither
@@ -7,6 +8,7 @@
 module dagtrain_bench_stream #(parameter NUMBER = 0, parameter WIDTH = 1) (
     input wire clk,
     input wire rst,
+    input wire [31:0] told,
     input wire valid,
     input wire ready,
     input wire [WIDTH-1:0] payload,
@@ -37,26 +39,26 @@ always @(posedge clk) begin
     compared <= probed;
     if (probed != compared && !broken && !rst) begin
         if (own_valid != valid_before) begin
-            $display("broken %0d %0d: valid follows its own ready in the same cycle", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: valid follows its own ready in the same cycle", NUMBER, beats);
             broken <= 1;
         end
         else if (own_ready != ready_before) begin
-            $display("broken %0d %0d: ready follows its own valid in the same cycle", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: ready follows its own valid in the same cycle", NUMBER, beats);
             broken <= 1;
         end
         else if (own_valid && payload != payload_before) begin
-            $display("broken %0d %0d: payload follows its own ready in the same cycle", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: payload follows its own ready in the same cycle", NUMBER, beats);
             broken <= 1;
         end
     end
     if (valid && ready && !rst) beats <= beats + 1;
     if (waits && !broken && !rst) begin
         if (!valid) begin
-            $display("broken %0d %0d: valid fell before the beat was taken", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: valid fell before the beat was taken", NUMBER, beats);
             broken <= 1;
         end
         else if (payload != offered) begin
-            $display("broken %0d %0d: it changed while it waited, from %h to %h", NUMBER, beats, offered, payload);
+            $fdisplay(told, "broken %0d %0d: it changed while it waited, from %h to %h", NUMBER, beats, offered, payload);
             broken <= 1;
         end
     end
@@ -67,6 +69,7 @@ endmodule
 module dagtrain_bench_fifo #(parameter NUMBER = 0, parameter WIDTH = 1, parameter DEPTH = 2, parameter PATIENCE = 16) (
     input wire clk,
     input wire rst,
+    input wire [31:0] told,
     input wire x_valid,
     input wire x_ready,
     input wire [WIDTH-1:0] x_payload,
@@ -99,26 +102,27 @@ always @(posedge clk) begin
     if (!broken && !rst) begin
         broken <= 1;
         if (push && !pop && count == DEPTH)
-            $display("broken %0d %0d: it takes a beat more than the %0d that it holds", NUMBER, beats + count, DEPTH);
+            $fdisplay(told, "broken %0d %0d: it takes a beat more than the %0d that it holds", NUMBER, beats + count, DEPTH);
         else if (pop && count == 0)
-            $display("broken %0d %0d: it gives a beat that never came", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: it gives a beat that never came", NUMBER, beats);
         else if (pop && y_payload != kept[read_at])
-            $display("broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, kept[read_at]);
+            $fdisplay(told, "broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, kept[read_at]);
         else if (refusing == PATIENCE)
-            $display("broken %0d %0d: it refuses a beat, though it has room", NUMBER, beats + count);
+            $fdisplay(told, "broken %0d %0d: it refuses a beat, though it has room", NUMBER, beats + count);
         else if (silent == PATIENCE)
-            $display("broken %0d %0d: it keeps a beat to itself", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: it keeps a beat to itself", NUMBER, beats);
         else
             broken <= 0;
     end
-    if (report && was_full && was_empty) $display("seen %0d", NUMBER);
 end
+always @(posedge report) if (was_full && was_empty) $fdisplay(told, "seen %0d", NUMBER);
 endmodule
 
 // A branch of a fork gives each beat once.
 module dagtrain_bench_branch #(parameter NUMBER = 0, parameter WIDTH = 1) (
     input wire clk,
     input wire rst,
+    input wire [31:0] told,
     input wire x_valid,
     input wire x_ready,
     input wire [WIDTH-1:0] x_payload,
@@ -141,18 +145,18 @@ always @(posedge clk) begin
     if (!broken && !rst) begin
         broken <= 1;
         if (pop && !x_valid)
-            $display("broken %0d %0d: it gives a beat that never came", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: it gives a beat that never came", NUMBER, beats);
         else if (pop && given)
-            $display("broken %0d %0d: it gives a beat twice", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: it gives a beat twice", NUMBER, beats);
         else if (pop && y_payload != x_payload)
-            $display("broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, x_payload);
+            $fdisplay(told, "broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, x_payload);
         else if (push && !pop && !given)
-            $display("broken %0d %0d: it forgets a beat", NUMBER, beats);
+            $fdisplay(told, "broken %0d %0d: it forgets a beat", NUMBER, beats);
         else
             broken <= 0;
     end
-    if (report && was_behind) $display("seen %0d", NUMBER);
 end
+always @(posedge report) if (was_behind) $fdisplay(told, "seen %0d", NUMBER);
 endmodule
 
 // A link: its sender never has more words under way than it has credits, and waits for none that it has; its receiver
@@ -162,6 +166,9 @@ module dagtrain_bench_link #(
 ) (
     input wire clk,
     input wire rst,
+    input wire [31:0] told,
+    // of the receiver
+    input wire far_clk,
     // elements into the sender, words out of it, credits back to it
     input wire x_valid,
     input wire x_ready,
@@ -180,36 +187,121 @@ module dagtrain_bench_link #(
     input wire freed_ready,
     input wire freed_held,
     input wire report,
-    output reg broken
+    output wire broken
 );
 reg signed [31:0] spent = 0, taken = 0;
-reg [31:0] words = 0, waiting = 0, silent = 0;
-reg ran_out = 0;
+reg [31:0] words = 0, waiting = 0, silent = 0, freeing = 0;
+reg ran_out = 0, sender_broken = 0, receiver_broken = 0;
 wire sent = sent_valid && sent_ready && !rst, back = back_valid && back_ready && !rst;
 wire got = got_valid && got_ready && !rst, freed = freed_valid && freed_ready && !rst;
-initial broken = 0;
+assign broken = sender_broken || receiver_broken;
 always @(posedge clk) begin
     spent <= spent + sent - (back ? back_words : 0);
-    taken <= taken + got - (freed ? RETURNED : 0);
     if (sent) words <= words + 1;
     ran_out <= ran_out || spent == CREDITS;
     waiting <= x_valid && !x_ready && !sent_valid && !sent_held && !back && spent != CREDITS && !rst ? waiting + 1 : 0;
+    if (!sender_broken && !rst) begin
+        sender_broken <= 1;
+        if (spent > CREDITS)
+            $fdisplay(told, "broken %0d %0d: the sender spends more than its %0d credits", NUMBER, words, CREDITS);
+        else if (spent < 0)
+            $fdisplay(told, "broken %0d %0d: the sender gets back a credit that it never spent", NUMBER, words);
+        else if (waiting == PATIENCE)
+            $fdisplay(told, "broken %0d %0d: the sender waits with %0d of %0d credits spent", NUMBER, words, spent,
+                CREDITS);
+        else
+            sender_broken <= 0;
+    end
+end
+always @(posedge far_clk) begin
+    taken <= taken + got - (freed ? RETURNED : 0);
+    if (freed) freeing <= freeing + RETURNED;
     silent <= !got && !y_valid && !y_held && !freed_valid && !freed_held && taken >= RETURNED && !rst ? silent + 1 : 0;
+    if (!receiver_broken && !rst) begin
+        receiver_broken <= 1;
+        if (taken < 0)
+            $fdisplay(told, "broken %0d %0d: the receiver gives back a credit of a word that never came", NUMBER, freeing);
+        else if (silent == PATIENCE)
+            $fdisplay(told, "broken %0d %0d: the receiver keeps the credits of %0d words", NUMBER, freeing, taken);
+        else
+            receiver_broken <= 0;
+    end
+end
+always @(posedge report) if (ran_out) $fdisplay(told, "seen %0d", NUMBER);
+endmodule
+
+// What gives the elements that came in, in order, all of them, in beats of another width: a width adapter, and a unit in
+// front of DRAM, which may start with some, and may give each tensor several times.  They are counted in parts of which
+// the beats of both sides are whole numbers.
+module dagtrain_bench_elements #(
+    parameter NUMBER = 0, parameter PART = 1, parameter X_PARTS = 1, parameter Y_PARTS = 1,
+    // parts that it holds at most: a power of two
+    parameter ROOM = 2,
+    // parts of what is given so many times: the first one, every later one
+    parameter TENSOR = 1, parameter FIRST = 1, parameter LATER = 1,
+    // parts that it starts with, and their file
+    parameter LOADED = 0, parameter FILE = "",
+    // cycles in which what could be given is; 0: any number, as it may wait for more
+    parameter PATIENCE = 16
+) (
+    input wire clk,
+    input wire rst,
+    input wire [31:0] told,
+    input wire x_valid,
+    input wire x_ready,
+    input wire [X_PARTS*PART-1:0] x_payload,
+    input wire y_valid,
+    input wire y_ready,
+    input wire [Y_PARTS*PART-1:0] y_payload,
+    input wire y_held,
+    input wire report,
+    output reg broken
+);
+reg [PART-1:0] kept [0:ROOM-1];
+reg [Y_PARTS*PART-1:0] due = 0;
+// parts that came, and those of tensors that have been given for the last time; where the tensor at hand is
+reg [31:0] came = LOADED, gone = 0, place = 0, again = FIRST - 1;
+reg [31:0] beats = 0, refusing = 0, silent = 0;
+reg was_full = 0, was_empty = 0;
+wire push = x_valid && x_ready && !rst, pop = y_valid && y_ready && !rst;
+wire [31:0] held = came - gone;
+wire some = held - place >= Y_PARTS;
+integer i;
+initial broken = 0;
+initial if (LOADED != 0) $readmemh(FILE, kept, 0, LOADED - 1);
+always @(posedge clk) begin
+    for (i = 0; i < Y_PARTS; i = i + 1) due[i*PART +: PART] = kept[(gone + place + i) & (ROOM - 1)];
     if (!broken && !rst) begin
         broken <= 1;
-        if (spent > CREDITS)
-            $display("broken %0d %0d: the sender spends more than its %0d credits", NUMBER, words, CREDITS);
-        else if (spent < 0)
-            $display("broken %0d %0d: the sender gets back a credit that it never spent", NUMBER, words);
-        else if (taken < 0)
-            $display("broken %0d %0d: the receiver gives back a credit of a word that never came", NUMBER, words);
-        else if (waiting == PATIENCE)
-            $display("broken %0d %0d: the sender waits with %0d of %0d credits spent", NUMBER, words, spent, CREDITS);
-        else if (silent == PATIENCE)
-            $display("broken %0d %0d: the receiver keeps the credits of %0d words", NUMBER, words, taken);
+        if (push && held + X_PARTS > ROOM)
+            $fdisplay(told, "broken %0d %0d: it takes a beat more than it can hold", NUMBER, beats);
+        else if (pop && !some)
+            $fdisplay(told, "broken %0d %0d: it gives a beat that never came", NUMBER, beats);
+        else if (pop && y_payload != due)
+            $fdisplay(told, "broken %0d %0d: it gives %h, not %h", NUMBER, beats, y_payload, due);
+        else if (refusing == PATIENCE && PATIENCE != 0)
+            $fdisplay(told, "broken %0d %0d: it refuses a beat, though it has room", NUMBER, beats);
+        else if (silent == PATIENCE && PATIENCE != 0)
+            $fdisplay(told, "broken %0d %0d: it keeps a beat to itself", NUMBER, beats);
         else
             broken <= 0;
     end
-    if (report && ran_out) $display("seen %0d", NUMBER);
+    if (push) begin
+        for (i = 0; i < X_PARTS; i = i + 1) kept[(came + i) & (ROOM - 1)] = x_payload[i*PART +: PART];
+        came <= came + X_PARTS;
+    end
+    if (pop) begin
+        beats <= beats + 1;
+        place <= place + Y_PARTS == TENSOR ? 0 : place + Y_PARTS;
+        if (place + Y_PARTS == TENSOR) begin
+            again <= again == 0 ? LATER - 1 : again - 1;
+            if (again == 0) gone <= gone + TENSOR;
+        end
+    end
+    was_full <= was_full || (x_valid && !x_ready && !rst);
+    was_empty <= was_empty || (beats != 0 && y_ready && !y_valid && !rst);
+    refusing <= x_valid && !x_ready && !some && !rst ? refusing + 1 : 0;
+    silent <= some && !y_valid && !y_held && !rst ? silent + 1 : 0;
 end
+always @(posedge report) if (was_full && was_empty) $fdisplay(told, "seen %0d", NUMBER);
 endmodule

@@ -20,6 +20,8 @@ from hdl.convert.netlist import Direction, PortDecl
 
 # where the handshakes of all streams are told when nothing moves: top, net, valid and ready a line
 STREAMS_FILE = "streams.txt"
+# where watchers write what is wrong, and what they have seen
+WATCH_FILE = "watch.txt"
 # `progress` counts the beats of metrics
 PORTS = (
     PortDecl("clk", 1, Direction.IN),
@@ -73,7 +75,7 @@ assign finished = done, stuck = stopped, progress = {" + ".join(metrics)};
 wire settling = {" && ".join(f"{counter} == {beats}" for counter, beats in wanted.items())};
 wire over = settled == {options.settle_cycles};
 wire [31:0] activity = {" + ".join([*wanted, "settled"])};
-{f"wire [{watchers - 1}:0] broken;" if watchers else "wire broken = 1'b0;"}
+{_told(watchers)}
 {watch_text(watching, options.hold_cycles, options.seed) if watchers else ""}{CLUSTER} dut (
 {_joined(f"    .{name}({name})" for name in passed)},
     .network_error(lost_word), .memory_error(memory_error)
@@ -95,12 +97,20 @@ always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
 {_lines(f"            {dump.statement}" for dump in dumps)}
 {_lines(f'            $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path)}
 {_lines(f"            $fclose(file_{counter});" for counter in updates)}
+{"            $fflush(told);" if watchers else ""}
             done <= 1;
         end
     end
 end
 endmodule
 """
+
+
+def _told(watchers: int) -> str:
+    """What so many watchers say, and where."""
+    if not watchers:
+        return "wire broken = 1'b0;"
+    return f'wire [{watchers - 1}:0] broken;\ninteger told;\ninitial told = $fopen("{WATCH_FILE}", "w");'
 
 
 def _declared(ports: Iterable[PortDecl]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dagtrain.cosim.trace import Traced
-from dagtrain.cosim.watch import Watched
+from dagtrain.cosim.watch import Loaded, Watched
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import ContentsRecord
 from dagtrain.emission.memory import MemoryModel
@@ -24,6 +24,8 @@ class BenchOptions:
     # frames that pass, and frames a batch, which divide them
     frames: int
     batch: int
+    # of the weights, in frames
+    staleness: int = 0
     network: NetworkModel
     memory: MemoryModel = field(default_factory=MemoryModel)
     # of 256 cycles, those in which a host stream stalls
@@ -36,6 +38,11 @@ class BenchOptions:
     # beside the stalls above: every stream inside the FPGAs is watched, and held up for stretches of so many cycles, a
     # quarter of them at random; 0: neither
     hold_cycles: int = 0
+
+    @property
+    def reads(self) -> tuple[int, int]:
+        """Frames that read version 0 of weights, and every later one."""
+        return self.batch + self.staleness, self.batch
 
 
 @dataclass(frozen=True)
@@ -115,5 +122,7 @@ class Bench:
     watched: tuple[Watched, ...] = ()
     # tops with gates in their streams, instead of the delivered ones
     tops: Mapping[str, str] = field(default_factory=dict)
+    # files that watchers start with, by name
+    loaded: Mapping[str, Loaded] = field(default_factory=dict)
     # streams whose beats are written, by the numbers under which they are
     traced: tuple[Traced, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dagtrain.cosim.outermost import STREAMS_FILE
+from dagtrain.cosim.outermost import STREAMS_FILE, WATCH_FILE
 from hdl.convert.tools import run_tool
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
@@ -153,8 +153,8 @@ def execute(
 
     Raises `StuckError` when nothing moves, `BrokenError` for what a watcher saw, `ToolError` for what a memory did."""
     command = [*(["vvp", "-n"] if program.suffix == ".vvp" else []), str(program), *arguments]
+    (folder / WATCH_FILE).unlink(missing_ok=True)
     frame_cycles: list[int] = []
-    seen: set[int] = set()
     cycles = None
     tail: list[str] = []
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -167,14 +167,10 @@ def execute(
                 on_frame(int(words[1]))
             elif words[:1] == ["cycles"]:
                 cycles = int(words[1])
-            elif words[:1] == ["seen"]:
-                seen.add(int(words[1]))
-            elif words[:1] == ["broken"]:
-                raise BrokenError(int(words[1]), int(words[2].rstrip(":")), " ".join(words[3:]))
             elif words[:1] == ["stuck"]:
                 raise stuck_error(folder, int(words[1]), len(frame_cycles))
             elif words[:2] in (["network", "error"], ["memory", "error"]):
-                raise refusal(words[0], int(words[2]))
+                raise refusal(folder, words[0], int(words[2]))
             else:
                 tail.append(line)
         process.wait(timeout=timeout_s)
@@ -184,7 +180,18 @@ def execute(
         process.wait()
     if cycles is None:
         raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")
-    return RunLog(cycles, tuple(frame_cycles), frozenset(seen))
+    return RunLog(cycles, tuple(frame_cycles), seen_by_watchers(folder))
+
+
+def seen_by_watchers(folder: Path) -> frozenset[int]:
+    """The watchers, in a bench that ran in ``folder``, to which traffic did all that it should."""
+    return frozenset(int(words[1]) for words in _watched(folder) if words[0] == "seen")
+
+
+def _watched(folder: Path) -> list[list[str]]:
+    """The words of each line that watchers wrote; none where there were none."""
+    path = folder / WATCH_FILE
+    return [line.split() for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def stuck_error(folder: Path, cycle: int, records: int) -> StuckError:
@@ -197,8 +204,11 @@ def stuck_error(folder: Path, cycle: int, records: int) -> StuckError:
     )
 
 
-def refusal(of: str, cycle: int) -> DagtrainError:
-    """What is wrong when the bench's ``<of>_error`` is high."""
+def refusal(folder: Path, of: str, cycle: int) -> DagtrainError:
+    """What is wrong when ``<of>_error`` of a bench that runs in ``folder`` is high."""
+    for words in _watched(folder):
+        if words[0] == "broken":
+            return BrokenError(int(words[1]), int(words[2].rstrip(":")), " ".join(words[3:]))
     if of == "memory":
         return ToolError(f"a memory refused an address before cycle {cycle}")
     return StuckError(f"a receiver lost or reordered words of a stream before cycle {cycle}")

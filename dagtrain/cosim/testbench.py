@@ -212,6 +212,6 @@ def watch(signals: Mapping[str, Any], drivers: Drivers, count: FrameCount, folde
             raise stuck_error(folder, drivers.cycle, sum(len(sink.beats) for sink in drivers.sinks))
         for name, error in errors.items():
             if error and not rst:
-                raise refusal(name, drivers.cycle)
+                raise refusal(folder, name, drivers.cycle)
 
     return look

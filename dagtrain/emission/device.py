@@ -19,6 +19,9 @@ from hdl.link.format import LinkFormat
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 
+# what messages call a width adapter begins with it
+ADAPTER_ROLE = "adapter of "
+
 
 @dataclass(frozen=True)
 class ImageFile:
@@ -188,6 +191,21 @@ def consumed_net(edge: str) -> str:
     return f"c_{verilog_name(edge)}"
 
 
+def adapted_net(edge: str) -> str:
+    """The net behind the width adapter of an edge."""
+    return f"a_{verilog_name(edge)}"
+
+
+def stored_net(region: str) -> str:
+    """The net in front of a region's DRAM unit."""
+    return f"t_{verilog_name(region)}"
+
+
+def fetched_net(region: str) -> str:
+    """The net behind a region's DRAM unit."""
+    return f"f_{verilog_name(region)}"
+
+
 def arrived_net(edge: str) -> str:
     """The net behind the receiver of an edge that then goes to DRAM."""
     return f"i_{verilog_name(edge)}"
@@ -313,9 +331,9 @@ def _add_channel(
     """What lies on an edge within a device: a width adapter where lanes differ, then the FIFO."""
     net = produced_net(edge)
     if source.lanes != sink.lanes:
-        adapted = assembly.stream(f"a_{verilog_name(edge)}", sink.payload_bits)
+        adapted, role = assembly.stream(adapted_net(edge), sink.payload_bits), f"{ADAPTER_ROLE}{edge}"
         adapter = adapter_module(library, source.lanes, sink.lanes, source.tensor.fixed.width)
-        assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted}, role=f"adapter of {edge}")
+        assembly.instance(adapter, f"adapt_{verilog_name(edge)}", {"x": net, "y": adapted}, role=role)
         net = adapted
     nets = net, consumed_net(edge)
     _add_queue(assembly, library, f"fifo_{verilog_name(edge)}", nets, sink.payload_bits, depth_beats, f"FIFO of {edge}")
@@ -359,8 +377,8 @@ def _between_queues(
 ) -> tuple[str, str]:
     """Small queues behind a net and in front of another (name, payload bits); returns the nets between them."""
     label = verilog_name(what)
-    to_store = assembly.stream(f"t_{label}", source[1])
-    from_store = assembly.stream(f"f_{label}", target[1])
+    to_store = assembly.stream(stored_net(what), source[1])
+    from_store = assembly.stream(fetched_net(what), target[1])
     to, back = f"queue to DRAM of {what}", f"queue from DRAM of {what}"
     library = memory.library
     _add_queue(assembly, library, f"store_{label}", (source[0], to_store), source[1], REGISTER_BEATS, to)

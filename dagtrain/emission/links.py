@@ -46,6 +46,10 @@ NETWORK_CYCLES = 512
 HERE = {"write_clk": "net_clk", "write_rst": "net_rst", "read_clk": "clk", "read_rst": "rst"}
 THERE = {"write_clk": "clk", "write_rst": "rst", "read_clk": "net_clk", "read_rst": "net_rst"}
 
+# word streams of a network port before the way to the device's clock, and behind the way from it
+ARRIVING, LEFT = "arriving", "left"
+NETWORK_NETS = (ARRIVING, LEFT)
+
 # what messages call the switches and arbiters of a network port
 NETWORK_ROLE = "network port"
 
@@ -353,7 +357,7 @@ class NetworkPort:
         stray = self.assembly.wire("error_stray")
         self.errors.append(stray)
         self.unit("link_drain", Drain(format=self.form), "drain", {"x": arriving}, {"error": stray})
-        self._transmit_port(self._crossed(self._merged(), "left", THERE))
+        self._transmit_port(self._crossed(self._merged(), LEFT, THERE))
         self.assembly.port("net_error", 1, Direction.OUT)
         self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
 
@@ -368,7 +372,7 @@ class NetworkPort:
 
     def _receive_port(self) -> str:
         """The AXI4-Stream slave `net_rx`, as a word stream."""
-        words = self.stream("arriving")
+        words = self.stream(ARRIVING)
         self.assembly.writers[words] = NETWORK_ROLE
         self.assembly.port("net_rx_tvalid", 1, Direction.IN)
         self.assembly.port("net_rx_tready", 1, Direction.OUT)

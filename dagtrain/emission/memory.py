@@ -44,6 +44,20 @@ GROUP_UNITS = 16
 _SIZE_BITS, _BURST_BITS, _INCREMENT = 3, 2, 1
 
 
+# what messages call the ends of a stream that is dealt out begins with them
+DEAL_ROLE, COLLECT_ROLE = "deal of ", "collect of "
+
+
+def store_role(region: str) -> str:
+    """What messages call the unit in front of a region."""
+    return f"DRAM of {region}"
+
+
+def store_port(region: str) -> str:
+    """The prefix of the nets of that unit's AXI port."""
+    return f"dram_{verilog_name(region)}"
+
+
 @dataclass(frozen=True)
 class Held:
     """What a region starts with: a ring's state, or version 0 of weights."""
@@ -157,10 +171,13 @@ class MemoryPort:
         deal, collect = deal_units(source_lanes, sink, parts)
         dealt = [self.assembly.stream(f"d_{label}_{part}", deal.payload_bits) for part in range(parts)]
         back = [self.assembly.stream(f"b_{label}_{part}", collect.payload_bits) for part in range(parts)]
-        for kind, unit, ends in (("deal", deal, [nets[0], *dealt]), ("collect", collect, [*back, nets[1]])):
+        for kind, role, unit, ends in (
+            ("deal", DEAL_ROLE, deal, [nets[0], *dealt]),
+            ("collect", COLLECT_ROLE, collect, [*back, nets[1]]),
+        ):
             module = unit_module(self.library, kind, unit)
             streams = dict(zip(unit.streams, ends, strict=True))
-            self.assembly.instance(module, f"{kind}_{label}", streams, role=f"{kind} of {edge}")
+            self.assembly.instance(module, f"{kind}_{label}", streams, role=f"{role}{edge}")
         return list(zip(dealt, back, strict=True))
 
     def add_weights(
@@ -208,12 +225,12 @@ class MemoryPort:
         words = tuple(regroup(contents, unit.format.data_bits, form.data_bits) if ratio > 1 else contents)
         regions.append(Region(name, base, unit.region_words // ratio, words, held))
         label = verilog_name(name)
-        master = self._axi(f"dram_{label}", unit.format)
+        master = self._axi(store_port(name), unit.format)
         error = self.assembly.wire(f"dram_error_{label}")
         streams = {"x": nets[0], "y": nets[1], **_port(master, "m")}
         signals = {"base": f"{unit.format.address_bits}'d{base * ratio}", "error": error}
         module = unit_module(self.library, "dram_store", unit)
-        self.assembly.instance(module, f"u_dram_{label}", streams, signals, role=f"DRAM of {name}")
+        self.assembly.instance(module, f"u_dram_{label}", streams, signals, role=store_role(name))
         self.masters.append(_Master(master, channel, stored))
         self.errors.append(error)
 
