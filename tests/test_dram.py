@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from myhdl import Signal, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.convert.netlist import Direction
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
@@ -154,6 +154,57 @@ def test_bandwidth_of_the_memory_is_used() -> None:
     unit = DramFifo(format=FORM, element_bits=64, x_lanes=1, y_lanes=1, elements=64, burst=16, prefetch=64, capacity=4)
     cycles = passes(unit, (20, 1, 1, 0), Backend.MYHDL, 1, 0.0, count=20)
     assert 2 * 20 * 64 <= cycles < 1.33 * 2 * 20 * 64
+
+
+@block
+def written(domain: ClockReset, x: Stream, y: Stream, w: Stream, unit: DramUnit) -> Any:
+    """A store before a port that takes every request to write at once, and none to read; ``w`` is what is written."""
+    m, error, base = Axi(unit.format), Signal(bool(0)), Signal(intbv(0)[unit.format.address_bits :])
+    store = dram_store(domain, base, x, y, m, error, unit=unit)
+    answers = Signal(intbv(0, min=0, max=DEPTH))
+    last = Signal(bool(0))
+    last_at = unit.format.data_bits
+
+    @always_comb
+    def out() -> None:
+        m.aw.ready.next = True
+        m.ar.ready.next = False
+        m.r.valid.next = False
+        m.r.payload.next = 0
+        m.w.ready.next = w.ready
+        w.valid.next = m.w.valid
+        w.payload.next = m.w.payload
+        m.b.valid.next = answers != 0
+        m.b.payload.next = 0
+        last.next = m.w.valid and w.ready and m.w.payload[last_at]
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        if last and answers == 0:
+            answers.next = 1
+        elif answers != 0 and not last:
+            answers.next = answers - 1
+
+    return store, out, count
+
+
+@pytest.mark.parametrize("burst", [4, 8])
+def test_a_store_writes_a_burst_in_a_cycle_more_than_it_has_words(burst: int) -> None:
+    """As planning has it (`dagtrain.emission.stored.Stored.keeps_up`)."""
+    unit = DramFifo(
+        format=FORM, element_bits=64, x_lanes=1, y_lanes=1, elements=64, burst=burst, prefetch=16, capacity=4
+    )
+    widths = {"x": 64, "y": 64, "w": 65}
+
+    def factory(_images: Mapping[str, Sequence[int]]) -> Any:
+        return written(ClockReset(), *(Stream(width) for width in widths.values()), unit)
+
+    ways = {"x": Direction.IN, "y": Direction.OUT, "w": Direction.OUT}
+    design = Design("written", factory, tuple(StreamPort(name, widths[name], ways[name]) for name in widths))
+    run = run_streams(Backend.MYHDL, design, {"x": list(range(256))}, {"w": 128}, seed=1, drain_cycles=0)
+    cycles = run.fire_cycles["w"]
+    # but for the one behind the last burst
+    assert cycles[127] - cycles[0] + 2 == 128 * (burst + 1) // burst
 
 
 # ----------------------------------------------------------------------------------------------- replay

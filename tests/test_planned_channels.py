@@ -138,8 +138,8 @@ def test_a_stream_that_no_unit_keeps_up_with_is_not_offered_whole(monkeypatch: p
     monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
     monkeypatch.setattr(DramUse, "delay_cycles", lambda *_: 0)
     graph, fast, estimator = residual(2), slow_cluster(10**12), FifoEstimator()
-    # 144 words of 64 bits a map; a unit loses two cycles in a burst of eight words
-    for cycles, wanted in ((180, {False: {1}, True: {1}}), (179, {False: set(), True: {2}})):
+    # 144 words of 64 bits a map; a unit loses a cycle in a burst of eight words
+    for cycles, wanted in ((162, {False: {1}, True: {1}}), (161, {False: set(), True: {2}})):
         for deal in (False, True):
             costs = Prices(graph, fast, estimator, {}, Silent(), deal=deal).costs(cycles)  # type: ignore[arg-type]
             offers = costs.offers(costs.folded.by_name["conv2.gradient"])

@@ -40,8 +40,8 @@ class Stored:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the unit is fast enough: a burst may take it two cycles more than it has words."""
-        return self.load * (self.unit.burst + 2) <= self.unit.burst
+        """Whether the unit is fast enough: to write a burst takes it a cycle more than it has words."""
+        return self.load * (self.unit.burst + 1) <= self.unit.burst
 
     def port_words(self, port: AxiFormat) -> int:
         """Words of the memory port that a tensor takes."""
