@@ -37,6 +37,11 @@ python
 ```{toctree}
 :hidden:
 :caption: How to
+own-data
+own-cluster
+refused-model
+slow-plan
+mismatch
 importing
 data
 placing

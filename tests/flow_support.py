@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pytest
 from onnx import ModelProto
 
 from dagtrain import cli
+from dagtrain.emission.device import instance_name, produced_net
 from dagtrain.emission.manifest import (
     MANIFEST_SCHEMA,
     CopyRecord,
@@ -259,3 +261,33 @@ def new_case(root: Path) -> Case:
 def quick_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `place` take costs from `QuickEstimator`."""
     monkeypatch.setattr(place_step, "Estimator", QuickEstimator)
+
+
+def spoil(case: Case, node: str, edge: str, beat: int, bit: int) -> Path:
+    """Let a node send one wrong bit, as if `dagtrain emit` had left it so."""
+    (path,) = (
+        path for path in (case.out / "emit").glob("*/rtl/*.v") if f" {instance_name(node)} (" in path.read_text()
+    )
+    text, net = path.read_text(), produced_net(edge)
+    head = re.search(rf"^\w[^;]* {instance_name(node)} \([^;]*;", text, re.MULTILINE)
+    width = re.search(rf"^wire \[(\d+):0\] {net}_payload;", text, re.MULTILINE)
+    assert head
+    assert width
+    right = head[0].replace(f"({net}_payload)", "(right)")
+    own = f"""wire [{width[1]}:0] right;
+reg [31:0] beat = 0;
+always @(posedge clk) if ({net}_valid && {net}_ready && !rst) beat <= beat + 1;
+assign {net}_payload = right ^ ((beat == {beat}) << {bit});
+{right}"""
+    path.write_text(text.replace(head[0], own))
+    case.restamp("emit")
+    return path
+
+
+def relu_beats(case: Case) -> int:
+    """Beats a frame of what the relu of the tiny model sends, as emitted."""
+    for path in (case.out / "emit").glob("*/rtl/*.v"):
+        found = re.search(r"^wire \[(\d+):0\] p_r_node_y_payload;", path.read_text(), re.MULTILINE)
+        if found:
+            return 6 * 6 * 4 * 16 // (int(found[1]) + 1)
+    raise AssertionError("no top has the relu's result")

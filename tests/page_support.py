@@ -20,20 +20,40 @@ from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.flow_support import call
+import pytest
+
+from tests.flow_support import call, new_case, quick_costs, relu_beats, spoil
 from tests.import_support import ROOT
 
 DOCS = ROOT / "docs"
 # page -> the page whose folder it goes on from
-PAGES: Mapping[str, str | None] = {"tutorial": None}
+PAGES: Mapping[str, str | None] = {
+    "tutorial": None,
+    "own-data": "tutorial",
+    "own-cluster": "tutorial",
+    "refused-model": None,
+    "slow-plan": "tutorial",
+    "mismatch": None,
+}
 BLOCK = re.compile(r"^((?:<!-- [^\n]* -->\n)*)```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
 # commands that need what a page's reader has and the tests have not -> what stands for them
 INSTEAD: Mapping[str, Callable[[], object]] = {
     "python model.py": lambda: shutil.copy(ROOT / "examples" / "tutorial" / "model.onnx", "model.onnx"),
 }
+
+
+def _wrong_bit(_: str) -> None:
+    """The tiny model, emitted, with one wrong bit in what its relu sends: frame 2, row 1, column 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick_costs(patch)
+        case = new_case(Path.cwd()).must("import", "place", "emit")
+    beats = relu_beats(case)
+    spoil(case, "r_node", "r_node.y", beats + 7 * beats // 36, 3)
+
+
 # what comments name, done with the words behind the name
-BEFORE: Mapping[str, Callable[[str], object]] = {}
+BEFORE: Mapping[str, Callable[[str], object]] = {"wrong_bit": _wrong_bit}
 
 
 @dataclass(frozen=True)

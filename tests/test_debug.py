@@ -16,10 +16,9 @@ from vcd.reader import TokenKind, tokenize
 
 from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.waves import Wave, WaveKind, change_of, write_waves
-from dagtrain.emission.device import instance_name, produced_net
 from hdl.fixed import Fixed
 from hdl.tensor import Kind, Port, Tensor
-from tests.flow_support import Case, new_case, quick_costs
+from tests.flow_support import Case, new_case, quick_costs, relu_beats, spoil
 
 
 @pytest.fixture(scope="module")
@@ -43,27 +42,6 @@ def document(case: Case, *words: object, code: int = 0) -> dict[str, Any]:
     return found
 
 
-def spoil(case: Case, node: str, edge: str, beat: int, bit: int) -> Path:
-    """Let a node send one wrong bit, as if `dagtrain emit` had left it so."""
-    (path,) = (
-        path for path in (case.out / "emit").glob("*/rtl/*.v") if f" {instance_name(node)} (" in path.read_text()
-    )
-    text, net = path.read_text(), produced_net(edge)
-    head = re.search(rf"^\w[^;]* {instance_name(node)} \([^;]*;", text, re.MULTILINE)
-    width = re.search(rf"^wire \[(\d+):0\] {net}_payload;", text, re.MULTILINE)
-    assert head
-    assert width
-    right = head[0].replace(f"({net}_payload)", "(right)")
-    own = f"""wire [{width[1]}:0] right;
-reg [31:0] beat = 0;
-always @(posedge clk) if ({net}_valid && {net}_ready && !rst) beat <= beat + 1;
-assign {net}_payload = right ^ ((beat == {beat}) << {bit});
-{right}"""
-    path.write_text(text.replace(head[0], own))
-    case.restamp("emit")
-    return path
-
-
 def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None:
     clean = document(case, "debug", "--batches", 1)
     assert (clean["equal"], clean["first_wrong"], clean["also_wrong"]) == (True, None, [])
@@ -74,7 +52,7 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     lanes = len(probed["elements"])
     assert lanes == shape[2]
     assert all(one["simulation"] == one["code"] for one in probed["elements"])
-    beats_a_frame = clean_beats(case)
+    beats_a_frame = relu_beats(case)
     spoil(case, "r_node", "r_node.y", beats_a_frame + 7 * beats_a_frame // 36, 3)
     found = document(case, "debug", "--batches", 1, code=1)
     first = found["first_wrong"]
@@ -94,15 +72,6 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
         one for one in document(case, "probe", "r_node.y", "--frame", 2)["elements"] if one["simulation"] != one["code"]
     ]
     assert [(one["index"], one["simulation"]) for one in wrong] == [(first["index"], first["found"])]
-
-
-def clean_beats(case: Case) -> int:
-    """Beats a frame of the relu's result."""
-    for path in (case.out / "emit").glob("*/rtl/*.v"):
-        found = re.search(r"^wire \[(\d+):0\] p_r_node_y_payload;", path.read_text(), re.MULTILINE)
-        if found:
-            return 6 * 6 * 4 * 16 // (int(found[1]) + 1)
-    raise AssertionError("no top has the relu's result")
 
 
 def test_probe_needs_no_simulation_but_says_that_there_was_none(case: Case) -> None:
@@ -145,7 +114,7 @@ PERIOD_PS = 5000
 
 
 def lanes_a_beat(case: Case) -> int:
-    return 6 * 6 * 4 // clean_beats(case)
+    return 6 * 6 * 4 // relu_beats(case)
 
 
 def vcd_values(path: Path, *name: str) -> dict[int, float]:
@@ -177,7 +146,7 @@ def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(
     assert "r_node.y_sent.valid" in save
     assert "r_node.y_sent.lane0" in save
     document(case, "debug", "--batches", 1)
-    beats, lanes = clean_beats(case), lanes_a_beat(case)
+    beats, lanes = relu_beats(case), lanes_a_beat(case)
     frame = [
         one["emulator"] for one in document(case, "probe", "r_node.y", "--frame", 2, "--limit", 6 * 6 * 4)["elements"]
     ]
