@@ -36,6 +36,8 @@ PAGES: Mapping[str, str | None] = {
     "mismatch": None,
 }
 BLOCK = re.compile(r"^((?:<!-- [^\n]* -->\n)*)```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# estimates that become better now and then: a page that is a little older says nothing wrong
+ESTIMATE = re.compile(r"[\d,]+(?=(?:/| of )[\d,]+ ALM)")
 FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
 # commands that need what a page's reader has and the tests have not -> what stands for them
 INSTEAD: Mapping[str, Callable[[], object]] = {
@@ -69,14 +71,9 @@ class Ran:
     def check(self) -> None:
         """Raises `AssertionError` where page and command differ."""
         assert self.code == self.wanted_code, f"`{self.command}` exits with {self.code}:\n{self.printed}"
-        assert self.fits, (
+        assert matches(ESTIMATE.sub("…", self.expected), self.printed), (
             f"`{self.command}` prints\n{self.printed}\nand the page says\n{self.expected}\n(see {__file__})"
         )
-
-    @property
-    def fits(self) -> bool:
-        """Whether it printed what the page says."""
-        return matches(self.expected, self.printed)
 
 
 def matches(expected: str, printed: str) -> bool:
@@ -151,7 +148,9 @@ def rewritten(name: str, ran: Sequence[Ran]) -> str:
         if found[2] != "console":
             return found[0]
         done = ((source, next(left)) for source, _, _ in commands(found[3]))
-        text = "".join(f"$ {source}\n{one.expected if one.fits else one.printed}" for source, one in done)
+        text = "".join(
+            f"$ {source}\n{one.expected if matches(one.expected, one.printed) else one.printed}" for source, one in done
+        )
         return f"{found[0][: found.start(3) - found.start()]}{text}```"
 
     return BLOCK.sub(block, (DOCS / f"{name}.md").read_text())
