@@ -14,15 +14,17 @@ from dagtrain.planning.searcher import Searcher
 
 
 def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searcher]:
-    """Searchers on one device, on two, ..., as long as a plan there may train faster than the best one then: what waits
-    for the weights of the batch before goes a shorter way.  Their plans are taken as those of ``searcher``.
+    """Searchers on fewer devices, where a plan may train faster than the best one then: what waits for the weights of
+    the batch before goes a shorter way.  The numbers of devices that promise most come first, until one brings nothing.
+    Their plans are taken as those of ``searcher``.
 
     ``searched`` is the search on all devices, whose bounds hold for fewer."""
     problem, best = searcher.problem, searcher.best
     assert best.planned is not None, "there is a plan on all devices"
     usable = [device.name for device in problem.devices]
     spread = best.planned.plan
-    if len({item.device for item in spread.items}) == 1:
+    used = len({item.device for item in spread.items})
+    if used == 1:
         return
     # the plan's batch if nothing crossed the network: more is not to be gained
     alone = Fraction(plan_time(spread, problem.graph, problem.cluster, together=True).cycles, spread.batch_frames)
@@ -51,6 +53,11 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
             # nor do fewer still
             break
         least[count] = cycles
-    for count in sorted(least):
+    # the way is about as much shorter as there are fewer devices on it
+    way = (spread.training_cycles - alone) / (used - 1)
+    for count in sorted(least, key=lambda count: (least[count] + way * (count - 1), count)):
+        known = best.training_cycles
         if promises(least[count]):
             yield on(count)
+            if best.training_cycles == known:
+                return
