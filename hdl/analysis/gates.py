@@ -112,8 +112,10 @@ class Gates:
     _known: dict[object, int] = field(default_factory=dict)
     # runs whose bits must exist: inputs of registers, memories, multipliers, ports; with the bits that matter
     roots: list[tuple[Run, int]] = field(default_factory=list)
-    # gate -> bits that something takes that is neither table nor flip-flop, or a flip-flop and a table beside
+    # gate -> bits that something takes that is neither table nor flip-flop
     bare: dict[int, int] = field(default_factory=dict)
+    # gate -> bits that two flip-flops take, or one and a table
+    shared: dict[int, int] = field(default_factory=dict)
     # gate -> bits that flip-flops take
     _flopped: dict[int, int] = field(default_factory=dict)
 
@@ -199,7 +201,17 @@ class Gates:
         """Something that is no gate, perhaps a flip-flop, needs the bits of ``mask`` of a run."""
         if mask and run[0] > ONE:
             self.roots.append((run, mask))
-            self._take(self._flopped if flip_flop else self.bare, run, mask)
+            if flip_flop:
+                self._share(run.gate, _bits(run, mask))
+                self._take(self._flopped, run, mask)
+            else:
+                self._take(self.bare, run, mask)
+
+    def _share(self, number: int, bits: int) -> None:
+        """One more takes these bits of a gate: those that a flip-flop takes already are shared."""
+        both = bits & self._flopped.get(number, 0)
+        if both:
+            self.shared[number] = self.shared.get(number, 0) | both
 
     def _take(self, users: dict[int, int], run: Run, mask: int) -> None:
         users[run.gate] = users.get(run.gate, 0) | _bits(run, mask)
@@ -253,14 +265,8 @@ class Gates:
                 for end, offset, stride in gate.support:
                     mask = bits << offset if stride else 1 << offset
                     wanted[end] = wanted.get(end, 0) | mask
-                    self._take_both(end, mask)
+                    self._share(end, mask)
         return found
-
-    def _take_both(self, number: int, mask: int) -> None:
-        """A table takes these bits of a gate: those that flip-flops take too come to both bare."""
-        both = mask & self._flopped.get(number, 0)
-        if both:
-            self.bare[number] = self.bare.get(number, 0) | both
 
     def _table(self, gate: Gate, limit: int) -> frozenset[tuple[int, int, int]]:
         """The inputs of a gate's table, with those of the gates that it absorbs."""

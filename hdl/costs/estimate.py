@@ -168,7 +168,7 @@ def _elaborated(circuit: Circuit) -> Resources:
 
 _SHAPED = (
     *("multipliers", "memories", "dual_memories", "memory_registers"),
-    *("constant_multipliers", "constants", "bare_bits"),
+    *("constant_multipliers", "constants", "bare_bits", "shared_bits"),
 )
 
 

@@ -42,8 +42,10 @@ class Mapped:
     three_bits: int
     # (words, bits) -> constants of more words than a look-up table has
     constants: Mapping[tuple[int, int], int]
-    # bits of registers that something takes that is neither table nor flip-flop, or a flip-flop and a table beside
+    # bits of registers that something takes that is neither table nor flip-flop
     bare: Mapping[Node, int]
+    # other bits of registers that two flip-flops take, or one and a table
+    shared: Mapping[Node, int]
     # bits of registers that keep what they start with
     still: Mapping[Node, int]
 
@@ -92,13 +94,16 @@ class Mapper:
                 three += bits * outer[number]
             elif bits and number not in inner:
                 carry += bits + start
-        bare = {node: self.gates.bare.get(word.runs[0].gate, 0) for node, word in self._leaves.items()}
+        leaves = {node: word.runs[0].gate for node, word in self._leaves.items()}
+        bare = {node: self.gates.bare.get(gate, 0) for node, gate in leaves.items()}
+        shared = {node: self.gates.shared.get(gate, 0) & ~bare[node] for node, gate in leaves.items()}
         return Mapped(
             dict(sorted(tables.items())),
             carry + self._product_bits,
             three,
             dict(sorted(self._constants.items())),
             bare,
+            shared,
             self._still,
         )
 

@@ -38,6 +38,8 @@ from hdl.spelling import QUIET, spelt
 LEAST_M20K_FILL = 0.05
 # words of the largest look-up table, and those among which one chooses
 TABLE_WORDS, CHOSEN_WORDS = 1 << TABLE_INPUTS, 4
+# inputs of a table that takes half an ALM
+HALF_INPUTS = 5
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ class Resources:
     tables: Mapping[int, int] = field(default_factory=dict)
     # (words, bits) -> tables of constants of more words than a look-up table has
     constants: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    # (words, bits) of a memory -> bits read from it that something takes that is neither table nor flip-flop, or a
-    # flip-flop and a table beside
+    # (words, bits) of a memory -> bits read from it that something takes that is neither table nor flip-flop
     bare_bits: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # (words, bits) of a memory -> other bits read from it that two flip-flops take, or one and a table
+    shared_bits: Mapping[tuple[int, int], int] = field(default_factory=dict, metadata=QUIET)
 
     __repr__ = spelt
 
@@ -86,6 +89,7 @@ class Resources:
             _sum(self.tables, other.tables),
             _sum(self.constants, other.constants),
             _sum(self.bare_bits, other.bare_bits),
+            _sum(self.shared_bits, other.shared_bits),
         )
 
     @property
@@ -185,13 +189,16 @@ class ReadPort:
 def block_read_port(rows: int, width: int, bare: int) -> ReadPort:
     """Of block memories, ``rows`` one above the other.
 
-    A flip-flop for each row remembers that the row was read; a table joins the words of two rows and those before,
-    the last of which needs no flip-flop's word where a flip-flop or a table takes it.  A table for each row finds from
-    the address that it is read, and another one that it is written."""
+    A flip-flop for each row remembers that the row was read; a table joins the words of two rows, the last of which
+    needs no flip-flop's word where a flip-flop or a table takes it, and a tree of tables what those of two rows found;
+    of few rows each takes what the one before found.  A table for each row finds from the address that it is read, and
+    another one that it is written."""
     if rows < 2:
         return ReadPort({}, 0)
-    gated, plain = -(-rows // 2) + (rows > 3), -(-(rows - 1) // 2) + (rows > 4)
-    return ReadPort({5: gated * bare + plain * (width - bare) + 2 * rows}, rows)
+    gated, plain = -(-rows // 2), -(-(rows - 1) // 2)
+    gated += -(-(gated - 1) // (HALF_INPUTS - 1)) if rows > 3 else 0
+    plain += -(-(plain - 1) // (HALF_INPUTS - 1)) if rows > 4 else 0
+    return ReadPort({HALF_INPUTS: gated * bare + plain * (width - bare) + 2 * rows}, rows)
 
 
 def logic_read_port(rows: int, width: int) -> ReadPort:
@@ -328,9 +335,7 @@ class _Counter(Visitor):
         for key, bits in kept.items():
             if key not in output_signals:
                 registers += (bits & ~mapped.still.get(live.store(self.written[key][0]), 0)).bit_count()
-        bare: Counter[tuple[int, int]] = Counter()
-        for store, shape in read.items():
-            bare[shape] += mapped.bare.get(store, 0).bit_count()
+        bare, shared = (_bits_read(read, found) for found in (mapped.bare, mapped.shared))
         return Resources(
             dict(sorted(work.multipliers.items())),
             dict(sorted(memories.items())),
@@ -343,7 +348,8 @@ class _Counter(Visitor):
             mapped.three_bits,
             mapped.tables,
             mapped.constants,
-            {shape: bits for shape, bits in bare.items() if bits},
+            bare,
+            shared,
         )
 
     def _read_only(self, live: Liveness) -> dict[int, Any]:
@@ -367,6 +373,14 @@ class _Counter(Visitor):
         if written_range and written_range.signed and kept >> width:
             kept |= 1 << (width - 1)
         return kept & ((1 << width) - 1)
+
+
+def _bits_read(read: Mapping[Node, tuple[int, int]], found: Mapping[Node, int]) -> dict[tuple[int, int], int]:
+    """Shape of memories -> how many bits are ``found`` of the words that are read from them."""
+    total: Counter[tuple[int, int]] = Counter()
+    for store, shape in read.items():
+        total[shape] += found.get(store, 0).bit_count()
+    return {shape: bits for shape, bits in total.items() if bits}
 
 
 def _fresh(origins: Iterable[tuple[int, int, Run]], seen: dict[int, int]) -> int:

@@ -127,7 +127,7 @@ def compare(resources: Resources, synthesis: Synthesis) -> tuple[Comparison, ...
 
 def expected_contents(resources: Resources) -> Resources:
     """Contents as Yosys sees them: multipliers for products with constants, wide ones in parts that are added; trees of
-    multiplexers for large tables; words of memories gated by a flip-flop, free where a flip-flop or a table takes
+    multiplexers for large tables; words of memories gated by a flip-flop, free where one flip-flop or tables take
     them; memories made of logic 32 words deep, and a multiplexer a bit between two."""
     parts = sum(
         number * (math.prod(factors(width) for width in widths) - 1) * sum(widths)
@@ -138,9 +138,9 @@ def expected_contents(resources: Resources) -> Resources:
     tables[5] += round(2 * ALMS_A_TABLE_BIT * bits)
     tables[5] += round(TABLES_A_THREE_BIT * resources.three_bits)
     target = part(FABRIC)
-    for (depth, width), bare in resources.bare_bits.items():
+    for (depth, width), number in (*resources.bare_bits.items(), *resources.shared_bits.items()):
         if in_block_memory(depth, width, target) and depth <= _best_fill(depth, width)[0]:
-            tables[2] += bare
+            tables[2] += number
     for (depth, width), number in resources.read_ports.items():
         if not in_block_memory(depth, width, target):
             # two rows where an MLAB has 64 words
