@@ -523,12 +523,25 @@ def _train_on_data(**given: Any) -> Jobs:
 
 
 def _profile(
-    batches: Annotated[int, typer.Option(help="Batches to train.")] = 16, data: Data = None, seed: Seed = 1
+    batches: Annotated[int, typer.Option(help="Batches to train.")] = 16,
+    train: Annotated[
+        bool,
+        typer.Option("--train", help="Also train epochs in both arithmetics, and name the layer that leaves float64."),
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(help="Of --train, 3 if nothing is said.")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Of --train: relative error that a tensor may have of its own, 0.05 by default."),
+    ] = None,
+    data: Data = None,
+    seed: Seed = 1,
 ) -> Jobs:
     """Train some batches in float64 and in the hardware's arithmetic side by side, and show what flows on every edge:
     magnitudes beside the chosen format, saturation, resolution.  Formats that do not fit are named; `dagtrain import
     --bits` changes them."""
-    return (lambda net: net.profile(batches=batches, data=data, seed=seed),)
+    return (
+        lambda net: net.profile(batches=batches, data=data, seed=seed, train=train, epochs=epochs, threshold=threshold),
+    )
 
 
 def _export() -> Jobs:

@@ -21,6 +21,8 @@ from dagtrain.passes.count_saturations import CounterError, count_saturations
 from dagtrain.passes.formats import free_sources, propagate_formats
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.passes.widths import WidthError, Widths
+from dagtrain.report.profile_page import error_text
+from dagtrain.training.divergence import divergences, first_to_leave
 from dagtrain.training.feeds import synthetic_feeds
 from dagtrain.training.profile import profile
 from hdl.fixed import Fixed
@@ -170,6 +172,46 @@ def test_a_profile_tells_saturation_resolution_and_range_of_numbers_made_to_have
     assert profile(insert_forks(graph), []) == ()
 
 
+@pytest.mark.parametrize(
+    ("bits", "edge"),
+    [
+        ("conv2:activation=5", "conv2.y"),
+        ("norm1:error=5", "norm1.backward.dx"),
+        ("conv1:gradient=4", "conv1.gradient.g"),
+        ("gemm1:weight=4", "gemm1.w.update.w"),
+        ("activation=16", None),
+    ],
+)
+def test_the_layer_that_diverges_is_the_one_with_too_few_bits(bits: str, edge: str | None) -> None:
+    graph = insert_forks(net((bits,)))
+    epochs = [[synthetic_feeds(graph, 4, 10 * epoch + batch) for batch in range(6)] for epoch in range(2)]
+    found = divergences(graph, epochs, threshold=0.04)
+    first = first_to_leave(found)
+    assert (first and first.edge) == edge
+    if first:
+        assert first.layer == bits.split(":")[0]
+        assert first.left is not None
+        assert first.own_errors[first.left - 1] > 0.04
+    assert {len(errors) for one in found for errors in (one.errors, one.own_errors)} == {2}
+
+
+def test_a_tensor_diverges_in_the_epoch_in_which_its_own_error_is_too_large_first() -> None:
+    build = GraphBuilder("flat", Recipe(batch=4), seed=3)
+    training = differentiate(build.classify(build.gemm(build.input(1, 1, 4), 2)))
+    graph = insert_forks(propagate_formats(training, {"input1.y": Fixed(8, 4)}))
+    fits, ends = np.array([1.0, -2.0, 0.5, 0.0]), np.array([10.0, 4.0, 0.0, 0.0])
+    feeds = [
+        {"input1": np.tile(images, (4, 1)).reshape(4, 1, 1, 4), "loss1.label": np.zeros((4, 1, 1, 1))}
+        for images in (fits, ends)
+    ]
+    found = {one.edge: one for one in divergences(graph, [feeds[:1], feeds], threshold=0.1)}["input1.y"]
+    # 10 becomes 127 / 16, which is off by 2.0625; squares of the second epoch: 5.25 a frame and 116
+    assert found.errors == (0.0, pytest.approx(2.0625 / np.sqrt(5.25 + 116)))
+    assert found.own_errors == found.errors
+    assert found.left == 2
+    assert "loss1.metrics" not in {one.edge for one in divergences(graph, [feeds], threshold=0.1)}
+
+
 def test_synthesis_is_told_to_keep_the_count() -> None:
     layer = SaturationCounter(shape=(1, 1, 4), lanes=2)
     assert "(* noprune, keep *) reg" in design_of(make_case(layer)).convert().text
@@ -221,6 +263,36 @@ def test_the_page_of_a_profile_names_what_does_not_fit(built: Case) -> None:
     assert {one["sum_bits"] for one in profile_record(built)["tensors"] if "sum_bits" in one} == {18}
     assert "sums of 18 bits" in page
     assert all(edge in page for edge in coarse)
+
+
+def test_the_layer_that_diverges_in_training_is_named_by_command(built: Case) -> None:
+    outcome = built.step("profile", "--batches", 1, "--train", "--epochs", 2, "--data", built.data(20), "--json")
+    assert outcome.code == 0, outcome.error
+    training = json.loads(outcome.out)["training"]
+    assert (training["epochs"], training["threshold"]) == (2, 0.05)
+    first = next(one for one in training["tensors"] if one["edge"] == training["first"])
+    assert first["own_errors"][first["left"] - 1] > 0.05
+    before = training["tensors"][: training["tensors"].index(first)]
+    assert max((one["own_errors"][0] for one in before), default=0.0) <= 0.05
+    page = (built.out / "profile" / "profile.html").read_text()
+    assert f"Layer {first['layer']} diverges" in page
+    table = page.split('id="training-table"')[1]
+    for one in training["tensors"]:
+        row = next(row for row in table.split("<tr>") if row.startswith(f"<td>{one['edge']}</td>"))
+        for error in (*one["own_errors"], *one["errors"]):
+            assert f">{error_text(error)}</td>" in row
+    again = built.step("profile", "--batches", 1, "--train", "--epochs", 2, "--data", built.data(20))
+    assert f"layer {first['layer']} diverges" in again.out
+
+
+def test_options_of_training_beside_float64_go_with_it(built: Case) -> None:
+    outcome = built.step("profile", "--batches", 0, "--epochs", 2)
+    assert outcome.code == 1
+    assert "--batches must be at least 1" in outcome.error
+    assert "--epochs and --threshold go with --train" in outcome.error
+    outcome = built.step("profile", "--train", "--epochs", 0, "--threshold", 0)
+    for part in ("--epochs must be at least 1", "--threshold must be above 0", "--train needs data"):
+        assert part in outcome.error
 
 
 def profile_record(case: Case) -> Any:

@@ -200,12 +200,39 @@ class TensorRecord(TypedDict):
     remark: str
 
 
+class DivergenceRecord(TypedDict):
+    """A tensor of ``profile.json`` in training; see `dagtrain.training.divergence.Divergence`."""
+
+    edge: str
+    layer: str
+    kind: str
+    format: str
+    # of each epoch, relative to the float64 run, and to float64 on the hardware's numbers; None where those are all 0
+    errors: list[float | None]
+    own_errors: list[float | None]
+    # epoch; None: within the threshold
+    left: Positive | None
+
+
+class TrainedBesideRecord(TypedDict):
+    """Training in both arithmetics."""
+
+    epochs: Positive
+    # relative own error
+    threshold: float
+    # edge whose own error left it first; None: all are within
+    first: str | None
+    tensors: list[DivergenceRecord]
+
+
 class ProfileRecord(Versioned):
     """``profile.json``."""
 
     frames: Positive
     source: str
     tensors: list[TensorRecord]
+    # with --train
+    training: NotRequired[TrainedBesideRecord]
 
 
 class EngineRecord(TypedDict):

@@ -9,6 +9,7 @@ from html import escape
 from markupsafe import Markup
 
 from dagtrain.report.templates import page_environment
+from dagtrain.training.divergence import TrainedBeside, first_to_leave
 from dagtrain.training.profile import TensorProfile
 
 TEMPLATE = "profile.html.j2"
@@ -18,20 +19,32 @@ OCTAVE, HEIGHT, LABELS = 9, 44, 14
 MANY_SATURATED, MANY_LOST = 1e-4, 0.05
 
 
-def render_profile(name: str, profiles: Sequence[TensorProfile], frames: int, source: str) -> str:
-    """The HTML text.  ``source`` says what the network was fed with."""
+def render_profile(
+    name: str, profiles: Sequence[TensorProfile], frames: int, source: str, training: TrainedBeside | None = None
+) -> str:
+    """The HTML text.  ``source`` says what the network was fed with; ``training`` beside float64 is shown if there is
+    one."""
     environment = page_environment()
     environment.filters["share"] = share
+    environment.filters["error"] = error_text
     environment.filters["decibels"] = lambda value: "exact" if value == math.inf else f"{value:.1f}"
     low = min((min(one.octaves, default=0) for one in profiles), default=0)
     high = max((max(one.octaves, default=0) for one in profiles), default=0)
     rows = [(one, Markup(histogram(one, low, high)), remark(one)) for one in profiles]
-    return environment.get_template(TEMPLATE).render(name=name, rows=rows, frames=frames, source=source)
+    first = first_to_leave(training.tensors) if training else None
+    return environment.get_template(TEMPLATE).render(
+        name=name, rows=rows, frames=frames, source=source, training=training, first=first
+    )
 
 
 def share(value: float) -> str:
     """A share, with digits where it is small."""
     return "0" if not value else f"{value:.2%}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def error_text(value: float | None) -> str:
+    """A relative error; None or infinite where there is nothing that it could be relative to."""
+    return "no measure" if value is None or value == math.inf else f"{value:.2%}"
 
 
 def remark(one: TensorProfile) -> str:

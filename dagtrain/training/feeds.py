@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dagtrain.graph.heads import main_loss
 from dagtrain.graph.ir import Graph, GraphError
-from dagtrain.training.data import DataError, Dataset
+from dagtrain.training.data import DataError, Dataset, Draw
 from hdl.errors import Problem
 from hdl.tensor import Kind
 
@@ -33,10 +33,12 @@ def host_inputs(graph: Graph) -> tuple[str, str]:
     return host_ports(graph)[:2]
 
 
-def feeds_of(graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
-    """What `Executor.step` takes, for the images at ``index``."""
+def feeds_of(
+    graph: Graph, dataset: Dataset, index: npt.NDArray[np.int64], draw: Draw | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """What `Executor.step` takes, for the images at ``index``; ``draw``: augmented by that."""
     images, labels = host_inputs(graph)
-    return {images: dataset.frames(index), labels: dataset.classes(index).reshape(-1, 1, 1, 1)}
+    return {images: dataset.frames(index, draw), labels: dataset.classes(index).reshape(-1, 1, 1, 1)}
 
 
 def check_dataset(graph: Graph, dataset: Dataset, source: str) -> Dataset:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.graph.executor import Executor, Mode
-from dagtrain.graph.ir import Graph, Role
+from dagtrain.graph.ir import Graph, Node, Role
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.capabilities import Summing
@@ -67,6 +67,28 @@ class TensorProfile:
     def lost(self) -> float:
         """Share of the numbers that aren't 0 which are too small to be told from it."""
         return self.below_step / max(1, sum(self.octaves.values()))
+
+
+@dataclass(frozen=True)
+class Made:
+    """The numbers on an edge."""
+
+    # layer of the model, and its node that makes them
+    layer: str
+    node: Node
+    kind: Kind
+    fixed: Fixed
+
+
+def number_makers(graph: Graph) -> dict[str, Made]:
+    """Edges that carry numbers which are not those of another edge, in the order of the graph."""
+    found = {
+        edge: Made(node.whole, node, node.layer.port(port).tensor.kind, graph.tensor(edge).fixed)
+        for node in graph.nodes
+        if node.role not in COPIES
+        for port, edge in node.outputs.items()
+    }
+    return {edge: made for edge, made in found.items() if carries_numbers(made.fixed)}
 
 
 @dataclass
@@ -129,15 +151,9 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
     golden, reference = Executor(graph, Mode.GOLDEN), Executor(graph, Mode.REFERENCE)
     # each layer in float64, on what the hardware gives it
     alone = Executor(graph, Mode.REFERENCE)
-    makers = {
-        edge: (node, node.layer.port(port).tensor)
-        for node in graph.nodes
-        if node.role not in COPIES
-        for port, edge in node.outputs.items()
-    }
+    makers = number_makers(graph)
     formats = {edge: graph.tensor(edge).fixed for edge in graph.producers}
-    edges = {edge: formats[edge] for edge in makers if carries_numbers(formats[edge])}
-    seen = {edge: _Seen() for edge in edges}
+    seen = {edge: _Seen() for edge in makers}
     for feeds in batches:
         exact: dict[str, IntArray] = {}
         values: dict[str, FloatArray] = {}
@@ -145,7 +161,7 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
         golden.step(feeds, exact.__setitem__)
         reference.step(feeds, values.__setitem__)
         alone.step(feeds, own.__setitem__, {edge: formats[edge].decode(codes) for edge, codes in exact.items()})
-        for edge, fixed in edges.items():
+        for edge, fixed in ((edge, made.fixed) for edge, made in makers.items()):
             seen[edge].exact(exact[edge], fixed)
             seen[edge].reference(values[edge], fixed)
             seen[edge].alone(exact[edge], own[edge], fixed)
@@ -154,9 +170,9 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
     return tuple(
         TensorProfile(
             edge=edge,
-            layer=makers[edge][0].whole,
-            kind=makers[edge][1].kind,
-            fixed=fixed,
+            layer=made.layer,
+            kind=made.kind,
+            fixed=made.fixed,
             numbers=found.numbers,
             saturated=found.saturated,
             zeros=found.zeros,
@@ -165,10 +181,10 @@ def profile(graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]) -> tup
             peak=found.peak,
             signal_to_error_db=found.signal_to_error_db,
             own_error_steps=found.own_error_steps,
-            sum_bits=_sum_bits(makers[edge][0].layer),
-            wrapped_sums=golden.states[makers[edge][0].name].get("wrapped", 0),
+            sum_bits=_sum_bits(made.node.layer),
+            wrapped_sums=golden.states[made.node.name].get("wrapped", 0),
         )
-        for edge, fixed in edges.items()
+        for edge, made in makers.items()
         if (found := seen[edge]).numbers
     )
 
