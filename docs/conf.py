@@ -67,6 +67,7 @@ timing
 formal
 learning
 networks
+comparison
 benchmarks
 trust
 ```

@@ -36,6 +36,8 @@ PAGES: Mapping[str, str | None] = {
     "mismatch": None,
 }
 BLOCK = re.compile(r"^((?:<!-- [^\n]* -->\n)*)```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# of the terminal in which pages were written
+COLUMNS = 100
 # estimates that become better now and then: a page that is a little older says nothing wrong
 ESTIMATE = re.compile(r"[\d,]+(?=(?:/| of )[\d,]+ ALM)")
 FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
@@ -94,7 +96,8 @@ def blocks(name: str) -> Iterator[tuple[dict[str, str], str, str]]:
 def run_page(name: str, folder: Path) -> list[Ran]:
     """Does what a page says in a folder."""
     found: list[Ran] = []
-    with chdir(folder):
+    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(COLUMNS))
         for comments, language, text in blocks(name):
             file = FILE.match(text)
             if file:

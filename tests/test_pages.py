@@ -24,8 +24,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_commands_of_a_page_print_what_it_says(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+def test_commands_of_a_page_print_what_it_says(name: str, root: Path) -> None:
     before = PAGES[name]
     if before and not (root / before).is_dir():
         # it was not run, but left out by name
