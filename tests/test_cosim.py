@@ -26,6 +26,7 @@ from tests.cosim_support import (
     CLOSE,
     CYCLES,
     DEVICES,
+    TINY_CYCLES,
     alexnet,
     convnext_net,
     inception_net,
@@ -35,6 +36,7 @@ from tests.cosim_support import (
     shuffle_net,
     simulate_design,
     squeezed_net,
+    tiny_design,
 )
 
 # between the ports of two devices
@@ -158,6 +160,26 @@ def test_another_seed_of_rounding_is_seen_as_a_mismatch(tmp_path: Path) -> None:
     # nothing stalls here
     assert run.batch_cycles[-1] == pytest.approx(said_batch_cycles(made, NETWORK_CYCLES), rel=CLOSE)
     assert any("master" in mismatch for mismatch in run.mismatches)
+
+
+def test_a_run_is_optimised_from_the_cycles_on_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ModuleLibrary(cache_folder() / "modules")
+    made = tiny_design(library)
+    asked = []
+
+    def no_build(_folder: Path, _sources: object, _simulator: Simulator, optimise: bool, _clocks: object) -> Path:
+        asked.append(optimise)
+        raise InterruptedError
+
+    monkeypatch.setattr("dagtrain.cosim.cluster.build", no_build)
+    monkeypatch.setattr("dagtrain.cosim.simulator.LONG_RUN_CYCLES", 2 * made.graph.recipe.batch * TINY_CYCLES)
+    for batches in (1, 2):
+        feeds = [synthetic_feeds(made.graph, made.graph.recipe.batch, index) for index in range(batches)]
+        with pytest.raises(InterruptedError):
+            simulate_design(
+                made, library, feeds, tmp_path / f"{batches}", Simulator.VERILATOR, NetworkModel(), 0, 1, Silent()
+            )
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("units", [1, 3])

@@ -19,7 +19,7 @@ from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.parts import Bench, BenchOptions
-from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute
+from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute, is_long
 from dagtrain.cosim.timeline import probes, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
@@ -66,7 +66,7 @@ def simulate_cluster(
     host_stall_256: int,
     seed: int,
     progress: Progress,
-    optimise: bool = True,
+    optimise: bool | None = None,
     memory: MemoryModel | None = None,
     hold_cycles: int = 0,
     on_traces: Callable[[Traces], None] | None = None,
@@ -77,7 +77,7 @@ def simulate_cluster(
     ``graph``.
 
     ``library`` makes the bench's own modules.
-    ``optimise`` False builds fast and runs slowly: right for few frames.
+    ``optimise`` False builds fast and runs slowly; None chooses by the cycles to simulate (`is_long`).
     ``memory`` describes the DRAM of devices that use any.
     ``hold_cycles``: see `BenchOptions`.
     ``waves`` tells the bench in which cycles it writes waveforms (`dagtrain.cosim.waves.Window`), where it traces.
@@ -102,6 +102,8 @@ def simulate_cluster(
     bench = design_bench(delivered.devices, library, options, folder, traced, probed)
     progress.begin(f"build for {simulator.value}", 1)
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)
+    if optimise is None:
+        optimise = is_long(frames * delivered.cycles_per_frame)
     program = build(folder / "sim", sources, simulator, optimise, clocks).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)

@@ -20,6 +20,10 @@ CLOCKS_FILE = "clocks.inc"
 # of a time step of the bench, if there are several clocks: femtoseconds
 STEPS_PER_US = 10**9
 
+# cycles of a run from which on it pays to optimise: the tests' clusters take two to three times as long to compile, and
+# run some 40 000 cycles a second without it
+LONG_RUN_CYCLES = 300_000
+
 # the clock of the bench where no C++ drives it
 ICARUS_MAIN = """module dagtrain_bench_main;
 reg clk = 0;
@@ -98,6 +102,12 @@ class RunLog:
     frame_cycles: tuple[int, ...]
     # watchers to which traffic did all that it should
     seen: frozenset[int] = frozenset()
+
+
+def is_long(cycles: int) -> bool:
+    """Whether optimised code gains more in so many cycles than it takes to compile, for a cluster of any size: both
+    times grow with it."""
+    return cycles >= LONG_RUN_CYCLES
 
 
 def build(

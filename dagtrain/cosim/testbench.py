@@ -21,7 +21,7 @@ from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.emitted import EmittedModule, load_emitted
 from dagtrain.cosim.outermost import PORTS, outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Recording
-from dagtrain.cosim.simulator import RunLog, StuckError, refusal, stuck_error
+from dagtrain.cosim.simulator import RunLog, StuckError, is_long, refusal, stuck_error
 from dagtrain.cosim.watch import Watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import Delivered
@@ -57,12 +57,12 @@ def simulate_under_myhdl(
     seed: int,
     engine: Engine = Engine.VERILATOR,
     progress: Progress | None = None,
-    optimise: bool = True,
+    optimise: bool | None = None,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, and compare with the golden models of the folded ``graph`` in every bit.
 
     ``stall``: share of cycles in which a host stream stalls.
-    ``optimise`` False builds fast and runs slowly: right for few frames.
+    ``optimise`` False builds fast and runs slowly; None chooses by the cycles to simulate (`is_long`).
 
     Raises `StuckError` when nothing moves any more or a link loses words, `DeadlockError` when it goes on and on,
     `ContractViolation` when a host port breaks the stream contract, `ToolError` when a memory reports an error.
@@ -73,6 +73,8 @@ def simulate_under_myhdl(
     frames, interval = options.frames, delivered.cycles_per_frame
     module, bench = _outermost(delivered, library, options, folder)
     progress.begin(f"build for {engine.value}", 1)
+    if optimise is None:
+        optimise = is_long(options.frames * delivered.cycles_per_frame)
     program = module.build(folder, engine, optimise=optimise)
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
