@@ -12,11 +12,24 @@ from typing import Any
 
 import pytest
 
+from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.device import ring_region, stored_edges, stored_streams
-from dagtrain.emission.memory import GROUP_LOAD, GROUP_UNITS, fifo_regions, group_share, grouped
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.memory import (
+    GROUP_LOAD,
+    GROUP_UNITS,
+    MemoryModel,
+    channel_prefix,
+    fifo_regions,
+    group_share,
+    grouped,
+)
+from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import MOST_LOAD, DramUse, can_be_dealt
+from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.levers import levers_wanted
 from dagtrain.flow.place_options import PlaceOptions
+from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import (
     Dealing,
     chosen_dram,
@@ -35,6 +48,8 @@ from dagtrain.planning.problem import Problem
 from dagtrain.planning.results import Planned
 from dagtrain.planning.walls import Outlooker
 from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
 from hdl.costs.resources import Resources
 from hdl.errors import DagtrainError
 from hdl.layers.base import Layer
@@ -42,6 +57,7 @@ from placement.problem.cluster import Cluster, parse_cluster
 from placement.problem.deadline import Deadline
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
+from tests.cosim_support import simulate_design
 from tests.flow_support import CLUSTER, QuickEstimator
 from tests.test_relays import residual
 
@@ -147,16 +163,18 @@ def test_a_stream_that_no_unit_keeps_up_with_is_not_offered_whole(monkeypatch: p
             assert found == wanted[deal], f"{cycles} cycles, {deal}"
 
 
+def placed_alone(graph: Graph, slow: Cluster, deal: bool) -> Planned:
+    """All nodes on one board, folded for a pace at which no memory channel carries a map."""
+    estimator: Any = FifoEstimator()
+    names = [node.name for node in graph.nodes]
+    planner = Planner(graph, slow, estimator, SearchOptions(seed=1), {}, Silent(), deal=deal)
+    return planner.fixed(dict.fromkeys(names, slow.devices[0].name), dict.fromkeys(names, 2304))
+
+
 def test_a_plan_with_dealt_streams_is_faster_and_says_what_emission_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
-    graph, slow, estimator = residual(2), slow_cluster(channels=8), FifoEstimator()
-    names, options = [node.name for node in graph.nodes], SearchOptions(seed=1)
-    whole, dealt = (
-        Planner(graph, slow, estimator, options, {}, Silent(), deal=deal).fixed(  # type: ignore[arg-type]
-            dict.fromkeys(names, slow.devices[0].name), dict.fromkeys(names, 2304)
-        )
-        for deal in (False, True)
-    )
+    graph, slow = residual(2), slow_cluster(channels=8)
+    whole, dealt = (placed_alone(graph, slow, deal) for deal in (False, True))
     plan, choices = dealt.plan, plan_choices(dealt.plan)
     assert whole.plan.cycles_per_frame > 1.5 * plan.cycles_per_frame >= 1.5 * 2304
     assert violations(dealt.instance, plan) == []
@@ -174,6 +192,27 @@ def test_a_plan_with_dealt_streams_is_faster_and_says_what_emission_makes(monkey
     spoilt = replace(item, dram_channels=item.dram_channels[1:])
     wrong = replace(plan, items=tuple(spoilt if each is item else each for each in plan.items))
     assert any("streams to DRAM" in violation.message for violation in violations(dealt.instance, wrong))
+
+
+@pytest.mark.slow
+def test_what_is_emitted_of_a_plan_with_dealt_streams_trains_to_the_bits_of_the_emulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagtrain.planning.costs.LEAST_DRAM_BLOCKS", 1)
+    graph, slow, library = residual(2), slow_cluster(channels=8), ModuleLibrary(cache_folder() / "modules")
+    plan = placed_alone(graph, slow, True).plan
+    design = planned_design(graph, plan, slow, library)
+    (device,) = design.devices
+    made = {region.name: memory.port for memory in device.memories for region in memory.regions}
+    planned = planned_channels(chosen_graph(graph, plan_choices(plan)), plan)
+    assert made == {name: channel_prefix(channel, 8) for name, channel in planned.items()}
+    assert sum(".dealt" in name for name in made) == 16
+    feeds = [synthetic_feeds(design.graph, 2, 100 + index) for index in range(2)]
+    run = simulate_design(
+        design, library, feeds, tmp_path, Simulator.VERILATOR, NetworkModel(), 64, 3, Silent(), optimise=False,
+        memory=MemoryModel(latency_cycles=30, words=1, cycles=2, stall_256=64),
+    )  # fmt: skip
+    assert run.mismatches == ()
 
 
 def test_dealt_streams_are_a_lever_that_is_taken_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
