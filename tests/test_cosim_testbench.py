@@ -11,7 +11,7 @@ import pytest
 
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.emitted import EmittedModule
-from dagtrain.cosim.simulator import StuckError
+from dagtrain.cosim.simulator import BrokenError, StuckError
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.design import ClusterDesign, design_cluster
@@ -62,6 +62,8 @@ class Faulty:
     design: ClusterDesign
     delivered: Delivered
     folder: Path
+    # for which streams are held up
+    hold_cycles: int = 0
     program: CosimulationProgram | None = None
 
     def train(self, fault: int, patch: pytest.MonkeyPatch) -> ClusterRun:
@@ -78,8 +80,9 @@ class Faulty:
         graph, network = self.design.graph, NetworkModel(latency_cycles=20, stall_256=40)
         feeds = [synthetic_feeds(graph, graph.recipe.batch, 100)]
         return simulate_under_myhdl(
-            self.delivered, graph, LIBRARY, feeds, self.folder, network, MemoryModel(), 0.3, 5, optimise=False
-        )
+            self.delivered, graph, LIBRARY, feeds, self.folder, network, MemoryModel(), 0.3, 5, optimise=False,
+            hold_cycles=self.hold_cycles,
+        )  # fmt: skip
 
 
 # of new weights, of a link
@@ -142,6 +145,22 @@ def test_a_deadlock_under_a_myhdl_testbench_tells_who_waits_for_whom(
         r"  receiver of (\S+) \(alpha\) waits for sender of \2 \(beta\): no word has come",
         str(stuck.value),
     ), str(stuck.value)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("faulty under MyHDL")
+def test_watchers_find_and_name_a_fault_under_a_myhdl_testbench(
+    faulty: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = replace(faulty, folder=tmp_path / "held", hold_cycles=20, program=None)
+    run = held.train(0, monkeypatch)
+    assert run.mismatches == ()
+    assert re.match(r"held up inside: \d+ of \d\d FIFOs were full and empty", run.traffic), run.traffic
+    with pytest.raises(BrokenError) as broken:
+        held.train(FEW_CREDITS, monkeypatch)
+    assert re.fullmatch(
+        r"beta: link of \S+ to alpha, beat 2: the sender waits with 1 of \d+ credits spent", str(broken.value)
+    ), str(broken.value)
 
 
 @pytest.mark.slow

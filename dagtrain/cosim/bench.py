@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from dagtrain.cosim.clocks import clock_of
@@ -69,13 +69,22 @@ def design_bench(
     watching = watch(devices, options.reads) if options.hold_cycles else Watch()
     text = outermost_text(devices, recorded, weights, dumps, options, watching, (), traced, probed)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
-    tops: dict[str, str] = {}
-    if watching.watched:
-        texts[WATCHERS.stem] = WATCHERS.read_text()
-        tops = {device.manifest.top: _top_with_gates(device) for device in devices}
     modules = bench_modules(assembly, devices)
-    watched = tuple(watching.watched)
-    return Bench(texts, played, recorded, tuple(dumps), modules, weights, watched, tops, watching.files, tuple(traced))
+    bench = Bench(texts, played, recorded, tuple(dumps), modules, weights, traced=tuple(traced))
+    return watched_bench(bench, devices, watching)
+
+
+def watched_bench(bench: Bench, devices: Sequence[DeliveredDevice], watching: Watch) -> Bench:
+    """The bench with watchers, of which its outermost module has instances, and gates in the streams of all tops."""
+    if not watching.watched:
+        return bench
+    return replace(
+        bench,
+        texts={**bench.texts, WATCHERS.stem: WATCHERS.read_text()},
+        watched=tuple(watching.watched),
+        tops={device.manifest.top: _top_with_gates(device) for device in devices},
+        loaded=watching.files,
+    )
 
 
 def recording(

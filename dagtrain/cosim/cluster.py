@@ -85,8 +85,6 @@ def simulate_cluster(
     ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
     frames = len(feeds) * graph.recipe.batch
-    if hold_cycles:
-        delivered.check_one_clock("a bench that holds streams up inside")
     options = bench_options(
         delivered,
         graph,
@@ -127,7 +125,7 @@ def simulate_cluster(
     except StuckError as error:
         raise located(error, delivered, options, seen) from None
     except BrokenError as error:
-        raise BrokenError(error.number, error.beat, describe(bench.watched[error.number], error, graph)) from None
+        raise named(error, bench, graph) from None
     finally:
         if on_traces and (folder / TRACE_FILE).is_file():
             on_traces(compare_traces(folder, traced, graph, made))
@@ -183,6 +181,11 @@ def located(error: StuckError, delivered: Delivered, options: BenchOptions, done
     waits = f"the host waits for frame {frame + 1} of batch {batch + 1}"
     where = waits if done < options.frames else "all frames are out"
     return StuckError(f"{error}; {where}; {explain(delivered, error.nets)}", nets=error.nets)
+
+
+def named(error: BrokenError, bench: Bench, graph: Graph) -> BrokenError:
+    """The error with what its watcher saw."""
+    return BrokenError(error.number, error.beat, describe(bench.watched[error.number], error, graph))
 
 
 def describe(watched: Watched, error: BrokenError, graph: Graph) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hdl.errors import DagtrainError
 from hdl.simulate import Design, Run, StreamPort
 from hdl.simulate.cosimulation import CosimulationProgram, Engine, build_cosimulation, one_core
 from hdl.simulate.drivers import Bench
-from hdl.simulate.myhdl_run import fresh_simulator, simulate
+from hdl.simulate.myhdl_run import ONE_CLOCK, ClockTimes, fresh_simulator, simulate
 from hdl.stream import Stream
 
 # the three signals of a stream
@@ -61,6 +61,9 @@ class EmittedModule:
     sources: tuple[Path, ...]
     # parameter -> file that a memory starts with
     images: Mapping[str, Path]
+    # that `run` drives, by port, and the one at which its streams stand
+    clocks: Mapping[str, ClockTimes] = field(default_factory=lambda: ONE_CLOCK)
+    at: str = "clk"
 
     @property
     def streams(self) -> tuple[StreamPort, ...]:
@@ -111,7 +114,7 @@ class EmittedModule:
         bench = Bench(design, beats, expected_counts, seed, stall_probability, max_cycles, drain_cycles)
         program = self.build(folder, engine, optimise=optimise)
         with fresh_simulator(), one_core():
-            simulate(self.signals(), {}, bench, program.attach)
+            simulate(self.signals(), {}, bench, program.attach, self.clocks, self.at)
         return bench.result()
 
 

@@ -1,4 +1,5 @@
-"""A MyHDL testbench of emitted FPGAs: MyHDL plays the host, Verilator or Icarus runs the Verilog of all devices.
+"""A MyHDL testbench of emitted FPGAs: MyHDL plays the host and drives all clocks, Verilator or Icarus runs the Verilog
+of all devices.
 
 MyHDL drives images and labels with random stalls, takes the metrics with random back-pressure, and watches the
 contract of streams at every host port.  All else is Verilog, as in the bench of `dagtrain.cosim.bench`: the network
@@ -9,20 +10,21 @@ all is done or nothing moves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from myhdl import StopSimulation, always, block
 
-from dagtrain.cosim.bench import add_cluster, bench_modules, host_net, recording, weight_logs
-from dagtrain.cosim.cluster import Feeds, bench_options, emulate, located, write_sources
+from dagtrain.cosim.bench import add_cluster, bench_modules, host_net, recording, watched_bench, weight_logs
+from dagtrain.cosim.clocks import clock_of
+from dagtrain.cosim.cluster import Feeds, bench_clocks, bench_options, emulate, located, named, write_sources
 from dagtrain.cosim.compare import ClusterRun, compare, compare_start
 from dagtrain.cosim.emitted import EmittedModule, load_emitted
-from dagtrain.cosim.outermost import PORTS, outermost_text
+from dagtrain.cosim.outermost import PORTS, WATCH_FILE, outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Recording
-from dagtrain.cosim.simulator import RunLog, StuckError, is_long, refusal, stuck_error
-from dagtrain.cosim.watch import Watch
+from dagtrain.cosim.simulator import BrokenError, RunLog, StuckError, is_long, refusal, seen_by_watchers, stuck_error
+from dagtrain.cosim.watch import Watch, watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import Delivered
 from dagtrain.emission.links import NetworkModel
@@ -33,14 +35,16 @@ from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress, Silent
 from hdl.convert.images import write_image
 from hdl.convert.netlist import Direction, Module
-from hdl.errors import DeadlockError
+from hdl.errors import DagtrainError, DeadlockError
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
 from hdl.simulate import Design, cache_folder
 from hdl.simulate.cosimulation import CosimulationProgram, Engine, one_core
 from hdl.simulate.drivers import Bench as Drivers
-from hdl.simulate.myhdl_run import fresh_simulator, simulate
+from hdl.simulate.myhdl_run import ONE_CLOCK, ClockTimes, fresh_simulator, simulate
 
+# of a microsecond: MyHDL counts times of several clocks in them
+PICOSECONDS = 10**6
 # intervals of the pipeline that a frame may take with stalls before the testbench gives up
 SLACK = 4
 
@@ -58,20 +62,23 @@ def simulate_under_myhdl(
     engine: Engine = Engine.VERILATOR,
     progress: Progress | None = None,
     optimise: bool | None = None,
+    hold_cycles: int = 0,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, and compare with the golden models of the folded ``graph`` in every bit.
 
     ``stall``: share of cycles in which a host stream stalls.
     ``optimise`` False builds fast and runs slowly; None chooses by the cycles to simulate (`is_long`).
+    ``hold_cycles``: see `BenchOptions`.
 
     Raises `StuckError` when nothing moves any more or a link loses words, `DeadlockError` when it goes on and on,
-    `ContractViolation` when a host port breaks the stream contract, `ToolError` when a memory reports an error.
+    `ContractViolation` when a host port breaks the stream contract, `BrokenError` for what a watcher saw, `ToolError`
+    when a memory reports an error.
     """
     progress = progress or Silent()
-    delivered.check_one_clock("a testbench in MyHDL")
-    options = bench_options(delivered, graph, len(feeds), network, memory, seed)
+    options = bench_options(delivered, graph, len(feeds), network, memory, seed, hold_cycles=hold_cycles)
     frames, interval = options.frames, delivered.cycles_per_frame
     module, bench = _outermost(delivered, library, options, folder)
+    module = replace(module, clocks=clock_times(delivered, seed), at=host_clock(delivered))
     progress.begin(f"build for {engine.value}", 1)
     if optimise is None:
         optimise = is_long(options.frames * delivered.cycles_per_frame)
@@ -86,6 +93,7 @@ def simulate_under_myhdl(
     host = Design(BENCH, lambda _: None, module.streams)
     # a batch may wait for weights for as long as it is not called stuck
     limit = SLACK * frames * interval + (len(feeds) + 1) * options.stuck_cycles + options.settle_cycles
+    limit = limit * module.clocks["clk"].period // module.clocks[module.at].period
     drivers = Drivers(host, inputs, counts, seed, stall, limit, limit)
     count = FrameCount(drivers, sum(counts.values()) // frames, progress)
     progress.begin("frames under MyHDL", frames)
@@ -93,14 +101,15 @@ def simulate_under_myhdl(
         _run(module, program, drivers, count)
     except StuckError as error:
         raise located(error, delivered, options, count.done) from None
+    except BrokenError as error:
+        raise named(error, bench, graph) from None
     progress.end()
     run = drivers.result()
     for node, kept in bench.recorded.items():
         port = graph.by_name[node].layer.sinks[0]
         write_image(folder / kept.file_name, run.outputs[verilog_name(node)], port.payload_bits)
-    first = next(iter(bench.recorded))
-    ends = run.fire_cycles[verilog_name(first)][:: bench.recorded[first].beats // frames]
-    return compare(bench, golden, expected, folder, RunLog(drivers.cycle, tuple(ends)), frames, start, sent)
+    log = RunLog(count.cycle, tuple(count.ends), seen_by_watchers(folder))
+    return compare(bench, golden, expected, folder, log, frames, start, sent)
 
 
 def emitted_cluster(
@@ -114,9 +123,30 @@ def emitted_cluster(
     network, memory = network or NetworkModel(), memory or MemoryModel()
     options = BenchOptions(frames=1, batch=1, network=network, memory=memory)
     delivered, library = load_emitted(emitted), ModuleLibrary(cache_folder() / "modules")
-    delivered.check_one_clock("a cluster as one module")
     made, bench = _cluster(delivered, library, options, folder)
-    return EmittedModule(CLUSTER, made.ports, tuple(write_sources(delivered, bench, library, folder)), {})
+    sources = tuple(write_sources(delivered, bench, library, folder))
+    clocks, at = clock_times(delivered, options.seed), host_clock(delivered)
+    return EmittedModule(CLUSTER, made.ports, sources, {}, clocks, at)
+
+
+def clock_times(delivered: Delivered, seed: int) -> Mapping[str, ClockTimes]:
+    """The clocks of the bench in picoseconds, of any phase by ``seed``; where there is one, in steps of its own."""
+    found = {}
+    for clock in bench_clocks(delivered, seed):
+        period = round(PICOSECONDS / clock.mhz)
+        found[clock.name] = ClockTimes(1 + round(clock.phase * period), period // 2, period - period // 2)
+    return found or ONE_CLOCK
+
+
+def host_clock(delivered: Delivered) -> str:
+    """The clock of the bench at which the host's streams stand.
+
+    Raises `DagtrainError` where they stand at several."""
+    found = {clock_of(device): device.manifest.device for device in delivered.devices if device.manifest.host_ports}
+    if len(found) > 1:
+        names = ", ".join(found.values())
+        raise DagtrainError(f"a MyHDL testbench plays the host at one clock, and {names} have their own host ports")
+    return next(iter(found))
 
 
 def _outermost(
@@ -124,11 +154,14 @@ def _outermost(
 ) -> tuple[EmittedModule, Bench]:
     """What MyHDL drives, and what it records and dumps."""
     made, bench = _cluster(delivered, library, options, folder)
-    own = {port.name for port in PORTS}
+    clocks = {clock_of(device) for device in delivered.devices}
+    own = {port.name for port in PORTS} | clocks
     host = [port for port in made.ports if port.name not in own]
-    text = outermost_text(delivered.devices, bench.recorded, bench.weights, bench.dumps, options, Watch(), host)
-    bench = replace(bench, texts={**bench.texts, BENCH: text})
-    return EmittedModule(BENCH, (*PORTS, *host), tuple(write_sources(delivered, bench, library, folder)), {}), bench
+    watching = watch(delivered.devices, options.reads) if options.hold_cycles else Watch()
+    text = outermost_text(delivered.devices, bench.recorded, bench.weights, bench.dumps, options, watching, host)
+    bench = watched_bench(replace(bench, texts={**bench.texts, BENCH: text}), delivered.devices, watching)
+    ports = (*PORTS, *(port for port in made.ports if port.name in clocks - {"clk"}), *host)
+    return EmittedModule(BENCH, ports, tuple(write_sources(delivered, bench, library, folder)), {}), bench
 
 
 def _cluster(delivered: Delivered, library: ModuleLibrary, options: BenchOptions, folder: Path) -> tuple[Module, Bench]:
@@ -167,15 +200,16 @@ def _inputs(graph: Graph, feeds: Sequence[Feeds]) -> dict[str, list[int]]:
 
 
 def _run(module: EmittedModule, program: CosimulationProgram, drivers: Drivers, count: FrameCount) -> None:
+    (program.folder / WATCH_FILE).unlink(missing_ok=True)
     with fresh_simulator(), one_core():
         signals = module.signals()
 
         def attach(given: Mapping[str, Any]) -> Any:
-            return program.attach(given), watch(given, drivers, count, program.folder)
+            return program.attach(given), look_on(given, count, program.folder)
 
-        simulate(signals, {}, drivers, attach)
+        simulate(signals, {}, drivers, attach, module.clocks, module.at)
         if not count.finished:
-            raise DeadlockError(f"new weights or state have not all been written after {drivers.cycle} cycles")
+            raise DeadlockError(f"new weights or state have not all been written after {count.cycle} cycles")
 
 
 @dataclass
@@ -186,19 +220,29 @@ class FrameCount:
     beats: int
     progress: Progress
     done: int = 0
+    # of the network, since reset; those in which the results of each frame had come
+    cycle: int = 0
+    ends: list[int] = field(default_factory=list)
     # the outermost module said so
     finished: bool = False
 
+    @property
+    def records(self) -> int:
+        """Beats that came."""
+        return sum(len(sink.beats) for sink in self.drivers.sinks)
+
     def look(self) -> None:
-        """Once a cycle."""
-        frames = sum(len(sink.beats) for sink in self.drivers.sinks) // self.beats
+        """Once a cycle of the network."""
+        self.cycle += 1
+        frames = self.records // self.beats
         if frames > self.done:
-            self.progress.advance(frames - self.done, note=f"cycle {self.drivers.cycle:,}")
+            self.progress.advance(frames - self.done, note=f"cycle {self.cycle:,}")
+            self.ends += [self.cycle] * (frames - self.done)
             self.done = frames
 
 
 @block
-def watch(signals: Mapping[str, Any], drivers: Drivers, count: FrameCount, folder: Path) -> Any:
+def look_on(signals: Mapping[str, Any], count: FrameCount, folder: Path) -> Any:
     """Ends the simulation when the outermost module says so.  Not convertible."""
     clk, rst = signals["clk"], signals["rst"]
     finished, stuck = signals["finished"], signals["stuck"]
@@ -206,14 +250,15 @@ def watch(signals: Mapping[str, Any], drivers: Drivers, count: FrameCount, folde
 
     @always(clk.posedge)
     def look() -> None:
-        count.look()
+        if not rst:
+            count.look()
         if finished:
             count.finished = True
             raise StopSimulation
         if stuck:
-            raise stuck_error(folder, drivers.cycle, sum(len(sink.beats) for sink in drivers.sinks))
+            raise stuck_error(folder, count.cycle, count.records)
         for name, error in errors.items():
             if error and not rst:
-                raise refusal(folder, name, drivers.cycle)
+                raise refusal(folder, name, count.cycle)
 
     return look

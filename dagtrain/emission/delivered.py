@@ -22,7 +22,6 @@ from dagtrain.emission.manifest import (
     read_manifest,
 )
 from hdl.convert.netlist import Direction
-from hdl.errors import DagtrainError
 
 _MODULE = re.compile(r"^\s*module\s+(\w+)", re.MULTILINE)
 _TOP_PORT = re.compile(r"^\s*(input|output) wire (?:\[(\d+):0\] )?(\w+)", re.MULTILINE)
@@ -80,15 +79,6 @@ class Delivered:
         """Device → its clock in MHz, where that is another one than the network's."""
         manifests = [device.manifest for device in self.devices]
         return {manifest.device: manifest.clock_mhz for manifest in manifests if manifest.network_mhz is not None}
-
-    def check_one_clock(self, what: str) -> None:
-        """Raises `DagtrainError` where devices have clocks of their own, which ``what`` does not do."""
-        if self.clocks:
-            listed = ", ".join(f"{name} at {mhz:g} MHz" for name, mhz in self.clocks.items())
-            raise DagtrainError(
-                f"{what} has one clock, and the network's is {self.network_mhz:g} MHz with {listed}",
-                "use --simulator verilator or icarus without --hold",
-            )
 
     def modules(self) -> dict[str, Path]:
         """Module → its file, in order of compilation: what several devices have once.

@@ -124,8 +124,6 @@ def _problems(options: CosimOptions) -> list[str]:
     problems = run_problems(options.batches, options.stall, options.latency_cycles)
     if options.hold_cycles < 0:
         problems.append(f"--hold must be at least 0 cycles, not {options.hold_cycles}")
-    if options.hold_cycles and options.simulator == "myhdl":
-        problems.append("--hold needs --simulator verilator or icarus")
     if options.waves is not None:
         kinds = [kind.value for kind in WaveKind]
         if options.waves not in kinds:
@@ -214,7 +212,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
         if options.simulator == "myhdl":
             outcome = simulate_under_myhdl(
                 delivered, graph, modules, ready.feeds, bench, ready.network, ready.memory, options.stall,
-                options.seed, _engine(options), progress,
+                options.seed, _engine(options), progress, hold_cycles=options.hold_cycles,
             )  # fmt: skip
         else:
             cycles = Window(*(parse_range(options.wave_cycles, "--wave-cycles", 0) or ()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import cycle
 
 import myhdl
@@ -14,6 +16,26 @@ from hdl.signals import Bit, Bits, Instances
 from hdl.simulate.design import Design, Run
 from hdl.simulate.drivers import PROBE_CYCLES, RESET_CYCLES, Bench, Sink, Source
 from hdl.streams.checker import Handshake
+
+
+@dataclass(frozen=True)
+class ClockTimes:
+    """When a clock of a testbench rises and falls, in steps of time."""
+
+    # of the first rise
+    first: int
+    # from a rise to the fall, and from there to the next rise
+    high: int
+    low: int
+
+    @property
+    def period(self) -> int:
+        """From rise to rise."""
+        return self.high + self.low
+
+
+# clocks of a testbench by name, where there is one
+ONE_CLOCK: Mapping[str, ClockTimes] = {"clk": ClockTimes(3, 3, 3)}
 
 
 @contextmanager
@@ -47,9 +69,11 @@ def simulate(
     constants: Mapping[str, int],
     bench: Bench,
     make_dut: Callable[[Mapping[str, Bits]], Instances],
+    clocks: Mapping[str, ClockTimes] = ONE_CLOCK,
+    at: str = "clk",
 ) -> None:
-    """Drive ``signals`` with the bench until it has finished."""
-    simulation = myhdl.Simulation(make_dut(signals), testbench(signals, bench=bench))
+    """Drive ``signals`` with the bench until it has finished: all ``clocks``, and streams at the one called ``at``."""
+    simulation = myhdl.Simulation(make_dut(signals), testbench(signals, bench=bench, clocks=clocks, at=at))
     for name, value in constants.items():
         signals[name].next = value
     try:
@@ -60,28 +84,28 @@ def simulate(
 
 
 @block
-def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
-    """Clock, reset, and the bench at each rising edge; between edges, now and then, a probe.  Not convertible.
+def testbench(signals: Mapping[str, Bits], *, bench: Bench, clocks: Mapping[str, ClockTimes], at: str) -> Instances:
+    """Clocks, reset, and the bench at each rising edge of one of them; between edges, now and then, a probe, unless
+    other clocks rise there.  Not convertible.
 
     Ports:
-        signals: in and out, by name: ``clk``, ``rst``, and of each stream of ``bench`` ``<name>_valid``,
-            ``<name>_ready`` and ``<name>_payload``, driven after the edge.
+        signals: in and out, by name: ``clocks``, ``rst``, and of each stream of ``bench`` ``<name>_valid``,
+            ``<name>_ready`` and ``<name>_payload``, driven after the edge of the clock ``at``.
     """
-    clk, rst = signals["clk"], signals["rst"]
+    clk, rst = signals[at], signals["rst"]
+    # the slowest clock has as many as it would have alone
+    resets = math.ceil(RESET_CYCLES * max(times.period for times in clocks.values()) / clocks[at].period)
+    ticking = [tick(signals[name], times=times) for name, times in clocks.items()]
     sources = [(s, *_stream(signals, s.name)) for s in bench.sources]
     sinks = [(s, *_stream(signals, s.name)) for s in bench.sinks]
     edges = [0]
 
-    @always(delay(2))
-    def clock() -> None:
-        clk.next = not clk
-
     @always(clk.posedge)
     def step() -> None:
         edges[0] += 1
-        rst.next = edges[0] < RESET_CYCLES
-        if edges[0] <= RESET_CYCLES:
-            if edges[0] == RESET_CYCLES:
+        rst.next = edges[0] < resets
+        if edges[0] <= resets:
+            if edges[0] == resets:
                 for source, valid, _, payload in sources:
                     source.offer()
                     valid.next, payload.next = source.valid, source.payload
@@ -104,11 +128,11 @@ def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
         for port, valid, ready, payload in cycle(ports):
             for _ in range(PROBE_CYCLES):
                 yield clk.posedge
-            # the middle between two rising edges
-            yield delay(2)
+            # after what happens at the falling edge
+            yield delay(clocks[at].high + 1)
             driven = valid if isinstance(port, Source) else ready
             # a payload that is not offered may be anything, so none is offered for a probe
-            if edges[0] > RESET_CYCLES and (driven is ready or valid):
+            if edges[0] > resets and (driven is ready or valid):
                 before = Handshake(bool(valid), bool(ready), int(payload))
                 driven.next = not driven
                 yield delay(1)
@@ -116,7 +140,27 @@ def testbench(signals: Mapping[str, Bits], *, bench: Bench) -> Instances:
                 driven.next = not driven
                 port.checker.probe(bench.cycle, before, after)
 
-    return clock, step, probe
+    return ticking, step, probe if len(clocks) == 1 else []
+
+
+@block
+def tick(clk: Bit, *, times: ClockTimes) -> Instances:
+    """A clock.  Not convertible.
+
+    Ports:
+        clk: out, 1 bit.
+    """
+
+    @instance
+    def run() -> Iterator[object]:
+        yield delay(times.first)
+        while True:
+            clk.next = True
+            yield delay(times.high)
+            clk.next = False
+            yield delay(times.low)
+
+    return run
 
 
 def _stream(signals: Mapping[str, Bits], name: str) -> tuple[Bit, Bit, Bits]:
