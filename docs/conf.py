@@ -56,6 +56,7 @@ commands
 api
 cluster-file
 recipe
+files
 ```
 ```{toctree}
 :hidden:
@@ -75,6 +76,10 @@ trust
 # what is shown of each module, in order
 API = {
     "dagtrain.api": ["load", "Network", "Done", "Placed", "Emitted", "Cosimulated", "Trained", "Judged", "Exported"],
+    "placement.problem.plan": ["Plan", "DeviceUse"],
+    "dagtrain.graph.summary": ["Summary", "LayerSummary"],
+    "dagtrain.flow.result": ["StepResult"],
+    "dagtrain.progress": ["Progress"],
     "dagtrain.flow.import_step": ["ImportOptions"],
     "dagtrain.flow.place_options": ["PlaceOptions"],
     "dagtrain.flow.emit_step": ["EmitOptions"],

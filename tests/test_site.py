@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import typer
 
+import dagtrain.api
 from dagtrain import cli
 from tests.import_support import ROOT
 
@@ -65,9 +68,28 @@ def test_commands_and_api_are_made_of_the_code(site: Path) -> None:
     names = [command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands]
     text = re.sub(r"<[^>]*>", "", (site / "commands.html").read_text())
     assert all(f"dagtrain {name}" in text for name in names), text
-    assert "--wave-frames" in text
+    sections = dict(
+        re.findall(r"^## `dagtrain (\w+)`\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "commands.md").read_text(), re.M | re.S)
+    )
+    for name, command in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
+        missing = [
+            option
+            for parameter in command.params
+            for option in parameter.opts
+            if option[:2] == "--" and option not in sections[name]
+        ]
+        assert not missing, (name, missing)
     api = (site / "api.html").read_text()
     assert all(word in api for word in ("throughput_fps", "device_of", "time_limit_seconds", "wave_frames"))
+    # what methods return, and the options that they take
+    shown = [
+        kind for kind in vars(dagtrain.api).values() if inspect.isclass(kind) and kind.__module__ == "dagtrain.api"
+    ]
+    steps = [step for step in vars(dagtrain.api).values() if inspect.ismodule(step)]
+    flow = [kind for step in steps for name, kind in vars(step).items() if name.endswith("Options")]
+    shown += [kind for kind in flow if kind.__module__.startswith("dagtrain.flow")]
+    assert len(shown) > 15
+    assert not [kind for kind in shown if f'id="{kind.__module__}.{kind.__name__}"' not in api]
 
 
 def test_the_search_knows_words_of_all_pages(site: Path) -> None:
