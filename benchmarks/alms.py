@@ -4,9 +4,9 @@
     .venv/bin/python benchmarks/alms.py --seed 2 mobilenetv2
 
 Each network is folded for the cycles a frame that stand in `CASES`, which are those of plans on a few FPGAs: the widest
-circuits of the fastest plans take Yosys hours.  What Yosys made of a circuit is kept in tests/synthesised.json under
-the digest of its Verilog, of Yosys' version and of its commands, so a run that is ended early goes on where it was, on
-another machine too, and a circuit that changed is synthesised again.
+circuits of the fastest plans take Yosys hours.  What Yosys made of a circuit is kept under the digest of its Verilog,
+of Yosys' version and of its commands: on this machine at once, so a run that is ended early goes on where it was, and
+in tests/synthesised.json when its network is done, in place of what the same draw kept there before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,7 +33,7 @@ CASES: dict[str, tuple[str, int]] = {
     "resnet18": ("resnet18-dynamo-eval-norm", 2_007_040),
     "resnet50": ("resnet50-dynamo-eval-norm", 4_014_080),
 }
-# digest -> cells by type
+# draw -> digest -> cells by type
 KEPT = ROOT / "tests" / "synthesised.json"
 # circuits of more ALMs are judged
 LARGE_ALM = 200
@@ -49,16 +50,15 @@ def main() -> None:
     unknown = [case for case in options.cases if case not in CASES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; cases are {', '.join(CASES)}")
-    for digest, cells in load_kept().items():
-        if not kept_synthesis(digest).exists():
-            keep_synthesis(digest, cells)
-    before = synthesised()
-    try:
-        rows = [
-            row for case in options.cases or CASES for row in drawn(case, options.sample, options.seed, options.out)
-        ]
-    finally:
-        keep(synthesised() - before)
+    for netlists in load_kept().values():
+        for digest, cells in netlists.items():
+            if not kept_synthesis(digest).exists():
+                keep_synthesis(digest, cells)
+    rows: list[dict[str, Any]] = []
+    for case in options.cases or CASES:
+        found = drawn(case, options.sample, options.seed, options.out)
+        keep(f"{case}, {options.sample} of seed {options.seed}", [row["digest"] for row in found if "digest" in row])
+        rows += found
     print("| network | layer | node | ALM estimated | synthesised | error | registers |\n|" + " --- |" * 7)
     for row in rows:
         print(line(row))
@@ -84,23 +84,23 @@ def drawn(case: str, sample: int, seed: int, out: Path) -> list[dict[str, Any]]:
     return [{"network": case, **row} for row in rows]
 
 
-def load_kept() -> dict[str, dict[str, int]]:
-    """Cells by type of circuits synthesised before, by digest."""
-    found: dict[str, dict[str, int]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+def load_kept() -> dict[str, dict[str, dict[str, int]]]:
+    """Cells by type of circuits synthesised before, by draw and digest."""
+    found: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return found
 
 
-def synthesised() -> set[str]:
-    """Digests of all circuits whose synthesis is known on this machine."""
-    return {path.stem for path in kept_synthesis("").parent.glob("*.json")}
-
-
-def keep(digests: set[str]) -> None:
-    """Write down what was synthesised, and what was kept before."""
+def keep(draw: str, digests: Sequence[str]) -> None:
+    """Write down what Yosys made of the circuits of a draw; what other draws keep stays."""
     made = {digest: json.loads(kept_synthesis(digest).read_text()) for digest in digests}
-    kept = sorted({**load_kept(), **made}.items())
-    lines = [f"{json.dumps(digest)}: {json.dumps(cells, sort_keys=True)}" for digest, cells in kept]
-    write_text(KEPT, "{\n" + ",\n".join(lines) + "\n}\n")
+    kept = {**load_kept(), draw: made}
+    draws = []
+    for name, netlists in sorted(kept.items()):
+        lines = [
+            f"{json.dumps(digest)}: {json.dumps(cells, sort_keys=True)}" for digest, cells in sorted(netlists.items())
+        ]
+        draws.append(f"{json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n}")
+    write_text(KEPT, "{\n" + ",\n".join(draws) + "\n}\n")
 
 
 def dagtrain(*words: object) -> None:

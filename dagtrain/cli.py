@@ -25,6 +25,7 @@ from dagtrain.files import working_folder
 from dagtrain.flow import import_step
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.result import StepResult
+from hdl.costs.synthesis import FABRIC
 from hdl.costs.timing import NET_PS
 from hdl.errors import DagtrainError, Problem
 
@@ -619,16 +620,18 @@ def estimate(
     cycles: Annotated[int | None, typer.Option(help="Fold to this many cycles a frame; default: the plan's.")] = None,
     sample: Annotated[int | None, typer.Option(help="Only so many circuits, drawn by --seed of all kinds.")] = None,
     seed: Annotated[int, typer.Option(help="Of --sample.")] = 1,
+    part: Annotated[str, typer.Option(help="Count the blocks of this part.")] = FABRIC,
     out: Out = Path("build"),
     as_json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Resources of every layer, read off its elaborated circuit; --check sets them beside synthesis."""
+    layers = tuple(layer or ())
     _perform(
         out,
         Voice(as_json, quiet, verbose),
-        lambda net: net.estimate(check=check, layers=tuple(layer or ()), cycles=cycles, sample=sample, seed=seed),
+        lambda net: net.estimate(check=check, layers=layers, cycles=cycles, sample=sample, seed=seed, part=part),
     )
 
 

@@ -39,7 +39,7 @@ BLOCK = re.compile(r"^((?:<!-- [^\n]* -->\n)*)```(\w+)\n(.*?)^```$", re.MULTILIN
 # of the terminal in which pages were written
 COLUMNS = 100
 # estimates that become better now and then: a page that is a little older says nothing wrong
-ESTIMATE = re.compile(r"[\d,]+(?=(?:/| of )[\d,]+ ALM)")
+ESTIMATE = re.compile(r"[\d,]+(?=(?:/| of )[\d,]+ (?:ALM|logic cell))")
 FILE = re.compile(r"# ([\w.-]+\.\w+)\n")
 # commands that need what a page's reader has and the tests have not -> what stands for them
 INSTEAD: Mapping[str, Callable[[], object]] = {

@@ -51,7 +51,7 @@ def message_of(instance: Instance, **options: float) -> str:
 def test_block_that_two_items_cannot_share_is_named_with_its_devices(resource: str) -> None:
     # three items of 5 on two devices of 9: in all there is enough
     instance = chain([item(n, **{resource: 5}) for n in "abc"], [device(n, **{resource: 9}) for n in ("d0", "d1")])
-    words = {"dsp": "DSP blocks", "m20k": "on-chip memory (M20K)", "alm": "ALMs"}[resource]
+    words = {"dsp": "DSP blocks", "m20k": "block memories", "alm": "logic cells"}[resource]
     assert f"at fault together: {words} of d0, d1" in message_of(instance)
     assert "utilisation cap" in message_of(instance)
 

@@ -22,7 +22,7 @@ from dagtrain.progress import Progress
 from hdl.convert.verilog import VerilogModule
 from hdl.costs.estimate import Estimator
 from hdl.costs.resources import Resources, fit
-from hdl.costs.synthesis import FABRIC, compare, longest_path, synthesise
+from hdl.costs.synthesis import FABRIC, compare, longest_path, synthesis_digest, synthesise
 from hdl.errors import DagtrainError, ToolError, ToolMissing, ToolTimeout
 from hdl.parts.catalogue import part
 
@@ -47,6 +47,8 @@ class EstimateOptions:
     # this many circuits drawn by seed, of all kinds of layers; all if None
     sample: int | None = None
     seed: int = 1
+    # whose blocks are counted
+    part: str = FABRIC
 
 
 def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> StepResult:
@@ -55,6 +57,11 @@ def run(workspace: Workspace, options: EstimateOptions, progress: Progress) -> S
         raise DagtrainError(f"--cycles must be at least 1, not {options.cycles}")
     if options.sample is not None and (options.sample < 1 or options.layers):
         raise DagtrainError(f"--sample {options.sample}: a number of circuits, at least 1, and no --layer beside it")
+    part(options.part)
+    if options.check and options.part != FABRIC:
+        raise DagtrainError(
+            f"--check with --part {options.part}: synthesis is for {FABRIC}", "leave out --check, or --part"
+        )
     graph = load_current_graph(workspace)
     if options.cycles is None and workspace.holds("place"):
         plan = load_plan(workspace)
@@ -101,12 +108,12 @@ def sampled(nodes: Sequence[Node], number: int, seed: int) -> list[Node]:
 
 
 def _work(folder: Path, nodes: list[Node], cycles: int, options: EstimateOptions, progress: Progress) -> None:
-    estimator, modules, fabric = Estimator(), library(), part(FABRIC)
+    estimator, modules, target = Estimator(), library(), part(options.part)
     progress.begin("estimate and synthesise" if options.check else "estimate", len(nodes))
     rows: list[Mapping[str, Any]] = []
     for node in nodes:
         resources = estimator.layer(node.layer)
-        usage = fit(resources, fabric)
+        usage = fit(resources, target)
         row: dict[str, Any] = {
             "node": node.name,
             "layer": type(node.layer).__name__,
@@ -119,7 +126,7 @@ def _work(folder: Path, nodes: list[Node], cycles: int, options: EstimateOptions
         rows.append(row)
         progress.advance(note=node.name)
     progress.end()
-    meta = {"schema_version": SCHEMA_VERSION, "part": FABRIC, "cycles_per_frame": cycles, "layers": rows}
+    meta = {"schema_version": SCHEMA_VERSION, "part": options.part, "cycles_per_frame": cycles, "layers": rows}
     write_text(folder / "estimate.json", json.dumps(meta, indent=1, default=str) + "\n")
 
 
@@ -141,6 +148,8 @@ def _check(module: VerilogModule, resources: Resources, *, sampled: bool) -> dic
             {"quantity": item.quantity, "estimate": item.estimate, "synthesis": item.synthesis, "error": item.error}
             for item in found
         ],
+        # under which the netlist is kept
+        "digest": synthesis_digest(module),
     }
     return row if sampled else {**row, "longest_path_cells": longest_path(module)}
 
@@ -153,12 +162,14 @@ def _last_words(message: str) -> str:
 
 
 def _table(meta: Mapping[str, Any], check: bool) -> tuple[str, ...]:
-    head = f"{'node':<34}{'layer':<22}{'cycles':>9}{'DSP':>6}{'M20K':>6}{'MLAB':>6}{'regs':>8}{'ALM':>8}"
+    target = part(meta["part"])
+    memory, small, cell = target.block_memory, target.lut_memory.name, target.logic_cell.name
+    head = f"{'node':<34}{'layer':<22}{'cycles':>9}{'DSP':>6}{memory:>8}{small:>8}{'regs':>8}{cell:>8}"
     lines = [f"on {meta['part']}, for {meta['cycles_per_frame']:,} cycles a frame", head]
     for row in meta["layers"]:
         lines.append(
-            f"{row['node']:<34}{row['layer']:<22}{row['cycles_per_frame']:>9,}{row['dsp']:>6}{row['m20k']:>6}"
-            f"{row['mlab']:>6}{row['registers']:>8,}{row['alm']:>8,}"
+            f"{row['node']:<34}{row['layer']:<22}{row['cycles_per_frame']:>9,}{row['dsp']:>6}{row['m20k']:>8}"
+            f"{row['mlab']:>8}{row['registers']:>8,}{row['alm']:>8,}"
         )
         if "unchecked" in row:
             lines.append(f"    {row['unchecked']}")

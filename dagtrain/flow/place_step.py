@@ -44,6 +44,7 @@ from dagtrain.planning.splitting import PartsMissingError, SplitPlan, Splitter
 from dagtrain.progress import Progress
 from dagtrain.rates import rate_text, training_text
 from hdl.costs.estimate import Estimator
+from hdl.parts.catalogue import part
 from placement.problem.deadline import Deadline, Ended
 from placement.problem.plan import Plan
 from placement.search.search import Solver
@@ -141,7 +142,8 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         *(f"binds: {binding.kind}: {binding.reason}" for binding in plan.binding),
         *(
             f"{use.device} ({use.part}): {use.items} nodes, {use.dsp}/{use.dsp_capacity} DSP, "
-            f"{use.m20k}/{use.m20k_capacity} M20K, {use.alm}/{use.alm_capacity} ALM"
+            f"{use.m20k}/{use.m20k_capacity} {part(use.part).block_memory}, "
+            f"{use.alm}/{use.alm_capacity} {part(use.part).logic_cell.name}"
             for use in plan.devices
         ),
         *_splits(meta["splits"]),

@@ -435,6 +435,7 @@ class EstimateRowRecord(TypedDict):
     registers: Count
     alm: Count
     check: NotRequired[list[ComparisonRecord]]
+    digest: NotRequired[str]
     unchecked: NotRequired[str]
     longest_path_cells: NotRequired[Count]
 

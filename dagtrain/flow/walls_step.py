@@ -30,7 +30,8 @@ from placement.problem.deadline import Deadline
 
 # wall -> what it is called
 NAMES = {
-    "dsp": "DSP blocks", "m20k": "M20K blocks", "alm": "ALMs", "dram": "DRAM bandwidth", PACE: "fastest circuits",
+    "dsp": "DSP blocks", "m20k": "block memories", "alm": "logic cells", "dram": "DRAM bandwidth",
+    PACE: "fastest circuits",
 }  # fmt: skip
 ALL = "all together"
 HEADINGS = ("lever", "frames/s", "ratio", "binds", "then")

@@ -12,7 +12,8 @@ from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import Summary
 from dagtrain.passes.fold import fold_graph
 from hdl.layers.capabilities import is_engine
-from hdl.parts.part import Part
+from hdl.parts.catalogue import part
+from hdl.parts.part import Part, common_name
 from placement.problem.instance import ticks
 from placement.problem.plan import DeviceUse, Plan
 
@@ -109,11 +110,28 @@ def device_bars(use: DeviceUse) -> tuple[Bar, ...]:
     mega = 10**6
     return (
         Bar("DSP blocks", use.dsp, use.dsp_capacity),
-        Bar("M20K", use.m20k, use.m20k_capacity),
-        Bar("ALM", use.alm, use.alm_capacity),
+        Bar(part(use.part).block_memory, use.m20k, use.m20k_capacity),
+        Bar(part(use.part).logic_cell.name, use.alm, use.alm_capacity),
         Bar("DRAM", use.dram_bytes_per_s // mega, use.dram_capacity_bytes_per_s // mega, " MB/s"),
         Bar("network out", use.egress_bits_per_s // mega, use.link_capacity_bits_per_s // mega, " Mbit/s"),
         Bar("network in", use.ingress_bits_per_s // mega, use.link_capacity_bits_per_s // mega, " Mbit/s"),
+    )
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the parts of a plan call their blocks."""
+
+    memory: str
+    cell: str
+
+
+def block_names(plan: Plan) -> Names:
+    """Those of its parts, or words for all where families differ."""
+    parts = [part(use.part) for use in plan.devices]
+    return Names(
+        common_name((one.block_memory for one in parts), "block memory"),
+        common_name((one.logic_cell.name for one in parts), "logic cell"),
     )
 
 

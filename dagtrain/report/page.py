@@ -14,6 +14,7 @@ from dagtrain.report.chart import line_chart
 from dagtrain.report.contents import (
     WELL_USED,
     Contents,
+    block_names,
     cluster_efficiency,
     device_bars,
     engines,
@@ -54,6 +55,7 @@ def render(contents: Contents) -> str:
         summary=contents.summary,
         graph_svg=Markup(picture(contents)),
         devices=[(use, device_bars(use)) for use in contents.plan.devices],
+        names=block_names(contents.plan),
         rooflines=roofs,
         roofline_charts=[Markup(text) for text in map(roofline_chart, roofs) if text],
         layers=layer_uses(contents.plan),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hdl.parts.part import DspMode, LogicCell, LutMemory, Part, shapes
 
 # two functions of five inputs, two full adders (of three values each), four flip-flops
-ALM = LogicCell(tables={1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}, adder_bits=2, registers=4)
+ALM = LogicCell(name="ALM", tables={1: 2, 2: 2, 3: 2, 4: 2, 5: 2, 6: 1}, adder_bits=2, registers=4)
 _M20K_SHAPES = shapes((512, 40), (1024, 20), (2048, 10))
 # true dual port: no port is wider than 20 bits
 _DUAL_SHAPES = shapes((1024, 20), (2048, 10))
@@ -29,10 +29,11 @@ def _intel(name: str, family: str, *, alm: int, m20k: int, dsp: int, mlab: int, 
         registers=4 * alm,
         m20k=m20k,
         dsp=dsp,
+        block_memory="M20K",
         m20k_bits=20_480,
         m20k_shapes=_M20K_SHAPES,
         dual_shapes=_DUAL_SHAPES,
-        lut_memory=LutMemory(shapes=_MLAB_SHAPES, logic_cells=10, blocks=mlab),
+        lut_memory=LutMemory(name="MLAB", shapes=_MLAB_SHAPES, logic_cells=10, blocks=mlab),
         dsp_modes=modes,
         logic_cell=ALM,
     )

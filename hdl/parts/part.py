@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,6 +39,8 @@ class MemoryShape:
 class LutMemory:
     """Memory made of logic: an Intel MLAB, or a Xilinx SLICEM look-up table as distributed RAM."""
 
+    # what the family calls a block
+    name: str
     # aspect ratios of one block
     shapes: tuple[MemoryShape, ...]
     # logic cells (ALMs, LUTs) that one block takes away from logic
@@ -51,6 +53,8 @@ class LutMemory:
 class LogicCell:
     """What one logic cell holds: an ALM, or a look-up table of Virtex-7 with its flip-flops."""
 
+    # what the family calls it
+    name: str
     # inputs of a look-up table -> tables of so many
     tables: Mapping[int, float]
     # bits of carry chains
@@ -74,6 +78,8 @@ class Part:
     m20k: int
     # DSP blocks
     dsp: int
+    # what the family calls a block memory
+    block_memory: str
     # bits of one block memory
     m20k_bits: int
     # aspect ratios of one block memory with one write and one read port
@@ -145,6 +151,12 @@ class Part:
     def mlab_blocks(self, depth: int, width: int) -> int:
         """Logic memory blocks (MLAB, LUT RAM) for one memory of `depth` words × `width` bits (0 if empty)."""
         return _blocks(self.lut_memory.shapes, depth, width)
+
+
+def common_name(names: Iterable[str], otherwise: str) -> str:
+    """What several families call something: the name that all of them have, or a word for all."""
+    found = set(names)
+    return found.pop() if len(found) == 1 else otherwise
 
 
 def block_share(parts: Sequence[Part], depth: int, width: int) -> Fraction:

@@ -13,8 +13,8 @@ from placement.problem.options import OptionTable
 
 CURES = {
     Family.DSP: "add devices, raise the DSP utilisation cap, or accept a lower throughput",
-    Family.M20K: "add devices, raise the M20K utilisation cap, or give devices DRAM",
-    Family.ALM: "add devices or raise the ALM utilisation cap",
+    Family.M20K: "add devices, raise the utilisation cap m20k, or give devices DRAM",
+    Family.ALM: "add devices or raise the utilisation cap alm",
     Family.DRAM: "give devices more DRAM bandwidth, or accept a lower throughput",
     Family.LINKS: "give devices faster links, or accept a lower throughput",
     Family.HOPS: "use fewer devices or larger ones, so that fewer branches are cut",

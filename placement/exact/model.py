@@ -35,8 +35,8 @@ class Family(enum.Enum):
     """Constraint families, as they are named to the user when one must be relaxed."""
 
     DSP = "DSP blocks"
-    M20K = "on-chip memory (M20K)"
-    ALM = "ALMs"
+    M20K = "block memories"
+    ALM = "logic cells"
     DRAM = "DRAM bandwidth"
     LINKS = "link bandwidth"
     HOPS = "equal hops"

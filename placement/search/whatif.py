@@ -28,8 +28,8 @@ OnAnswer = Callable[[str], None]
 # field of a device → what it is called
 CAPACITIES = {
     "dsp": "DSP blocks",
-    "m20k": "M20K blocks",
-    "alm": "ALMs",
+    "m20k": "block memories",
+    "alm": "logic cells",
     "dram_bytes_per_s": "DRAM bandwidth",
     "link_bits_per_s": "link bandwidth",
 }
