@@ -20,6 +20,7 @@ from dagtrain.passes.fold import weight_groups
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.layers.capabilities import is_engine
 from hdl.simulate import verilator
 from tests.cosim_support import (
     BATCH,
@@ -56,6 +57,23 @@ def train(
     return run(made, library, graph, folder, simulator, seed)
 
 
+def check_timeline(made: ClusterDesign, run: ClusterRun) -> None:
+    """Every engine works in a batch, and no FIFO holds more than it can."""
+    assert run.timeline is not None
+    engines = {engine.node: engine for engine in run.timeline.engines}
+    assert {node.name for node in made.graph.nodes if is_engine(node.layer)} <= set(engines)
+    for engine in engines.values():
+        assert sum(engine.busy) > 0, engine.node
+        assert min(*engine.busy, *engine.starved, *engine.blocked) >= 0, engine.node
+    depths = {}
+    for fifo in run.timeline.fifos:
+        assert 0 <= max(fifo.highest) <= fifo.depth, fifo
+        depths[fifo.device, fifo.name] = fifo.depth, max(fifo.highest) > 0
+    wanted = {(c.target_device, f"receiver of {c.edge}"): c.edge for device in made.devices for c in device.ingress}
+    words = {edge: words for device in made.devices for edge, words in device.link_words.items()}
+    assert {key: depths[key] for key in wanted} == {key: (words[edge], True) for key, edge in wanted.items()}
+
+
 def run(
     made: ClusterDesign,
     library: ModuleLibrary,
@@ -66,7 +84,10 @@ def run(
 ) -> ClusterRun:
     feeds = [synthetic_feeds(graph, BATCH, 100 + index) for index in range(4)]
     network = NetworkModel(latency_cycles=NETWORK_CYCLES, words=1, cycles=2, stall_256=40, seed=seed)
-    run = simulate_design(made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False)
+    run = simulate_design(
+        made, library, feeds, folder, simulator, network, 64, seed, Silent(), optimise=False, stretch_cycles=CYCLES
+    )
+    check_timeline(made, run)
     # stalls only cost
     assert run.batch_cycles[-1] > (1 - CLOSE) * said_batch_cycles(made, NETWORK_CYCLES)
     return run

@@ -107,7 +107,7 @@ def test_counters_become_stretches_at_the_clock_of_each_device(tmp_path: Path) -
     activity = Activity("issue", "token", "")
     found = Probes(
         (Engine("a", "one", "clk", "dut.a", activity), Engine("b", "two", "clk_two", "dut.b", activity)),
-        (Level("FIFO of x", "two", "clk_two", 7, "dut.x", "dut.y"),),
+        (Level("FIFO of x", "two", "clk_two", 7, "dut.in", "dut.out"),),
         cycles=10,
     )
     # cycles of both clocks, busy and starved of both engines, the highest level; a line a stretch

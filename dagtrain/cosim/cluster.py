@@ -96,7 +96,8 @@ def simulate_cluster(
         hold_cycles=hold_cycles,
     )
     traced = traced_streams(delivered.devices, graph) if on_traces else ()
-    probed = probes(delivered.devices, graph, stretch_cycles) if stretch_cycles else None
+    gated = "_open" if hold_cycles else ""
+    probed = probes(delivered.devices, graph, stretch_cycles, gated) if stretch_cycles else None
     bench = design_bench(delivered.devices, library, options, folder, traced, probed)
     progress.begin(f"build for {simulator.value}", 1)
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)

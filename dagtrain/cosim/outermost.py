@@ -59,7 +59,7 @@ def outermost_text(
     watchers = len(watching.watched)
     own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
     passed = ["clk", "rst", *own, *(port.name for port in host)]
-    counted = counting_text(probed, gated) if probed else ""
+    counted = counting_text(probed) if probed else ""
     return f"""// The outermost module of the co-simulation.
 module {BENCH} (
 {_declared((*PORTS, *(PortDecl(clk, 1, Direction.IN) for clk in own), *host))}

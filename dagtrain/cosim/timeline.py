@@ -20,6 +20,7 @@ from dagtrain.cosim.activity import Activity, activities
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.device import instance_name
+from dagtrain.emission.links import receiver_name, receiver_role
 from dagtrain.graph.ir import Graph
 from hdl.fixed import IntArray
 
@@ -57,10 +58,11 @@ class Level:
     name: str
     device: str
     clk: str
+    # beats, or words of the network
     depth: int
-    # Verilog prefixes of the streams below the bench
-    into: str
-    out_of: str
+    # Verilog expressions below the bench: one enters, one leaves
+    enters: str
+    leaves: str
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class EngineShares:
 
 @dataclass(frozen=True)
 class FifoLevels:
-    """The most beats that lay in a FIFO in each stretch."""
+    """The most beats, or words of the network, that lay in a FIFO in each stretch."""
 
     name: str
     device: str
@@ -125,10 +127,12 @@ class Timeline:
         return json.dumps(record) + "\n"
 
 
-def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int) -> Probes:
-    """All engines that walk over a map and all FIFOs of delivered FPGAs, in stretches of so many cycles."""
+def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int, gated: str = "") -> Probes:
+    """All engines that walk over a map and all FIFOs of delivered FPGAs, in stretches of so many cycles.
+
+    ``gated``: the ending of handshakes behind gates."""
     engines = [one for device in devices for one in _engines(device, graph)]
-    levels = [one for device in devices for one in _levels(device)]
+    levels = [one for device in devices for one in (*_queues(device, gated), *_receivers(device))]
     return Probes(tuple(engines), tuple(levels), cycles)
 
 
@@ -160,7 +164,7 @@ def _instances(top: str) -> dict[str, str]:
     return found
 
 
-def _levels(device: DeliveredDevice) -> Iterable[Level]:
+def _queues(device: DeliveredDevice, gated: str) -> Iterable[Level]:
     manifest = device.manifest
     readers = {stream.reader: stream.net for stream in manifest.streams}
     writers = {stream.writer: stream.net for stream in manifest.streams}
@@ -168,19 +172,27 @@ def _levels(device: DeliveredDevice) -> Iterable[Level]:
     for copy in manifest.copies:
         if copy.depth:
             ends = prefix + readers[copy.part], prefix + writers[copy.part]
-            yield Level(copy.part, manifest.device, clock_of(device), copy.depth, *ends)
+            passes = (f"({net}_valid{gated} && {net}_ready{gated} && !rst)" for net in ends)
+            yield Level(copy.part, manifest.device, clock_of(device), copy.depth, *passes)
 
 
-def counting_text(found: Probes, gated: str = "") -> str:
-    """Verilog for the outermost module, which counts all that and writes a line a stretch.
+def _receivers(device: DeliveredDevice) -> Iterable[Level]:
+    """FIFOs behind the network port, by two nets of `hdl.link.ingress`."""
+    manifest = device.manifest
+    for crossing in manifest.ingress:
+        path = f"dut.fpga_{manifest.top}.{receiver_name(crossing.edge)}"
+        ends = f"({path}.fire && !rst)", f"({path}.free && !rst)"
+        yield Level(receiver_role(crossing.edge), manifest.device, clock_of(device), crossing.words, *ends)
 
-    ``gated``: the ending of handshakes behind gates."""
+
+def counting_text(found: Probes) -> str:
+    """Verilog for the outermost module, which counts all that and writes a line a stretch."""
     counters = {clk: f"cycles_{clk}" for clk in found.clocks}
     declared = [f"reg [31:0] {', '.join(f'{name} = 0' for name in counters.values())};"]
     declared += [f"reg [31:0] seen_{clk} = 0;" for clk in counters]
     declared += [f"reg [31:0] busy_{n} = 0, starved_{n} = 0;" for n in range(len(found.engines))]
     declared += [f"reg [31:0] level_{n} = 0, highest_{n} = 0;" for n in range(len(found.levels))]
-    processes = [_process(found, clk, gated) for clk in counters]
+    processes = [_process(found, clk) for clk in counters]
     told = [*counters.values()]
     told += [name for n in range(len(found.engines)) for name in (f"busy_{n}", f"starved_{n}")]
     told += [f"(level_{n} > highest_{n} ? level_{n} : highest_{n})" for n in range(len(found.levels))]
@@ -202,7 +214,7 @@ end
 """
 
 
-def _process(found: Probes, clk: str, gated: str) -> str:
+def _process(found: Probes, clk: str) -> str:
     """What is counted at a clock."""
     lines = [f"    cycles_{clk} <= cycles_{clk} + 1;", f"    seen_{clk} <= stretch_number;"]
     for n, engine in enumerate(found.engines):
@@ -211,8 +223,7 @@ def _process(found: Probes, clk: str, gated: str) -> str:
             lines.append(f"    if ({engine.activity.starved(engine.path)}) starved_{n} <= starved_{n} + 1;")
     for n, level in enumerate(found.levels):
         if level.clk == clk:
-            into, out_of = (f"({net}_valid{gated} && {net}_ready{gated} && !rst)" for net in (level.into, level.out_of))
-            lines.append(f"    level_{n} <= level_{n} + {into} - {out_of};")
+            lines.append(f"    level_{n} <= level_{n} + {level.enters} - {level.leaves};")
             lines.append(f"    if (seen_{clk} != stretch_number || level_{n} > highest_{n}) highest_{n} <= level_{n};")
     body = "\n".join(lines)
     return f"always @(posedge {clk}) begin\n{body}\nend"

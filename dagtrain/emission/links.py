@@ -64,6 +64,11 @@ def receiver_role(edge: str) -> str:
     return f"receiver of {edge}"
 
 
+def receiver_name(edge: str) -> str:
+    """The instance of it."""
+    return f"ingress_{verilog_name(edge)}"
+
+
 @dataclass(frozen=True)
 class Crossing:
     """A stream that passes over the network."""
@@ -336,7 +341,7 @@ class NetworkPort:
             "error": error,
         }
         streams = {"x": words, "y": net, "credits": returned}
-        self.unit("link_ingress", unit, f"ingress_{name}", streams, ports, receiver_role(crossing.edge))
+        self.unit("link_ingress", unit, receiver_name(crossing.edge), streams, ports, receiver_role(crossing.edge))
         self.leaving.append(returned)
 
     def finish(self, egress: Sequence[Crossing], ingress: Sequence[Crossing]) -> None:
