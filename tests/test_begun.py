@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,51 @@ import pytest
 from dagtrain.emission.device import first_images
 from dagtrain.flow.placed import load_folded_graph, load_placed_graph
 from dagtrain.flow.trained import begun_from, weights_digest
+from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.storage import StorageError
+from dagtrain.passes.autodiff import differentiate
+from dagtrain.passes.calibrate import calibrate
+from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.training.emulator import Emulator
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.layers.base import Layer
+from hdl.layers.capabilities import Counting, going_on
+from hdl.layers.registry import load_layers
+from hdl.layers.wiring.update import Update
+from hdl.recipe import Recipe, Schedule
+from hdl.simulate import Backend
 from tests.flow_support import Case, call, new_case, quick_costs
 from tests.import_support import model, node, save
+from tests.layer_support import assert_equal_bits, design_of, make_case
 
-RECIPE = "batch = 4\nstaleness = 2\nlearning_rate = 0.1\nmomentum = 0.9\nnorm_forward_decay = 0.9\n"
+RECIPE = (
+    "batch = 4\nstaleness = 2\nlearning_rate = 0.1\nmomentum = 0.9\nnorm_forward_decay = 0.9\n"
+    'schedule = "cosine"\nwarm_up = 6\nperiod = 50\n'
+)
+# schedules of a training without staleness: they run down, step down, and rise, while it goes on
+SCHEDULES = {
+    "cosine": {"schedule": Schedule.COSINE, "warm_up": 2, "period": 12},
+    "step": {"schedule": Schedule.STEP, "period": 3, "step_factor": 0.5},
+    "warm-up": {"warm_up": 20},
+}
+# batches behind a circuit that goes on: between bends of the examples' schedules, and behind the last
+FEW_BEHIND, MANY_BEHIND = 3, 1000
+
+
+def counting() -> dict[str, Layer]:
+    """The first example of each layer that counts batches, and all with a schedule, as they go on."""
+    found: dict[str, Layer] = {}
+    for kind in load_layers().values():
+        for number, layer in enumerate(kind.examples()):
+            scheduled = isinstance(layer, Update) and layer.recipe.is_scheduled
+            if isinstance(layer, Counting) and (not number or scheduled):
+                for behind in (FEW_BEHIND, MANY_BEHIND) if scheduled else (MANY_BEHIND,):
+                    found[f"{kind.__name__}-{number} after {behind}"] = going_on(layer, behind)
+    return found
+
+
+COUNTING = counting()
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +136,47 @@ def test_verilog_begun_from_a_checkpoint_trains_on_as_the_emulator_does(case: Ca
     assert "emit: done" in case.step("emit").out
 
 
-def test_what_is_carried_over_is_all_that_training_left_but_counters(case: Case) -> None:
+@pytest.mark.parametrize("name", COUNTING)
+def test_a_circuit_that_goes_on_has_random_bits_and_rates_of_the_batch_at_hand(name: str) -> None:
+    case = make_case(COUNTING[name])
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=1)
+
+
+def test_layers_that_go_on_are_all_whose_state_counts() -> None:
+    for kind in load_layers().values():
+        for layer in kind.examples()[:1]:
+            ports = (*layer.sinks, *layer.sources, *layer.held_parameters)
+            state = layer.start({port.name: np.zeros(port.tensor.shape) for port in ports})
+            assert isinstance(layer, Counting) == bool({"batch", "frame"} & state.keys()), kind.__name__
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_training_that_begins_from_a_checkpoint_is_the_one_that_was_left(schedule: str, tmp_path: Path) -> None:
+    recipe = Recipe(batch=4, staleness=0, learning_rate=0.1, weight_decay=1e-3, **SCHEDULES[schedule])
+    builder = GraphBuilder("left", recipe, seed=4)
+    x = builder.dropout(builder.relu(builder.bias(builder.conv(builder.input(4, 4, 2), 4, 3, padding=1))), 0.3)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
+    graph = insert_forks(calibrate(training, [synthetic_feeds(training, 4, seed) for seed in range(2)]))
+    left = Emulator(graph)
+    for batch in range(7):
+        left.executor.step(synthetic_feeds(graph, 4, batch))
+    left.save(tmp_path / "state.npz")
+    begun = Executor(begun_from(graph, tmp_path))
+    anew = Executor(replace(begun.graph, nodes=graph.nodes))
+    for batch in range(7, 10):
+        feeds = synthetic_feeds(graph, 4, batch)
+        wanted, found, other = left.executor.step(feeds), begun.step(feeds), anew.step(feeds)
+        for name, codes in wanted.items():
+            np.testing.assert_array_equal(found[name], codes)
+        for edge, weights in left.executor.weights.items():
+            np.testing.assert_array_equal(begun.weights[edge], weights)
+    # the counters are what makes it so
+    assert any(not np.array_equal(anew.weights[edge], weights) for edge, weights in begun.weights.items())
+    assert begun.batches == left.executor.batches == 10
+    assert any(not np.array_equal(other[name], codes) for name, codes in wanted.items())
+
+
+def test_what_is_carried_over_is_all_that_training_left_with_its_counters(case: Case) -> None:
     assert case.step("train", "--data", case.root / "data.npz", "--epochs", 2).code == 0
     graph = load_placed_graph(case.workspace)
     left = Emulator(graph)
@@ -113,8 +192,7 @@ def test_what_is_carried_over_is_all_that_training_left_but_counters(case: Case)
                 assert np.any(np.asarray(value)), f"{name}.{key} is as at the start"
                 seen.add(key)
             if key == "batch":
-                assert executor.states[name][key] == 0
-                assert value == 16
+                assert executor.states[name][key] == value == 16
     assert seen == kept
     for edge, weights in left.executor.weights.items():
         np.testing.assert_array_equal(executor.weights[edge], weights)

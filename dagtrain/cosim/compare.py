@@ -152,7 +152,7 @@ def compare(
         if node.role is Role.COUNTER:
             counted[node.inputs["x"]] = got[0]
         compared += len(want)
-        where = Where(dump.device, dump.node, f"after batch {golden.batches}, the last one")
+        where = Where(dump.device, dump.node, f"after batch {frames // golden.graph.recipe.batch}, the last one")
         mismatches += _image_differences(golden, where, dump.image, got, want)
     intervals = _interval(log, frames), batch_cycles(log.frame_cycles, frames // golden.graph.recipe.batch)
     traffic = traffic_line(bench.watched, log.seen)

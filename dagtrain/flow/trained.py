@@ -15,6 +15,7 @@ from dagtrain.flow.workspace import COMMANDS, MissingStep, Workspace, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.storage import StorageError
 from dagtrain.training.emulator import Emulator
+from hdl.layers.capabilities import going_on
 
 COMMAND = COMMANDS["train"]
 # the checkpoint after the last epoch, in the step's folder
@@ -34,7 +35,8 @@ def load_trained(workspace: Workspace) -> Emulator:
 
 
 def begun_from(graph: Graph, path: Path) -> Graph:
-    """The graph with what a checkpoint of it has: weights, masters, momenta, statistics; counters begin anew.
+    """The graph with what a checkpoint of it has: weights, masters, momenta, statistics, the number of batches behind
+    it.  Its first batch reads the newest weights alone, as that of a training does.
 
     Raises `StorageError` for a checkpoint of another graph."""
     file = path / STATE if path.is_dir() else path
@@ -47,12 +49,17 @@ def begun_from(graph: Graph, path: Path) -> Graph:
     states = emulator.executor.states
     carried = {node.name: node.layer.carried(states[node.name]) for node in graph.nodes}
     kept = {name: values for name, values in carried.items() if values}
-    return replace(graph, parameters={**graph.parameters, **emulator.executor.parameters()}, carried=kept)
+    batches = emulator.executor.batches
+    nodes = tuple(replace(node, layer=going_on(node.layer, batches)) for node in graph.nodes)
+    parameters = {**graph.parameters, **emulator.executor.parameters()}
+    return replace(graph, nodes=nodes, parameters=parameters, carried=kept)
 
 
 def weights_digest(graph: Graph) -> str:
-    """What identifies a state to begin from: weights and what is carried over, whatever file it came from."""
+    """What identifies a state to begin from: weights, what is carried over and counted on from, whatever file it came
+    from."""
     arrays = {**graph.parameters, **{f"{n}.{k}": v for n, kept in graph.carried.items() for k, v in kept.items()}}
+    arrays["begun"] = np.array(graph.begun)
     found = hashlib.sha256()
     for name in sorted(arrays):
         found.update(name.encode() + np.ascontiguousarray(arrays[name], np.float64).tobytes())

@@ -76,8 +76,8 @@ class Executor:
         self.states: dict[str, State] = {}
         # weights that engines read at the next batch, by edge (by ``node.sink`` where a forward graph has no edge)
         self.weights: dict[str, Array] = {}
-        # batches done
-        self.batches = 0
+        # batches done, those of an earlier training included
+        self.batches = graph.begun
         self._actions = _plan(graph)
         self._evaluated: list[tuple[_Action, Layer]] | None = None
         for action in self._actions:

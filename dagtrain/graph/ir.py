@@ -17,6 +17,7 @@ import networkx as nx
 from hdl.errors import DagtrainError, Problem
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import Counting
 from hdl.recipe import Recipe
 from hdl.tensor import Kind, Port, Tensor
 
@@ -139,6 +140,11 @@ class Graph:
         """What `Meaning.start` takes for a node."""
         weights = {name: self.parameters[key] for name, key in node.parameters.items()}
         return {**weights, **self.carried.get(node.name, {})}
+
+    @property
+    def begun(self) -> int:
+        """Batches of an earlier training behind it."""
+        return max((node.layer.begun for node in self.nodes if isinstance(node.layer, Counting)), default=0)
 
     @cached_property
     def by_name(self) -> dict[str, Node]:

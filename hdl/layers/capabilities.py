@@ -39,6 +39,15 @@ class Batched(Protocol):
 
 
 @runtime_checkable
+class Counting(Protocol):
+    """Counts batches, or the frames of them: its random bits or its learning rate depend on how many there were."""
+
+    @property
+    def begun(self) -> int:
+        """Batches of an earlier training, from which it counts on when it starts."""
+
+
+@runtime_checkable
 class Composed(Protocol):
     """Is the circuit of several layers, each with ports, pace and meaning of its own."""
 
@@ -180,6 +189,11 @@ def is_engine(layer: Layer) -> bool:
 def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
     """The layer with the random bits of this number, if it draws any."""
     return _changed(layer, tensor_id=tensor_id) if isinstance(layer, Randomised) else layer
+
+
+def going_on(layer: Layer, batches: int) -> Layer:
+    """The layer after so many batches of an earlier training, if it counts them."""
+    return _changed(layer, begun=batches) if isinstance(layer, Counting) else layer
 
 
 def with_ragged_tiles(layer: Layer) -> Layer:

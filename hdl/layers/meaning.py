@@ -82,7 +82,8 @@ class Meaning(Shape):
     def carried(self, state: State) -> dict[str, FloatArray]:
         """What of a golden state a training takes over that begins from it, beside the weights: values by name.
 
-        `start` and `start_reference` take them among their parameters.  What counts frames or batches begins anew."""
+        `start` and `start_reference` take them among their parameters.  What counts batches or frames goes on from a
+        field of its layer (`hdl.layers.capabilities.Counting`); versions of weights begin anew."""
         del state
         return {}
 

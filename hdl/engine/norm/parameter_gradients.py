@@ -24,6 +24,7 @@ from hdl.engine.random import ROUNDING_LATENCY, hash32_pipeline, round_stochasti
 from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.fixed import Fixed
 from hdl.memory import address_width
+from hdl.random_bits import WORD
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import fork, queue, width_adapter
@@ -63,7 +64,7 @@ def parameter_gradients(
     index = Signal(intbv(0)[32 * lanes :])
     step = Signal(intbv(0)[32:])
     drawn = Signal(intbv(0)[address_width(groups) :])
-    last_group = groups - 1
+    last_group, begun = groups - 1, shape.begun % (1 << WORD)
     operands = [
         split_word(domain.clk, e, es, width=numbers.e.width, signed=True, base=0, cycles=values_at - 1),
         split_word(domain.clk, normal, normals, width=numbers.normal.width, signed=True, base=0, cycles=values_at - 1),
@@ -133,7 +134,7 @@ def parameter_gradients(
         if domain.rst:
             draw.next = False
             drawn.next = 0
-            step.next = 0
+            step.next = begun
 
     return operands, timing, sums, indices, out_gamma, out_beta, outer, count_batches
 
@@ -176,7 +177,7 @@ def divided_gradients(
 
     def rounding(fraction_bits: int, target: Fixed, key: int) -> Rounding:
         shift = fraction_bits - target.fraction_bits
-        return Rounding((lanes * shape.groups,), Tile(), chosen, shift, target, key)
+        return Rounding((lanes * shape.groups,), Tile(), chosen, shift, target, key, shape.begun)
 
     queued = [
         join_lanes(found.v, low),

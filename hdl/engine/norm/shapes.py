@@ -189,6 +189,8 @@ class BackwardShape(NormShape):
     # of the random bits
     key_gamma: int
     key_beta: int
+    # batches of an earlier training
+    begun: int = 0
 
     @property
     def multipliers(self) -> int:

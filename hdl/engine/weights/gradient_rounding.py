@@ -33,6 +33,8 @@ class Rounding:
     target: Fixed
     # of the random bits
     key: int
+    # batches of an earlier training
+    begun: int = 0
 
 
 @block
@@ -47,6 +49,7 @@ def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: 
         g: out, stream of ``lanes`` codes of ``target``, 3 cycles later; valid and payload from registers.
     """
     tile, lanes, shift, target, key = rounding.tile, rounding.lanes, rounding.shift, rounding.target, rounding.key
+    begun = rounding.begun % (1 << WORD)
     beats = (math.prod(rounding.shape) + tile.padding(rounding.shape)) // lanes
     final = beats - 1
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
@@ -98,7 +101,7 @@ def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: 
             for stage in range(HASH_LATENCY):
                 filled[stage].next = False
             beat.next = 0
-            step.next = 0
+            step.next = begun
 
     @always(domain.clk.posedge)
     def flags() -> None:

@@ -72,8 +72,16 @@ class RateLines:
 
     def mantissa(self, batch: int) -> int:
         """Of the update after batch ``batch``."""
-        line = next(line for line in reversed(self.lines) if line.batch <= batch)
-        return (line.value + line.slope * (batch - line.batch)) >> FRACTION_BITS
+        return self.at(batch).value >> FRACTION_BITS
+
+    def place(self, batch: int) -> int:
+        """Which of `lines` the rate runs along at ``batch``."""
+        return max(index for index, line in enumerate(self.lines) if line.batch <= batch)
+
+    def at(self, batch: int) -> Line:
+        """That line from ``batch`` on."""
+        line = self.lines[self.place(batch)]
+        return Line(batch, line.value + line.slope * (batch - line.batch), line.slope)
 
     def factor(self, batch: int) -> Scalar:
         """Of the update after batch ``batch``."""
@@ -105,9 +113,15 @@ class RateLines:
 
 @block
 def scheduled_rate(
-    domain: ClockReset, turn: Bit, mantissa: Bits, *, lines: RateLines, contents: Sequence[int] | None = None
+    domain: ClockReset,
+    turn: Bit,
+    mantissa: Bits,
+    *,
+    lines: RateLines,
+    begun: int = 0,
+    contents: Sequence[int] | None = None,
 ) -> Instances:
-    """The mantissa of the learning rate, batch after batch.
+    """The mantissa of the learning rate, batch after batch, from batch ``begun`` on.
 
     Costs a memory of a word a bend, an adder and a counter.
 
@@ -115,12 +129,13 @@ def scheduled_rate(
         turn: in, 1 bit: the last use for a batch is in the next cycle; at most every `LEAST_CYCLES` cycles.
         mantissa: out, `MANTISSA_BITS` + 1 bits, signed, from registers: of the batch at hand.
     """
-    first, depth, batch_bits, word_bits = lines.lines[0], len(lines.words), lines.batch_bits, lines.word_bits
+    first, depth, batch_bits, word_bits = lines.at(begun), len(lines.words), lines.batch_bits, lines.word_bits
     bound, last, value_at, slope_at = 1 << (LINE_BITS - 1), depth - 1, batch_bits, batch_bits + LINE_BITS
     stop = lines.lines[-1].batch + 1
     bits = MANTISSA_BITS
     line_bits, mask = LINE_BITS, (1 << LINE_BITS) - 1
     first_value, first_slope = first.value, first.slope & mask
+    first_place, first_batch = lines.place(begun), min(begun + 1, stop)
     line, slope, ahead = (Signal(intbv(0, min=-bound, max=bound)) for _ in range(3))
     # batches begun; whether the next one is that of the bend ahead
     batch = Signal(intbv(1)[batch_bits:])
@@ -159,7 +174,7 @@ def scheduled_rate(
         if domain.rst:
             line.next = intbv(first_value)[line_bits:].signed()
             slope.next = intbv(first_slope)[line_bits:].signed()
-            batch.next = 1
-            place.next = 0
+            batch.next = first_batch
+            place.next = first_place
 
     return store, out, prepare, go_on

@@ -31,6 +31,7 @@ from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochasticall
 from hdl.engine.weights.rate import LEAST_CYCLES, RateLines, scheduled_rate
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
+from hdl.random_bits import WORD
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams import counter, queue
@@ -82,6 +83,8 @@ class UpdateShape:
     rates: RateLines | None = None
     # whether products with constants are made by multipliers
     multiplied: bool = False
+    # batches of an earlier training
+    begun: int = 0
 
     @property
     def multipliers(self) -> int:
@@ -374,7 +377,7 @@ def rate_in_time(
     ends, turn = Signal(bool(0)), Signal(bool(0))
     mark = tensor_ends(domain, fire, ends, beats=shape.beats)
     wait = delay_line(domain.clk, ends, turn, cycles=MOMENTUM_AT + shape.later)
-    rate = scheduled_rate(domain, turn, mantissa, lines=shape.rates, contents=rates)
+    rate = scheduled_rate(domain, turn, mantissa, lines=shape.rates, begun=shape.begun, contents=rates)
     return mark, wait, rate
 
 
@@ -428,7 +431,7 @@ def random_halves(domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape
         high: out, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
         low: out, ``16 * lanes`` bits, `MASTER_SUM_AT` + ``shape.later`` cycles later.
     """
-    lanes, last = shape.lanes, shape.beats - 1
+    lanes, last, begun = shape.lanes, shape.beats - 1, shape.begun % (1 << WORD)
     index, words, late = (Signal(intbv(0)[32 * lanes :]) for _ in range(3))
     low_now = Signal(intbv(0)[16 * lanes :])
     step = Signal(intbv(0)[32:])
@@ -452,7 +455,7 @@ def random_halves(domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape
                 place.next = place + 1
         if domain.rst:
             place.next = 0
-            step.next = 0
+            step.next = begun
 
     @always_comb
     def halve() -> None:

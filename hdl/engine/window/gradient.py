@@ -55,6 +55,8 @@ class GradientShape:
     groups: int = 1
     # bits of a product that are cut before it is added, to sums that wrap; 0 for exact sums
     cut: int = 0
+    # batches of an earlier training
+    begun: int = 0
 
     @property
     def channels(self) -> int:
@@ -74,7 +76,7 @@ class GradientShape:
     @property
     def rounding(self) -> Rounding:
         """Of the sums of a batch."""
-        return Rounding(self.weight_shape, self.tile, self.lanes, self.shift, self.g, self.key)
+        return Rounding(self.weight_shape, self.tile, self.lanes, self.shift, self.g, self.key, self.begun)
 
 
 class Update:

@@ -304,6 +304,8 @@ class GradientEngine(WindowEngine):
     g_fixed: Fixed = DATA
     # bits of a sum; 0: as many as an exact one takes
     sum_width: int = field(default=0, metadata=QUIET)
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
 
     def check_shape(self) -> None:
         """Bits of sums as well."""
@@ -415,7 +417,7 @@ class GradientEngine(WindowEngine):
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts batches, and sums of them that did not fit where they wrap."""
         del parameters
-        return {"batch": 0, "wrapped": 0} if self.wraps else {"batch": 0}
+        return {"batch": self.begun, "wrapped": 0} if self.wraps else {"batch": self.begun}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """The sum over the batch, rounded stochastically."""
@@ -451,6 +453,7 @@ class GradientEngine(WindowEngine):
             lanes=self.w_lanes,
             key=self.key,
             cut=self.cut,
+            begun=self.begun,
         )
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from hdl.layers.storage import Memory
 from hdl.random_bits import requantise_by_element, stable_id, tensor_key
 from hdl.recipe import Recipe
 from hdl.signals import Instances
+from hdl.spelling import QUIET
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
@@ -49,6 +50,8 @@ class OnlineNormBackward(NormLayer):
     dx_fixed: Fixed = ERROR
     g_gamma_fixed: Fixed = DATA
     g_beta_fixed: Fixed = DATA
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,6 +123,7 @@ class OnlineNormBackward(NormLayer):
             g_beta=self.g_beta_fixed,
             key_gamma=self.key("gamma"),
             key_beta=self.key("beta"),
+            begun=self.begun,
         )
 
     @property
@@ -155,7 +159,7 @@ class OnlineNormBackward(NormLayer):
         tables = deque([self.numbers.table(v, u)] * (self.recipe.norm_lag + 1))
         initial = self.gamma_fixed.encode(parameters["gamma"])
         held = {"held": {"gamma": initial}} if self.frozen else {}
-        return {"v": v, "u": u, "tables": tables, "batch": 0, "initial": initial, **held}
+        return {"v": v, "u": u, "tables": tables, "batch": self.begun, "initial": initial, **held}
 
     def carried(self, state: State) -> dict[str, FloatArray]:
         """The control process."""

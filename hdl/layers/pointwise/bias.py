@@ -160,6 +160,8 @@ class BiasGradient(ElementWise):
     tensor_id: int = 0
     e_fixed: Fixed = Fixed(16, 12)  # noqa: RUF009 - frozen
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
 
     @property
     def sinks(self) -> tuple[Port, ...]:
@@ -189,7 +191,7 @@ class BiasGradient(ElementWise):
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts batches, which the random bits depend on."""
         del parameters
-        return {"batch": 0}
+        return {"batch": self.begun}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sums, rounded stochastically."""
@@ -270,6 +272,6 @@ def bias_gradient(domain: ClockReset, e: Stream, g: Stream, *, cfg: BiasGradient
     adapt = width_adapter(domain, sums, elements, element_bits=sum_bits)
     key = tensor_key(cfg.recipe.seed, cfg.tensor_id)
     cut = cfg.e_fixed.fraction_bits - cfg.g_fixed.fraction_bits
-    rounding = Rounding(shape=(cfg.channels,), tile=Tile(), lanes=1, shift=cut, target=cfg.g_fixed, key=key)
+    rounding = Rounding((cfg.channels,), Tile(), 1, cut, cfg.g_fixed, key, cfg.begun)
     rounds = gradient_rounding(domain, elements, g, rounding=rounding)
     return instances()

@@ -27,6 +27,7 @@ from hdl.memory import address_width
 from hdl.random_bits import ROUNDING_BITS, WORD, hash32, high_half, tensor_key
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
 from hdl.stream import Stream, bits_of
 from hdl.streams import counter, join, m2s_pipe
 
@@ -43,6 +44,8 @@ class _Masking(ElementWise):
     recipe: Recipe = field(default_factory=Recipe)
     # distinguishes the random bits of this layer from others; the same in both directions
     tensor_id: int = 0
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
 
     # whether one draw is for all elements of a frame (`hdl.layers.pointwise.stochastic_depth`)
     per_frame: ClassVar[bool] = False
@@ -83,10 +86,15 @@ class _Masking(ElementWise):
         cut = source.fraction_bits + shift - target.fraction_bits
         return 1 + scale_cycles(source.width, factor) + rounding_cycles(cut)
 
+    @property
+    def begun_frames(self) -> int:
+        """Frames of an earlier training."""
+        return self.begun * self.recipe.batch
+
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts frames."""
         del parameters
-        return {"frame": 0}
+        return {"frame": self.begun_frames}
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
@@ -209,7 +217,9 @@ def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: 
     mask, both = Stream(lanes), Stream(lanes * (width + 1))
     selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
     draw = frame_mask_stream if cfg.per_frame else mask_stream
-    masks = draw(domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key)
+    masks = draw(
+        domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key, begun=cfg.begun_frames
+    )
     joined = join(domain, [x, mask], both)
     register = m2s_pipe(domain, selected, masked)
     scale = scale_stream(domain, masked, scaled, lanes=lanes, factor=factor)
@@ -239,13 +249,15 @@ def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: 
 
 
 @block
-def mask_stream(domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int) -> Instances:
-    """`_Masking.keep`, ``lanes`` elements a beat, frame after frame, made ahead of its use.
+def mask_stream(
+    domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int, begun: int
+) -> Instances:
+    """`_Masking.keep`, ``lanes`` elements a beat, frame after frame from ``begun`` on, made ahead of its use.
 
     Ports:
         mask: out, stream of ``lanes`` bits: 1 where an element is kept; valid from a register.
     """
-    last = elements - lanes
+    last, begun_frames = elements - lanes, begun % (1 << WORD)
     # carries into bit 16 from the threshold on
     offset = (1 << ROUNDING_BITS) - threshold
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
@@ -291,14 +303,14 @@ def mask_stream(domain: ClockReset, mask: Stream, *, lanes: int, elements: int, 
             for stage in range(HASH_LATENCY):
                 filled[stage].next = False
             first.next = 0
-            frame.next = 0
+            frame.next = begun_frames
 
     return hashing, decide, indices, out, count
 
 
 @block
 def frame_mask_stream(
-    domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int
+    domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int, begun: int
 ) -> Instances:
     """`mask_stream` of one bit a frame, which stays for all of its beats.
 
@@ -310,7 +322,7 @@ def frame_mask_stream(
     beat = Signal(intbv(0)[address_width(elements // lanes) :])
     step = Signal(bool(0))
     beats = counter(domain, step, beat, count=elements // lanes)
-    draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key)
+    draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key, begun=begun)
 
     @always_comb
     def out() -> None:

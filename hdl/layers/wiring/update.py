@@ -101,6 +101,8 @@ class Update(Layer):
     multiplied: bool = field(default=False, metadata=QUIET)
     # frames' time in which all weights should pass
     update_frames: int = field(default=1, repr=False, metadata=QUIET)
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
 
     def __post_init__(self) -> None:
         name = f"Update of {self.shape}"
@@ -328,7 +330,7 @@ class Update(Layer):
         if "master" in parameters:
             master = self.master_fixed.encode(parameters["master"])
             momentum = self.momentum_fixed.encode(parameters["momentum"])
-        return {"master": master.reshape(self.shape), "momentum": momentum.reshape(self.shape), "batch": 0}
+        return {"master": master.reshape(self.shape), "momentum": momentum.reshape(self.shape), "batch": self.begun}
 
     def carried(self, state: State) -> dict[str, FloatArray]:
         """Master and momentum."""
@@ -404,7 +406,7 @@ class Update(Layer):
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
         weights = np.array(parameters["w"], np.float64).reshape(self.shape)
-        return {"w": weights, "momentum": np.zeros(self.shape), "batch": 0}
+        return {"w": weights, "momentum": np.zeros(self.shape), "batch": self.begun}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula in float64."""
@@ -471,6 +473,7 @@ class Update(Layer):
             nesterov=self.recipe.nesterov,
             rates=self.rates,
             multiplied=self.multiplied,
+            begun=self.begun,
         )
 
     def circuit(
