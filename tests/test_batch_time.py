@@ -127,21 +127,23 @@ def test_ports_that_carry_less_than_engines_make_hold_the_batch(staleness: int) 
     assert 16 * max(sent.values()) < said_batch_cycles(design, NETWORK_CYCLES) < 16 * 1.05 * max(sent.values())
 
 
-@pytest.mark.parametrize("credits", [16, 1000])
-def test_gradient_engines_rest_until_their_sums_have_left(credits: int) -> None:
-    """The sums of the slowest engine go over a link, at the pace of its credits."""
+@pytest.mark.parametrize(
+    ("edge", "credits"), [("conv1.gradient.g", 16), ("conv1.w.update.w", 16), ("conv1.gradient.g", 1000)]
+)
+def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: int) -> None:
+    """The sums of the slowest engine go over a link, or the new weights made of them, at the pace of its credits."""
     graph = fold_graph(twelve_net(BATCH), 576)
     depths = fifo_beats(graph, schedule(graph, 576))
     engine = graph.by_name["conv1.gradient"]
     way = hop(credits=credits, credit_batch=credits // 2)
-    ways = edge_ways(graph, depths, {"conv1.gradient.g": way})
+    ways = edge_ways(graph, depths, {edge: way})
     slow = engine.layer.cycles_per_frame
     assert slow == slowest_engine(graph)
     near = batch_time(graph, edge_ways(graph, depths, {})).cycles
     words = engine.layer.port("g").elements / way.word
     leaves = max(words * way.word_cycles, near - BATCH * slow)
     # but for some words that find room between them
-    assert batch_time(graph, ways).cycles == pytest.approx(BATCH * slow + leaves, abs=4 * way.word_cycles)
+    assert batch_time(graph, ways).cycles == pytest.approx(BATCH * slow + leaves, abs=5 * way.word_cycles)
 
 
 @pytest.mark.slow
