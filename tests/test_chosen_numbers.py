@@ -6,6 +6,7 @@ Bits and cycles of the two layers stand in tests/test_layer_conformance.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from hdl.fixed import Fixed
 from hdl.layers.wiring.saturation_counter import SaturationCounter, at_an_end
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
-from tests.flow_support import Case, new_case
+from tests.flow_support import Case, new_case, quick_costs
 from tests.layer_support import design_of, make_case
 
 BITS = ("activation=12,weight=9,error=11,gradient=14,stash=7", "conv2:activation=10,stash=6", "gemm*:weight=18")
@@ -218,7 +219,7 @@ def test_synthesis_is_told_to_keep_the_count() -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Case:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """Imported with chosen numbers, placed, emitted."""
     case = new_case(tmp_path_factory.mktemp("numbers"))
     words = [
@@ -229,7 +230,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Case:
     ]
     outcome = case.step("import", *words, "--count-saturations", "*", "--recipe", recipe(case.root))
     assert outcome.code == 0, outcome.error
-    return case.must("place", "emit")
+    with pytest.MonkeyPatch.context() as patch:
+        quick_costs(patch)
+        yield case.must("place", "emit")
 
 
 def recipe(folder: Path) -> Path:

@@ -109,7 +109,7 @@ def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("one", 1), ("dealt out", 2)])
+@pytest.mark.parametrize(("kind", "seed"), [pytest.param("one", 1, marks=pytest.mark.slow), ("dealt out", 2)])
 def test_engines_folded_for_different_paces_train_to_the_bits_of_the_emulator(
     kind: str, seed: int, tmp_path: Path
 ) -> None:
@@ -124,7 +124,7 @@ def test_engines_folded_for_different_paces_train_to_the_bits_of_the_emulator(
     assert run(made, library, graph, tmp_path, seed=seed).mismatches == (), f"seed {seed}"
 
 
-@pytest.mark.parametrize("kind", ["one", "dealt out"])
+@pytest.mark.parametrize("kind", [pytest.param("one", marks=pytest.mark.slow), "dealt out"])
 def test_branches_side_by_side_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(inception_net(1), kind, tmp_path, seed=3)
     assert trained.mismatches == ()

@@ -106,6 +106,8 @@ def test_stashes_in_a_slow_memory_change_no_bit_but_cost_cycles(tmp_path: Path) 
     assert slow.cycles_per_frame > 1.2 * fast.cycles_per_frame
 
 
+# the default suite has them beside weights, sums and state
+@pytest.mark.slow
 def test_stashes_in_dram_of_several_devices_change_no_bit(tmp_path: Path) -> None:
     design = with_big_stashes_in_dram(residual_net(2), "branches apart")
     assert len(memories(design)) >= 2

@@ -447,7 +447,8 @@ def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = N
 @pytest.mark.parametrize("layer", RINGS, ids=name_of)
 def test_a_ring_through_memory_changes_no_weight_over_many_batches(layer: Update, backend: Backend) -> None:
     case, design = ring_case(layer, batches=6)
-    for seed, stall in ((1, 0.0), (2, 0.4)):
+    # the block itself takes seconds a run, and stalls the more
+    for seed, stall in ((2, 0.4),) if backend is Backend.MYHDL else ((1, 0.0), (2, 0.4)):
         counts = {"w": len(case.outputs["w"])}
         run = run_streams(backend, design, {"g": case.inputs["g"]}, counts, seed=seed, stall_probability=stall)
         assert run.outputs["w"] == case.outputs["w"], f"seed {seed}"
