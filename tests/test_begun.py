@@ -43,7 +43,7 @@ SCHEDULES = {
     "warm-up": {"warm_up": 20},
 }
 # batches behind a circuit that goes on: between bends of the examples' schedules, and behind the last
-FEW_BEHIND, MANY_BEHIND = 3, 1000
+FEW_BEHIND, MANY_BEHIND = 2, 1000
 
 
 def counting() -> dict[str, Layer]:
