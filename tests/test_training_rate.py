@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
@@ -123,6 +124,18 @@ def test_links_of_a_plan_carry_the_words_of_its_circuits_and_their_credits(
             # credits of each stream are rounded up to whole bits
             more = Fraction(planned) - built[use.device]
             assert 0 <= more < len(design.crossings), use.device
+
+
+def test_what_there_is_may_be_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much slower the level is at which a search without that wish begins."""
+    quick_costs(monkeypatch)
+    case = placed(tmp_path, "batch = 64\nstaleness = 64\n")
+    plan = load_plan(case.workspace)
+    assert plan.throughput_fps > 0.9 * plan.steady_fps
+    shutil.rmtree(case.out / "place")
+    outcome = case.step("place", "--least-fps", f"{0.97 * plan.throughput_fps:.0f}")
+    assert outcome.code == 0, outcome.error
+    assert load_plan(case.workspace).throughput_fps >= 0.97 * plan.throughput_fps
 
 
 def test_the_least_rate_that_is_wanted_is_one_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

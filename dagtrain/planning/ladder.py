@@ -14,12 +14,12 @@ from math import ceil
 from dagtrain.planning.levels import (
     LEAST_RATIO,
     SLOWER_RATIO,
-    SLOWEST,
     between,
     least_cycles,
     multipliers,
     predicted_cycles,
 )
+from dagtrain.planning.problem import SLOWEST
 from dagtrain.planning.realise import Realiser
 from dagtrain.planning.results import Found, Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
@@ -120,7 +120,7 @@ class Ladder:
     def _begun(self, least: int) -> Found:
         """The first placement that is worth going on from; if it will take long, a plan of small circuits is kept
         before."""
-        slow = round(least * SLOW_RATIO)
+        slow = min(round(least * SLOW_RATIO), max(least, self.searcher.problem.slowest_cycles))
         small = self._of_small_circuits(least) if self._takes_long(slow) else None
         try:
             return self.first(slow)
@@ -156,8 +156,9 @@ class Ladder:
         return found
 
     def first(self, cycles: int) -> Found:
-        """A placement at a slow level, or at a slower one."""
+        """A placement at a slow level, or at a slower one, if it is not slower than what is wanted."""
         searcher, growths = self.searcher, 0
+        slowest = searcher.problem.slowest_cycles
         while True:
             try:
                 return Found(searcher.find([cycles], searcher.quick), (cycles,))
@@ -170,9 +171,9 @@ class Ladder:
                 raise
             except (InfeasibleError, OutOfTimeError):
                 growths += 1
-                if growths > LADDER_GROWTHS:
+                if growths > LADDER_GROWTHS or cycles >= slowest:
                     return Found(searcher.find([cycles], replace(searcher.quick, explain=True)), (cycles,))
-                cycles = round(cycles * SLOW_RATIO)
+                cycles = min(round(cycles * SLOW_RATIO), slowest)
                 # ports are those of the slowest level, also where a later search goes on from here
                 searcher.prices.forget_ports()
 

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dagtrain.graph.ir import Graph
 from dagtrain.passes.fold import fold_graph
 from dagtrain.planning.priced import PricedLevel
-from dagtrain.planning.problem import Problem
+from dagtrain.planning.problem import SLOWEST, Problem
 from hdl.errors import FoldingError
 from placement.problem.instance import RESOURCES
 
-# cycles a frame that no network needs
-SLOWEST = 1 << 40
 # steps in which the T is looked for at which multipliers alone would fit
 LADDER_STEP = 1.1
 # two levels that differ by less are one

@@ -16,6 +16,9 @@ from placement.problem.instance import Device
 from placement.problem.plan import Plan
 from placement.search.search import SearchOptions
 
+# cycles a frame that no network needs
+SLOWEST = 1 << 40
+
 
 class MultiplyConstants(Enum):
     """Whether norms and updates multiply by constants on multipliers instead of adders."""
@@ -89,6 +92,12 @@ class Problem:
         return replace(self, search=search)
 
     # ---- the rate of training wanted
+
+    @property
+    def slowest_cycles(self) -> int:
+        """The most cycles a frame at which training could be as fast as the user wants it at least."""
+        least = self.search.least_fps
+        return SLOWEST if least is None else int(self.cluster.clock_hz // least)
 
     def fast_enough(self, plan: Plan) -> bool:
         """Whether training with a plan is as fast as the user wants it at least."""
