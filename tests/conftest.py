@@ -31,12 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Modules and collected tests stay until the end: the collector need not look at them again.
 
-    Raises UsageError where pytest-xdist doesn't tell groups of tests in this pytest: each process would then make their
-    fixtures, Verilog and simulators for itself."""
+    The run stops where pytest-xdist doesn't tell groups of tests in this pytest: each process would make all that they
+    share for itself."""
     if getattr(session.config.option, "loadgroup", False):
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
         if not all("@" in item.nodeid for item in grouped):
-            raise pytest.UsageError("groups of tests are lost between pytest-xdist and this pytest; run `make setup`")
+            session.shouldstop = "groups of tests are lost between pytest-xdist and this pytest; run `make setup`"
     gc.collect()
     gc.freeze()
     gc.set_threshold(*RARELY)
