@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -439,15 +440,15 @@ def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(
 ) -> None:
     planner = _planner(new_case(tmp_path / "case"), QuickEstimator())
     planned = planner.run()
-    # share -> the T found with it, and the one at which that holds
-    outcomes: dict[Fraction, tuple[int, int | None]] = {}
+    # share, None for the placement found at first -> the T found with it, and the one at which that holds
+    outcomes: dict[Fraction | None, tuple[int, int | None]] = {}
     tried: list[Fraction] = []
 
     def at(cycles: int) -> Any:
         plan = replace(planned.plan, cycles_per_frame=cycles, batch_cycles=planned.plan.batch_frames * cycles)
         return replace(planned, plan=plan)
 
-    def reserved(_realiser: Realiser, _plan: Any, _levels: Any, share: Fraction) -> Any:
+    def reserved(_realiser: Realiser, _plan: Any, _levels: Any, share: Fraction, _missed: Any) -> Any:
         tried.append(share)
         return at(outcomes[share][0]).plan if share in outcomes else None
 
@@ -459,25 +460,28 @@ def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(
         return at(10 * plan.cycles_per_frame)
 
     monkeypatch.setattr(Realiser, "with_reserve", reserved)
+    monkeypatch.setattr(Realiser, "missed", lambda *_: Counter())
     monkeypatch.setattr(Realiser, "holding", holding)
     monkeypatch.setattr(Realiser, "at_slower_levels", slower)
 
-    def held(**shares: tuple[int, int | None]) -> tuple[int, list[Fraction]]:
+    def held(found: tuple[int, int | None], **shares: tuple[int, int | None]) -> tuple[int, list[Fraction]]:
         outcomes.clear()
         tried.clear()
-        outcomes.update({Fraction(int(name[1:]), 100): outcome for name, outcome in shares.items()})
+        outcomes.update({None: found, **{Fraction(int(name[1:]), 100): outcome for name, outcome in shares.items()}})
         made = Realiser(planner.searcher).with_links(Found(at(100).plan, (90, 110)))
         return made.plan.cycles_per_frame, [100 * share for share in tried]
 
-    assert list(RESERVES[:3]) == [Fraction(1, 100), Fraction(3, 100), Fraction(6, 100)]
+    assert [100 * share for share in RESERVES[:4]] == [0, 1, 3, 6]
     # it holds nearly as it was found
-    assert held(_0=(100, 101)) == (101, [])
+    assert held((100, 101)) == (101, [])
+    # what it was found to miss is enough
+    assert held((100, None), _0=(101, 102)) == (102, [0])
     # it needs a reserve, and keeps the pace found with it
-    assert held(_0=(100, 150), _1=(103, 140), _3=(110, 111), _6=(115, 115)) == (111, [1, 3])
+    assert held((100, 150), _0=(102, 145), _1=(103, 140), _3=(110, 111), _6=(115, 115)) == (111, [0, 1, 3])
     # it doesn't hold without one, and there is no room for a larger one
-    assert held(_0=(100, None), _1=(104, None), _3=(108, 130)) == (130, [1, 3, 6])
+    assert held((100, None), _0=(101, None), _1=(104, None), _3=(108, 130)) == (130, [0, 1, 3, 6])
     # nothing holds: all slower
-    assert held(_0=(100, None), _1=(104, None)) == (1040, [1, 3])
+    assert held((100, None), _0=(101, None), _1=(104, None)) == (1040, [0, 1, 3])
 
 
 def test_what_is_priced_of_nodes_at_different_paces_is_what_is_built(tmp_path: Path) -> None:

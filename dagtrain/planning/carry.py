@@ -31,6 +31,23 @@ def reserving(instance: Instance, share: Fraction) -> Instance:
     return replace(instance, devices=devices)
 
 
+def taking_more(instance: Instance, blocks: Mapping[str, int]) -> Instance:
+    """The instance in which these items take so many block memories more, wherever they are."""
+    items = tuple(
+        replace(
+            item,
+            configurations={
+                part: tuple(replace(c, m20k=c.m20k + blocks[item.name]) for c in menu)
+                for part, menu in item.configurations.items()
+            },
+        )
+        if blocks.get(item.name)
+        else item
+        for item in instance.items
+    )
+    return replace(instance, items=items)
+
+
 def carried_over(plan: Plan, instance: Instance, beside: Mapping[str, str] | None = None) -> Plan | None:
     """The plan of another instance in this one: every item where it stands, with a configuration that costs no more,
     or, if the plan has none of it, on its device of ``beside`` with one that is fast enough; None if some item has

@@ -2,7 +2,8 @@
 
 What a node costs depends on what only a placement tells: which edges cross the network, and, through the depths of
 FIFOs, which layers keep their memory in DRAM.  So a placement is priced with these until they stay what they are, and
-the validator judges that; where it has no room for them, others are looked for that leave some of every device free.
+the validator judges that; where it has no room for them, others are looked for in which every node is reckoned with the
+block memories that it was found to take, and that leave some of every device free.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fractions import Fraction
 
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.memory_home import move_memories
-from dagtrain.planning.carry import places_of, reserving
+from dagtrain.planning.carry import places_of, reserving, taking_more
 from dagtrain.planning.choices import Pace, memory_homes, plan_choices, plan_pace
 from dagtrain.planning.clocks import folds_at, paces, periods_of
 from dagtrain.planning.levels import slower
@@ -27,12 +28,13 @@ from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, Problem
 from hdl.layers.storage import Home
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
-from placement.problem.plan import Plan
+from placement.problem.instance import Configuration
+from placement.problem.plan import PlacedItem, Plan
 from placement.search.search import plan_from_assignment
 
-# shares of every device that are left free for what links and homes add, where the placement found has no room for it;
-# how much slower a plan may become by them before the next one is tried
-RESERVES = (Fraction(1, 100), Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
+# shares of every device that are left free, where the placement found has no room for what links and homes add, beside
+# what they were found to add; how much slower a plan may become by them before the next one is tried
+RESERVES = (Fraction(0), Fraction(1, 100), Fraction(3, 100), Fraction(6, 100), Fraction(10, 100))
 KEPT_RATIO = 1.02
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
@@ -54,14 +56,15 @@ class Realiser:
         Raises `InfeasibleError` where it holds at no level, or `Ended`."""
         plan, deadline = found.plan, self.searcher.time.deadline
         best = self.holding(plan, plan)
-        last = plan
+        last, missed = plan, Counter[str]()
         try:
             for share in RESERVES:
                 # larger reserves only make it slower once a placement keeps the pace it was found at
                 kept = max(plan.cycles_per_frame, last.cycles_per_frame) * KEPT_RATIO
                 if best is not None and best.plan.cycles_per_frame <= kept:
                     break
-                found_with_reserve = self.with_reserve(last, found.levels, share)
+                missed |= self.missed(last, found.levels)
+                found_with_reserve = self.with_reserve(last, found.levels, share, missed)
                 if found_with_reserve is None:
                     break
                 last = found_with_reserve
@@ -101,16 +104,34 @@ class Realiser:
             return self.fixed(places, last, homes, found.plan)
         raise InfeasibleError(f"{graph.name}: the placement found has no room for its network ports")
 
-    def with_reserve(self, plan: Plan, levels: Sequence[int], share: Fraction) -> Plan | None:
-        """A placement at these levels that leaves this share of every device, priced with the homes of ``plan``:
-        engines whose weights come from DRAM make FIFOs deeper elsewhere."""
+    def missed(self, plan: Plan, levels: Sequence[int]) -> Counter[str]:
+        """Node -> block memories that it takes where a plan has it, beyond what searches at these levels reckon with:
+        FIFOs are the deeper the longer the way round is, on whatever devices that may lie."""
+        homes, places, folds = memory_homes(plan_choices(plan)), places_of(plan), plan_pace(plan).folds
+        problem = self.searcher.problem
+        reckoned = self._priced(homes, levels)
+        try:
+            level = self._placed(places, folds, homes, free=True)
+        except FoldingError:
+            return Counter()
+        parts = {device.name: device.board.part.name for device in problem.cluster.devices}
+        found: Counter[str] = Counter()
+        for item in plan.items:
+            part = parts[item.device]
+            now, *then = (_built(each, item, part) for each in (level, *reckoned))
+            known = [configuration.m20k for configuration in then if configuration is not None]
+            if now is not None and known:
+                found[item.item] = max(0, now.m20k - known[0])
+        return +found
+
+    def with_reserve(
+        self, plan: Plan, levels: Sequence[int], share: Fraction, missed: Mapping[str, int]
+    ) -> Plan | None:
+        """A placement at these levels that leaves this share of every device, priced with the homes of ``plan``, since
+        engines whose weights come from DRAM make FIFOs deeper elsewhere, and with the block memories ``missed``."""
         searcher = self.searcher
         prices, quick = searcher.prices, searcher.quick
-        homes = memory_homes(plan_choices(plan))
-        priced = []
-        for cycles in (own for level in levels for own in paces(searcher.problem.cluster, level)):
-            with suppress(FoldingError):
-                priced.append(prices.level(cycles, homes, None, deadline=searcher.time.looking))
+        priced = self._priced(memory_homes(plan_choices(plan)), levels)
         if not priced:
             return None
         instance = prices.of_levels(priced, prices.ported or prices.links())
@@ -122,11 +143,28 @@ class Realiser:
             near=places_of(plan),
         )
         try:
-            return searcher.search(reserving(instance, share), options)
+            return searcher.search(reserving(taking_more(instance, missed), share), options)
         except Ended:
             raise
         except (InfeasibleError, OutOfTimeError):
             return None
+
+    def _priced(self, homes: Mapping[str, Home], levels: Sequence[int]) -> list[PricedLevel]:
+        """Those of these levels for which all nodes can be folded, with memories at these homes."""
+        prices, found = self.searcher.prices, []
+        for cycles in (own for level in levels for own in paces(self.searcher.problem.cluster, level)):
+            with suppress(FoldingError):
+                found.append(prices.level(cycles, homes, None, deadline=self.searcher.time.looking))
+        return found
+
+    def _placed(
+        self, assignment: Mapping[str, str], folds: Mapping[str, int], homes: Mapping[str, Home], *, free: bool
+    ) -> PricedLevel:
+        """What nodes cost where they are, folded so, with memories at these homes, or at others too where ``free``."""
+        problem, prices = self.searcher.problem, self.searcher.prices
+        moved = move_memories.run(problem.graph, homes)
+        pace = Pace.of(moved, folds, prices.parts, periods_of(problem.cluster, assignment))
+        return prices.level(pace.interval, homes, assignment, free, folds, self.searcher.time.deadline)
 
     def fixed(
         self,
@@ -144,11 +182,9 @@ class Realiser:
         problem, prices, deadline = self.searcher.problem, self.searcher.prices, self.searcher.time.deadline
         options = replace(problem.search, time_limit_seconds=None, explain=explain)
         for free in [True] * HOME_ROUNDS + [False]:
-            moved = move_memories.run(problem.graph, homes)
-            pace = Pace.of(moved, folds, prices.parts, periods_of(problem.cluster, assignment))
-            level = prices.level(pace.interval, homes, assignment, free, folds, deadline)
+            level = self._placed(assignment, folds, homes, free=free)
             # network ports are in the prices of their nodes
-            folded = fold_graph.run(moved, folds, prices.parts)
+            folded = fold_graph.run(move_memories.run(problem.graph, homes), folds, prices.parts)
             instance = prices.of_levels([level], prices.links(level.credit_words, folded))
             plan = plan_from_assignment(instance, assignment, options, deadline)
             wanted = memory_homes(plan_choices(plan))
@@ -159,6 +195,12 @@ class Realiser:
         deadline.check()
         bounded = plan if found is None else with_bound(plan, found)
         return Planned(with_rate(bounded, problem.graph, problem.cluster), instance)
+
+
+def _built(level: PricedLevel, item: PlacedItem, part: str) -> Configuration | None:
+    """What is built of an item, as it costs at a level."""
+    menu = level.offers[item.item].get(part, ())
+    return next((configuration for configuration in menu if configuration.payload == item.payload), None)
 
 
 def _check_memories(plan: Plan, level: PricedLevel, cluster: Cluster) -> None:
