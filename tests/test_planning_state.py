@@ -135,7 +135,7 @@ def test_the_bound_is_proven_once_and_given_up_once(monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         assert bound.of(below, Deadline(), warnings.append).any_bound_cycles_per_frame < below.cycles_per_frame
     assert len(proven) == len(warnings) == 1
-    shared = made.searcher.without(["d1"], Best())
+    shared = made.searcher.without(["d1"], Best(), Fraction(100))
     assert shared.any_bound is made.searcher.any_bound
     assert shared.prices is made.searcher.prices
 
