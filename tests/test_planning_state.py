@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dagtrain.planning import fewer
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.levels import between, slower
@@ -138,6 +140,49 @@ def test_the_bound_is_proven_once_and_given_up_once(monkeypatch: pytest.MonkeyPa
     shared = made.searcher.without(["d1"], Best(), Fraction(100))
     assert shared.any_bound is made.searcher.any_bound
     assert shared.prices is made.searcher.prices
+
+
+# ---- fewer devices
+
+
+@pytest.mark.parametrize(
+    ("two", "faster_on", "tried"),
+    [
+        # the bound promises nothing on one device; the way is shortest on two
+        (110, {}, [2, 3, 4]),
+        # a plan there leaves nothing for more devices
+        (110, {2: 130}, [2]),
+        # two are in vain, and three are not
+        (110, {3: 130}, [2, 3]),
+        # three promise most and are in vain: two are left out, and four are not
+        (150, {}, [3, 4]),
+    ],
+)
+def test_where_fewer_devices_are_in_vain_more_are_still_tried(
+    monkeypatch: pytest.MonkeyPatch, two: int, faster_on: dict[int, int], tried: list[int]
+) -> None:
+    names = [f"d{number}" for number in range(5)]
+    plan = SimpleNamespace(
+        items=[SimpleNamespace(device=name) for name in names], batch_frames=1, cycles_per_frame=100,
+        training_cycles=Fraction(200),
+    )  # fmt: skip
+    best = SimpleNamespace(planned=SimpleNamespace(plan=plan), training_cycles=Fraction(200))
+    # cycles a frame that no plan on so many devices can do without
+    bounds = {1: 300, 2: two, 3: 110, 4: 110}
+    searcher: Any = SimpleNamespace(
+        problem=SimpleNamespace(devices=[SimpleNamespace(name=name) for name in names], pins={}, graph=0, cluster=0),
+        best=best, time=SimpleNamespace(looking=None),
+        without=lambda rest, _best, _slowest: SimpleNamespace(problem=SimpleNamespace(search=5 - len(rest))),
+        any_bound=SimpleNamespace(
+            foldings=SimpleNamespace(bound=lambda count, _: SimpleNamespace(cycles_per_frame=bounds[count]))
+        ),
+    )  # fmt: skip
+    monkeypatch.setattr(fewer, "plan_time", lambda *_, **__: SimpleNamespace(cycles=120))
+    found = []
+    for one in fewer.on_fewer_devices(searcher, searcher):
+        found.append(one.problem.search)
+        best.training_cycles = min(best.training_cycles, Fraction(faster_on.get(found[-1], 1000)))
+    assert found == tried
 
 
 # ---- where a search would go on

@@ -15,8 +15,8 @@ from dagtrain.planning.searcher import Searcher
 
 def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searcher]:
     """Searchers on fewer devices, where a plan may train faster than the best one then: what waits for the weights of
-    the batch before goes a shorter way.  The numbers of devices that promise most come first, until one brings nothing.
-    Their plans are taken as those of ``searcher``.
+    the batch before goes a shorter way.  The numbers of devices that promise most come first; where one brings nothing,
+    fewer are left out.  Their plans are taken as those of ``searcher``.
 
     ``searched`` is the search on all devices, whose bounds hold for fewer."""
     problem, best = searcher.problem, searcher.best
@@ -54,10 +54,10 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
             break
         least[count] = cycles
     # the way is about as much shorter as there are fewer devices on it
-    way = (spread.training_cycles - alone) / (used - 1)
+    way, in_vain = (spread.training_cycles - alone) / (used - 1), 0
     for count in sorted(least, key=lambda count: (least[count] + way * (count - 1), count)):
         known = best.training_cycles
-        if promises(least[count]):
+        if count > in_vain and promises(least[count]):
             yield on(count)
             if best.training_cycles == known:
-                return
+                in_vain = count
