@@ -36,7 +36,7 @@ from hdl.costs.resources import Resources
 from hdl.errors import FoldingError, InfeasibleError
 from placement.problem.cluster import read_cluster
 from placement.problem.deadline import Deadline, Ended
-from placement.problem.instance import instance_from_json
+from placement.problem.instance import Instance, instance_from_json
 from placement.problem.plan import Plan, plan_from_json, plan_schema
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
@@ -433,6 +433,44 @@ def _planner(case: Case, estimator: Any) -> Planner:
     assert case.step("import").code == 0
     graph, cluster = load_training_graph(case.workspace), read_cluster(case.cluster)
     return Planner(graph, cluster, estimator, SearchOptions(), {}, Silent())
+
+
+def test_nodes_are_looked_for_with_the_block_memories_that_they_were_found_to_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = _planner(new_case(tmp_path / "case"), QuickEstimator())
+    planned = planner.run()
+    plan, placed_level = planned.plan, Realiser._placed
+    assert planned.searched is not None
+    levels = planned.searched.levels
+    realiser = Realiser(planner.searcher)
+    assert realiser.missed(plan, levels) == {}, "nothing is deep here"
+
+    def deeper(self: Realiser, *where: Any, **how: Any) -> Any:
+        """Where it is placed, a node has five blocks more in every configuration."""
+        level = placed_level(self, *where, **how)
+        menus = {
+            part: [replace(c, m20k=c.m20k + 5) for c in menu] for part, menu in level.offers[plan.items[3].item].items()
+        }
+        return replace(level, offers={**level.offers, plan.items[3].item: menus})
+
+    monkeypatch.setattr(Realiser, "_placed", deeper)
+    missed = realiser.missed(plan, levels)
+    assert missed == {plan.items[3].item: 5}
+    searched: list[Instance] = []
+
+    def search(_searcher: Any, instance: Instance, _options: Any) -> Any:
+        searched.append(instance)
+        return plan
+
+    monkeypatch.setattr(type(planner.searcher), "search", search)
+    for more in ({}, missed):
+        realiser.with_reserve(plan, levels, Fraction(0), more)
+    without, reckoned = searched
+    for before, after in zip(without.items, reckoned.items, strict=True):
+        for part, menu in before.configurations.items():
+            blocks = [b.m20k - a.m20k for a, b in zip(menu, after.configurations[part], strict=True)]
+            assert set(blocks) <= {missed[before.name]}, before.name
 
 
 def test_reserves_grow_until_a_placement_keeps_the_pace_it_was_found_at(
