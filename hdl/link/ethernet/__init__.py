@@ -1,0 +1,5 @@
+"""Frames between devices and the host over Ethernet: Ethernet II, IPv4, UDP, a header of ours, words, CRC-32C.
+
+`frame` is the one definition of what a frame looks like: circuits take their constants from it, the codec in Python and
+the Wireshark dissector too.  `keyed` is the check with the cluster's key.
+"""
