@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs Icarus, Verilator and Yosys through the system's package manager where they are missing; with `tests`, also
-# the Chromium in which the report is tested.
+# the Chromium in which the report is tested and tshark, which reads captures of the network.
 set -euo pipefail
 
 missing=()
@@ -10,6 +10,9 @@ command -v yosys >/dev/null || missing+=(yosys)
 command -v g++ >/dev/null || missing+=(g++)
 if [ "${1:-}" = tests ] && ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then
     missing+=(chromium)
+fi
+if [ "${1:-}" = tests ] && ! command -v tshark >/dev/null; then
+    missing+=(tshark)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

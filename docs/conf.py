@@ -55,6 +55,7 @@ adding-a-layer
 commands
 api
 cluster-file
+network
 recipe
 files
 ```

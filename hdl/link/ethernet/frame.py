@@ -396,9 +396,13 @@ class FrameFormat:
         groups, rest = divmod(self.payload_beats, 1 + self.descriptors * burst)
         return groups * self.descriptors * burst + max(0, rest - 1)
 
+    def full_beats(self, burst: int = BURST_WORDS) -> int:
+        """Beats of that payload: no descriptors stand at its end without words."""
+        return self.payload_beats - (self.payload_beats % (1 + self.descriptors * burst) == 1)
+
     def efficiency(self, burst: int = BURST_WORDS) -> Fraction:
         """Part of a cable's rate that is left for words: of longest frames, with what else goes over the cable."""
-        frame = self.frame_bytes(self.payload_beats) + CABLE_BYTES
+        frame = self.frame_bytes(self.full_beats(burst)) + CABLE_BYTES
         return Fraction(self.full_words(burst) * self.word_bytes, frame)
 
     # -------------------------------------------------------------------------------------------- frames

@@ -1,0 +1,159 @@
+"""The numbers of docs/network.md: the frame, what is left of a cable's rate for words, and what keyed checks cost.
+
+python benchmarks/network.py --frame          # fields of a frame and of a descriptor
+python benchmarks/network.py --efficiency     # words' part of the cable, by formula, held against built frames
+python benchmarks/network.py --keyed          # cells of candidates for the keyed check (Yosys)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from hdl.convert.verilog import VerilogModule
+from hdl.costs.synthesis import synthesise
+from hdl.link.ethernet.frame import (
+    BURST_WORDS,
+    CABLE_BYTES,
+    DESCRIPTOR,
+    HEADER,
+    Address,
+    Burst,
+    Field,
+    Frame,
+    FrameFormat,
+    FrameType,
+)
+
+# (cable, Gbit/s, bits of a beat) and MTUs of the table
+CABLES = (("100G", 512), ("40G", 256), ("25G", 128), ("10G", 64))
+MTUS = (576, 1500, 4160, 9000)
+
+# a core of one round of SipHash a clock, and a product over GF(2⁶⁴) whose second factor is known only at run time
+CANDIDATES = """
+module siphash_core(input clk, input start, input absorb, input [63:0] word, input [63:0] low, input [63:0] high,
+    output reg [63:0] tag);
+reg [63:0] a, b, c, d;
+wire [63:0] d0 = absorb ? d ^ word : d, a1 = a + b, c1 = c + d0;
+wire [63:0] b1 = {b[50:0], b[63:51]} ^ a1, d1 = {d0[47:0], d0[63:48]} ^ c1, a2 = {a1[31:0], a1[63:32]};
+wire [63:0] c2 = c1 + b1, a3 = a2 + d1;
+wire [63:0] b2 = {b1[46:0], b1[63:47]} ^ c2, d2 = {d1[42:0], d1[63:43]} ^ a3, c3 = {c2[31:0], c2[63:32]};
+always @(posedge clk) begin
+    if (start) begin
+        a <= 64'h736f6d6570736575 ^ low; b <= 64'h646f72616e646f6d ^ high;
+        c <= 64'h6c7967656e657261 ^ low; d <= 64'h7465646279746573 ^ high;
+    end else begin
+        a <= a3; b <= b2; c <= c3; d <= d2;
+    end
+    tag <= a ^ b ^ c ^ d;
+end
+endmodule
+module field_product(input clk, input [63:0] x, input [63:0] h, output reg [63:0] y);
+reg [126:0] p, q;
+integer i;
+always @* begin
+    p = 0;
+    for (i = 0; i < 64; i = i + 1) p = p ^ (x[i] ? ({63'b0, h} << i) : 127'b0);
+end
+always @(posedge clk) begin
+    q <= p;
+    y <= q[63:0] ^ q[126:64] ^ {q[125:64], 1'b0} ^ {q[123:64], 3'b0} ^ {q[122:64], 4'b0};
+end
+endmodule
+"""
+
+
+def frame_table() -> str:
+    """Fields of the header and of a descriptor, as Markdown."""
+    return "\n\n".join(_fields(table) for table in (HEADER, DESCRIPTOR))
+
+
+def _fields(table: Mapping[str, Field]) -> str:
+    lines = ["| field | byte | bits | value | |", "| --- | --- | --- | --- | --- |"]
+    for field in table.values():
+        value = "" if field.constant is None else f"{field.constant:#x}"
+        note = field.meaning
+        if field.constant is not None and not field.required:
+            note += f"{'; ' if note else ''}receivers don't look at it"
+        place = f"{field.offset // 8}" + (f", bit {field.offset % 8}" if field.offset % 8 or field.bits % 8 else "")
+        lines.append(f"| `{field.label}` | {place} | {field.bits} | {value} | {note} |")
+    return "\n".join(lines)
+
+
+def measured(form: FrameFormat) -> Fraction:
+    """Words' part of the cable's bytes in a full frame that the codec builds."""
+    bursts = [Burst(stream=k % 4, words=(k,) * BURST_WORDS) for k in range(form.payload_beats)]
+    part = form.fill(bursts)[0]
+    here = Address(number=0, mac=0x020000000000, ip=0x0A000001)
+    frame = Frame(
+        kind=FrameType.DATA,
+        source=0,
+        target=0,
+        epoch=0,
+        sequence=0,
+        acknowledge=0,
+        digest=0,
+        payload=form.payload_of(part),
+    )
+    words = sum(len(burst.words) for burst in part)
+    return Fraction(words * form.word_bytes, len(form.build(frame, here, here)) + CABLE_BYTES)
+
+
+def efficiency_table() -> str:
+    """Efficiency by cable and MTU, without and with key, as Markdown; each number is that of the bytes of a frame.
+
+    Raises `SystemExit` where formula and bytes differ."""
+    lines = ["| cable, bits a beat | key | " + " | ".join(f"MTU {mtu}" for mtu in MTUS) + " |"]
+    lines.append("| --- | --- |" + " --- |" * len(MTUS))
+    for cable, word_bits in CABLES:
+        for key in (None, 1):
+            cells = []
+            for mtu in MTUS:
+                form = FrameFormat(word_bits=word_bits, mtu=mtu, key=key)
+                if (found := measured(form)) != form.efficiency():
+                    raise SystemExit(f"{word_bits} bits, MTU {mtu}: {form.efficiency()} by formula, {found} in bytes")
+                cells.append(f"{float(found):.3f}")
+            lines.append(f"| {cable}, {word_bits} | {'no' if key is None else 'yes'} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def keyed_table() -> str:
+    """ALMs of a direction at 512 bits for each candidate, as Markdown."""
+    core, product = (
+        synthesise(VerilogModule(name, CANDIDATES, (), {})).alm for name in ("siphash_core", "field_product")
+    )
+    rows = [
+        ("SipHash-2-4 over header and CRC", f"{core}", "1 core, 12 rounds a frame"),
+        ("the same over all words", f"{9 * core}", "8 lanes of a round a word, and one core for what they leave"),
+        ("polynomial over GF(2⁶⁴) of all words", f"{8 * product + core}", "8 products, and a core that hides the sum"),
+    ]
+    return "\n".join(
+        [
+            "| function | ALMs a direction, 512 bits | |",
+            "| --- | --- | --- |",
+            *(f"| {a} | {b} | {c} |" for a, b, c in rows),
+        ]
+    )
+
+
+TABLES = {"frame": frame_table, "efficiency": efficiency_table, "keyed": keyed_table}
+
+
+def main() -> None:
+    """Prints the tables asked for, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, table in TABLES.items():
+        parser.add_argument(f"--{name}", action="store_true", help=(table.__doc__ or "").split("\n")[0])
+    options = vars(parser.parse_args())
+    wanted = [name for name in TABLES if options[name]] or list(TABLES)
+    print("\n\n".join(TABLES[name]() for name in wanted))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""The tables of docs/network.md are those that the command prints."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.network import TABLES
+from tests.import_support import ROOT
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_the_page_is_what_the_command_prints(name: str) -> None:
+    page = (ROOT / "docs" / "network.md").read_text()
+    (found,) = re.findall(rf"<!-- begin: benchmarks/network.py --{name} -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
+    assert found == TABLES[name]()
