@@ -56,6 +56,9 @@ from hdl.layers.wiring.pixel_slice import PixelPad, PixelSlice
 from hdl.layers.wiring.update import Update
 from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
+from hdl.link.ethernet.crc import Crc32c
+from hdl.link.ethernet.frame import FrameFormat
+from hdl.link.ethernet.packer import Packer
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
@@ -84,6 +87,15 @@ UNITS: Mapping[str, Unit] = {
     "deal": Deal(payload_bits=256, parts=4, turn=3),
     "collect": Collect(payload_bits=256, parts=4, turn=3),
     "dram replay": DramReplay(format=PORT, batch=256, staleness=5, **_STORE),  # type: ignore[arg-type]
+}
+
+_JUMBO = FrameFormat(word_bits=256, mtu=9000)
+# of the Ethernet port of a device with three peers
+ETHERNET: Mapping[str, Unit] = {
+    "check sequence, 256 bits": Crc32c(word_bits=256),
+    "packer, 256 bits": Packer(
+        frames=_JUMBO, form=LinkFormat(word_bits=256, streams=40, devices=4), regions=(2 * _JUMBO.payload_beats,) * 3
+    ),
 }
 
 _KERNEL = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "recipe": Recipe(batch=256)}
@@ -242,7 +254,9 @@ def main() -> int:
     """Time all, print a line each; 1 if one breaks a limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", nargs="*", metavar="KIND", help="layers of networks too, all kinds or these")
-    wanted: list[tuple[str, Mapping[str, int], Build]] = [(name, u.streams, u.build) for name, u in UNITS.items()]
+    wanted: list[tuple[str, Mapping[str, int], Build]] = [
+        (name, unit.streams, unit.build) for name, unit in {**UNITS, **ETHERNET}.items()
+    ]
     wanted.append((f"fifo, {FIFO_WORDS} words of 16 bits", {"x": 16, "y": 16}, deep_fifo))
     wanted += [(name, *layer_circuit(layer)) for name, layer in LAYERS.items()]
     kinds = parser.parse_args().layers
