@@ -18,6 +18,7 @@ from placement.problem.cluster import (
     parse_cluster,
     read_cluster,
 )
+from placement.problem.network import CableTable, NetworkTable
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "cluster-file.md"
 
@@ -275,7 +276,7 @@ def test_example_of_the_documentation_is_a_cluster_file_and_every_key_is_explain
     assert examples
     for example in examples:
         parse_cluster(example)
-    for table in (ClusterTable, BoardTable, DeviceTable, UtilisationTable):
+    for table in (ClusterTable, BoardTable, DeviceTable, UtilisationTable, NetworkTable, CableTable):
         for key in table.model_fields:
             assert f"`{key}`" in text, key
     for name in PARTS:

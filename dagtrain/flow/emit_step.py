@@ -33,6 +33,7 @@ from dagtrain.planning.choices import (
 from dagtrain.progress import Progress
 from dagtrain.training.emulator import Emulator
 from hdl.cache import cache_folder
+from hdl.errors import DagtrainError
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan
 
@@ -56,6 +57,11 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
     if options.weights is not None:
         graph = begun_from(graph, options.weights)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
+    if cluster.network.frames is not None and plan.crossings:
+        raise DagtrainError(
+            "the cluster file says network.kind = 'ethernet': circuits for its frames are not built yet",
+            'write "words" to emit, and place again',
+        )
     depends: dict[str, Any] = {
         "import": workspace.fingerprint("import"),
         "place": workspace.fingerprint("place"),

@@ -7,8 +7,7 @@ problems of a file are reported in one error.
 from __future__ import annotations
 
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -16,23 +15,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from hdl.errors import DagtrainError, Problem
 from hdl.parts.catalogue import PARTS
 from hdl.parts.part import Part
 from placement.problem.instance import Device
+from placement.problem.network import (
+    WORDS,
+    CableTable,
+    Ip,
+    Mac,
+    MacKind,
+    MacPort,
+    Network,
+    NetworkTable,
+    Ports,
+    network_of,
+    network_problems,
+    word_problems,
+)
+from placement.problem.tables import Name, Number, Table, device_names, entries, repeated
 
-
-def _number(value: object) -> object:
-    """Only TOML numbers are numbers: neither strings that look like one nor true and false."""
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ValueError("is not a number")
-    return value
-
-
-Number = Annotated[Decimal, BeforeValidator(_number)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and -")]
 Share = Annotated[Number, Field(gt=0, le=1, description="a share above 0 and at most 1")]
 Clock = Annotated[Number, Field(ge=Decimal("0.001"), le=2000, description="the clock in MHz, 0.001 to 2000")]
 # in 10⁹ bytes, bytes/s or bits/s: no board comes near it
@@ -52,13 +56,7 @@ MOST_CLOCK_RATIO = 3
 MOST_CHANNELS = 64
 
 
-class _Table(BaseModel):
-    """A TOML table: unknown keys are errors, values are not changed after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class UtilisationTable(_Table):
+class UtilisationTable(Table):
     """Shares of a part's blocks that a plan may use: a device filled to the brim does not close timing."""
 
     dsp: Share = DEFAULT_SHARE
@@ -70,7 +68,7 @@ class UtilisationTable(_Table):
 CAPPED = tuple(UtilisationTable.model_fields)
 
 
-class ClusterTable(_Table):
+class ClusterTable(Table):
     """[cluster]: what all boards share."""
 
     name: Annotated[str, Field(min_length=1, description="a name for reports")]
@@ -98,7 +96,7 @@ class ClusterTable(_Table):
     ] = False
 
 
-class BoardTable(_Table):
+class BoardTable(Table):
     """[[board]]: a type of board."""
 
     name: Name
@@ -120,10 +118,12 @@ class BoardTable(_Table):
             ge=0, le=MOST_GB, description="network rate in 10⁹ bits/s, each direction, 0 without network, at most 10⁶"
         ),
     ]
+    mac: MacPort = "axi-stream"
+    ports: Ports = 1
     utilisation: UtilisationTable = UtilisationTable()
 
 
-class DeviceTable(_Table):
+class DeviceTable(Table):
     """[[device]]: one device, or `count` of them named name-0, name-1 …"""
 
     name: Name
@@ -131,14 +131,18 @@ class DeviceTable(_Table):
     count: Annotated[
         int | None, Field(strict=True, ge=1, le=10_000, description="a whole number of devices, at least 1")
     ] = None
+    ip: Ip = None
+    mac: Mac = None
 
 
-class FileTables(_Table):
+class FileTables(Table):
     """A whole cluster file."""
 
     cluster: ClusterTable
     board: Annotated[tuple[BoardTable, ...], Field(min_length=1, description="at least one [[board]]")]
     device: Annotated[tuple[DeviceTable, ...], Field(min_length=1, description="at least one [[device]]")]
+    network: NetworkTable = NetworkTable()
+    cable: Annotated[tuple[CableTable, ...], Field(description="[[cable]] tables")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +160,8 @@ class Board:
     dram_channels: int
     # each direction
     link_bits_per_s: int
+    # ports of the MAC, of use with Ethernet
+    mac: MacKind
     # usable blocks
     dsp: int
     m20k: int
@@ -186,6 +192,7 @@ class Cluster:
     # whether reads and writes count apart
     dram_apart: bool
     devices: tuple[ClusterDevice, ...]
+    network: Network = WORDS
 
     def placement_devices(self) -> tuple[Device, ...]:
         """The devices as the planner sees them: usable capacities only."""
@@ -256,9 +263,11 @@ def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
     problems += _cross_problems(raw)
     if tables is not None and not problems:
         problems += _link_problems(tables) + _unit_problems(tables)
+        problems += word_problems(tables.cluster.link_word_bits, _link_word_bits(tables), tables.network)
+        problems += network_problems(tables.network, tables.cable, raw)
     if problems or tables is None:
         raise DagtrainError.listing("", (replace(problem, where=file) for problem in problems), lines=True)
-    return _cluster(tables)
+    return _cluster(tables, raw)
 
 
 def _is_consequence(entry: Mapping[str, Any]) -> bool:
@@ -300,15 +309,17 @@ def _show(value: object) -> str:
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 
-_TABLES: Mapping[str, type[_Table]] = {
+_TABLES: Mapping[str, type[Table]] = {
     "cluster": ClusterTable,
     "board": BoardTable,
     "device": DeviceTable,
     "utilisation": UtilisationTable,
+    "network": NetworkTable,
+    "cable": CableTable,
 }
 
 
-def _table_of(location: list[Any]) -> type[_Table]:
+def _table_of(location: list[Any]) -> type[Table]:
     names = [key for key in location[:-1] if isinstance(key, str)]
     return _TABLES.get(names[-1], FileTables) if names else FileTables
 
@@ -321,24 +332,16 @@ def _description(location: list[Any]) -> str:
     fields = _table_of(location).model_fields
     name = next((key for key in reversed(location) if isinstance(key, str)), "")
     field = fields.get(name)
-    if name in ("cluster", "utilisation") and (field is None or field.description is None):
+    if name in ("cluster", "network", "utilisation") and (field is None or field.description is None):
         return f"a table with the keys {', '.join(_TABLES[name].model_fields)}"
     return field.description if field is not None and field.description else "a value as docs/cluster-file.md says"
-
-
-def _entries(raw: Mapping[str, Any], table: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The well-formed entries of an array of tables, whatever else is wrong with the file."""
-    rows = raw.get(table, [])
-    for index, row in enumerate(rows if isinstance(rows, list) else []):
-        if isinstance(row, dict):
-            yield index, row
 
 
 def _cross_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """What no single value shows: unknown parts and boards, duplicate names, clocks far apart, halves of a DRAM."""
     problems = []
-    boards = {name: row for _, row in _entries(raw, "board") if isinstance(name := row.get("name"), str)}
-    for index, row in _entries(raw, "board"):
+    boards = {name: row for _, row in entries(raw, "board") if isinstance(name := row.get("name"), str)}
+    for index, row in entries(raw, "board"):
         part = row.get("part")
         if isinstance(part, str) and part not in PARTS:
             known = f"known parts are {', '.join(PARTS)}"
@@ -353,10 +356,10 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[Problem]:
         if rate == 0 and isinstance(channels, int):
             what = f"board[{index}].dram_channels = {channels} with dram_gb_per_s = {rate}: channels without DRAM"
             problems.append(Problem(what, "leave it out, or say how fast the DRAM is"))
-    problems += _repeated("board", [(f"board[{i}].name", row.get("name")) for i, row in _entries(raw, "board")])
-    names = [(f"device[{i}].name", name) for i, row in _entries(raw, "device") for name in _device_names(row)]
-    problems += _repeated("device", names)
-    for index, row in _entries(raw, "device"):
+    problems += repeated("board name", [(f"board[{i}].name", row.get("name")) for i, row in entries(raw, "board")])
+    names = [(f"device[{i}].name", name) for i, row in entries(raw, "device") for name in device_names(row)]
+    problems += repeated("device name", names)
+    for index, row in entries(raw, "device"):
         board = row.get("board")
         if isinstance(board, str) and board not in boards:
             known = ", ".join(str(name) for name in boards) or "none"
@@ -365,32 +368,12 @@ def _cross_problems(raw: Mapping[str, Any]) -> list[Problem]:
     return problems + _clock_problems(raw, boards)
 
 
-def _device_names(row: Mapping[str, Any]) -> list[str]:
-    name, count = row.get("name"), row.get("count")
-    if not isinstance(name, str):
-        return []
-    return [f"{name}-{k}" for k in range(count)] if isinstance(count, int) and 0 < count <= 10_000 else [name]
-
-
-def _repeated(what: str, names: list[tuple[str, Any]]) -> list[Problem]:
-    counts = Counter(name for _, name in names if isinstance(name, str))
-    return [
-        Problem(
-            f"{' and '.join(dict.fromkeys(path for path, other in names if other == name))} = {name!r}: "
-            f"{count} times the same {what} name",
-            "give each its own",
-        )
-        for name, count in counts.items()
-        if count > 1
-    ]
-
-
 def _clock_problems(raw: Mapping[str, Any], boards: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     """Boards in use whose clock is too far from the network's, where they differ."""
     cluster = raw.get("cluster")
     default = cluster.get("clock_mhz") if isinstance(cluster, dict) else None
     clocks: dict[str, int | Decimal] = {}
-    for _, row in _entries(raw, "device"):
+    for _, row in entries(raw, "device"):
         name = row.get("board")
         board = boards.get(name) if isinstance(name, str) else None
         clock = board.get("clock_mhz", default) if board is not None else None
@@ -449,6 +432,12 @@ def _word_bits(board: BoardTable, clock_hz: int) -> int:
     return bits
 
 
+def _link_word_bits(tables: FileTables) -> int:
+    """As given, or what the fastest link needs."""
+    needed = max(_word_bits(table, _port_hz(tables, table)) for table in tables.board)
+    return tables.cluster.link_word_bits or needed
+
+
 def _dram_word_bits(tables: FileTables) -> int:
     """As given, or the narrowest AXI4 port that carries a channel's part of the fastest board's usable bandwidth, both
     directions busy, or one alone where reads and writes count apart; no wider than the port of a 64-bit DDR4 channel,
@@ -487,22 +476,22 @@ def _port_hz(tables: FileTables, board: BoardTable) -> int:
     return min(own, _network_hz(tables)) if board.name in used else own
 
 
-def _cluster(tables: FileTables) -> Cluster:
+def _cluster(tables: FileTables, raw: Mapping[str, Any]) -> Cluster:
     boards = {table.name: _board(tables, table) for table in tables.board}
     devices = [
         ClusterDevice(name=name, board=boards[table.board])
         for table in tables.device
-        for name in _device_names(table.model_dump())
+        for name in device_names(table.model_dump())
     ]
-    words = [_word_bits(table, _port_hz(tables, table)) for table in tables.board]
     return Cluster(
         name=tables.cluster.name,
         clock_hz=_network_hz(tables),
-        link_word_bits=tables.cluster.link_word_bits or max(words),
+        link_word_bits=_link_word_bits(tables),
         dram_word_bits=_dram_word_bits(tables),
         dram_unit_bits=tables.cluster.dram_unit_bits or 0,
         dram_apart=tables.cluster.dram_apart,
         devices=tuple(devices),
+        network=network_of(tables.network, raw, _link_word_bits(tables)),
     )
 
 
@@ -516,6 +505,7 @@ def _board(tables: FileTables, table: BoardTable) -> Board:
         dram_bytes=int(table.dram_gbyte * 10**9),
         dram_channels=table.dram_channels,
         link_bits_per_s=int(table.link_gbit_per_s * 10**9),
+        mac=table.mac,
         dsp=int(part.dsp * table.utilisation.dsp),
         m20k=int(part.m20k * table.utilisation.m20k),
         alm=int(part.alm * table.utilisation.alm),

@@ -1,0 +1,295 @@
+"""The network of a cluster file: which kind, its frames and addresses, its cables.
+
+The whole schema is read and checked; what is not built yet is a problem that says so.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from hdl.errors import Problem
+from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
+from placement.problem.tables import Number, Table, device_names, entries, repeated
+
+# of a device without a MAC address of its own: locally administered, then its number
+LOCAL_MAC = 0x02_00_00_00_00_00
+MULTICAST = 1 << 40
+DEFAULT_SUBNET = "10.0.0.0/24"
+# round trips of any cluster
+MOST_RTT_US = 10_000
+NOT_YET = "is not built yet"
+
+
+def _pattern(pattern: str, what: str) -> AfterValidator:
+    """Holds a text against a pattern."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"is no {what}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _address(text: str) -> str:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        raise ValueError("is no IPv4 address") from None
+    return text
+
+
+def _subnet(text: str) -> str:
+    try:
+        ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise ValueError(f"is no IPv4 network ({error})") from None
+    return text
+
+
+def _mtu(value: object) -> object:
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError('is neither a whole number nor "auto"')
+    if isinstance(value, int) and not LEAST_MTU <= value <= MOST_MTU:
+        raise ValueError(f"is not in {LEAST_MTU} to {MOST_MTU}")
+    return value
+
+
+Ip = Annotated[str | None, AfterValidator(_address), Field(description='an IPv4 address as "10.0.0.1"')]
+Mac = Annotated[
+    str | None,
+    _pattern(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}", "MAC address"),
+    Field(description='a MAC address as "02:00:00:00:00:01"'),
+]
+MacKind = Literal["axi-stream", "avalon-st"]
+MacPort = Annotated[
+    MacKind,
+    Field(description='the ports of the MAC beside the design: "axi-stream" or "avalon-st"'),
+]
+Ports = Annotated[int, Field(strict=True, ge=1, le=16, description="a whole number of network ports, 1 to 16")]
+
+
+class NetworkTable(Table):
+    """[network]: what goes over the cables between devices."""
+
+    kind: Annotated[Literal["words", "ethernet"], Field(description='"words" or "ethernet"')] = "words"
+    mtu: Annotated[
+        int | Literal["auto"],
+        BeforeValidator(_mtu),
+        Field(description=f'bytes of the greatest IP packet, {LEAST_MTU} to {MOST_MTU}, or "auto"'),
+    ] = 1500
+    rtt_us: Annotated[
+        Number, Field(gt=0, le=MOST_RTT_US, description="the round trip in µs, above 0 and at most 10 000")
+    ] = Decimal(10)
+    topology: Annotated[
+        Literal["switch", "cables", "chain", "ring", "mesh"],
+        Field(description='"switch", "cables", "chain", "ring" or "mesh"'),
+    ] = "switch"
+    ip: Annotated[str, AfterValidator(_subnet), Field(description='an IPv4 network as "10.0.0.0/24"')] = DEFAULT_SUBNET
+    host_ip: Ip = None
+    host_mac: Mac = None
+    key: Annotated[
+        str | None,
+        _pattern(r"[0-9A-Fa-f]{16}", "number of 16 hexadecimal digits"),
+        Field(description="16 hexadecimal digits in quotation marks"),
+    ] = None
+
+
+class CableTable(Table):
+    """[[cable]]: two ports with a cable between them."""
+
+    a: Annotated[str, Field(description='an end as "device:port"')]
+    b: Annotated[str, Field(description='an end as "device:port"')]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The network of a cluster with all defaults filled in."""
+
+    # None: words go over the network as they are
+    frames: FrameFormat | None = None
+    # MAC and IP address of each device in the order of devices; empty without frames
+    addresses: tuple[Address, ...] = ()
+    # where the host is, if its MAC address is known
+    host_ip: int | None = None
+    host_mac: int | None = None
+    rtt_us: Fraction = Fraction(10)
+
+    @property
+    def efficiency(self) -> Fraction:
+        """Part of a cable's rate that is left for words."""
+        return Fraction(1) if self.frames is None else self.frames.efficiency()
+
+
+# the network that is no Ethernet
+WORDS = Network()
+
+
+def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int) -> Network:
+    """The network of a file without problems."""
+    if table.kind == "words":
+        return WORDS
+    assert isinstance(table.mtu, int)
+    rows = list(_rows(raw))
+    ips = _default_ips(table, len(rows))
+    key = None if table.key is None else int(table.key, 16)
+    return Network(
+        frames=FrameFormat(word_bits=word_bits, mtu=table.mtu, key=key),
+        addresses=tuple(
+            Address(
+                number=number,
+                mac=_mac(row["mac"]) if "mac" in row else LOCAL_MAC + number,
+                ip=int(ipaddress.IPv4Address(row.get("ip", ips[number]))),
+            )
+            for number, (_, row, _) in enumerate(rows)
+        ),
+        host_ip=int(ipaddress.IPv4Address(table.host_ip or _default_host(table))),
+        host_mac=None if table.host_mac is None else _mac(table.host_mac),
+        rtt_us=Fraction(table.rtt_us),
+    )
+
+
+def network_problems(table: NetworkTable, cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the network of a file whose single values are right."""
+    if table.kind == "words":
+        return _idle_problems(raw)
+    return _later_problems(table, cables, raw) + _address_problems(table, raw) + _cable_problems(cables, raw)
+
+
+def word_problems(given: int | None, bits: int, table: NetworkTable) -> list[Problem]:
+    """A word that there are no frames of."""
+    if table.kind == "words" or bits in WORD_BITS:
+        return []
+    widths = f"{', '.join(map(str, WORD_BITS[:-1]))} or {WORD_BITS[-1]}"
+    if given is None:
+        what = f"board.link_gbit_per_s: the fastest needs words of {bits} bits; frames have {widths}"
+        return [Problem(what, "write a lower rate, or a higher clock_mhz")]
+    return [Problem(f"cluster.link_word_bits = {given} with network.kind = 'ethernet'", f"write {widths}")]
+
+
+def _rows(raw: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], str]]:
+    """(place of the table, its row, name) of every device."""
+    for index, row in entries(raw, "device"):
+        for name in device_names(row):
+            yield index, row, name
+
+
+def _mac(text: str) -> int:
+    return int(text.replace(":", ""), 16)
+
+
+def _mac_text(mac: int) -> str:
+    return ":".join(f"{byte:02x}" for byte in mac.to_bytes(6, "big"))
+
+
+def _default_ips(table: NetworkTable, devices: int) -> list[str]:
+    """First addresses of the network; fewer than asked for where it has no more."""
+    subnet = ipaddress.IPv4Network(table.ip)
+    last = min(devices, max(0, subnet.num_addresses - 2))
+    return [str(subnet[1 + number]) for number in range(last)]
+
+
+def _default_host(table: NetworkTable) -> str:
+    """The last address of the network that a host may have."""
+    subnet = ipaddress.IPv4Network(table.ip)
+    return str(subnet[max(0, subnet.num_addresses - 2)])
+
+
+def _idle_problems(raw: Mapping[str, Any]) -> list[Problem]:
+    """What only Ethernet has, in a file without it."""
+    given = raw.get("network")
+    found = [f"network.{key}" for key in (given if isinstance(given, dict) else {}) if key != "kind"]
+    found += [f"board[{i}].{key}" for i, row in entries(raw, "board") for key in ("mac", "ports") if key in row]
+    found += [f"device[{i}].{key}" for i, row in entries(raw, "device") for key in ("ip", "mac") if key in row]
+    found += [f"cable[{i}]" for i, _ in entries(raw, "cable")]
+    cure = 'write network.kind = "ethernet", or remove it'
+    return [Problem(f"{key} with network.kind = 'words': only Ethernet has that", cure) for key in found]
+
+
+def _later_problems(table: NetworkTable, cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
+    """What the schema has and the project has not."""
+    found = []
+    if table.mtu == "auto":
+        cure = "write a number, which the table of docs/network.md helps to choose"
+        found.append(Problem(f"network.mtu = 'auto': {NOT_YET}", cure))
+    if table.topology != "switch":
+        found.append(Problem(f"network.topology = {table.topology!r}: {NOT_YET}", 'write "switch"'))
+    elif cables:
+        what = "cable[0] with network.topology = 'switch': all devices hang on the switch"
+        found.append(Problem(what, "remove the [[cable]] tables"))
+    return found + [
+        Problem(f"board[{index}].ports = {row['ports']}: more than one {NOT_YET}", "write 1, or leave it out")
+        for index, row in entries(raw, "board")
+        if row.get("ports", 1) != 1
+    ]
+
+
+def _address_problems(table: NetworkTable, raw: Mapping[str, Any]) -> list[Problem]:
+    """Addresses that are no device's own, or none that a device can have."""
+    rows, subnet = list(_rows(raw)), ipaddress.IPv4Network(table.ip)
+    found = [
+        Problem(f"device[{index}].{key} = {row[key]!r} with count = {row['count']}", "give each device its own table")
+        for index, row in entries(raw, "device")
+        for key in ("ip", "mac")
+        if key in row and row.get("count", 1) != 1
+    ]
+    default = _default_ips(table, len(rows))
+    if len(default) < len(rows) or subnet.num_addresses < len(rows) + 3:
+        what = f"network.ip = {table.ip!r}: {len(rows)} devices and the host do not fit"
+        return [*found, Problem(what, "write a larger network")]
+    ips = [
+        (f"device[{index}].ip" if "ip" in row else f"address of {name!r}", row.get("ip", default[number]))
+        for number, (index, row, name) in enumerate(rows)
+    ]
+    ips.append(("network.host_ip" if table.host_ip else "address of the host", table.host_ip or _default_host(table)))
+    macs = [
+        (
+            f"device[{index}].mac" if "mac" in row else f"MAC address of {name!r}",
+            str(row.get("mac", _mac_text(LOCAL_MAC + number))).lower(),
+        )
+        for number, (index, row, name) in enumerate(rows)
+    ]
+    macs += [("network.host_mac", table.host_mac.lower())] if table.host_mac else []
+    for where, text in ips:
+        address = ipaddress.IPv4Address(text)
+        if address not in subnet or address in (subnet.network_address, subnet.broadcast_address):
+            found.append(Problem(f"{where} = {text!r}: is no address of a device in {table.ip}", "write another one"))
+    for where, text in macs:
+        if _mac(text) & MULTICAST or not _mac(text):
+            found.append(Problem(f"{where} = {text!r}: a multicast address, or none", "write a device's own address"))
+    return found + repeated("IP address", _once(ips)) + repeated("MAC address", _once(macs))
+
+
+def _once(places: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Without devices that one table gives the same address, which is said elsewhere."""
+    return list(dict.fromkeys(places))
+
+
+def _cable_problems(cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
+    """Ends that are no port, ports with two cables, cables from a device to itself."""
+    boards = {row.get("name"): row.get("ports", 1) for _, row in entries(raw, "board")}
+    ports = {name: boards.get(row.get("board"), 1) for _, row, name in _rows(raw)}
+    found, used = [], Counter[str]()
+    for index, cable in enumerate(cables):
+        for key, end in (("a", cable.a), ("b", cable.b)):
+            name, _, number = end.rpartition(":")
+            where = f"cable[{index}].{key} = {end!r}"
+            if name not in ports or not re.fullmatch(r"\d{1,2}", number):
+                found.append(Problem(f"{where}: no such port", f"ends are device:port; devices are {', '.join(ports)}"))
+            elif int(number) >= ports[name]:
+                has = f"ports of {name} are 0 to {ports[name] - 1}"
+                found.append(Problem(f"{where}: no such port", has))
+            used[end] += 1
+        if cable.a.rpartition(":")[0] == cable.b.rpartition(":")[0]:
+            found.append(Problem(f"cable[{index}]: from {cable.a!r} to {cable.b!r}", "name two devices"))
+    more = [end for end, count in used.items() if count > 1]
+    return found + [Problem(f"cable: {end!r} has {used[end]} cables", "a port takes one") for end in more]
