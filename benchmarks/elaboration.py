@@ -190,8 +190,7 @@ def built(kind: str, what: Any) -> tuple[str, dict[str, int], Callable[[ClockRes
     from hdl.streams import queue, width_adapter
 
     if kind == "layer":
-        beside = [port for ring in what.rings for port in (ring.back, ring.out)]
-        widths = {port.name: port.payload_bits for port in (*what.sinks, *what.sources, *beside)}
+        widths = {port.name: port.payload_bits for port in (*what.sinks, *what.sources, *what.beside)}
         return type(what).__name__, widths, what.circuit
     if kind == "unit":
         return type(what).__name__, dict(what.streams), what.build

@@ -231,8 +231,7 @@ def deep_fifo(domain: ClockReset, streams: Mapping[str, Stream]) -> Any:
 
 def layer_circuit(layer: Layer) -> tuple[Mapping[str, int], Build]:
     """Payload widths and builder of a layer."""
-    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-    return {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}, layer.circuit
+    return {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *layer.beside)}, layer.circuit
 
 
 def network_circuits(wanted: list[str]) -> Iterator[tuple[str, Mapping[str, int], Build]]:

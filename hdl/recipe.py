@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from hdl.spelling import QUIET, spelt
 
@@ -121,6 +122,11 @@ class Recipe:
         """The number of updates behind the weights with which ``frame`` is computed."""
         return max(0, (frame - self.staleness) // self.batch)
 
+    @property
+    def loaded(self) -> bool:
+        """Whether version 0 of weights, and all state, comes by streams (`LoadedRecipe`)."""
+        return False
+
     # ---- the learning rate
 
     @property
@@ -183,3 +189,29 @@ class Recipe:
         if max(self.warm_up, self.period) >= 1 << 31:
             problems.append("warm_up and period must be less than 2**31 batches")
         return problems
+
+
+class LoadedRecipe(Recipe):
+    """The recipe of circuits whose state is loaded by streams instead of standing in images of their memories.
+
+    At staleness above 0 two versions come before the first frame: the first ``staleness`` frames read the one before
+    the newest, as they do at the beginning of any later batch."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Self:
+        """The same training."""
+        return cls(**{name: getattr(recipe, name) for name in Recipe.__dataclass_fields__})
+
+    @property
+    def loaded(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def rounds(self) -> int:
+        """Versions of weights that come before the first frame."""
+        return 2 if self.staleness else 1
+
+    def loaded_version(self, frame: int) -> int:
+        """Which of all versions that come a frame reads, `rounds` - 1 being the newest one that was loaded."""
+        return max(0, (frame - self.staleness) // self.batch + self.rounds - 1)

@@ -13,17 +13,22 @@ from myhdl import always, block
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule
 from hdl.elaboration.ports import port_signals, subblocks
+from hdl.engine.weights.records import Kind as Records
+from hdl.engine.weights.records import Record, chain_of, start
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
-from hdl.layers.capabilities import Batched
-from hdl.recipe import Recipe
+from hdl.layers.capabilities import Batched, Counting
+from hdl.layers.storage import DUMP, LOAD
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Run, StreamPort, run_streams
 from hdl.stream import Stream
 from hdl.tensor import Kind, Port
 
 BATCHES = 3
+# bits of memories whose contents come by a stream
+NONSENSE = int("10" * 1024, 2)
 # frames a batch of layers without a recipe
 FRAMES = 3
 STALL = 0.35
@@ -95,6 +100,8 @@ def reads_frames(layer: Layer) -> bool:
 def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
     """Random tensors through the golden model."""
     rng = np.random.default_rng(seed)
+    loading = Loading.of(layer)
+    batches += loading.behind if loading is not None else 0
     per_batch = {port.name for port in (*layer.sinks, *layer.sources) if port.tensor.kind.per_batch}
     weights = {port.name for port in layer.sinks if port.tensor.kind is Kind.WEIGHT}
     delayed = weights if reads_frames(layer) else set()
@@ -109,6 +116,10 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
     state = layer.start(initial)
     contents = layer.images(state)
     images = {memory.name: contents[memory.name] for memory in layer.memories()}
+    if loading is not None:
+        # what nobody may read
+        images = {memory.name: [NONSENSE % (1 << memory.width)] * memory.depth for memory in layer.memories()}
+        loading.states.append(layer.state_words(state))
     rings: dict[str, list[int]] = {port.name: [] for port in ring_ports(layer)}
     tensors: dict[str, list[IntArray]] = {port.name: [] for port in (*layer.sinks, *layer.sources)}
     for batch in range(batches):
@@ -126,15 +137,28 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
             tensors[name].append(tensor[None] if name in per_batch else tensor)
         for ring in layer.rings:
             rings[ring.out.name] += layer.images(state)[ring.name]
+        if loading is not None:
+            loading.states.append(layer.state_words(state))
+    if loading is not None:
+        loading.drop(
+            tensors, delayed, {name: layer.port(name).tensor.fixed.encode(values) for name, values in initial.items()}
+        )
     beats = {
         # version 0 is the image
-        name: [beat for tensor in found[name in delayed :] for beat in to_beats(layer, name, tensor)]
+        name: [
+            beat for tensor in found[name in delayed and loading is None :] for beat in to_beats(layer, name, tensor)
+        ]
         for name, found in tensors.items()
     }
+    sent, given = ({}, {}) if loading is None else ({LOAD.name: loading.sent}, {DUMP.name: loading.given})
     return Case(
         layer,
-        {port.name: beats[port.name] for port in layer.sinks} | {r.back.name: rings[r.back.name] for r in layer.rings},
-        {port.name: beats[port.name] for port in layer.sources} | {r.out.name: rings[r.out.name] for r in layer.rings},
+        {port.name: beats[port.name] for port in layer.sinks}
+        | {r.back.name: rings[r.back.name] for r in layer.rings}
+        | (sent if layer.accessed else {}),
+        {port.name: beats[port.name] for port in layer.sources}
+        | {r.out.name: rings[r.out.name] for r in layer.rings}
+        | (given if layer.accessed else {}),
         images,
         tensors,
     )
@@ -145,9 +169,74 @@ def ring_ports(layer: Layer) -> tuple[Port, ...]:
     return tuple(port for ring in layer.rings for port in (ring.back, ring.out))
 
 
+@dataclasses.dataclass
+class Loading:
+    """The traffic of a layer whose state is loaded behind a batch, and dumped behind the next one and the last."""
+
+    # what its counters stand at, frames a batch, versions of weights that are loaded
+    begun: int
+    batch: int
+    rounds: int
+    # words of its state before the first batch and behind every one
+    states: list[list[int]] = dataclasses.field(default_factory=list)
+    behind: int = 1
+
+    @classmethod
+    def of(cls, layer: Layer) -> Loading | None:
+        """None where nothing is loaded."""
+        if not isinstance(layer, Batched) or not isinstance(layer.recipe, LoadedRecipe):
+            return None
+        begun = layer.begun if isinstance(layer, Counting) else 0
+        return cls(begun, layer.recipe.batch, layer.recipe.rounds)
+
+    def drop(self, tensors: dict[str, list[IntArray]], delayed: set[str], initial: Mapping[str, IntArray]) -> None:
+        """Forget what passes before the load, less the versions of weights that it brings."""
+        for name, found in tensors.items():
+            if name not in initial:
+                del found[: self.behind]
+            elif name in delayed:
+                # version 0 is among them
+                del found[: self.behind + 1 - self.rounds]
+            elif self.rounds > 1:
+                found.insert(0, initial[name][None])
+
+    @property
+    def sent(self) -> list[int]:
+        """Also what is none of its own, and the state of a circuit behind it."""
+        loaded = self.states[self.behind + 1 - self.rounds :][: self.rounds]
+        loads = [record for words in loaded for record in (self.start, *own(Records.LOAD, words))]
+        return chain_of([*loads, *self.foreign, self.run(1), Record(Records.DUMP), self.run(), Record(Records.DUMP)])
+
+    @property
+    def given(self) -> list[int]:
+        """What it takes is missing, what it dumps stands in front of the DUMP."""
+        states = self.states[self.behind + 1], self.states[-1]
+        early, late = ([*own(Records.STATE, words), Record(Records.DUMP)] for words in states)
+        return chain_of([*[self.start] * self.rounds, *self.foreign, self.run(1), *early, self.run(), *late])
+
+    @property
+    def start(self) -> Record:
+        """In front of each round."""
+        return start(self.begun + self.behind, self.batch)
+
+    @property
+    def foreign(self) -> list[Record]:
+        """Of another length, and one too many."""
+        return [Record(Records.LOAD, (3,) * (len(self.states[0]) + 1)), *own(Records.LOAD, self.states[0])]
+
+    def run(self, batches: int | None = None) -> Record:
+        """So many batches, or all but the first."""
+        return Record(Records.RUN, (batches or len(self.states) - 2 - self.behind,))
+
+
+def own(kind: Records, words: Sequence[int]) -> list[Record]:
+    """The record of a layer that has words of state."""
+    return [Record(kind, tuple(words))] if words else []
+
+
 def elaborate(layer: Layer, images: Mapping[str, Sequence[int]] | None = None) -> tuple[Any, dict[str, Stream]]:
     """The circuit with fresh streams."""
-    ports = (*layer.sinks, *layer.sources, *ring_ports(layer))
+    ports = (*layer.sinks, *layer.sources, *layer.beside)
     streams = {port.name: Stream(port.payload_bits) for port in ports}
     return layer.circuit(ClockReset(), streams, images or None), streams
 
@@ -163,6 +252,8 @@ def design_of(case: Case, name: str = "dut", converted: Callable[[], VerilogModu
         *(_stream_port(ring.back, names, Direction.IN) for ring in case.layer.rings),
         *(_stream_port(ring.out, names, Direction.OUT) for ring in case.layer.rings),
     ]
+    if case.layer.accessed:
+        ports += [_stream_port(LOAD, names, Direction.IN), _stream_port(DUMP, names, Direction.OUT)]
     return CaseDesign(
         name, lambda given: elaborate(case.layer, given)[0], tuple(ports), case.images, {}, names, converted
     )

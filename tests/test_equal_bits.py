@@ -92,8 +92,7 @@ def test_delays_of_one_signal_are_equal_by_words_as_by_bits() -> None:
 @pytest.mark.parametrize("name", ["Conv-0", "ConvGradient-0", "OnlineNormBackward-0", "Update-0", "MaxPool-0"])
 def test_bits_of_layers_are_equal_by_words_as_by_bits(name: str) -> None:
     layer = LAYERS[name]
-    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-    streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources, *beside)}
+    streams = {port.name: Stream(port.payload_bits) for port in (*layer.sinks, *layer.sources, *layer.beside)}
     with unsimulated():
         circuit = layer.circuit(ClockReset(), streams)
     by_words, by_bits, words = by_words_and_by_bits(circuit)

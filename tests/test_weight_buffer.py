@@ -19,7 +19,7 @@ from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
 from hdl.engine.weights.buffer import READ_LATENCY, weight_buffer
 from hdl.memory import address_width
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, Run, StreamPort, run_streams
 from hdl.stream import Stream
@@ -53,13 +53,14 @@ def buffer_bench(
     With ``closed`` version ``v`` is offered only after all frames of batch ``v - 1`` have been read."""
     offset_bits = address_width(words)
     batch = recipe.batch
+    loaded_words = recipe.rounds * words if isinstance(recipe, LoadedRecipe) else 0
     come, found, taken = Stream(WIDTH), Stream(WIDTH), Stream(WIDTH)
     claim, claimable, advance, may, last = (Signal(bool(0)) for _ in range(5))
     offset = Signal(intbv(0)[offset_bits:])
     ahead = Signal(intbv(0, min=0, max=CLAIMED + 1))
     # frames of the batch that were read, and words of versions that may come
     frames = Signal(intbv(0, min=0, max=batch))
-    owed = Signal(intbv(0, min=0, max=(VERSIONS + 2) * words + 1))
+    owed = Signal(intbv(loaded_words, min=0, max=(VERSIONS + 2) * words + 1))
     earn, spend = Signal(bool(0)), Signal(bool(0))
     buffer = weight_buffer(
         domain, come, claim, claimable, advance, offset, last, found.payload,
@@ -124,7 +125,7 @@ def buffer_bench(
             owed.next = owed - 1
         if domain.rst:
             frames.next = 0
-            owed.next = 0
+            owed.next = loaded_words
 
     return buffer, mark, places, hold, offers, claims, reads, leaves, count, account, credit
 
@@ -146,7 +147,7 @@ class Traffic:
     def random(recipe: Recipe, words: int, slots: int, seed: int) -> Traffic:
         """The last frame is the last one that reads the last version."""
         rng = np.random.default_rng(seed)
-        frames = VERSIONS * recipe.batch + recipe.staleness
+        frames = Traffic(recipe, words, slots, seed).frames_until(VERSIONS - 1)
         offsets = [[int(at) for at in rng.integers(0, words, rng.integers(1, 2 * words + 2))] for _ in range(frames)]
         versions = [[int(code) for code in rng.integers(0, 1 << WIDTH, words)] for _ in range(VERSIONS)]
         return Traffic(recipe, words, slots, seed, offsets, versions)
@@ -154,7 +155,8 @@ class Traffic:
     def design(self, closed: bool) -> Design:
         """The bench for this traffic."""
         offset_bits = address_width(self.words)
-        image = self.versions[0] + [0] * (self.slots - 1) * self.words
+        # of weights that are loaded it matters to nobody
+        image = self.versions[0 if not self.recipe.loaded else -1] + [0] * (self.slots - 1) * self.words
 
         def build(images: Any) -> Any:
             streams = [Stream(WIDTH), Stream(1), Stream(offset_bits + 1), Stream(WIDTH)]
@@ -172,13 +174,14 @@ class Traffic:
         offset_bits = address_width(self.words)
         end = 1 << offset_bits
         reads = [at for offsets in self.offsets for at in (*offsets[:-1], offsets[-1] | end)]
-        seen = [self.versions[self.recipe.version(frame)] for frame in range(len(self.offsets))]
+        version_of = self.recipe.loaded_version if isinstance(self.recipe, LoadedRecipe) else self.recipe.version
+        seen = [self.versions[version_of(frame)] for frame in range(len(self.offsets))]
         expected = [version[at] for version, offsets in zip(seen, self.offsets, strict=True) for at in offsets]
         found = run_streams(
             backend,
             self.design(closed),
             {
-                "w": [code for version in self.versions[1:] for code in version],
+                "w": [code for version in self.versions[self.first :] for code in version],
                 "c": [0] * len(self.offsets),
                 "r": reads,
             },
@@ -201,16 +204,24 @@ class Traffic:
         ends = [[next(fires) for _ in offsets][-1] for offsets in self.offsets]
         return [ends[self.frames_until(version) - 1] for version in range(VERSIONS)]
 
+    @property
+    def first(self) -> int:
+        """The first version that comes."""
+        return 0 if self.recipe.loaded else 1
+
     def frames_until(self, version: int) -> int:
         """Frames that read this version or one before."""
+        if self.recipe.loaded and self.recipe.staleness:
+            return version * self.recipe.batch + self.recipe.staleness
         return (version + 1) * self.recipe.batch + self.recipe.staleness
 
     def check_places(self, run: Run) -> None:
         """A version is taken after the last read of the one in its place, and claimed after all of it is there."""
         last = self.last_reads(run)
-        for version in range(1, VERSIONS):
-            taken = run.fire_cycles["w"][(version - 1) * self.words : version * self.words]
-            claimed = run.fire_cycles["c"][self.frames_until(version - 1)]
+        for version in range(self.first, VERSIONS):
+            came = version - self.first
+            taken = run.fire_cycles["w"][came * self.words : (came + 1) * self.words]
+            claimed = run.fire_cycles["c"][self.frames_until(version - 1) if version else 0]
             context = f"version {version}, {self.context}"
             before = last[version - self.slots] if version >= self.slots else NEVER
             assert taken[0] > before, f"{context}: taken in cycle {taken[0]}, its place was read until {before}"
@@ -240,6 +251,22 @@ def test_weights_that_wait_for_the_batch_before_do_not_deadlock(recipe: Recipe, 
     for seed, stall in enumerate((0.0, 0.4)):
         traffic = Traffic.random(recipe, 4, slots, 50 + seed)
         traffic.check_places(traffic.run(stall, closed=True))
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+def test_weights_that_are_loaded_are_read_by_the_frames_of_an_uninterrupted_training(
+    recipe: Recipe, slots: int
+) -> None:
+    # frame t after batch n reads what frame n * batch + t reads without a break: from 2 batches on, of 3 versions
+    loaded = LoadedRecipe.of(recipe)
+    for frame in range(3 * recipe.batch):
+        wanted = recipe.version(2 * recipe.batch + frame) - (2 - (loaded.rounds - 1))
+        assert loaded.loaded_version(frame) == wanted
+    for seed, (stall, words) in enumerate(((0.0, 1), (0.3, 5), (0.7, 2))):
+        traffic = Traffic.random(loaded, words, slots, seed)
+        for closed in (False, True):
+            traffic.check_places(traffic.run(stall, closed))
 
 
 @pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])

@@ -11,6 +11,7 @@ from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, PlacedGraph
+from dagtrain.passes.access_state import access_state
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.place import place
 from dagtrain.schedule.buffers import fifo_beats
@@ -53,6 +54,7 @@ def design_cluster(
     folds: Mapping[str, int] | None = None,
     parts: Sequence[Part] = DEFAULT_PARTS,
     periods: Mapping[str, Fraction] | None = None,
+    state_access: bool = False,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
@@ -60,9 +62,11 @@ def design_cluster(
     in cycles of that.
     ``folds`` says what each node is folded for, if not for ``cycles``; ``parts`` are those of the cluster.
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
+    ``state_access``: whether every device has streams by which state is loaded and dumped (docs/state.md).
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
-    Raises `DagtrainError` for an edge in DRAM that doesn't exist."""
-    folded = place(fold_graph(graph, folds or cycles, parts), placed, devices)
+    Raises `DagtrainError` for an edge in DRAM that doesn't exist, and for state that can't be loaded."""
+    built = fold_graph(graph, folds or cycles, parts)
+    folded = place(access_state(built) if state_access else built, placed, devices)
     used = [name for name in devices if name in set(placed.values())]
     use = dram or DramUse()
     unknown = sorted(use.edges - {edge for edge, *_ in folded.edges})

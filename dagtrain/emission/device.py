@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,12 +14,17 @@ from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
 from dagtrain.schedule.buffers import REGISTER_BEATS
 from hdl.convert.netlist import Direction, Identifier, Module
-from hdl.layers.storage import Ring
+from hdl.engine.weights.access import chain_entry
+from hdl.engine.weights.records import CHAIN_BITS, WORD_BITS
+from hdl.layers.storage import DUMP, LOAD, Ring
 from hdl.layers.wiring.fork import Fork
 from hdl.link.format import LinkFormat
 from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port
 
+# streams of a device by which state is loaded and dumped, and what messages call what is behind them
+STATE_LOAD, STATE_DUMP = "state_load", "state_dump"
+STATE_ROLE = "state port"
 # what messages call a width adapter begins with it
 ADAPTER_ROLE = "adapter of "
 
@@ -95,6 +101,8 @@ class DeviceDesign:
     link_words: Mapping[str, int]
     # what lies in DRAM, by channel
     memories: tuple[DeviceMemory, ...] = ()
+    # nodes whose state is loaded and dumped, in the chain's order
+    links: tuple[str, ...] = ()
 
     @property
     def has_network(self) -> bool:
@@ -147,6 +155,7 @@ def design_device(
             elif not arrives:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
         _add_rings(assembly, graph, node, memory)
+    links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library)
     if egress or ingress:
         network = NetworkPort(assembly, library, form, own_clock)
         _add_network_port(network, egress, ingress, receiver_beats, stored)
@@ -172,6 +181,7 @@ def design_device(
         copies=dict(assembly.copies),
         link_words={c.edge: link_words(c, receiver_beats[c.edge], form.word_bits) for c in (*egress, *ingress)},
         memories=stores,
+        links=links,
     )
 
 
@@ -244,6 +254,11 @@ def ring_region(node: str, ring: Ring) -> str:
     return f"{node}.{ring.name}"
 
 
+def chain_net(node: str, port: Port) -> str:
+    """The net at one end of a link of the chain by which state is loaded and dumped."""
+    return f"{port.name}_{verilog_name(node)}"
+
+
 def instance_name(node: str) -> str:
     """The instance of a node's layer."""
     return f"u_{verilog_name(node)}"
@@ -272,6 +287,8 @@ def _add_layer(assembly: Assembly, graph: Graph, node: Node, library: ModuleLibr
             streams |= {port.name: _source_net(part, port) for port in part.layer.sources}
             streams |= {port.name: consumed_net(part.inputs[port.name]) for port in _streamed_sinks(part)}
     streams |= {port.name: ring_net(node.name, port) for ring in layer.rings for port in (ring.back, ring.out)}
+    if layer.accessed:
+        streams |= {p.name: assembly.stream(chain_net(node.name, p), p.payload_bits) for p in (LOAD, DUMP)}
     contents = first_images(graph, graph.by_name[node.name])
     files = []
     for memory in layer.memories():
@@ -370,6 +387,34 @@ def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort)
         nets = _between_queues(assembly, memory, ring_region(node.name, ring), out, back)
         preloaded = first_images(graph, node)[ring.name] if ring.preload else ()
         memory.add_ring(node.name, ring, preloaded, nets)
+
+
+def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary) -> tuple[str, ...]:
+    """The chain by which state is loaded and dumped, from one port of the device to another, through all nodes that it
+    returns; none where no node is a link of it."""
+    links = tuple(node.name for node in circuits if node.layer.accessed)
+    if not links:
+        return links
+    entry = assembly.stream_port(STATE_LOAD, WORD_BITS, Direction.IN)
+    leave = assembly.stream_port(STATE_DUMP, WORD_BITS, Direction.OUT)
+    marked = chain_net(links[0], LOAD)
+    module = library.block(
+        "chain_entry",
+        "",
+        {"x": WORD_BITS, "y": CHAIN_BITS},
+        lambda domain, streams: chain_entry(domain, streams["x"], streams["y"]),
+    )
+    assembly.instance(module, "state_entry", {"x": entry, "y": marked}, role=STATE_ROLE)
+    for before, after in itertools.pairwise(links):
+        assembly.connect(source=chain_net(before, DUMP), target=chain_net(after, LOAD))
+    last = chain_net(links[-1], DUMP)
+    assembly.readers[last] = STATE_ROLE
+    assembly.assigns += [
+        (f"{leave}_valid", f"{last}_valid"),
+        (f"{leave}_payload", f"{last}_payload[{WORD_BITS - 1}:0]"),
+        (f"{last}_ready", f"{leave}_ready"),
+    ]
+    return links
 
 
 def _between_queues(

@@ -134,8 +134,7 @@ def _module_name(kind: str, configuration: str, widths: Mapping[str, int]) -> st
 
 def _layer_block(layer: Layer) -> tuple[str, str, dict[str, int]]:
     """Kind, configuration and payload widths of a layer's module."""
-    beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-    widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
+    widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *layer.beside)}
     return _snake(type(layer).__name__), repr(layer), widths
 
 

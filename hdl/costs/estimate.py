@@ -48,8 +48,7 @@ class Circuit:
     @classmethod
     def of_layer(cls, layer: Layer) -> Circuit:
         """The circuit of a layer that has sinks and sources."""
-        beside = [port for ring in layer.rings for port in (ring.back, ring.out)]
-        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *beside)}
+        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *layer.beside)}
         return cls(repr(layer), widths, layer.circuit, layer.multipliers)
 
     @property

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from hdl.layers.base import Layer
 from hdl.layers.storage import Home
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.tensor import Tile
 
 
@@ -194,6 +194,13 @@ def with_random_bits_of(layer: Layer, tensor_id: int) -> Layer:
 def going_on(layer: Layer, batches: int) -> Layer:
     """The layer after so many batches of an earlier training, if it counts them."""
     return _changed(layer, begun=batches) if isinstance(layer, Counting) else layer
+
+
+def with_loaded_state(layer: Layer) -> Layer:
+    """The layer whose state, and version 0 of its weights, come by streams, if it has a recipe that says so."""
+    if not isinstance(layer, Batched):
+        return layer
+    return _changed(layer, recipe=LoadedRecipe.of(layer.recipe))
 
 
 def with_ragged_tiles(layer: Layer) -> Layer:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.shape import Shape
+from hdl.tensor import Kind
 
 if TYPE_CHECKING:
     from hdl.layers.base import Layer
@@ -86,6 +87,14 @@ class Meaning(Shape):
         field of its layer (`hdl.layers.capabilities.Counting`); versions of weights begin anew."""
         del state
         return {}
+
+    def stale(self, state: State) -> dict[str, Any]:
+        """By weight sink, what a state keeps of the batch before: the first frames of the next one read it where
+        staleness is above 0.  Empty before the first batch."""
+        kept = state.get("previous", ())
+        arrays = kept if isinstance(kept, tuple | list) else (kept,)
+        sinks = [port.name for port in self.sinks if port.tensor.kind is Kind.WEIGHT]
+        return dict(zip(sinks, arrays, strict=True)) if arrays else {}
 
     def settled(self, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """What a layer takes from the first data that it meets, so as to treat it as it will treat what comes: values

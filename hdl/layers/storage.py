@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
+from hdl.engine.weights.records import CHAIN_BITS
+from hdl.fixed import Fixed
 from hdl.layers.meaning import State
 from hdl.layers.shape import Shape
-from hdl.tensor import Port
+from hdl.tensor import Kind, Port, Tensor
 
 if TYPE_CHECKING:
     from hdl.layers.base import Layer
@@ -60,8 +62,38 @@ class Ring:
     per_frame: Fraction
 
 
+# ports of layers whose state is loaded and dumped, links of a chain (`hdl.engine.weights.records`)
+LOAD, DUMP = (Port(name, Tensor((1,), Fixed(CHAIN_BITS, 0, signed=False), Kind.STASH)) for name in ("load", "dump"))
+
+
 class Storage(Shape):
     """Memories; the default layer has none."""
+
+    @property
+    def accessed(self) -> bool:
+        """Whether it is a link of the chain by which state is loaded and dumped: ports `LOAD` and `DUMP`."""
+        return False
+
+    @property
+    def not_accessed(self) -> str:
+        """Why it is none though its recipe asks for it; "" for no reason of its own."""
+        return ""
+
+    def state_words(self, state: State) -> list[int]:
+        """The words of its LOAD, and of the STATE that it sends when it holds a golden state; none where all of its
+        state are counters."""
+        del state
+        return []
+
+    def with_state_words(self, state: State, words: Sequence[int]) -> None:
+        """Put into a golden state what words say of it."""
+        del state, words
+
+    @property
+    def beside(self) -> tuple[Port, ...]:
+        """Ports beside those of the graph."""
+        chain = (LOAD, DUMP) if self.accessed else ()
+        return (*(port for ring in self.rings for port in (ring.back, ring.out)), *chain)
 
     def at(self, home: Home) -> Self | None:
         """This layer with its large memory there; None where it has none that could be.  ON_CHIP gives the layer as it

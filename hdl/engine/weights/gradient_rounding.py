@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
+from hdl.engine.weights.access import Begin
 from hdl.fixed import Fixed
 from hdl.random_bits import WORD
 from hdl.signals import ClockReset, Instances
@@ -38,7 +39,9 @@ class Rounding:
 
 
 @block
-def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: Rounding) -> Instances:
+def gradient_rounding(
+    domain: ClockReset, sums: Stream, g: Stream, *, rounding: Rounding, begin: Begin | None = None
+) -> Instances:
     """Rounds the sums of a whole parameter, batch after batch, with the random bits of (element, batch, ``key``).
 
     One beat a cycle; latency 3 cycles.  Random bits are made ahead of the sums, so a batch starts without delay.
@@ -47,9 +50,12 @@ def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: 
     Ports:
         sums: in, stream of ``lanes`` signed sums of any width, in the stream order of ``tile``.
         g: out, stream of ``lanes`` codes of ``target``, 3 cycles later; valid and payload from registers.
+        begin: in, ``held`` and ``batches`` alone: batches are counted from there on, and none is rounded before; None:
+            from ``rounding.begun`` on.
     """
     tile, lanes, shift, target, key = rounding.tile, rounding.lanes, rounding.shift, rounding.target, rounding.key
-    begun = rounding.begun % (1 << WORD)
+    begun = rounding.begun % (1 << WORD) if begin is None else begin.batches
+    counting = domain if begin is None else begin.domain(domain)
     beats = (math.prod(rounding.shape) + tile.padding(rounding.shape)) // lanes
     final = beats - 1
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
@@ -60,7 +66,7 @@ def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: 
     known = filled[HASH_LATENCY - 1]
     advance, enable, fire, first, second = (Signal(bool(0)) for _ in range(5))
     rounded = Stream(g.width)
-    indices = stream_indices(domain, advance, index, shape=rounding.shape, tile=tile, lanes=lanes)
+    indices = stream_indices(counting, advance, index, shape=rounding.shape, tile=tile, lanes=lanes)
     hashing = hash32_pipeline(domain.clk, advance, index, step, key, hashed)
     rounds = round_stochastically(
         domain.clk, enable, sums.payload, random, rounded.payload, lanes=lanes, shift=shift, target=target
@@ -97,7 +103,7 @@ def gradient_rounding(domain: ClockReset, sums: Stream, g: Stream, *, rounding: 
                 step.next = step + 1
             else:
                 beat.next = beat + 1
-        if domain.rst:
+        if counting.rst:
             for stage in range(HASH_LATENCY):
                 filled[stage].next = False
             beat.next = 0

@@ -323,6 +323,20 @@ def join_state(masters: Bits, momenta: Bits, state: Bits, *, shape: UpdateShape)
     return join
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What an update begins with, where that comes by a stream."""
+
+    # in reset until it has come; random bits are of no batch before
+    domain: ClockReset
+    # batches behind it, `WORD` bits, from a register
+    batches: Bits
+    # of `UpdateShape.master`, which becomes weights in place of `OptimiserState.new_master`
+    masters: Bits
+    # 1 bit: masters that are loaded are there
+    loaded: Bit
+
+
 @block
 def update_step(
     domain: ClockReset,
@@ -333,6 +347,7 @@ def update_step(
     *,
     shape: UpdateShape,
     rates: Sequence[int] | None = None,
+    beginning: Beginning | None = None,
 ) -> Instances:
     """The arithmetic of a beat whose gradient is taken with ``fire``, and the queue of its weights.
 
@@ -340,6 +355,7 @@ def update_step(
         fire: in, 1 bit: a gradient is taken at this edge.
         g: in, ``lanes`` codes of ``shape.gradient``, with ``fire``.
         state: in and out; drives what is new.
+        beginning: in, all of it; None: batches are those of ``shape``, and masters the new ones.
         w: out, stream of ``lanes`` codes of ``shape.weight``, from a queue that takes
             them `VIEW_AT` + ``shape.later`` cycles later.
 
@@ -348,19 +364,46 @@ def update_step(
     """
     high, low = (Signal(intbv(0)[16 * shape.lanes :]) for _ in range(2))
     made = Stream(w.width)
-    draw = random_halves(domain, fire, high, low, shape=shape)
+    if beginning is None:
+        draw = random_halves(domain, fire, high, low, shape=shape)
+    else:
+        draw = random_halves(beginning.domain, fire, high, low, shape=shape, batches=beginning.batches)
     ahead = Signal(intbv(0)[len(state.new_momentum) :]) if shape.nesterov else None
     mantissa = None if shape.rates is None else signed_signal(MANTISSA_BITS + 1)
     ready = Signal(bool(0)) if shape.multiplied else None
     begin = [] if ready is None else started(domain, ready)
     momentum_path = next_momentum(domain.clk, g, state, high, ahead, ready, shape=shape)
-    master_path = next_master(domain.clk, state, low, made.payload, ahead, mantissa, ready, shape=shape)
-    mark = delay_line(domain.clk, fire, made.valid, cycles=VIEW_AT + shape.later)
+    masters = None if beginning is None else beginning.masters
+    master_path = next_master(domain.clk, state, low, made.payload, ahead, mantissa, ready, masters, shape=shape)
+    if beginning is None:
+        mark = delay_line(domain.clk, fire, made.valid, cycles=VIEW_AT + shape.later)
+    else:
+        mark = mark_either(domain.clk, fire, beginning.loaded, made.valid, shape=shape)
     hold = queue(domain, made, w, depth=shape.results)
     parts = draw, begin, momentum_path, master_path, mark, hold
     if mantissa is None:
         return parts
     return parts, rate_in_time(domain, fire, mantissa, shape=shape, rates=rates)
+
+
+@block
+def mark_either(clk: Clock, fire: Bit, loaded: Bit, made: Bit, *, shape: UpdateShape) -> Instances:
+    """When weights are made, of gradients or of masters that are loaded.
+
+    Ports:
+        fire: in, 1 bit: a gradient is taken at this edge.
+        loaded: in, 1 bit: masters are loaded at this edge.
+        made: out, 1 bit: weights are there.
+    """
+    stepped, seen = Signal(bool(0)), Signal(bool(0))
+    wait = delay_line(clk, fire, stepped, cycles=VIEW_AT + shape.later)
+    wait_loaded = delay_line(clk, loaded, seen, cycles=VIEW_AT - MASTER_AT)
+
+    @always_comb
+    def either() -> None:
+        made.next = stepped or seen
+
+    return wait, wait_loaded, either
 
 
 @block
@@ -423,15 +466,19 @@ def gradient_gate(
 
 
 @block
-def random_halves(domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape: UpdateShape) -> Instances:
+def random_halves(
+    domain: ClockReset, fire: Bit, high: Bits, low: Bits, *, shape: UpdateShape, batches: Bits | None = None
+) -> Instances:
     """The random bits of each element: ``high`` with the momentum's sum, ``low`` with the master's.
 
     Ports:
         fire: in, 1 bit: a gradient is taken at this edge.
         high: out, ``16 * lanes`` bits, `MOMENTUM_SUM_AT` cycles later.
         low: out, ``16 * lanes`` bits, `MASTER_SUM_AT` + ``shape.later`` cycles later.
+        batches: in, `WORD` bits: batches behind it, in reset; None: ``shape.begun``.
     """
-    lanes, last, begun = shape.lanes, shape.beats - 1, shape.begun % (1 << WORD)
+    lanes, last = shape.lanes, shape.beats - 1
+    begun = shape.begun % (1 << WORD) if batches is None else batches
     index, words, late = (Signal(intbv(0)[32 * lanes :]) for _ in range(3))
     low_now = Signal(intbv(0)[16 * lanes :])
     step = Signal(intbv(0)[32:])
@@ -662,6 +709,7 @@ def next_master(
     ahead: Bits | None,
     mantissa: Bits | None,
     ready: Bit | None,
+    shown: Bits | None = None,
     *,
     shape: UpdateShape,
 ) -> Instances:
@@ -676,6 +724,7 @@ def next_master(
         ahead: in, what `next_momentum` makes, in place of ``new_momentum``; or None.
         mantissa: in, what `rate_in_time` makes, in place of a constant; or None.
         ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
+        shown: in, ``lanes`` codes of ``shape.master``: masters whose weights are seen; None: ``new_master``.
     """
     lanes, bits = shape.lanes, shape.master_sum_bits
     enable = Signal(bool(1))
@@ -697,7 +746,7 @@ def next_master(
         clk, enable, total, random, state.new_master, lanes=lanes, shift=shape.guard, target=shape.master
     )
     news = signed_lanes(lanes, shape.master.width)
-    split_new = split_lanes(clk, state.new_master, news, width=shape.master.width)
+    split_new = split_lanes(clk, state.new_master if shown is None else shown, news, width=shape.master.width)
     shift = shape.master.fraction_bits - shape.weight.fraction_bits
     see = requantise_lanes(clk, news, view, shift=shift, target=shape.weight)
     keep = always_on(clk, enable)

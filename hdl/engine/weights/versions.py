@@ -28,10 +28,14 @@ class VersionRule:
     batch: int
     # 0: there is no version at power-up
     first: int
+    # whether none is there at power-up, and the ``first`` frames read the first one that comes
+    loaded: bool = False
 
     @classmethod
     def of(cls, recipe: Recipe, words: int, slots: int) -> Self:
-        """`Recipe.version`."""
+        """`Recipe.version`, or `hdl.recipe.LoadedRecipe.loaded_version`."""
+        if recipe.loaded:
+            return cls(words, slots, recipe.batch, recipe.staleness or recipe.batch, loaded=True)
         return cls(words, slots, recipe.batch, recipe.batch + recipe.staleness)
 
     @property
@@ -42,7 +46,7 @@ class VersionRule:
     @property
     def starts_at(self) -> int:
         """Where the first version that comes begins."""
-        return self.words if self.first and self.slots > 1 else 0
+        return self.words if self.first and self.slots > 1 and not self.loaded else 0
 
 
 @block
@@ -91,24 +95,38 @@ def version_reader(
         room: out, 1 bit, from registers: a word of the next version may be written as far as this reader goes.
         base: out, `address_width` ``(rule.depth)`` bits, from a register: the first word of the version it reads.
     """
-    batch, words, slots, first_claims = rule.batch, rule.words, rule.slots, rule.first
-    first_reads = max(batch, first_claims)
-    first_ahead = 0 if first_claims else -1
+    batch, words, slots, first_claims, loaded = rule.batch, rule.words, rule.slots, rule.first, rule.loaded
+    most_reads = max(batch, first_claims)
+    first_reads = first_claims if loaded else most_reads
+    first_ahead = 0 if first_claims and not loaded else -1
+    # the first version that is loaded is not waited for like later ones: its claims are there
+    first_waiting = -1 if loaded else 0
     last_base, last_slot = (slots - 1) * words, slots - 1
     # frames that may still be claimed, and are still to be read, with the version at hand
-    to_claim = Signal(intbv(first_claims, min=0, max=first_reads + 1))
-    to_read = Signal(intbv(first_reads, min=0, max=first_reads + 1))
+    to_claim = Signal(intbv(first_claims, min=0, max=most_reads + 1))
+    to_read = Signal(intbv(first_reads, min=0, max=most_reads + 1))
     # versions that came and weren't claimed; versions that came less versions switched to
-    waiting = Signal(intbv(0, min=0, max=slots + 1))
+    waiting = Signal(intbv(first_waiting, min=first_waiting, max=slots + 1))
     ahead = Signal(intbv(first_ahead, min=-1, max=slots))
     switch, renew = Signal(bool(0)), Signal(bool(0))
 
-    @always_comb
-    def decide() -> None:
-        claimable.next = to_claim != 0 or waiting != 0
-        renew.next = claim and to_claim == 0
-        switch.next = advance and frame_last and to_read == 1
-        room.next = ahead < last_slot
+    if loaded:
+
+        @always_comb
+        def may_claim() -> None:
+            claimable.next = (to_claim != 0 and waiting >= 0) or waiting > 0
+            renew.next = claim and to_claim == 0
+            switch.next = advance and frame_last and to_read == 1
+            room.next = ahead < last_slot
+
+    else:
+
+        @always_comb
+        def decide() -> None:
+            claimable.next = to_claim != 0 or waiting != 0
+            renew.next = claim and to_claim == 0
+            switch.next = advance and frame_last and to_read == 1
+            room.next = ahead < last_slot
 
     @always(domain.clk.posedge)
     def versions() -> None:
@@ -121,7 +139,7 @@ def version_reader(
         elif switch and not complete:
             ahead.next = ahead - 1
         if domain.rst:
-            waiting.next = 0
+            waiting.next = first_waiting
             ahead.next = first_ahead
 
     @always(domain.clk.posedge)
@@ -143,4 +161,4 @@ def version_reader(
             to_read.next = first_reads
             base.next = 0
 
-    return decide, versions, frames
+    return (may_claim if loaded else decide), versions, frames

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import operand_bits, operand_lanes, signed_signal, weight_lanes
+from hdl.engine.weights.access import Begin, counter_link
 from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
@@ -89,7 +90,14 @@ class Update:
 
 @block
 def gradient(
-    domain: ClockReset, x: Stream, e: Stream, g: Stream, *, shape: GradientShape, by_channel: bool = False
+    domain: ClockReset,
+    x: Stream,
+    e: Stream,
+    g: Stream,
+    *,
+    shape: GradientShape,
+    by_channel: bool = False,
+    begin: Begin | None = None,
 ) -> Instances:
     """Reads maps and errors, writes the rounded sums after every batch; rates as `Walk.cycles` says.
 
@@ -101,6 +109,7 @@ def gradient(
         e: in, stream of codes of ``shape.e``, any number a beat.
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in the stream order of the weights.  What the last words
             of a pixel of ``x`` and ``e`` lack of a ragged tile is zeros, and so are the sums there.
+        begin: in, as of `gradient_rounding`.
 
     Args:
         by_channel: each error meets only its own channel, ``po`` of them at a time.
@@ -118,8 +127,34 @@ def gradient(
     store = memory_sums if shape.words >= MEMORY_TILES else register_sums
     sums = store(domain, products, update, steps.valid, rest, drained, tiles, shape=shape)
     adapt_g = width_adapter(domain, tiles, beats, element_bits=shape.sum_bits)
-    rounding = gradient_rounding(domain, beats, g, rounding=shape.rounding)
+    rounding = gradient_rounding(domain, beats, g, rounding=shape.rounding, begin=begin)
     return adapt_e, multiply, batches, place, sums, adapt_g, rounding
+
+
+@block
+def counted_gradient(
+    domain: ClockReset,
+    x: Stream,
+    e: Stream,
+    g: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: GradientShape,
+    by_channel: bool = False,
+) -> Instances:
+    """`gradient`, with a number of batches behind it that comes by a stream.
+
+    Ports:
+        x: in, stream as that of `gradient`.
+        e: in, stream as that of `gradient`.
+        g: out, stream as that of `gradient`.
+        load: in, stream of `hdl.engine.weights.records.CHAIN_BITS` bits.
+        dump: out, stream as wide as ``load``.
+    """
+    begin = Begin()
+    link = counter_link(domain, load, dump, begin)
+    return link, gradient(domain, x, e, g, shape=shape, by_channel=by_channel, begin=begin)
 
 
 def product_signals(shape: GradientShape) -> list[Bits]:

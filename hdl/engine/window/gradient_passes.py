@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import operand_bits
+from hdl.engine.weights.access import Begin, counter_link
 from hdl.engine.weights.gradient_rounding import gradient_rounding
 from hdl.engine.window.frame_buffers import reorder_frame
 from hdl.engine.window.gradient import (
@@ -49,6 +50,7 @@ def gradient_passes(
     *,
     shape: GradientShape,
     error_frames: int,
+    begin: Begin | None = None,
 ) -> Instances:
     """Reads maps, errors and sums, writes sums and gradients; rates as `Walk.cycles` says.
 
@@ -58,6 +60,7 @@ def gradient_passes(
         acc_in: in, stream of ``lanes`` sums of ``shape.sum_bits`` bits, in the stream order of the weights.
         g: out, stream of ``shape.lanes`` codes of ``shape.g``, in that order.
         acc_out: out, stream as wide as ``acc_in``, in that order.
+        begin: in, as of `gradient_rounding`.
 
     Args:
         error_frames: frames of errors that the store which reorders them must hold.
@@ -88,8 +91,38 @@ def gradient_passes(
     totals, kept = (Stream(shape.lanes * shape.sum_bits) for _ in range(2))
     add = add_parts(domain, parts, acc_in, totals, kept, shape=shape, bits=bits)
     hold_out = queue(domain, kept, acc_out, depth=2)
-    rounding = gradient_rounding(domain, totals, g, rounding=shape.rounding)
+    rounding = gradient_rounding(domain, totals, g, rounding=shape.rounding, begin=begin)
     return adapt_e, intake, order, multiply, sums, adapt_g, add, hold_out, rounding
+
+
+@block
+def counted_gradient_passes(
+    domain: ClockReset,
+    x: Stream,
+    e: Stream,
+    acc_in: Stream,
+    g: Stream,
+    acc_out: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: GradientShape,
+    error_frames: int,
+) -> Instances:
+    """`gradient_passes`, with a number of batches behind it that comes by a stream.
+
+    Ports:
+        x: in, stream as that of `gradient_passes`.
+        e: in, stream as that of `gradient_passes`.
+        acc_in: in, stream as that of `gradient_passes`.
+        g: out, stream as that of `gradient_passes`.
+        acc_out: out, stream as that of `gradient_passes`.
+        load: in, stream of `hdl.engine.weights.records.CHAIN_BITS` bits.
+        dump: out, stream as wide as ``load``.
+    """
+    begin = Begin()
+    passes = gradient_passes(domain, x, e, acc_in, g, acc_out, shape=shape, error_frames=error_frames, begin=begin)
+    return counter_link(domain, load, dump, begin), passes
 
 
 def tap_groups(shape: GradientShape) -> int:

@@ -30,8 +30,8 @@ from myhdl import block
 from hdl.engine.arithmetic.mac import MacShape, tree_levels
 from hdl.engine.window.convolution import EngineShape, convolution
 from hdl.engine.window.frame_buffers import REORDER_LATENCY, reorder_frames
-from hdl.engine.window.gradient import ERRORS, MEMORY_TILES, GradientShape, gradient
-from hdl.engine.window.gradient_passes import LEAVE_LATENCY, gradient_passes
+from hdl.engine.window.gradient import ERRORS, MEMORY_TILES, GradientShape, counted_gradient, gradient
+from hdl.engine.window.gradient_passes import LEAVE_LATENCY, counted_gradient_passes, gradient_passes
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
@@ -50,7 +50,7 @@ from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
 from hdl.layers.folding import lanes_for, may_be_ragged, ragged_lanes
 from hdl.layers.meaning import Tape
-from hdl.layers.storage import Home, Ring
+from hdl.layers.storage import DUMP, LOAD, Home, Ring
 from hdl.layers.windowed import InputMap
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
@@ -407,12 +407,14 @@ class ConvGradient(GradientEngine, DenseEngine):
         """See `hdl.engine.window.gradient`, and of sums that live outside `hdl.engine.window.gradient_passes`."""
         del images
         x, e, g = (streams[name] for name in ("x", "e", "g"))
+        chain = [streams[port.name] for port in (LOAD, DUMP) if self.accessed]
         if not self.streamed:
-            return gradient(domain, x, e, g, shape=self.shape)
+            return (counted_gradient if chain else gradient)(domain, x, e, g, *chain, shape=self.shape)
         errors = max(words_of(self.port("e"), self.tile.po), self.port("e").beats)
         frames = reorder_frames(errors, self.walk.cycles, REORDER_LATENCY + ERRORS, self.cycles_per_frame)
         sums = streams["acc_in"], g, streams["acc_out"]
-        return gradient_passes(domain, x, e, *sums, shape=self.shape, error_frames=frames)
+        make = counted_gradient_passes if chain else gradient_passes
+        return make(domain, x, e, *sums, *chain, shape=self.shape, error_frames=frames)
 
 
 @block

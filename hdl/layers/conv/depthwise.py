@@ -19,7 +19,7 @@ import numpy as np
 from myhdl import block
 
 from hdl.engine.window.channelwise import ChannelShape, channel_convolution
-from hdl.engine.window.gradient import gradient
+from hdl.engine.window.gradient import counted_gradient, gradient
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.fixed import cut_product
@@ -143,7 +143,9 @@ class DepthwiseConvGradient(GradientEngine, _DepthwiseEngine):
     ) -> Instances:
         """See `hdl.engine.window.channelwise`."""
         del images
-        return gradient(domain, streams["x"], streams["e"], streams["g"], shape=self.shape, by_channel=True)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources, *self.beside))
+        make = counted_gradient if self.accessed else gradient
+        return make(domain, *ports, shape=self.shape, by_channel=True)
 
 
 @block

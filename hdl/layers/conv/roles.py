@@ -316,6 +316,11 @@ class GradientEngine(WindowEngine):
                 f"give them {self.least_sum_width} or more",
             )
 
+    @property
+    def accessed(self) -> bool:
+        """The number of batches."""
+        return self.recipe.loaded
+
     @abstractmethod
     def sums(self, x: Any, e: Any) -> Any:
         """Gradients of stacked frames before rounding: exact; of codes sums of products less `cut` bits each."""

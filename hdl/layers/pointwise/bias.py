@@ -13,6 +13,7 @@ import numpy as np
 from myhdl import block, instances
 
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.engine.weights.access import Begin, counter_link
 from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.engine.weights.stream import weight_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
@@ -23,7 +24,7 @@ from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
 from hdl.layers.storage import Memory
 from hdl.random_bits import requantise_by_element, tensor_key
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
@@ -174,6 +175,11 @@ class BiasGradient(ElementWise):
         return (Port("g", Tensor((self.channels,), self.g_fixed, Kind.GRADIENT)),)
 
     @property
+    def accessed(self) -> bool:
+        """The number of batches."""
+        return self.recipe.loaded
+
+    @property
     def pixels(self) -> int:
         """Pixels that are summed."""
         return self.recipe.batch * self.height * self.width
@@ -210,7 +216,8 @@ class BiasGradient(ElementWise):
     ) -> Instances:
         """One beat a cycle."""
         del images
-        return bias_gradient(domain, streams["e"], streams["g"], cfg=self)
+        ports = (streams[port.name] for port in (*self.sinks, *self.sources, *self.beside))
+        return (counted_bias_gradient if self.accessed else bias_gradient)(domain, *ports, cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -219,6 +226,7 @@ class BiasGradient(ElementWise):
             cls(height=2, width=3, channels=4, lanes=2, recipe=Recipe(batch=3), tensor_id=9),
             cls(height=1, width=1, channels=5, recipe=Recipe(batch=4), g_fixed=Fixed(16, 13)),
             cls(height=2, width=2, channels=3, lanes=3, recipe=Recipe(batch=2, seed=4)),
+            cls(height=1, width=2, channels=3, recipe=LoadedRecipe(batch=2, seed=4)),
         )
 
 
@@ -257,12 +265,15 @@ def frozen_bias(
 
 
 @block
-def bias_gradient(domain: ClockReset, e: Stream, g: Stream, *, cfg: BiasGradient) -> Instances:
+def bias_gradient(
+    domain: ClockReset, e: Stream, g: Stream, *, cfg: BiasGradient, begin: Begin | None = None
+) -> Instances:
     """Sums over the pixels of a whole batch, an element at a time through the stochastic rounding.
 
     Ports:
         e: in, stream of ``cfg.lanes`` codes of ``cfg.e_fixed``.
         g: out, stream of one code of ``cfg.g_fixed``, a vector a batch; valid and payload from registers.
+        begin: in, as of `gradient_rounding`.
     """
     lanes, width, sum_bits = cfg.lanes, cfg.e_fixed.width, cfg.sum_bits
     sums, elements = Stream(lanes * sum_bits), Stream(sum_bits)
@@ -273,5 +284,21 @@ def bias_gradient(domain: ClockReset, e: Stream, g: Stream, *, cfg: BiasGradient
     key = tensor_key(cfg.recipe.seed, cfg.tensor_id)
     cut = cfg.e_fixed.fraction_bits - cfg.g_fixed.fraction_bits
     rounding = Rounding((cfg.channels,), Tile(), 1, cut, cfg.g_fixed, key, cfg.begun)
-    rounds = gradient_rounding(domain, elements, g, rounding=rounding)
+    rounds = gradient_rounding(domain, elements, g, rounding=rounding, begin=begin)
     return instances()
+
+
+@block
+def counted_bias_gradient(
+    domain: ClockReset, e: Stream, g: Stream, load: Stream, dump: Stream, *, cfg: BiasGradient
+) -> Instances:
+    """`bias_gradient`, with a number of batches behind it that comes by a stream.
+
+    Ports:
+        e: in, stream as that of `bias_gradient`.
+        g: out, stream as that of `bias_gradient`.
+        load: in, stream of `hdl.engine.weights.records.CHAIN_BITS` bits.
+        dump: out, stream as wide as ``load``.
+    """
+    begin = Begin()
+    return counter_link(domain, load, dump, begin), bias_gradient(domain, e, g, cfg=cfg, begin=begin)

@@ -27,10 +27,11 @@ from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.rate import LEAST_CYCLES, RateLines
 from hdl.engine.weights.update import PIPELINE, VIEW_AT, UpdateShape, update, update_outside
+from hdl.engine.weights.update_access import update_accessed
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack
+from hdl.layers.beats import pack, unpack
 from hdl.layers.folding import weight_lanes
 from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
@@ -44,12 +45,12 @@ from hdl.random_bits import (
     stable_id,
     tensor_key,
 )
-from hdl.recipe import Recipe, Schedule
+from hdl.recipe import LoadedRecipe, Recipe, Schedule
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import queue_latency
-from hdl.tensor import Kind, Port, Tensor, Tile, in_order
+from hdl.tensor import Kind, Port, Tensor, Tile, from_order, in_order
 from hdl.threads import in_ranges
 
 if TYPE_CHECKING:
@@ -268,6 +269,33 @@ class Update(Layer):
         return dataclasses.replace(self, state=home)
 
     @property
+    def accessed(self) -> bool:
+        """Its masters and momenta."""
+        return self.recipe.loaded and not self.not_accessed
+
+    @property
+    def not_accessed(self) -> str:
+        """What of it does not come by a stream."""
+        if self.state is Home.DRAM:
+            return "its masters and momenta lie in DRAM, and begin as the memory's image has them"
+        if self.rates is not None:
+            return "its learning rate follows a schedule, of which only the beginning stands in the circuit"
+        if self.state_fixed.width > WIDEST:
+            return f"master and momentum together have {self.state_fixed.width} bits, more than {WIDEST}"
+        return ""
+
+    def state_words(self, state: State) -> list[int]:
+        """An element a word, in stream order: master in the low bits, momentum above."""
+        return pack(self._state_codes(state), self.state_fixed.width, 1)
+
+    def with_state_words(self, state: State, words: Sequence[int]) -> None:
+        """Master and momentum."""
+        order, low = self.stream_order("w"), self.master_fixed.width
+        for name, fixed, at in (("master", self.master_fixed, 0), ("momentum", self.momentum_fixed, low)):
+            codes = unpack([word >> at & (1 << fixed.width) - 1 for word in words], fixed, 1)
+            state[name] = from_order(codes, order).reshape(self.shape)
+
+    @property
     def rings(self) -> tuple[Ring, ...]:
         """State that lives outside, ports ``state_in`` and ``state_out``."""
         if self.state is Home.ON_CHIP:
@@ -441,14 +469,20 @@ class Update(Layer):
         master, momentum = (in_order(state[name].reshape(-1), order) for name in ("master", "momentum"))
         table = {} if self.rates is None else {"rates": self.rates.words}
         if self.state is Home.DRAM:
-            low = master & ((1 << self.master_fixed.width) - 1)
-            both = low | (momentum & ((1 << self.momentum_width) - 1)) << self.master_fixed.width
-            return {"state": pack(both, self.state_fixed.width, self.w_lanes), **table}
+            return {"state": pack(self._state_codes(state), self.state_fixed.width, self.w_lanes), **table}
         return {
             **table,
             "master": pack(master, self.master_fixed.width, self.w_lanes),
             "momentum": pack(momentum, self.momentum_width, self.w_lanes),
         }
+
+    def _state_codes(self, state: State) -> IntArray:
+        """Elements of `state_fixed` in stream order."""
+        order = self.stream_order("w")
+        master, momentum = (in_order(state[name].reshape(-1), order) for name in ("master", "momentum"))
+        low = master & ((1 << self.master_fixed.width) - 1)
+        codes: IntArray = low | (momentum & ((1 << self.momentum_width) - 1)) << self.master_fixed.width
+        return codes
 
     @cached_property
     def circuit_shape(self) -> UpdateShape:
@@ -481,6 +515,8 @@ class Update(Layer):
     ) -> Instances:
         """See `hdl.engine.weights.update`."""
         g, w, shape = streams["g"], streams["w"], self.circuit_shape
+        if self.accessed:
+            return update_accessed(domain, g, w, streams["load"], streams["dump"], shape=shape, images=images)
         if self.state is Home.ON_CHIP:
             return update(domain, g, w, shape=shape, images=images)
         return update_outside(domain, g, streams["state_in"], w, streams["state_out"], shape=shape, images=images)
@@ -494,6 +530,7 @@ class Update(Layer):
         recipe = Recipe(batch=4, weight_decay=1e-3, seed=3)
         cosine = dataclasses.replace(recipe, schedule=Schedule.COSINE, period=4, warm_up=2)
         ahead = dataclasses.replace(recipe, nesterov=True, clip=4.0)
+        loaded = LoadedRecipe.of(dataclasses.replace(recipe, staleness=1))
         steps = dataclasses.replace(ahead, schedule=Schedule.STEP, period=2, step_factor=0.5, weight_decay=0.0)
         return (
             cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5),
@@ -510,4 +547,5 @@ class Update(Layer):
             cls(shape=(6, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, momentum_width=21, master_width=21),
             cls(shape=(6, 4, 3, 3), tile=Tile(2, 2, 3), w_lanes=4, recipe=recipe, tensor_id=5, multiplied=True),
             cls(shape=(3,), recipe=ahead, momentum_width=32, state=Home.DRAM, multiplied=True),
+            cls(shape=(5, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=loaded, tensor_id=5, begun=3),
         )

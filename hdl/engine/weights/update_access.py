@@ -1,0 +1,291 @@
+"""The circuit of `hdl.layers.wiring.update.Update` whose state is loaded and dumped by streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from myhdl import Signal, always, always_comb, block, intbv
+
+from hdl.engine.arithmetic.lanes import delay_vector
+from hdl.engine.arithmetic.places import result_places
+from hdl.engine.weights.access import Batches, Begin, batches_left, state_link
+from hdl.engine.weights.records import COUNTER_BITS, WORD_BITS
+from hdl.engine.weights.update import (
+    MASTER_AT,
+    MOMENTUM_AT,
+    PIPELINE,
+    Beginning,
+    OptimiserState,
+    UpdateShape,
+    gradient_gate,
+    join_state,
+    part_state,
+    tensor_ends,
+    update_step,
+)
+from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
+from hdl.stream import Stream
+from hdl.streams import counter, take_bits, width_adapter
+
+
+@dataclass(frozen=True)
+class Port:
+    """A way to state beside that of gradients, a beat's elements at a time."""
+
+    # what stands at ``read_at`` is read at this edge
+    read: Bit
+    read_at: Bits
+    # ``word`` is written to ``write_at`` at this edge
+    write: Bit
+    write_at: Bits
+
+
+@block
+def update_accessed(
+    domain: ClockReset,
+    g: Stream,
+    w: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: UpdateShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """As `hdl.engine.weights.update.update`, with state that is loaded; its weights are sent like any others.
+
+    An element of state is a word: its master in the low bits, its momentum above.  Costs a link of the chain, what
+    packs and unpacks words, a multiplexer at the write ports of both memories, and counters.
+
+    Ports:
+        g: in, stream of ``lanes`` codes of ``shape.gradient``; ready from registers.
+        w: out, stream of ``lanes`` codes of ``shape.weight``; valid and payload from registers.
+        load: in, stream of `CHAIN_BITS` bits.
+        dump: out, stream of `CHAIN_BITS` bits; valid and payload from registers.
+    """
+    contents = images or {}
+    lanes, beats, pipeline = shape.lanes, shape.beats, PIPELINE + shape.later
+    begin, batches = Begin(), Batches()
+    fire, may, opened, room = (Signal(bool(0)) for _ in range(4))
+    place = Signal(intbv(0)[address_width(beats) :])
+    old_master, new_master, loaded_master, master = (Signal(intbv(0)[shape.master.width * lanes :]) for _ in range(4))
+    old_momentum, new_momentum, loaded_momentum, momentum = (
+        Signal(intbv(0)[shape.momentum.width * lanes :]) for _ in range(4)
+    )
+    both = (shape.master.width + shape.momentum.width) * lanes
+    loaded, saved = Stream(both), Stream(both)
+    port = Port(Signal(bool(0)), Signal(intbv(0)[len(place) :]), Signal(bool(0)), Signal(intbv(0)[len(place) :]))
+    state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
+    beginning = Beginning(begin.domain(domain), begin.batches, master, port.write)
+    link = state_words(domain, load, dump, loaded, saved, begin, batches, shape=shape)
+    parts = part_state(loaded.payload, loaded_master, loaded_momentum, shape=shape)
+    whole = join_state(old_master, old_momentum, saved.payload, shape=shape)
+    accept = gradient_gate(domain, g, opened, fire, place, beats=beats, pipeline=pipeline)
+    limits = training_limits(domain, batches, fire, may, loaded, opened, beats=beats, pipeline=pipeline)
+    at = counter(domain, port.write, port.write_at, count=beats)
+    give = state_reader(domain, batches.giving, port, saved, beats=beats)
+    masters = shared_memory(
+        domain.clk, fire, place, old_master, new_master, loaded_master, master, port,
+        depth=beats, write_delay=MASTER_AT + shape.later, contents=contents.get("master"), public="master",
+    )  # fmt: skip
+    momenta = shared_memory(
+        domain.clk, fire, place, old_momentum, new_momentum, loaded_momentum, momentum, port,
+        depth=beats, write_delay=MOMENTUM_AT, contents=contents.get("momentum"), public="momentum",
+    )  # fmt: skip
+    step = update_step(domain, fire, g.payload, state, w, shape=shape, beginning=beginning)
+    places = result_places(domain, room, w, may, places=shape.results)
+
+    @always_comb
+    def take() -> None:
+        loaded.ready.next = may
+        port.write.next = loaded.valid and may
+
+    @always_comb
+    def reserve() -> None:
+        room.next = fire or port.write
+
+    return link, parts, whole, accept, limits, at, give, masters, momenta, step, places, take, reserve
+
+
+@block
+def state_words(
+    domain: ClockReset,
+    load: Stream,
+    dump: Stream,
+    loaded: Stream,
+    saved: Stream,
+    begin: Begin,
+    batches: Batches,
+    *,
+    shape: UpdateShape,
+) -> Instances:
+    """The link of the chain, with the elements of a beat side by side.
+
+    Ports:
+        load: in, stream of `CHAIN_BITS` bits.
+        dump: out, stream of `CHAIN_BITS` bits.
+        loaded: out, stream of ``lanes`` elements of state.
+        saved: in, stream as wide, while ``batches.giving``.
+        begin: out, all of it.
+        batches: out, all of it but ``rests``, which is in.
+    """
+    bits = loaded.width // shape.lanes
+    taken, given, narrow, unpacked = Stream(WORD_BITS), Stream(WORD_BITS), Stream(bits), Stream(bits)
+    link = state_link(domain, load, dump, taken, given, begin, batches, words=shape.beats * shape.lanes)
+    cut = take_bits(taken, narrow, low=0)
+    pack = width_adapter(domain, narrow, loaded, element_bits=bits)
+    unpack = width_adapter(domain, saved, unpacked, element_bits=bits)
+
+    @always_comb
+    def widen() -> None:
+        given.valid.next = unpacked.valid
+        given.payload.next = unpacked.payload
+        unpacked.ready.next = given.ready
+
+    return link, cut, pack, unpack, widen
+
+
+@block
+def training_limits(
+    domain: ClockReset,
+    batches: Batches,
+    fire: Bit,
+    may: Bit,
+    loaded: Stream,
+    opened: Bit,
+    *,
+    beats: int,
+    pipeline: int,
+) -> Instances:
+    """Gradients are taken of as many batches as are said; between them it rests.
+
+    Ports:
+        batches: in and out; drives ``rests``, from registers.
+        fire: in, 1 bit: a gradient is taken at this edge.
+        may: in, 1 bit, from registers: there is room for a weight.
+        loaded: in, stream of any width, watched: what is loaded goes first.
+        opened: out, 1 bit: a gradient may be taken.
+
+    Args:
+        pipeline: cycles from a gradient until all its state is written.
+    """
+    left = Signal(intbv(0)[COUNTER_BITS:])
+    trained = Signal(bool(0))
+    # cycles until the last state is written
+    writing = Signal(intbv(0, min=0, max=pipeline + 1))
+    ends = tensor_ends(domain, fire, trained, beats=beats)
+    count = batches_left(domain, batches, trained, left)
+
+    @always_comb
+    def decide() -> None:
+        opened.next = may and left != 0 and not loaded.valid
+        batches.rests.next = left == 0 and writing == 0 and not loaded.valid and not batches.more
+
+    @always(domain.clk.posedge)
+    def settle() -> None:
+        if fire:
+            writing.next = pipeline
+        elif writing != 0:
+            writing.next = writing - 1
+        if domain.rst:
+            writing.next = 0
+
+    return ends, count, decide, settle
+
+
+@block
+def state_reader(domain: ClockReset, giving: Bit, port: Port, saved: Stream, *, beats: int) -> Instances:
+    """Reads state beat by beat, each when the one before is out.
+
+    Ports:
+        giving: in, 1 bit: state is wanted.
+        port: out, ``read`` and ``read_at`` alone.
+        saved: in and out, stream of any width whose payload others drive: it is there 2 cycles after ``port.read``, and
+            stays until the next; drives its valid, from a register.
+    """
+    coming, there = Signal(bool(0)), Signal(bool(0))
+    at = Signal(intbv(0, min=0, max=beats + 1))
+
+    @always_comb
+    def read() -> None:
+        port.read.next = giving and not coming and not there and at != beats
+        saved.valid.next = there
+
+    @always_comb
+    def address() -> None:
+        port.read_at.next = 0
+        if at != beats:
+            port.read_at.next = at
+
+    @always(domain.clk.posedge)
+    def step() -> None:
+        coming.next = port.read
+        if coming:
+            there.next = True
+        elif there and saved.ready:
+            there.next = False
+        if port.read:
+            at.next = at + 1
+        elif not giving:
+            at.next = 0
+        if domain.rst:
+            coming.next = False
+            there.next = False
+            at.next = 0
+
+    return read, address, step
+
+
+@block
+def shared_memory(
+    clk: Clock,
+    fire: Bit,
+    place: Bits,
+    old: Bits,
+    new: Bits,
+    loaded: Bits,
+    written: Bits,
+    port: Port,
+    *,
+    depth: int,
+    write_delay: int,
+    contents: Sequence[int] | None,
+    public: str,
+) -> Instances:
+    """A word of state a beat, as `hdl.engine.weights.update.state_memory`, with a second way to it.
+
+    Ports:
+        fire: in, 1 bit, never while ``port`` reads or writes.
+        place: in, `address_width` ``(depth)`` bits, with ``fire``.
+        old: out, a word of any width, 2 cycles after ``fire`` or ``port.read``.
+        new: in, as wide as ``old``, ``write_delay`` cycles after ``fire``.
+        loaded: in, as wide as ``old``, with ``port.write``.
+        written: out, as wide as ``old``: ``loaded`` with ``port.write``, else ``new``.
+        port: in, all of it.
+    """
+    late, read, write = (Signal(bool(0)) for _ in range(3))
+    late_at, read_at, write_at = (Signal(intbv(0)[len(place) :]) for _ in range(3))
+    wait = delay_vector(clk, fire, late, cycles=write_delay)
+    wait_at = delay_vector(clk, place, late_at, cycles=write_delay)
+    store = simple_dual_port(
+        clk, write, write_at, written, read, read_at, old,
+        depth=depth, width=len(old), contents=contents, output_register=True, image=public,
+    )  # fmt: skip
+
+    @always_comb
+    def choose() -> None:
+        read.next = fire or port.read
+        write.next = late or port.write
+        if port.read:
+            read_at.next = port.read_at
+        else:
+            read_at.next = place
+        if port.write:
+            write_at.next = port.write_at
+            written.next = loaded
+        else:
+            write_at.next = late_at
+            written.next = new
+
+    return wait, wait_at, store, choose
