@@ -84,7 +84,7 @@ def update_accessed(
     accept = gradient_gate(domain, g, opened, fire, place, beats=beats, pipeline=pipeline)
     limits = training_limits(domain, batches, fire, may, loaded, opened, beats=beats, pipeline=pipeline)
     at = counter(domain, port.write, port.write_at, count=beats)
-    give = state_reader(domain, batches.giving, port, saved, beats=beats)
+    give = state_reader(domain, batches.giving, saved.ready, saved.valid, port, beats=beats)
     masters = shared_memory(
         domain.clk, fire, place, old_master, new_master, loaded_master, master, port,
         depth=beats, write_delay=MASTER_AT + shape.later, contents=contents.get("master"), public="master",
@@ -195,22 +195,22 @@ def training_limits(
 
 
 @block
-def state_reader(domain: ClockReset, giving: Bit, port: Port, saved: Stream, *, beats: int) -> Instances:
+def state_reader(domain: ClockReset, giving: Bit, out: Bit, there: Bit, port: Port, *, beats: int) -> Instances:
     """Reads state beat by beat, each when the one before is out.
 
     Ports:
         giving: in, 1 bit: state is wanted.
+        out: in, 1 bit: a beat that is there leaves at this edge.
+        there: out, 1 bit, from a register 2 cycles after ``port.read``: what was read is there, and stays.
         port: out, ``read`` and ``read_at`` alone.
-        saved: in and out, stream of any width whose payload others drive: it is there 2 cycles after ``port.read``, and
-            stays until the next; drives its valid, from a register.
     """
-    coming, there = Signal(bool(0)), Signal(bool(0))
+    coming, held = Signal(bool(0)), Signal(bool(0))
     at = Signal(intbv(0, min=0, max=beats + 1))
 
     @always_comb
     def read() -> None:
-        port.read.next = giving and not coming and not there and at != beats
-        saved.valid.next = there
+        port.read.next = giving and not coming and not held and at != beats
+        there.next = held
 
     @always_comb
     def address() -> None:
@@ -222,16 +222,16 @@ def state_reader(domain: ClockReset, giving: Bit, port: Port, saved: Stream, *, 
     def step() -> None:
         coming.next = port.read
         if coming:
-            there.next = True
-        elif there and saved.ready:
-            there.next = False
+            held.next = True
+        elif held and out:
+            held.next = False
         if port.read:
             at.next = at + 1
         elif not giving:
             at.next = 0
         if domain.rst:
             coming.next = False
-            there.next = False
+            held.next = False
             at.next = 0
 
     return read, address, step
