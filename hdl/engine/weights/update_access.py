@@ -61,8 +61,8 @@ def update_accessed(
     Ports:
         g: in, stream of ``lanes`` codes of ``shape.gradient``; ready from registers.
         w: out, stream of ``lanes`` codes of ``shape.weight``; valid and payload from registers.
-        load: in, stream of `CHAIN_BITS` bits.
-        dump: out, stream of `CHAIN_BITS` bits; valid and payload from registers.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
     """
     contents = images or {}
     lanes, beats, pipeline = shape.lanes, shape.beats, PIPELINE + shape.later
@@ -123,8 +123,8 @@ def state_words(
     """The link of the chain, with the elements of a beat side by side.
 
     Ports:
-        load: in, stream of `CHAIN_BITS` bits.
-        dump: out, stream of `CHAIN_BITS` bits.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits.
         loaded: out, stream of ``lanes`` elements of state.
         saved: in, stream as wide, while ``batches.giving``.
         begin: out, all of it.

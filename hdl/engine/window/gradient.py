@@ -149,7 +149,7 @@ def counted_gradient(
         x: in, stream as that of `gradient`.
         e: in, stream as that of `gradient`.
         g: out, stream as that of `gradient`.
-        load: in, stream of `hdl.engine.weights.records.CHAIN_BITS` bits.
+        load: in, stream of 65 bits.
         dump: out, stream as wide as ``load``.
     """
     begin = Begin()

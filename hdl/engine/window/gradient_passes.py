@@ -117,7 +117,7 @@ def counted_gradient_passes(
         acc_in: in, stream as that of `gradient_passes`.
         g: out, stream as that of `gradient_passes`.
         acc_out: out, stream as that of `gradient_passes`.
-        load: in, stream of `hdl.engine.weights.records.CHAIN_BITS` bits.
+        load: in, stream of 65 bits.
         dump: out, stream as wide as ``load``.
     """
     begin = Begin()

@@ -297,7 +297,7 @@ def counted_bias_gradient(
     Ports:
         e: in, stream as that of `bias_gradient`.
         g: out, stream as that of `bias_gradient`.
-        load: in, stream of `hdl.engine.weights.records.CHAIN_BITS` bits.
+        load: in, stream of 65 bits.
         dump: out, stream as wide as ``load``.
     """
     begin = Begin()
