@@ -465,6 +465,9 @@ def _cosim(
         str | None, typer.Option("--wave-frames", help="Only while these frames pass, 3 or 3:8, counted from 1.")
     ] = None,
     wave_cycles: Annotated[str | None, typer.Option("--wave-cycles", help="Only these cycles, 1000:2000.")] = None,
+    wave_inside: Annotated[
+        bool, typer.Option("--wave-inside", help="Also all signals inside the circuits of those nodes.")
+    ] = False,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     return (
@@ -472,6 +475,7 @@ def _cosim(
             batches=batches, stall=stall, latency_cycles=latency, hold_cycles=hold, simulator=simulator, engine=engine,
             data=data, weights=weights, seed=seed, efficiency=efficiency, waves=waves,
             wave_nodes=tuple(wave_nodes or ()), wave_frames=wave_frames, wave_cycles=wave_cycles,
+            wave_inside=wave_inside,
         ),
     )  # fmt: skip
 
@@ -485,13 +489,16 @@ def _debug(
     weights: Weights = None,
     seed: Seed = 1,
     waves: Annotated[str, typer.Option(help="Of the waveform around the first wrong word: vcd or fst.")] = "vcd",
+    wave_inside: Annotated[
+        bool, typer.Option(help="With all signals inside the circuit that made it; that takes another build.")
+    ] = True,
 ) -> Jobs:
     """Find the first wrong word: every beat of every stream inside the FPGAs beside the emulator, down to layer, batch,
     frame, row, column and channel, and the circuit that made it.  `dagtrain cosim` compares results alone."""
     return (
         lambda net: net.debug(
             batches=batches, stall=stall, latency_cycles=latency, simulator=simulator, data=data, weights=weights,
-            seed=seed, waves=waves,
+            seed=seed, waves=waves, wave_inside=wave_inside,
         ),
     )  # fmt: skip
 

@@ -67,7 +67,12 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     lane = first["index"][2]
     lanes_of = vcd_values(case.out / "debug" / "waves.vcd", "r_node", "y_sent", f"lane{lane % lanes_a_beat(case)}")
     step = 2.0 ** -int(first["format"].split(".")[1])
-    assert lanes_of[max(time for time in lanes_of if time <= first["cycle"] * PERIOD_PS)] == first["found"] * step
+    now = first["cycle"] * PERIOD_PS
+    assert held(lanes_of, now) == first["found"] * step
+    # and inside the circuit is a register that has it right: the bit was turned round behind it
+    assert re.search(r"waves.gtkw show \d+ streams around cycle \d+, and \d\d signals inside r_node", text.out)
+    register = vcd_values(case.out / "debug" / "waves.vcd", "r_node", "inside", "m2s_pipe0_payload")
+    assert int(held(register, now)) >> 16 * (lane % lanes_a_beat(case)) & 0xFFFF == first["expected"]
     wrong = [
         one for one in document(case, "probe", "r_node.y", "--frame", 2)["elements"] if one["simulation"] != one["code"]
     ]
@@ -117,8 +122,13 @@ def lanes_a_beat(case: Case) -> int:
     return 6 * 6 * 4 // relu_beats(case)
 
 
+def held(values: dict[int, float], now: int) -> float:
+    """What a variable shows at a time."""
+    return values[max(time for time in values if time <= now)]
+
+
 def vcd_values(path: Path, *name: str) -> dict[int, float]:
-    """Time -> value of a real variable of a VCD file, whatever its device."""
+    """Time -> value of a variable of a VCD file, whatever its device; 0 where it is unknown."""
     values: dict[int, float] = {}
     with path.open("rb") as file:
         scopes: list[str] = []
@@ -134,52 +144,81 @@ def vcd_values(path: Path, *name: str) -> dict[int, float]:
                 time = token.time_change
             elif token.kind is TokenKind.CHANGE_REAL and token.real_change.id_code == wanted:
                 values[time] = token.real_change.value
+            elif token.kind is TokenKind.CHANGE_VECTOR and token.vector_change.id_code == wanted:
+                value = token.vector_change.value
+                values[time] = value if isinstance(value, int) else 0
+            elif token.kind is TokenKind.CHANGE_SCALAR and token.scalar_change.id_code == wanted:
+                values[time] = int(token.scalar_change.value == "1")
     assert values, name
     return values
 
 
 def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(case: Case) -> None:
-    chosen = ("--batches", 1, "--no-efficiency", "--wave-nodes", "[cr]_node", "--wave-frames", "2")
+    chosen = ("--batches", 1, "--no-efficiency", "--wave-nodes", "[cr]_node", "--wave-frames", "2", "--wave-inside")
     assert document(case, "cosim", "--waves", "vcd", *chosen)["equal"]
     save = (case.out / "cosim" / "waves.gtkw").read_text()
     assert '"waves.vcd"' in save
     assert "r_node.y_sent.valid" in save
     assert "r_node.y_sent.lane0" in save
+    # signals inside are a group of the node's, arrays aside
+    node = save.split("\n-r_node\n")[1]
+    assert "\n-inside\n" in node
+    assert "r_node.inside.m2s_pipe0_payload[67:0]\n" in node
+    assert "c_node.inside.convolution0" in save
+    assert not re.search(r"\.inside\..*\]\[", save)
     document(case, "debug", "--batches", 1)
     beats, lanes = relu_beats(case), lanes_a_beat(case)
     frame = [
         one["emulator"] for one in document(case, "probe", "r_node.y", "--frame", 2, "--limit", 6 * 6 * 4)["elements"]
     ]
-    values = vcd_values(case.out / "cosim" / "waves.vcd", "r_node", "y_sent", "lane0")
+    path = case.out / "cosim" / "waves.vcd"
+    values = vcd_values(path, "r_node", "y_sent", "lane0")
     # consecutive beats that are equal are no change
     first_lanes = [frame[beat * lanes] for beat in range(beats)]
-    assert [value for value, before in zip(first_lanes, [None, *first_lanes], strict=False) if value != before] == [
-        value for time, value in sorted(values.items())
+    assert without_repeats(first_lanes) == [value for time, value in sorted(values.items())]
+    # the register in front of that stream, of a mask above the numbers, in every cycle in which a beat passes
+    payload = vcd_values(path, "r_node", "inside", "m2s_pipe0_payload")
+    valid, ready = (vcd_values(path, "r_node", "y_sent", name) for name in ("valid", "ready"))
+    numbers = [round(number * 2**10) for number in frame]
+    together = [numbers[at : at + lanes] for at in range(0, len(numbers), lanes)]
+    words = [
+        sum(code << 16 * lane | (code > 0) << 16 * lanes + lane for lane, code in enumerate(each)) for each in together
     ]
-    others = fst_values(case, chosen)
+    steps = range(min(filter(None, valid)), max(payload) + 1, PERIOD_PS)
+    seen = [held(payload, time) for time in steps if held(valid, time) and held(ready, time)]
+    assert seen[:beats] == words
+    others, inside = fst_values(case, chosen, "y_sent.lane0", "inside.m2s_pipe0_payload")
     # a real variable has no value "unknown" in a VCD file: it is 0 until the stretch begins
     assert sorted(others.items())[1:] == sorted(values.items())[1:]
     assert others[min(others)] == values[min(values)]
+    assert {time: value for time, value in inside.items() if time} == {t: v for t, v in payload.items() if t}
 
 
-def fst_values(case: Case, chosen: Sequence[object]) -> dict[int, float]:
-    """The same of an FST file."""
+def without_repeats(values: Sequence[float]) -> list[float]:
+    return [value for value, before in zip(values, [None, *values], strict=False) if value != before]
+
+
+def fst_values(case: Case, chosen: Sequence[object], *names: str) -> list[dict[int, float]]:
+    """Time -> value of variables of the relu in an FST file that is written with the same options."""
     assert case.step("cosim", "--waves", "fst", *map(str, chosen)).code == 0
     lib, ffi = pylibfst.lib, pylibfst.ffi
     reader = lib.fstReaderOpen(str(case.out / "cosim" / "waves.fst").encode())
     assert reader != ffi.NULL
     _, signals = pylibfst.get_scopes_signals2(reader)
-    (handle,) = {signal.handle for name, signal in signals.by_name.items() if name.endswith("r_node.y_sent.lane0")}
+    found: dict[int, dict[int, float]] = {}
+    for wanted in names:
+        (handle,) = {signal.handle for name, signal in signals.by_name.items() if name.endswith(f"r_node.{wanted}")}
+        found[handle] = {}
     lib.fstReaderSetFacProcessMaskAll(reader)
-    values: dict[int, float] = {}
 
     def keep(_user: object, time: int, facility: int, value: Any) -> None:
-        if facility == handle:
-            values[time] = float(pylibfst.string(value))
+        if facility in found:
+            text = pylibfst.string(value)
+            found[facility][time] = int(text, 2) if set(text) <= {"0", "1"} and len(text) == 68 else float(text)
 
     pylibfst.fstReaderIterBlocks(reader, keep)
     lib.fstReaderClose(reader)
-    return values
+    return list(found.values())
 
 
 @pytest.mark.parametrize(
@@ -187,6 +226,9 @@ def fst_values(case: Case, chosen: Sequence[object]) -> dict[int, float]:
     [
         (("--waves", "png"), "--waves must be one of vcd, fst, not png"),
         (("--wave-frames", "2"), "go with --waves vcd"),
+        (("--waves", "vcd", "--wave-inside"), "--wave-inside needs --wave-nodes"),
+        (("--waves", "fst", "--wave-inside", "--wave-nodes", "c*", "--simulator", "icarus"), "needs --simulator veri"),
+        (("--waves", "vcd", "--wave-inside", "--wave-nodes", "nix*"), "no circuit to look into.*there are .*c_node"),
         (("--waves", "vcd", "--wave-frames", "0:2", "--wave-cycles", "9:3"), "--wave-frames 0:2.*--wave-cycles 9:3"),
         (("--waves", "vcd", "--simulator", "myhdl"), "--waves needs --simulator verilator or icarus"),
         (

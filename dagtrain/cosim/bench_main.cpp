@@ -4,21 +4,61 @@
 //
 // Where the bench has several clocks, clocks.inc lists them, `clk` first: port, period and first rising edge, in steps of
 // time.  Edges that fall together are one step.
+//
+// Where the bench is to show what is inside circuits, inside.inc says of which, and Verilator was told so.
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 #include "Vdagtrain_bench.h"
 #include "verilated.h"
+
+#if __has_include("inside.inc")
+#include "verilated_vcd_c.h"
+
+// signals as they stand before each rising edge of any clock, in cycles from +waves_from to +waves_to
+struct Inside {
+    VerilatedVcdC file;
+    unsigned long long first = 1, last = 0;
+
+    Inside(VerilatedContext& context, Vdagtrain_bench& bench) {
+        if (!told(context, "waves_from=", first) || !told(context, "waves_to=", last)) return;
+        context.traceEverOn(true);
+        bench.trace(&file, 99);
+        file.open("inside.vcd");
+    }
+    static bool told(VerilatedContext& context, const char* name, unsigned long long& value) {
+        const char* argument = context.commandArgsPlusMatch(name);
+        if (!*argument) return false;
+        value = std::strtoull(argument + 1 + std::strlen(name), nullptr, 10);
+        return true;
+    }
+    void show(unsigned long long cycle, unsigned long long time) {
+        if (first <= cycle && cycle <= last) file.dump(uint64_t(time));
+    }
+    void close() { if (first <= last) file.close(); }
+};
+#else
+struct Inside {
+    Inside(VerilatedContext&, Vdagtrain_bench&) {}
+    void show(unsigned long long, unsigned long long) {}
+    void close() {}
+};
+#endif
 
 struct Clock {
     CData* pin;
     unsigned long long period, next;
 };
 
-// to the next rising edge of `clk`, all others on the way; returns at that edge
-static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks) {
+// to the next rising edge of `clk`, which begins a cycle, all others on the way; returns at that edge
+static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& inside, unsigned long long cycle) {
     for (bool rose = false; !rose;) {
         unsigned long long now = clocks[0].next;
         for (const Clock& clock : clocks) now = clock.next < now ? clock.next : now;
+        bool rises = false;
+        for (const Clock& clock : clocks) rises |= clock.next == now && !*clock.pin;
+        if (rises) inside.show(cycle, now);
         for (Clock& clock : clocks) {
             if (clock.next != now) continue;
             *clock.pin = !*clock.pin;
@@ -43,10 +83,11 @@ int main(int argc, char** argv) {
     unsigned long long cycles = 0;
     unsigned last_progress = 0;
     const char* end = nullptr;
+    Inside inside{context, bench};
     bench.rst = 1;
     bench.eval();
     while (!end) {
-        advance(bench, clocks);
+        advance(bench, clocks, inside, cycles + 1);
         if (++cycles == 16) bench.rst = 0;
         if (bench.progress != last_progress) {
             last_progress = bench.progress;
@@ -58,6 +99,7 @@ int main(int argc, char** argv) {
         else if (bench.memory_error && !bench.rst) end = "memory error";
         else if (bench.network_error && !bench.rst) end = "network error";
     }
+    inside.close();
     bench.final();
     std::printf("%s %llu\n", end, cycles);
     return 0;

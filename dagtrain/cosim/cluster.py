@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagtrain.cosim.bench import design_bench
+from dagtrain.cosim.circuits import Circuit
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.deadlock import explain
@@ -71,6 +72,7 @@ def simulate_cluster(
     hold_cycles: int = 0,
     on_traces: Callable[[Traces], None] | None = None,
     waves: Sequence[str] = (),
+    inside: Sequence[Circuit] = (),
     stretch_cycles: int = 0,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, in the delivered Verilog, and compare with the golden models of the folded
@@ -81,6 +83,7 @@ def simulate_cluster(
     ``memory`` describes the DRAM of devices that use any.
     ``hold_cycles``: see `BenchOptions`.
     ``waves`` tells the bench in which cycles it writes waveforms (`dagtrain.cosim.waves.Window`), where it traces.
+    ``inside``: circuits of which Verilator records every signal in those cycles.
     ``stretch_cycles``: in stretches of so many, what engines do is counted, and how full FIFOs are; 0: neither is.
     ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
@@ -103,7 +106,8 @@ def simulate_cluster(
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)
     if optimise is None:
         optimise = is_long(frames * delivered.cycles_per_frame)
-    program = build(folder / "sim", sources, simulator, optimise, clocks).resolve()
+    shown = [circuit.path for circuit in inside]
+    program = build(folder / "sim", sources, simulator, optimise, clocks, shown).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     started = compare_start(delivered, golden)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from dagtrain.cosim.inside import tracing
 from dagtrain.cosim.outermost import STREAMS_FILE, WATCH_FILE
 from hdl.convert.tools import run_tool
 from hdl.errors import DagtrainError, ToolError
@@ -17,8 +18,11 @@ MAIN = Path(__file__).with_name("bench_main.cpp")
 
 # where C++ finds the clocks of the bench, if there are several
 CLOCKS_FILE = "clocks.inc"
+# its presence tells C++ that signals inside circuits can be recorded; its text, of which
+INSIDE = "inside.inc"
 # of a time step of the bench, if there are several clocks: femtoseconds
 STEPS_PER_US = 10**9
+PS_PER_US = 10**6
 
 # cycles of a run from which on it pays to optimise: the tests' clusters take two to three times as long to compile, and
 # run some 40 000 cycles a second without it
@@ -116,10 +120,12 @@ def build(
     simulator: Simulator,
     optimise: bool = True,
     clocks: Sequence[BenchClock] = (),
+    inside: Sequence[str] = (),
 ) -> Path:
     """Build the simulation of module `dagtrain_bench`, made of ``sources`` alone, into ``folder``; returns the program.
 
     ``clocks``: all clocks of the bench, `clk` first, if there are several.
+    ``inside``: instances below the bench of which Verilator can record all signals.
     ``optimise`` False builds fast and runs slowly.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,11 +137,21 @@ def build(
             ["iverilog", "-g2005", "-s", "dagtrain_bench_main", "-o", program, main, *sources], timeout=BUILD_TIMEOUT_S
         )
         return program
-    (folder / CLOCKS_FILE).unlink(missing_ok=True)
+    for name in (CLOCKS_FILE, INSIDE):
+        (folder / name).unlink(missing_ok=True)
+    if inside:
+        (folder / INSIDE).write_text("".join(f"// {path}\n" for path in inside))
     if clocks:
         rows = [f"    {{&bench.{c.name}, {c.period}ull, {round(c.phase * c.period)}ull}},\n" for c in clocks]
         (folder / CLOCKS_FILE).write_text("".join(rows))
-    return compile_verilog(folder, "dagtrain_bench", sources, MAIN, optimise=optimise)
+    return compile_verilog(folder, "dagtrain_bench", sources, MAIN, optimise=optimise, tracing=tracing(sources, inside))
+
+
+def step_ps(step: int, clocks: Sequence[BenchClock], period_ps: int) -> int:
+    """The time at which waveforms show a step of C++ in which a clock rises; the bench counts cycles from 1."""
+    if clocks:
+        return step * PS_PER_US // STEPS_PER_US + period_ps
+    return (step + 1) // 2 * period_ps
 
 
 def _icarus_main(clocks: Sequence[BenchClock]) -> str:

@@ -8,7 +8,6 @@ what has left.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from dagtrain.cosim.activity import Activity, activities
+from dagtrain.cosim.circuits import circuits
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.emission.delivered import DeliveredDevice
-from dagtrain.emission.device import instance_name
 from dagtrain.emission.links import receiver_name, receiver_role
 from dagtrain.graph.ir import Graph
 from hdl.fixed import IntArray
@@ -31,11 +30,6 @@ STRETCHES = 64
 COUNTS_FILE = "timeline.txt"
 # batches without which none has another one before and behind it
 LEAST_BATCHES = 3
-
-# in a top: an instance, with parameters or without
-_MODULE = re.compile(r"^(\w+) #\($")
-_NAMED = re.compile(r"^\) (\w+) \($")
-_PLAIN = re.compile(r"^(\w+) (\w+) \($")
 
 
 @dataclass(frozen=True)
@@ -131,37 +125,15 @@ def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int, gated:
     """All engines that walk over a map and all FIFOs of delivered FPGAs, in stretches of so many cycles.
 
     ``gated``: the ending of handshakes behind gates."""
-    engines = [one for device in devices for one in _engines(device, graph)]
     levels = [one for device in devices for one in (*_queues(device, gated), *_receivers(device))]
-    return Probes(tuple(engines), tuple(levels), cycles)
+    return Probes(tuple(_engines(devices, graph)), tuple(levels), cycles)
 
 
-def _engines(device: DeliveredDevice, graph: Graph) -> Iterable[Engine]:
-    manifest = device.manifest
-    texts = {path.stem: path.read_text() for path in device.sources}
-    modules = _instances(texts[manifest.top])
-    for name in manifest.nodes:
-        module = modules.get(instance_name(name))
-        if module is None:
-            continue
+def _engines(devices: Sequence[DeliveredDevice], graph: Graph) -> Iterable[Engine]:
+    for circuit in circuits(devices, graph):
         # a node that borrows another's memory is the second walk of its circuit
-        nodes = [name, *(node.name for lender, node in graph.borrowers.items() if lender == name)]
-        path = f"dut.fpga_{manifest.top}.{instance_name(name)}"
-        for node, activity in zip(nodes, activities(texts[module]), strict=False):
-            yield Engine(node, manifest.device, clock_of(device), path, activity)
-
-
-def _instances(top: str) -> dict[str, str]:
-    """Instance -> module of a device's top."""
-    found, module = {}, ""
-    for line in top.splitlines():
-        if begun := _MODULE.match(line):
-            module = begun[1]
-        elif named := _NAMED.match(line):
-            found[named[1]] = module
-        elif plain := _PLAIN.match(line):
-            found[plain[2]] = plain[1]
-    return found
+        for node, activity in zip(circuit.nodes, activities(circuit.source.read_text()), strict=False):
+            yield Engine(node, circuit.device, circuit.clk, circuit.path, activity)
 
 
 def _queues(device: DeliveredDevice, gated: str) -> Iterable[Level]:

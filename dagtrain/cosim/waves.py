@@ -1,7 +1,9 @@
-"""Waveforms of streams: valid, ready, the payload, each lane as the number that it means, and the frame that passes.
+"""Waveforms of streams: valid, ready, the payload, each lane as the number that it means, and the frame that passes;
+beside them signals inside the circuits that send and get them (`dagtrain.cosim.inside`).
 
 The bench writes a line whenever a stream's handshake or payload changes; what is chosen of that becomes a VCD file, or
-an FST file, beside a save file for GTKWave in which every stream is a group (Surfer reads both waveforms too).
+an FST file, beside a save file for GTKWave in which every node is a group, of a group for each of its streams and one
+for what is inside (Surfer reads both waveforms too).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from vcd import VCDWriter
 from vcd.gtkw import GTKWSave
 from vcd.writer import RealVariable
 
+from dagtrain.cosim.inside import Inner
 from dagtrain.cosim.trace import WAVES_FILE, Traced, beats_of
 from dagtrain.graph.ir import Graph
 from hdl.errors import DagtrainError
@@ -30,6 +33,8 @@ from hdl.tensor import Port
 # lanes of a payload that have a line of their own
 SHOWN_LANES = 16
 HEX = frozenset(hexdigits)
+# the scope of signals inside a node's circuit, beside those of its streams
+INSIDE = "inside"
 
 
 class WaveKind(Enum):
@@ -72,6 +77,8 @@ class Wave:
     changes: tuple[Change, ...]
     # cycles in which its beats passed, from the first one of the run on
     passed: Sequence[int]
+    # that was chosen
+    window: Window = Window()
 
     @property
     def name(self) -> tuple[str, ...]:
@@ -139,10 +146,25 @@ def chosen_waves(
             window = Window(max(cycles.first, theirs.first), min(cycles.last, theirs.last))
         kept = _within(wave.changes, window)
         if kept:
-            found.append(Wave(wave.traced, wave.port, kept, wave.passed))
+            found.append(Wave(wave.traced, wave.port, kept, wave.passed, window))
     if not found:
         known = sorted({wave.traced.node for wave in waves})
         raise DagtrainError("no stream moves in what was chosen for waves", f"there are the nodes {', '.join(known)}")
+    return found
+
+
+def chosen_inside(inner: Sequence[Inner], waves: Sequence[Wave], period_ps: int) -> list[Inner]:
+    """Signals inside circuits, from the first to the last cycle in which a stream of their node was chosen."""
+    windows: dict[str, Window] = {}
+    for wave in waves:
+        now = wave.window
+        before = windows.get(wave.traced.node, now)
+        windows[wave.traced.node] = Window(min(before.first, now.first), max(before.last, now.last))
+    found = []
+    for one in inner:
+        if one.node in windows:
+            window = windows[one.node]
+            found.append(one.within(window.first * period_ps, window.last * period_ps))
     return found
 
 
@@ -156,15 +178,17 @@ def _within(changes: Sequence[Change], window: Window) -> tuple[Change, ...]:
     return (*(held if not inside or inside[0].cycle > window.first else ()), *inside)
 
 
-def write_waves(path: Path, waves: Sequence[Wave], kind: WaveKind, period_ps: int) -> Path:
+def write_waves(path: Path, waves: Sequence[Wave], kind: WaveKind, period_ps: int, inner: Sequence[Inner] = ()) -> Path:
     """The waveform at ``path`` with the ending of its kind, and a save file for GTKWave beside it; returns the former.
 
-    A cycle of the clock is ``period_ps`` long; names are device, node, port.
+    A cycle of the clock is ``period_ps`` long; names are device, node, port, or what is inside of a node's circuit.
     Raises `DagtrainError` where the library for FST is missing."""
     file = path.with_suffix(f".{kind.value}")
     with _vcd(file) if kind is WaveKind.VCD else _fst(file) as sink:
-        _fill(sink, waves, period_ps)
-    _save(path.with_suffix(".gtkw"), file, waves)
+        events = [*_stream_events(sink, waves, period_ps), *_inner_events(sink, inner)]
+        for time, variable, value in sorted(events, key=lambda event: event[0]):
+            sink.change(variable, time, value)
+    _save(path.with_suffix(".gtkw"), file, waves, inner)
     return file
 
 
@@ -181,8 +205,11 @@ class _Sink(Protocol):
         """A variable has a value from a time on, None an unknown one; times never go back."""
 
 
-def _fill(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> None:
-    events: list[tuple[int, int, Any, int | float | None]] = []
+# (picoseconds, variable, value)
+_Event = tuple[int, Any, int | float | None]
+
+
+def _stream_events(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> Iterator[_Event]:
     for wave in waves:
         fixed, scope = wave.port.tensor.fixed, wave.name
         valid, ready = sink.variable(scope, "valid", 1), sink.variable(scope, "ready", 1)
@@ -198,10 +225,15 @@ def _fill(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> None:
             now = [int(change.valid), int(change.ready), tensor, change.payload, *numbers[: len(lanes)]]
             for place, (variable, value) in enumerate(zip((valid, ready, frame, payload, *lanes), now, strict=True)):
                 if not last or last[place] != value:
-                    events.append((change.cycle * period_ps, len(events), variable, value))
+                    yield change.cycle * period_ps, variable, value
             last = now
-    for time, _, variable, value in sorted(events, key=lambda event: event[:2]):
-        sink.change(variable, time, value)
+
+
+def _inner_events(sink: _Sink, inner: Sequence[Inner]) -> Iterator[_Event]:
+    for one in inner:
+        variable = sink.variable((one.device, one.node, INSIDE, *one.scope), one.name, one.bits)
+        for time, value in one.changes:
+            yield time, variable, value
 
 
 class _Vcd:
@@ -274,18 +306,36 @@ def _fst(path: Path) -> Iterator[_Sink]:
         sink.close()
 
 
-def _save(path: Path, waveform: Path, waves: Sequence[Wave]) -> None:
-    """Groups of one stream each: handshake, the frame that passes, lanes as numbers; payloads in hexadecimal."""
+def _save(path: Path, waveform: Path, waves: Sequence[Wave], inner: Sequence[Inner]) -> None:
+    """Groups of nodes, of a group for each stream (handshake, the frame that passes, lanes as numbers, the payload) and
+    one for signals inside, arrays aside."""
     with path.open("w") as file:
         save = GTKWSave(file)
         save.dumpfile(waveform.name, abspath=False)
-        for wave in waves:
-            prefix = ".".join(wave.name)
-            with save.group(".".join(wave.name[1:])):
-                for name in ("valid", "ready"):
-                    save.trace(f"{prefix}.{name}", datafmt="bin")
-                save.trace(f"{prefix}.tensor[31:0]", datafmt="dec")
-                for lane in range(min(wave.port.lanes, SHOWN_LANES)):
-                    save.trace(f"{prefix}.lane{lane}", datafmt="real")
-                high = wave.port.payload_bits - 1
-                save.trace(f"{prefix}.payload{f'[{high}:0]' if high else ''}", datafmt="hex")
+        for device, node in dict.fromkeys((wave.name[0], wave.name[1]) for wave in waves):
+            with save.group(node):
+                for wave in waves:
+                    if wave.name[:2] == (device, node):
+                        _save_stream(save, wave)
+                own = [one for one in inner if (one.device, one.node) == (device, node) and not one.is_element]
+                if own:
+                    with save.group(INSIDE, closed=True):
+                        for one in own:
+                            prefix = ".".join((device, node, INSIDE, *one.scope))
+                            save.trace(f"{prefix}.{one.name}{_range(one.bits)}", datafmt="hex")
+
+
+def _save_stream(save: GTKWSave, wave: Wave) -> None:
+    prefix = ".".join(wave.name)
+    with save.group(wave.name[-1]):
+        for name in ("valid", "ready"):
+            save.trace(f"{prefix}.{name}", datafmt="bin")
+        save.trace(f"{prefix}.tensor{_range(32)}", datafmt="dec")
+        for lane in range(min(wave.port.lanes, SHOWN_LANES)):
+            save.trace(f"{prefix}.lane{lane}", datafmt="real")
+        save.trace(f"{prefix}.payload{_range(wave.port.payload_bits)}", datafmt="hex")
+
+
+def _range(bits: int) -> str:
+    """What stands behind the name of a signal of so many bits."""
+    return f"[{bits - 1}:0]" if bits > 1 else ""

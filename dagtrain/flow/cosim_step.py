@@ -10,17 +10,29 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from dagtrain.cosim.cluster import Feeds, simulate_cluster
+from dagtrain.cosim.circuits import Circuit, circuits
+from dagtrain.cosim.cluster import Feeds, bench_clocks, simulate_cluster
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
-from dagtrain.cosim.simulator import Simulator
+from dagtrain.cosim.inside import Inner, read_inside
+from dagtrain.cosim.simulator import Simulator, step_ps
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.cosim.timeline import STRETCHES
 from dagtrain.cosim.trace import traced_streams
-from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, parse_range, read_waves, write_waves
+from dagtrain.cosim.waves import (
+    Wave,
+    WaveKind,
+    Window,
+    chosen_inside,
+    chosen_waves,
+    parse_range,
+    read_waves,
+    write_waves,
+)
 from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
@@ -76,6 +88,8 @@ class CosimOptions:
     wave_nodes: tuple[str, ...] = ()
     wave_frames: str | None = None
     wave_cycles: str | None = None
+    # also all signals inside the circuits of those nodes
+    wave_inside: bool = False
 
 
 def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> StepResult:
@@ -130,8 +144,12 @@ def _problems(options: CosimOptions) -> list[str]:
             problems.append(f"--waves must be one of {', '.join(kinds)}, not {options.waves}")
         if options.simulator == "myhdl":
             problems.append("--waves needs --simulator verilator or icarus")
-    elif options.wave_nodes or options.wave_frames or options.wave_cycles:
-        problems.append("--wave-nodes, --wave-frames and --wave-cycles go with --waves vcd or --waves fst")
+        if options.wave_inside and not options.wave_nodes:
+            problems.append("--wave-inside needs --wave-nodes: circuits have thousands of signals")
+        if options.wave_inside and options.simulator == "icarus":
+            problems.append("--wave-inside needs --simulator verilator")
+    elif options.wave_nodes or options.wave_frames or options.wave_cycles or options.wave_inside:
+        problems.append("--wave-nodes, --wave-frames, --wave-cycles and --wave-inside go with --waves vcd or fst")
     for option, text, least in (("--wave-frames", options.wave_frames, 1), ("--wave-cycles", options.wave_cycles, 0)):
         try:
             parse_range(text, option, least)
@@ -216,14 +234,15 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
             )  # fmt: skip
         else:
             cycles = Window(*(parse_range(options.wave_cycles, "--wave-cycles", 0) or ()))
+            inside = _inside(ready, options) if options.wave_inside else ()
             outcome = simulate_cluster(
                 delivered, graph, modules, ready.feeds, bench, Simulator(options.simulator), ready.network,
                 ready.stall_256, options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
                 on_traces=(lambda _: None) if options.waves else None, waves=cycles.arguments if options.waves else (),
-                stretch_cycles=max(1, plan.batch_cycles // STRETCHES),
+                inside=inside, stretch_cycles=max(1, plan.batch_cycles // STRETCHES),
             )  # fmt: skip
             if options.waves:
-                _write_waves(folder, ready, plan, options, cycles)
+                _write_waves(folder, ready, plan, options, cycles, inside)
         measured = engines.results(progress) if engines else None
     meta = _meta(outcome, options, graph.recipe.batch, delivered, plan)
     if measured is not None:
@@ -234,12 +253,37 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
 
 
-def _write_waves(folder: Path, ready: Prepared, plan: Plan, options: CosimOptions, cycles: Window) -> None:
+def _inside(ready: Prepared, options: CosimOptions) -> tuple[Circuit, ...]:
+    """Circuits of the nodes that were chosen.  Raises `DagtrainError` where there are none."""
+    known = circuits(ready.delivered.devices, ready.graph)
+    found = tuple(
+        one for one in known if any(fnmatchcase(name, each) for name in one.nodes for each in options.wave_nodes)
+    )
+    if not found:
+        names = ", ".join(sorted(name for one in known for name in one.nodes))
+        raise DagtrainError("--wave-nodes chooses no circuit to look into", f"there are {names}")
+    return found
+
+
+def _write_waves(
+    folder: Path, ready: Prepared, plan: Plan, options: CosimOptions, cycles: Window, inside: Sequence[Circuit]
+) -> None:
     frames = parse_range(options.wave_frames, "--wave-frames", 1)
     counted = None if frames is None else (frames[0] - 1, frames[1] - 1)
     waves = read_waves(folder / "bench", traced_streams(ready.delivered.devices, ready.graph), ready.graph)
     chosen = chosen_waves(waves, options.wave_nodes, counted, cycles)
-    write_waves(folder / WAVES, chosen, WaveKind(options.waves), clock_period_ps(plan))
+    inner = inner_signals(folder / "bench", ready, options.seed, plan, inside, chosen)
+    write_waves(folder / WAVES, chosen, WaveKind(options.waves), clock_period_ps(plan), inner)
+
+
+def inner_signals(
+    bench: Path, ready: Prepared, seed: int, plan: Plan, inside: Sequence[Circuit], chosen: Sequence[Wave]
+) -> list[Inner]:
+    """What a bench that ran in a folder recorded inside circuits, while streams of their nodes are shown."""
+    if not inside:
+        return []
+    clocks, period = bench_clocks(ready.delivered, seed), clock_period_ps(plan)
+    return chosen_inside(read_inside(bench, inside, lambda step: step_ps(step, clocks, period)), chosen, period)
 
 
 def clock_period_ps(plan: Plan) -> int:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dagtrain.cosim.circuits import Circuit, circuits
 from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.emitted import emitted_layer
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import Traced, Traces, Wrong, traced_streams
 from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, read_waves, write_waves
 from dagtrain.files import open_archive, write_text
-from dagtrain.flow.cosim_step import WAVES, CosimOptions, Prepared, clock_period_ps, prepared, run_problems
+from dagtrain.flow.cosim_step import (
+    WAVES,
+    CosimOptions,
+    Prepared,
+    clock_period_ps,
+    inner_signals,
+    prepared,
+    run_problems,
+)
 from dagtrain.flow.emit_step import COMMAND as EMIT
 from dagtrain.flow.emit_step import library
 from dagtrain.flow.placed import load_plan
@@ -52,11 +62,13 @@ class DebugOptions:
     seed: int = 1
     # of the waveform around the first wrong word: vcd or fst
     waves: str = "vcd"
+    # with all signals inside the circuit that made it, in Verilator
+    wave_inside: bool = True
 
     @property
     def cosim(self) -> CosimOptions:
         """The co-simulation that is looked into."""
-        return CosimOptions(**{**asdict(self), "waves": None}, efficiency=False)
+        return CosimOptions(**{**asdict(self), "waves": None, "wave_inside": False}, efficiency=False)
 
 
 def run(workspace: Workspace, options: DebugOptions, progress: Progress) -> StepResult:
@@ -93,19 +105,23 @@ def load_sent(workspace: Workspace) -> dict[str, IntArray]:
 def _work(folder: Path, workspace: Workspace, options: DebugOptions, progress: Progress) -> None:
     require_tools(*SIMULATORS[options.simulator])
     ready = prepared(workspace, options.cosim)
-    traces, ended = _traced(ready, options, folder / "bench", Window(1, 0), progress)
+    bench = folder / "bench"
+    traces, ended = _traced(ready, options, bench, Window(1, 0), progress)
     lines = []
     if traces.wrong:
         first = traces.wrong[0]
         around = Window(max(0, first.cycle - CYCLES_BEFORE), first.cycle + CYCLES_AFTER)
-        _traced(ready, options, folder / "bench", around, progress)
-        waves = read_waves(folder / "bench", traced_streams(ready.delivered.devices, ready.graph), ready.graph)
+        inside = _maker(ready, first) if options.wave_inside and options.simulator == "verilator" else ()
+        _traced(ready, options, bench, around, progress, inside)
+        waves = read_waves(bench, traced_streams(ready.delivered.devices, ready.graph), ready.graph)
         near = chosen_waves(waves, sorted(_beside(ready.graph, first)), None, around)
-        period = clock_period_ps(load_plan(workspace))
-        file = write_waves(folder / WAVES, near, WaveKind(options.waves), period)
+        plan = load_plan(workspace)
+        inner = inner_signals(bench, ready, options.seed, plan, inside, near)
+        file = write_waves(folder / WAVES, near, WaveKind(options.waves), clock_period_ps(plan), inner)
         result = workspace.folder("debug") / file.name
         lines = [
             f"{result} and {result.with_suffix('.gtkw').name} show {len(near)} streams around cycle {first.cycle:,}"
+            + "".join(f", and {len(inner)} signals inside {one.nodes[0]}" for one in inside)
         ]
     np.savez_compressed(folder / SENT, allow_pickle=False, **dict(traces.sent))
     meta = _meta(workspace, ready, traces, ended)
@@ -114,7 +130,12 @@ def _work(folder: Path, workspace: Workspace, options: DebugOptions, progress: P
 
 
 def _traced(
-    ready: Prepared, options: DebugOptions, bench: Path, window: Window, progress: Progress
+    ready: Prepared,
+    options: DebugOptions,
+    bench: Path,
+    window: Window,
+    progress: Progress,
+    inside: Sequence[Circuit] = (),
 ) -> tuple[Traces, str]:
     """All beats beside the emulator, and why the simulation ended early, if it did."""
     found: list[Traces] = []
@@ -123,7 +144,7 @@ def _traced(
         simulate_cluster(
             ready.delivered, ready.graph, library(), ready.feeds, bench, Simulator(options.simulator),
             ready.network, ready.stall_256, options.seed, progress, optimise=False, memory=ready.memory,
-            on_traces=found.append, waves=window.arguments,
+            on_traces=found.append, waves=window.arguments, inside=inside,
         )  # fmt: skip
     except DagtrainError as error:
         # what was seen until then is what is asked for
@@ -132,6 +153,13 @@ def _traced(
         ended = str(error)
     (traces,) = found
     return traces, ended
+
+
+def _maker(ready: Prepared, wrong: Wrong) -> tuple[Circuit, ...]:
+    """The circuit that made a wrong word; none where one that was sent right got wrong behind it."""
+    if not wrong.traced.produced:
+        return ()
+    return tuple(one for one in circuits(ready.delivered.devices, ready.graph) if wrong.traced.node in one.nodes)
 
 
 def _beside(graph: Graph, wrong: Wrong) -> set[str]:

@@ -32,6 +32,8 @@ _HARNESS = Path(__file__).with_name("harness.cpp")
 BUILD_TIMEOUT_S = 1800.0
 # statements a function: the compiler's time grows faster than a function
 SPLIT = ("--output-split-cfuncs", "1000")
+# bits of a signal and words of an array up to which they are recorded
+TRACE = ("--trace", "--trace-max-width", "4096", "--trace-max-array", "1024")
 # bytes of C++ beyond which two cores pay for reading the headers twice
 LARGE_BYTES = 2_000_000
 # Verilator's message where a loop over registers is too long for its default limit on unrolling; without the limit,
@@ -119,10 +121,13 @@ def build(design: Design, module: VerilogModule, level: str) -> Path:
     return kept
 
 
-def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path, *, optimise: bool = True) -> Path:
+def compile_verilog(
+    folder: Path, top: str, sources: Sequence[Path], main: Path, *, optimise: bool = True, tracing: Sequence[str] = ()
+) -> Path:
     """The program of the Verilog module ``top`` of ``sources``, driven by the C++ file ``main``, in ``folder``.
 
     The class of the module is ``V<top>``; ``*.inc`` in ``folder`` can be included.
+    ``tracing``: lines of Verilator's configuration that say which signals ``main`` can record; none: it can't.
     ``optimise`` False builds fast and runs slowly.  A program that was built of the same texts is kept.
 
     Raises `ToolMissing` without Verilator, `ToolError` with its output when it fails."""
@@ -131,16 +136,17 @@ def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path,
     level = LONG if optimise else ONCE
     version = _verilator(shutil.which("verilator"), "--version")
     texts = (f"{path.name}\0{path.read_text()}" for path in (*sources, main, *sorted(folder.glob("*.inc"))))
-    kept = _kept(top, version, level, *SPLIT, *VERILATOR_UNROLL, *_COMPILE, _harness_text(), *texts)
+    trace = TRACE if tracing else ()
+    kept = _kept(top, version, level, *SPLIT, *VERILATOR_UNROLL, *_COMPILE, *trace, *tracing, _harness_text(), *texts)
     if kept.exists():
         return kept
     # A class for each module with a file of its name: less C++ than one class for all, quicker to compile and to run
     # (docs/benchmarks.md).  Modules that share a file are small and many, and become part of what instantiates them.
     classes = (f'no_inline -module "{path.stem}"\n' for path in sources)
-    (folder / "classes.vlt").write_text("`verilator_config\n" + "".join(classes))
+    (folder / "classes.vlt").write_text("`verilator_config\n" + "".join([*classes, *(f"{line}\n" for line in tracing)]))
     command: list[str | Path] = [
         "verilator", "--cc", "-O3", *SPLIT, "--x-assign", "fast", "--x-initial", "fast", "-Wno-fatal", "-Wno-lint",
-        "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj", "classes.vlt",
+        "--top-module", top, "--prefix", f"V{top}", "-Mdir", "obj", *trace, "classes.vlt",
     ]  # fmt: skip
     # Verilator looks for modules that it misses where it runs
     command += sources
@@ -150,7 +156,8 @@ def compile_verilog(folder: Path, top: str, sources: Sequence[Path], main: Path,
         if NOT_UNROLLED not in str(error):
             raise
         run_tool([*command, *VERILATOR_UNROLL], folder, timeout=BUILD_TIMEOUT_S)
-    _keep(compile_units(folder, main.read_text(), level), kept)
+    tracer = [_root() / "include" / "verilated_vcd_c.cpp"] if tracing else []
+    _keep(compile_units(folder, main.read_text(), level, tracer), kept)
     return kept
 
 
