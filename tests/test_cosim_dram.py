@@ -41,6 +41,8 @@ from tests.cosim_support import (
 
 FORMAT = AxiFormat(data_bits=64, address_bits=16)
 BURST = 8
+# cycles in which what engines do is counted together
+STRETCH = 100
 # stashes of at least so many bits go to DRAM
 BIG_BITS = 2048
 CONVOLUTIONS = ("conv1", "conv2", "conv3", "conv4")
@@ -90,8 +92,9 @@ def train(design: ClusterDesign, folder: Path, memory: MemoryModel | None = None
     feeds = [synthetic_feeds(design.graph, BATCH, 100 + index) for index in range(batches)]
     network = NetworkModel(latency_cycles=90, words=1, cycles=2, stall_256=40, seed=3)
     return simulate_design(
-        design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 64, 3, Silent(), optimise=False, memory=memory
-    )
+        design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 64, 3, Silent(), optimise=False, memory=memory,
+        stretch_cycles=STRETCH,
+    )  # fmt: skip
 
 
 def test_stashes_in_a_slow_memory_change_no_bit_but_cost_cycles(tmp_path: Path) -> None:
@@ -104,6 +107,15 @@ def test_stashes_in_a_slow_memory_change_no_bit_but_cost_cycles(tmp_path: Path) 
     assert fast.mismatches == slow.mismatches == ()
     assert len(slow.losses) == 4 * BATCH
     assert slow.cycles_per_frame > 1.2 * fast.cycles_per_frame
+    # a stash waits there for its error; all that passed would not fit
+    assert fast.timeline
+    levels = {fifo.name: fifo for fifo in fast.timeline.fifos if fifo.name.startswith("DRAM of ")}
+    (memory,) = memories(design).values()
+    assert set(levels) == {f"DRAM of {region.name}" for region in memory.regions}
+    for region in memory.regions:
+        level, port = levels[f"DRAM of {region.name}"], design.graph.producers[region.name][1]
+        assert level.depth == region.words < 4 * BATCH * port.elements * port.tensor.fixed.width // FORMAT.data_bits
+        assert 0 < max(level.highest) <= region.words, region.name
 
 
 # the default suite has them beside weights, sums and state

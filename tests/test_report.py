@@ -412,7 +412,7 @@ def test_every_fifo_of_the_manifests_has_its_row(case: Case) -> None:
             for region in memory["regions"]:
                 ends = memory["port"], memory["port"]
                 size = region["words"], memory["format"]["data_bits"]
-                wanted[manifest["device"], f"region of {region['name']}"] = (*ends, *size)
+                wanted[manifest["device"], f"DRAM of {region['name']}"] = (*ends, *size)
     assert len(wanted) > 6
     assert rows.keys() == wanted.keys()
     for key, (writer, reader, words, width) in wanted.items():
@@ -471,7 +471,7 @@ def test_the_timeline_shows_shares_and_levels_as_counted(case: Case) -> None:
     strip = next(part for part in text.split('<svg class="strip"') if "c_node: busy" in part)
     assert '<path class="busy" d="M0 10V1H1V4H2V10H3V10z"/>' in strip
     assert '<path class="starved" d="M0 10V0H1V4H2V5H3V10z"/>' in strip
-    assert 'd="M0 10V10H1V2.5H2V7.5H3V10z"' in text.split("FIFO of r_node.x: at most 3 of 4 beats")[1]
+    assert 'd="M0 10V10H1V2.5H2V7.5H3V10z"' in text.split("FIFO of r_node.x: at most 3 of 4 words")[1]
 
 
 # ---- picture

@@ -16,12 +16,15 @@ from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.flow.emit_step import load_emitted_graph
 from dagtrain.flow.placed import load_plan
 from dagtrain.graph.ir import Graph
+from dagtrain.planning.choices import folded_graph
 from dagtrain.planning.clocks import own_cycles
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.layers.capabilities import is_engine
 from tests.cosim_support import (
     CLOSE,
     DEVICES,
@@ -30,7 +33,7 @@ from tests.cosim_support import (
     said_batch_cycles,
     simulate_design,
 )
-from tests.flow_support import CLUSTER, new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 NETWORK_CYCLES = 90
@@ -85,14 +88,29 @@ def test_the_commands_take_boards_of_unlike_clocks(tmp_path: Path, monkeypatch: 
     assert "create_clock -name clk -period 3.333 [get_ports clk]\n" in constraints
     assert "create_clock -name net_clk -period 5.000 [get_ports net_clk]\n" in constraints
     assert "set_clock_groups -asynchronous -group {clk} -group {net_clk}\n" in constraints
-    held = case.step("cosim", "--simulator", "myhdl", "--hold", "20", "--no-efficiency", "--batches", "1")
+    held = case.step("cosim", "--simulator", "myhdl", "--hold", "20", "--no-efficiency", "--batches", "3")
     assert held.code == 0, held.error
     assert "every bit equal" in held.out
     assert re.search(r"held up inside: [1-9]\d* of \d+ FIFOs were full and empty", held.out), held.out
+    counted = [shares(case)]
     assert case.step("cosim", "--stall", "0", "--no-efficiency", "--batches", "5").code == 0
-    found = json.loads((case.out / "cosim" / "cosim.json").read_text())
-    assert found["equal"]
-    assert found["batch_cycles"][-1] == pytest.approx(plan.batch_cycles, rel=CLOSE)
+    counted.append(shares(case))
+    # however long a batch takes, an engine is busy for as many cycles of its clock as its walk has steps, and what has
+    # none as long as it reads
+    graph = folded_graph(load_emitted_graph(case.workspace), plan)
+    wanted = {node.name: node.layer.walk.cycles for node in graph.nodes if is_engine(node.layer)}
+    assert len(wanted) == 5
+    wanted |= {name: graph.by_name[name].layer.sinks[0].beats for name in ("r_node", "r_node.error")}
+    for found in counted:
+        assert {"loss", "c_node.w.update", "y_node.bias"} & found.keys() == {"loss", "c_node.w.update"}
+        for name, cycles in wanted.items():
+            assert found[name]["busy"] == pytest.approx(graph.recipe.batch * cycles, rel=0.1), (name, found[name])
+
+
+def shares(case: Case) -> dict[str, dict[str, int]]:
+    """Node -> cycles of the batch in which it was busy, starved, blocked."""
+    timeline = json.loads((case.out / "cosim" / "timeline.json").read_text())
+    return {one["node"]: {key: sum(one[key]) for key in ("busy", "starved", "blocked")} for one in timeline["engines"]}
 
 
 @pytest.mark.slow

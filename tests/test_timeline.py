@@ -8,9 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagtrain.cosim.activity import Activity, activities
+from dagtrain.cosim.activity import Handshakes, activities
 from dagtrain.cosim.simulator import Simulator
-from dagtrain.cosim.timeline import COUNTS_FILE, Engine, EngineShares, Level, Probes, Timeline, read_timeline
+from dagtrain.cosim.timeline import (
+    COUNTS_FILE,
+    PASSIVE,
+    Engine,
+    EngineShares,
+    Level,
+    Probes,
+    Timeline,
+    read_timeline,
+)
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
@@ -39,11 +48,13 @@ def share(engine: EngineShares, what: str) -> float:
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[ClusterDesign, Timeline]:
-    """A fast convolution, a slow one and a fast one, which never wait for weights; hosts that never stall."""
+    """A fast convolution, a slow one and a fast one, the last with a norm, which never wait for weights; hosts that
+    never stall."""
     builder = GraphBuilder("row", Recipe(batch=BATCH, staleness=BATCH), seed=2)
     x = builder.input(6, 6, 2)
-    for _ in range(3):
-        x = builder.relu(builder.conv(x, 2, 3, padding=1))
+    for last in (False, False, True):
+        x = builder.conv(x, 2, 3, padding=1)
+        x = builder.relu(builder.norm(x) if last else x)
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
     graph = insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
     library = ModuleLibrary(cache_folder() / "modules")
@@ -64,18 +75,25 @@ def test_engines_wait_by_known_shares(counted: tuple[ClusterDesign, Timeline]) -
     design, timeline = counted
     layers: dict[str, Any] = {node.name: node.layer for node in design.graph.nodes if is_engine(node.layer)}
     found = {engine.node: engine for engine in timeline.engines}
-    assert set(found) == set(layers)
+    passive = {node.name for node in design.graph.nodes if node.role in PASSIVE}
+    assert set(found) == {node.name for node in design.graph.nodes} - passive
     slowest = max(layer.cycles_per_frame for layer in layers.values())
     assert layers["conv2"].cycles_per_frame == slowest
-    for name, engine in found.items():
-        wanted = layers[name].macs / layers[name].multipliers / slowest
-        assert share(engine, "busy") == pytest.approx(wanted, abs=0.05), name
+    for name, layer in layers.items():
+        wanted = layer.macs / layer.multipliers / slowest
+        assert share(found[name], "busy") == pytest.approx(wanted, abs=0.05), name
     assert share(found["conv2"], "busy") > 0.9
     # before the slow engine nobody takes what is made, behind it nothing comes
     rest = 1 - layers["conv1"].macs / layers["conv1"].multipliers / slowest
     assert rest > 0.5
     assert share(found["conv1"], "blocked") == pytest.approx(rest, abs=0.05)
     assert share(found["conv3"], "starved") == pytest.approx(rest, abs=0.05)
+    # so is what has no multipliers, which is busy while it reads
+    for name in ("relu1", "relu2", "norm1", "relu3"):
+        reads = design.graph.by_name[name].layer.sinks[0].beats / slowest
+        assert share(found[name], "busy") == pytest.approx(reads, abs=0.05), name
+        waits = "blocked" if name == "relu1" else "starved"
+        assert share(found[name], waits) == pytest.approx(1 - reads, abs=0.05), name
 
 
 def test_fifos_fill_before_the_slow_engine_and_never_hold_more_than_they_can(
@@ -104,14 +122,13 @@ def test_a_batch_has_as_many_stretches_as_it_lasts(counted: tuple[ClusterDesign,
 
 
 def test_counters_become_stretches_at_the_clock_of_each_device(tmp_path: Path) -> None:
-    activity = Activity("issue", "token", "")
     found = Probes(
-        (Engine("a", "one", "clk", "dut.a", activity), Engine("b", "two", "clk_two", "dut.b", activity)),
-        (Level("FIFO of x", "two", "clk_two", 7, "dut.in", "dut.out"),),
+        (Engine("a", "one", "clk", "dut.a", "dut.b"), Engine("b", "two", "clk_two", "dut.c", "dut.d")),
+        (Level("FIFO of x", "two", "clk_two", 7, "dut.in", "dut.out", per_word=4),),
         cycles=10,
     )
     # cycles of both clocks, busy and starved of both engines, the highest level; a line a stretch
-    lines = ["10 20 1 2 3 4 5", "20 40 4 5 6 9 6", "30 60 9 5 7 19 7", "40 80 9 5 7 19 0"]
+    lines = ["10 20 1 2 3 4 5", "20 40 4 5 6 9 20", "30 60 9 5 7 19 25", "40 80 9 5 7 19 0"]
     (tmp_path / COUNTS_FILE).write_text("".join(f"{line} \n" for line in lines))
     timeline = read_timeline(tmp_path, found, [4, 12, 29, 38])
     assert timeline is not None
@@ -120,7 +137,7 @@ def test_counters_become_stretches_at_the_clock_of_each_device(tmp_path: Path) -
         EngineShares("a", "one", (3, 5), (3, 0), (4, 5)),
         EngineShares("b", "two", (3, 1), (5, 10), (12, 9)),
     )
-    assert [(fifo.name, fifo.highest) for fifo in timeline.fifos] == [("FIFO of x", (6, 7))]
+    assert [(fifo.name, fifo.highest) for fifo in timeline.fifos] == [("FIFO of x", (5, 7))]
     # no batch has another one before and behind it
     assert read_timeline(tmp_path, found, [12, 29]) is None
 
@@ -133,3 +150,33 @@ def test_a_gradient_engine_that_waits_for_errors_is_starved() -> None:
         "!u.a_walker0_loop_nest0_issue && (!u.a_walker0_token || u.a_error_gate0_waiting == 0)"
     )
     assert activities("wire token;") == ()
+
+
+@pytest.mark.parametrize(
+    ("high", "wanted"),
+    [
+        ({"a_valid", "a_ready"}, "busy"),
+        # a beat enters, whatever waits behind
+        ({"a_valid", "a_ready", "y_valid"}, "busy"),
+        ({"y_valid"}, "blocked"),
+        ({"a_valid", "b_valid", "y_valid"}, "blocked"),
+        # one of two maps has no beat
+        ({"a_valid", "y_ready"}, "starved"),
+        (set(), "starved"),
+        # weights for which it waits have not come, or have
+        ({"a_valid", "b_valid", "w_ready"}, "starved"),
+        ({"a_valid", "b_valid", "w_valid"}, "busy"),
+        # it computes what it has got
+        ({"a_valid", "b_valid"}, "busy"),
+    ],
+)
+def test_a_circuit_without_a_walk_is_told_by_its_streams(high: set[str], wanted: str) -> None:
+    told = Handshakes(maps=("a", "b"), weights=("w",), sent=("y",))
+    names = {f"{net}_{end}" for net in "abwy" for end in ("valid", "ready")}
+
+    def holds(expression: str) -> bool:
+        text = expression.replace("&&", " and ").replace("||", " or ").replace("!", " not ")
+        return bool(eval(text, {}, {name: name in high for name in names}))
+
+    states = {"busy": holds(told.busy), "starved": holds(told.starved)}
+    assert states == {"busy": wanted == "busy", "starved": wanted == "starved"}

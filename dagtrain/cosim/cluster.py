@@ -21,7 +21,7 @@ from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_star
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute, is_long
-from dagtrain.cosim.timeline import probes, read_timeline
+from dagtrain.cosim.timeline import probes_for, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
 from dagtrain.emission.delivered import Delivered
@@ -99,8 +99,7 @@ def simulate_cluster(
         hold_cycles=hold_cycles,
     )
     traced = traced_streams(delivered.devices, graph) if on_traces else ()
-    gated = "_open" if hold_cycles else ""
-    probed = probes(delivered.devices, graph, stretch_cycles, gated) if stretch_cycles else None
+    probed = probes_for(delivered, graph, options, stretch_cycles)
     bench = design_bench(delivered.devices, library, options, folder, traced, probed)
     progress.begin(f"build for {simulator.value}", 1)
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)

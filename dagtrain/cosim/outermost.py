@@ -98,6 +98,7 @@ always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
 {_lines(f'            $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path)}
 {_lines(f"            $fclose(file_{counter});" for counter in updates)}
 {"            $fflush(told);" if watchers else ""}
+{"            $fflush(timeline);" if probed else ""}
             done <= 1;
         end
     end

@@ -19,11 +19,12 @@ from myhdl import StopSimulation, always, block
 from dagtrain.cosim.bench import add_cluster, bench_modules, host_net, recording, watched_bench, weight_logs
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.cluster import Feeds, bench_clocks, bench_options, emulate, located, named, write_sources
-from dagtrain.cosim.compare import ClusterRun, compare, compare_start
+from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.emitted import EmittedModule, load_emitted
 from dagtrain.cosim.outermost import PORTS, WATCH_FILE, outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Recording
 from dagtrain.cosim.simulator import BrokenError, RunLog, StuckError, is_long, refusal, seen_by_watchers, stuck_error
+from dagtrain.cosim.timeline import Probes, probes_for, read_timeline
 from dagtrain.cosim.watch import Watch, watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import Delivered
@@ -63,12 +64,14 @@ def simulate_under_myhdl(
     progress: Progress | None = None,
     optimise: bool | None = None,
     hold_cycles: int = 0,
+    stretch_cycles: int = 0,
 ) -> ClusterRun:
     """Train on ``feeds``, a batch each, and compare with the golden models of the folded ``graph`` in every bit.
 
     ``stall``: share of cycles in which a host stream stalls.
     ``optimise`` False builds fast and runs slowly; None chooses by the cycles to simulate (`is_long`).
     ``hold_cycles``: see `BenchOptions`.
+    ``stretch_cycles``: in stretches of so many, what engines do is counted, and how full FIFOs are; 0: neither is.
 
     Raises `StuckError` when nothing moves any more or a link loses words, `DeadlockError` when it goes on and on,
     `ContractViolation` when a host port breaks the stream contract, `BrokenError` for what a watcher saw, `ToolError`
@@ -77,7 +80,8 @@ def simulate_under_myhdl(
     progress = progress or Silent()
     options = bench_options(delivered, graph, len(feeds), network, memory, seed, hold_cycles=hold_cycles)
     frames, interval = options.frames, delivered.cycles_per_frame
-    module, bench = _outermost(delivered, library, options, folder)
+    probed = probes_for(delivered, graph, options, stretch_cycles)
+    module, bench = _outermost(delivered, library, options, folder, probed)
     module = replace(module, clocks=clock_times(delivered, seed), at=host_clock(delivered))
     progress.begin(f"build for {engine.value}", 1)
     if optimise is None:
@@ -109,7 +113,10 @@ def simulate_under_myhdl(
         port = graph.by_name[node].layer.sinks[0]
         write_image(folder / kept.file_name, run.outputs[verilog_name(node)], port.payload_bits)
     log = RunLog(count.cycle, tuple(count.ends), seen_by_watchers(folder))
-    return compare(bench, golden, expected, folder, log, frames, start, sent)
+    found = compare(bench, golden, expected, folder, log, frames, start, sent)
+    # the bench counts from its first cycle on
+    ends = [count.resets + cycle for cycle in batch_ends(count.ends, len(feeds))]
+    return replace(found, timeline=read_timeline(folder, probed, ends)) if probed else found
 
 
 def emitted_cluster(
@@ -150,7 +157,7 @@ def host_clock(delivered: Delivered) -> str:
 
 
 def _outermost(
-    delivered: Delivered, library: ModuleLibrary, options: BenchOptions, folder: Path
+    delivered: Delivered, library: ModuleLibrary, options: BenchOptions, folder: Path, probed: Probes | None
 ) -> tuple[EmittedModule, Bench]:
     """What MyHDL drives, and what it records and dumps."""
     made, bench = _cluster(delivered, library, options, folder)
@@ -158,7 +165,9 @@ def _outermost(
     own = {port.name for port in PORTS} | clocks
     host = [port for port in made.ports if port.name not in own]
     watching = watch(delivered.devices, options.reads) if options.hold_cycles else Watch()
-    text = outermost_text(delivered.devices, bench.recorded, bench.weights, bench.dumps, options, watching, host)
+    text = outermost_text(
+        delivered.devices, bench.recorded, bench.weights, bench.dumps, options, watching, host, (), probed
+    )
     bench = watched_bench(replace(bench, texts={**bench.texts, BENCH: text}), delivered.devices, watching)
     ports = (*PORTS, *(port for port in made.ports if port.name in clocks - {"clk"}), *host)
     return EmittedModule(BENCH, ports, tuple(write_sources(delivered, bench, library, folder)), {}), bench
@@ -222,6 +231,7 @@ class FrameCount:
     done: int = 0
     # of the network, since reset; those in which the results of each frame had come
     cycle: int = 0
+    resets: int = 0
     ends: list[int] = field(default_factory=list)
     # the outermost module said so
     finished: bool = False
@@ -250,7 +260,9 @@ def look_on(signals: Mapping[str, Any], count: FrameCount, folder: Path) -> Any:
 
     @always(clk.posedge)
     def look() -> None:
-        if not rst:
+        if rst:
+            count.resets += 1
+        else:
             count.look()
         if finished:
             count.finished = True

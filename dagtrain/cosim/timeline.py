@@ -1,8 +1,9 @@
 """What engines do, and how full FIFOs are, while a batch trains among others: counted every cycle, told in stretches.
 
-An engine is *busy* in a cycle in which an operation of its walk starts, *starved* in one in which none does because an
-operand has not come, and else *blocked* (`dagtrain.cosim.activity`).  The level of a FIFO is what has entered less
-what has left.
+An engine with a walk is *busy* in a cycle in which an operation of it starts, *starved* in one in which none does
+because an operand has not come, and else *blocked*; other circuits are told by their streams
+(`dagtrain.cosim.activity`).  The level of a FIFO is what has entered less what has left, of one in DRAM words written
+less words read.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dagtrain.cosim.activity import Activity, activities
+from dagtrain.cosim.activity import Handshakes, activities
 from dagtrain.cosim.circuits import circuits
 from dagtrain.cosim.clocks import clock_of
-from dagtrain.emission.delivered import DeliveredDevice
+from dagtrain.cosim.parts import BenchOptions
+from dagtrain.emission.delivered import Delivered, DeliveredDevice
+from dagtrain.emission.device import adapted_net, consumed_net, fetched_net
 from dagtrain.emission.links import receiver_name, receiver_role
-from dagtrain.graph.ir import Graph
+from dagtrain.emission.manifest import Manifest
+from dagtrain.emission.memory import store_port, store_role
+from dagtrain.graph.ir import Graph, Node, Role
 from hdl.fixed import IntArray
 
 SCHEMA_VERSION = 1
@@ -32,16 +38,20 @@ COUNTS_FILE = "timeline.txt"
 LEAST_BATCHES = 3
 
 
+# nodes that compute nothing
+PASSIVE = frozenset({Role.FORK, Role.RELAY, Role.HOST, Role.COUNTER})
+
+
 @dataclass(frozen=True)
 class Engine:
-    """A walk of a node."""
+    """A circuit of a node."""
 
     node: str
     device: str
     clk: str
-    # Verilog path of the instance below the bench
-    path: str
-    activity: Activity
+    # Verilog expressions below the bench; in other cycles it is blocked
+    busy: str
+    starved: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,8 @@ class Level:
     # Verilog expressions below the bench: one enters, one leaves
     enters: str
     leaves: str
+    # of these a word
+    per_word: int = 1
 
 
 @dataclass(frozen=True)
@@ -121,19 +133,54 @@ class Timeline:
         return json.dumps(record) + "\n"
 
 
+def probes_for(delivered: Delivered, graph: Graph, options: BenchOptions, cycles: int) -> Probes | None:
+    """What a bench with these options counts in stretches of so many cycles; nothing in stretches of none."""
+    return probes(delivered.devices, graph, cycles, "_open" if options.hold_cycles else "") if cycles else None
+
+
 def probes(devices: Sequence[DeliveredDevice], graph: Graph, cycles: int, gated: str = "") -> Probes:
-    """All engines that walk over a map and all FIFOs of delivered FPGAs, in stretches of so many cycles.
+    """All nodes that compute and all FIFOs of delivered FPGAs, in stretches of so many cycles.
 
     ``gated``: the ending of handshakes behind gates."""
-    levels = [one for device in devices for one in (*_queues(device, gated), *_receivers(device))]
-    return Probes(tuple(_engines(devices, graph)), tuple(levels), cycles)
+    parts = _queues, _in_dram
+    levels = [one for device in devices for each in parts for one in each(device, gated)]
+    levels += [one for device in devices for one in _receivers(device)]
+    return Probes(tuple(_engines(devices, graph, gated)), tuple(levels), cycles)
 
 
-def _engines(devices: Sequence[DeliveredDevice], graph: Graph) -> Iterable[Engine]:
+def _engines(devices: Sequence[DeliveredDevice], graph: Graph, gated: str) -> Iterable[Engine]:
+    manifests = {device.manifest.device: device.manifest for device in devices}
     for circuit in circuits(devices, graph):
         # a node that borrows another's memory is the second walk of its circuit
-        for node, activity in zip(circuit.nodes, activities(circuit.source.read_text()), strict=False):
-            yield Engine(node, circuit.device, circuit.clk, circuit.path, activity)
+        walks = activities(circuit.source.read_text())
+        for name, walk in zip_longest(circuit.nodes, walks[: len(circuit.nodes)]):
+            node = graph.by_name[name]
+            if walk is not None:
+                told = walk.busy(circuit.path), walk.starved(circuit.path)
+            elif node.role in PASSIVE:
+                continue
+            else:
+                told = by_streams(manifests[circuit.device], node, gated)
+            yield Engine(name, circuit.device, circuit.clk, *told)
+
+
+def by_streams(manifest: Manifest, node: Node, gated: str) -> tuple[str, str]:
+    """(busy, starved) of a circuit without a walk; see `dagtrain.cosim.activity.Handshakes`."""
+    prefix = f"dut.fpga_{manifest.top}."
+    per_batch = [sink for sink in node.layer.sinks if sink.tensor.kind.per_batch]
+    rare: set[str] = set()
+    # what reads no map is there for gradients
+    if len(per_batch) < len(node.layer.sinks):
+        edges = [node.inputs[sink.name] for sink in per_batch]
+        rare = {net(edge) for edge in edges for net in (consumed_net, adapted_net, fetched_net)}
+    read = [stream.net for stream in manifest.streams if stream.reader == node.name]
+    found = Handshakes(
+        maps=tuple(f"{prefix}{net}" for net in read if net not in rare),
+        weights=tuple(f"{prefix}{net}" for net in read if net in rare),
+        sent=tuple(f"{prefix}{stream.net}" for stream in manifest.streams if stream.writer == node.name),
+        gated=gated,
+    )
+    return found.busy, found.starved
 
 
 def _queues(device: DeliveredDevice, gated: str) -> Iterable[Level]:
@@ -144,8 +191,29 @@ def _queues(device: DeliveredDevice, gated: str) -> Iterable[Level]:
     for copy in manifest.copies:
         if copy.depth:
             ends = prefix + readers[copy.part], prefix + writers[copy.part]
-            passes = (f"({net}_valid{gated} && {net}_ready{gated} && !rst)" for net in ends)
-            yield Level(copy.part, manifest.device, clock_of(device), copy.depth, *passes)
+            enters, leaves = (_passes(net, gated) for net in ends)
+            yield Level(copy.part, manifest.device, clock_of(device), copy.depth, enters, leaves)
+
+
+def _in_dram(device: DeliveredDevice, gated: str) -> Iterable[Level]:
+    """FIFOs in DRAM, by the words that their units write and read."""
+    manifest = device.manifest
+    widths = {stream.net: stream.payload_bits for stream in manifest.streams}
+    for memory in manifest.memory or ():
+        for region in memory.regions:
+            if region.contents is None:
+                written, read = (f"{store_port(region.name)}_{channel}" for channel in "wr")
+                ends = (f"dut.fpga_{manifest.top}.{net}" for net in (written, read))
+                enters, leaves = (_passes(net, gated) for net in ends)
+                # data, and whether it is the last of its burst
+                per_word = memory.format.data_bits // (widths[written] - 1)
+                name, clk = store_role(region.name), clock_of(device)
+                yield Level(name, manifest.device, clk, region.words, enters, leaves, per_word)
+
+
+def _passes(net: str, gated: str) -> str:
+    """A beat of a stream passes."""
+    return f"({net}_valid{gated} && {net}_ready{gated} && !rst)"
 
 
 def _receivers(device: DeliveredDevice) -> Iterable[Level]:
@@ -191,8 +259,8 @@ def _process(found: Probes, clk: str) -> str:
     lines = [f"    cycles_{clk} <= cycles_{clk} + 1;", f"    seen_{clk} <= stretch_number;"]
     for n, engine in enumerate(found.engines):
         if engine.clk == clk:
-            lines.append(f"    if ({engine.activity.busy(engine.path)}) busy_{n} <= busy_{n} + 1;")
-            lines.append(f"    if ({engine.activity.starved(engine.path)}) starved_{n} <= starved_{n} + 1;")
+            lines.append(f"    if ({engine.busy}) busy_{n} <= busy_{n} + 1;")
+            lines.append(f"    if ({engine.starved}) starved_{n} <= starved_{n} + 1;")
     for n, level in enumerate(found.levels):
         if level.clk == clk:
             lines.append(f"    level_{n} <= level_{n} + {level.enters} - {level.leaves};")
@@ -212,7 +280,7 @@ def read_timeline(folder: Path, found: Probes, ends: Sequence[int]) -> Timeline 
     first, last = ends[-3] // found.cycles, min(len(counts), -(-ends[-2] // found.cycles))
     counted = len(found.clocks) + 2 * len(found.engines)
     stretches = np.diff(counts[:, :counted], axis=0, prepend=0)[first:last]
-    highest = counts[first:last, counted:]
+    highest = -(-counts[first:last, counted:] // [level.per_word for level in found.levels])
     return Timeline(
         len(ends) - 1, first * found.cycles, found.cycles,
         tuple(_shares(found, n, stretches) for n in range(len(found.engines))),

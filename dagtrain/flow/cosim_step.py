@@ -224,13 +224,13 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     require_tools(*_tools(options), *(SIMULATORS["verilator"] if options.efficiency else ()))
     plan, ready, modules = load_plan(workspace), prepared(workspace, options), library()
     delivered, graph = ready.delivered, ready.graph
-    bench = folder / "bench"
+    bench, stretch = folder / "bench", max(1, plan.batch_cycles // STRETCHES)
     with ExitStack() as stack:
         engines = stack.enter_context(EngineMeasurements(graph, modules, delivered)) if options.efficiency else None
         if options.simulator == "myhdl":
             outcome = simulate_under_myhdl(
                 delivered, graph, modules, ready.feeds, bench, ready.network, ready.memory, options.stall,
-                options.seed, _engine(options), progress, hold_cycles=options.hold_cycles,
+                options.seed, _engine(options), progress, hold_cycles=options.hold_cycles, stretch_cycles=stretch,
             )  # fmt: skip
         else:
             cycles = Window(*(parse_range(options.wave_cycles, "--wave-cycles", 0) or ()))
@@ -239,7 +239,7 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
                 delivered, graph, modules, ready.feeds, bench, Simulator(options.simulator), ready.network,
                 ready.stall_256, options.seed, progress, memory=ready.memory, hold_cycles=options.hold_cycles,
                 on_traces=(lambda _: None) if options.waves else None, waves=cycles.arguments if options.waves else (),
-                inside=inside, stretch_cycles=max(1, plan.batch_cycles // STRETCHES),
+                inside=inside, stretch_cycles=stretch,
             )  # fmt: skip
             if options.waves:
                 _write_waves(folder, ready, plan, options, cycles, inside)

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from dagtrain.emission.links import receiver_role
 from dagtrain.emission.manifest import Manifest
+from dagtrain.emission.memory import store_role
 from hdl.costs.resources import in_block_memory
 from hdl.parts.catalogue import part
 from hdl.streams import QueueKind, queue_kind
@@ -81,7 +82,7 @@ def _outside(manifest: Manifest) -> Iterator[FifoUse]:
         for region in memory.regions:
             if region.contents is None:
                 yield FifoUse(
-                    name=f"region of {region.name}", device=manifest.device, writer=memory.port, reader=memory.port,
+                    name=store_role(region.name), device=manifest.device, writer=memory.port, reader=memory.port,
                     words=region.words, width=memory.format.data_bits, kept=Kept.DRAM,
                 )  # fmt: skip
 

@@ -30,7 +30,7 @@ class EngineRow:
 class FifoRow:
     """A FIFO over the batch."""
 
-    # beats
+    # words
     highest: int
     strip: Markup
 
@@ -55,7 +55,7 @@ def fifo_rows(timeline: Mapping[str, Any]) -> dict[tuple[str, str], FifoRow]:
     found = {}
     for fifo in timeline["fifos"]:
         levels, depth = fifo["highest"], fifo["depth"]
-        title = f"{fifo['name']}: at most {max(levels)} of {depth} beats"
+        title = f"{fifo['name']}: at most {max(levels)} of {depth} words"
         strip = _strip(title, len(levels), [("busy", [level / depth for level in levels])])
         found[fifo["device"], fifo["name"]] = FifoRow(max(levels), strip)
     return found
