@@ -105,8 +105,7 @@ def simulate_cluster(
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)
     if optimise is None:
         optimise = is_long(frames * delivered.cycles_per_frame)
-    shown = [circuit.path for circuit in inside]
-    program = build(folder / "sim", sources, simulator, optimise, clocks, shown).resolve()
+    program = build(folder / "sim", sources, simulator, optimise, clocks, [one.path for one in inside]).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     started = compare_start(delivered, golden)
