@@ -389,8 +389,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("neighbourhood", "<= device.capacities[r])", "<= device.capacities[r] * 98 // 100)", "neighbourhood"),
     Mutant(
         "neighbourhood",
-        "device.link_bits_per_s * cycles //",
-        "device.link_bits_per_s * cycles * 98 // 100 //",
+        "device.word_bits_per_s * cycles //",
+        "device.word_bits_per_s * cycles * 98 // 100 //",
         "neighbourhood",
     ),
     Mutant(
@@ -405,8 +405,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("model", "<= getattr(device, resource))", "<= getattr(device, resource) * 98 // 100)", "exact"),
     Mutant(
         "model",
-        "device.link_bits_per_s * model.options.cycles_per_frame * scale //",
-        "device.link_bits_per_s * model.options.cycles_per_frame * scale * 98 // 100 //",
+        "device.word_bits_per_s * model.options.cycles_per_frame * scale //",
+        "device.word_bits_per_s * model.options.cycles_per_frame * scale * 98 // 100 //",
         "exact",
     ),
     Mutant(
@@ -414,8 +414,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "literal",
-        "device.link_bits_per_s * cycles * scale //",
-        "device.link_bits_per_s * cycles * scale * 98 // 100 //",
+        "device.word_bits_per_s * cycles * scale //",
+        "device.word_bits_per_s * cycles * scale * 98 // 100 //",
         "literal",
     ),
     Mutant("literal", "model.add(used + port <= limit)", "model.add((used + port) * 51 <= limit * 50)", "literal"),

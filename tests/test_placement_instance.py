@@ -132,7 +132,7 @@ def test_instance_survives_its_file_to_the_byte() -> None:
     ("spoil", "message"),
     [
         (lambda r: r.pop("items"), "cannot be read: items is missing"),
-        (lambda r: r.update(schema=99), "has schema 99, this version reads 2"),
+        (lambda r: r.update(schema=99), "has schema 99, this version reads 3"),
         (lambda r: r["items"][0].update(colour="red"), r"items\[0\]\.colour = 'red': unknown key"),
         (lambda r: r["links"][0].update(kind="wire"), r"links\[0\]\.kind = 'wire': input should be 'activation'"),
         (

@@ -275,6 +275,7 @@ def test_validator_knows_nothing_of_the_solver_or_the_model() -> None:
     }
     assert {name for name in imports if name.startswith("placement")} == {
         "placement.problem.instance.Configuration",
+        "placement.problem.instance.Framing",
         "placement.problem.instance.Instance",
         "placement.problem.instance.instance_to_json",
         "placement.problem.plan.Plan",

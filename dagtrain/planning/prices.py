@@ -202,6 +202,7 @@ class Prices:
             items=tuple(items),
             links=tuple(links),
             devices=tuple(self._devices(levels)),
+            framing=self.cluster.network.framing,
         )
         return instance.with_pins(self.pins) if self.pins else instance
 

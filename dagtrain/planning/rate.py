@@ -75,7 +75,11 @@ def plan_time(
     }
     word_rate = cluster.link_word_bits * cluster.clock_hz
     rates = {
-        device.name: min(1.0, device.board.link_bits_per_s / word_rate, device.board.clock_hz / cluster.clock_hz)
+        device.name: min(
+            1.0,
+            float(device.board.link_bits_per_s * cluster.network.efficiency / word_rate),
+            device.board.clock_hz / cluster.clock_hz,
+        )
         for device in cluster.devices
     }
     hops = hops_of(crossings, form, behind, network_cycles, rates, cluster.periods)

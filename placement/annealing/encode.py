@@ -132,7 +132,7 @@ class _Union:
 def fat_pairs(instance: Instance, cycles: int) -> list[tuple[int, int]]:
     """Pairs of items whose links together exceed what any device can send and any other receive at this T: no placement
     cuts them. One device alone cuts nothing."""
-    rate = max(device.link_bits_per_s for device in instance.devices)
+    rate = max(device.word_bits_per_s for device in instance.devices)
     bits: dict[tuple[int, int], Any] = {}
     for link in instance.links:
         for start, end, amount in link.ways:
@@ -273,7 +273,7 @@ def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:
     rows = []
     for device in instance.devices:
         dram = device.dram_bytes_per_s * cycles // instance.clock_hz
-        link = device.link_bits_per_s * cycles * scale // instance.clock_hz
+        link = device.word_bits_per_s * cycles * scale // instance.clock_hz
         rows.append([*device.capacities, dram, link, link])
     return np.array(rows, dtype=np.float64)
 

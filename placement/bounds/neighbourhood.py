@@ -152,7 +152,7 @@ class _Graph:
                 model.add_bool_or([here[b].negated(), here[a], arrives])
                 sent.append(bits * leaves)
                 received.append(bits * arrives)
-        budget = device.link_bits_per_s * cycles // self.instance.clock_hz
+        budget = device.word_bits_per_s * cycles // self.instance.clock_hz
         model.add(sum(sent) <= budget)
         model.add(sum(received) <= budget)
         self._equal_hops(model, here)

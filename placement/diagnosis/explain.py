@@ -58,8 +58,8 @@ def _rates_at_limit(instance: Instance, assignment: Assignment, cycles: int) -> 
         fullest = max(loads.channels[n]) * device.dram_channels
         rates = (
             ("dram", "DRAM bytes", fullest, device.dram_bytes_per_s),
-            ("links", "egress bits", loads.egress[n], device.link_bits_per_s),
-            ("links", "ingress bits", loads.ingress[n], device.link_bits_per_s),
+            ("links", "egress bits", loads.egress[n], device.word_bits_per_s),
+            ("links", "ingress bits", loads.ingress[n], device.word_bits_per_s),
         )
         for kind, unit, demand, capacity in rates:
             if cycles_needed(demand, capacity, clock) == cycles:

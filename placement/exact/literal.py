@@ -102,7 +102,7 @@ def _slowest(instance: Instance, slowest_engine: int) -> int:
     bits = sum(bits for link in instance.links for *_, bits in link.ways)
     traffic = sum(max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs)
                   for item in instance.items)  # fmt: skip
-    rates = [device.link_bits_per_s for device in instance.devices if device.link_bits_per_s]
+    rates = [device.word_bits_per_s for device in instance.devices if device.word_bits_per_s]
     drams = [device.dram_bytes_per_s for device in instance.devices if device.dram_bytes_per_s]
     needs = [slowest_engine, 1]
     needs += [-int(-bits * instance.clock_hz // rate) for rate in rates]
@@ -162,7 +162,7 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
     bits = [int(link.bits_per_frame * scale) for link in instance.links]
     credits = [int(link.credit_bits_per_frame * scale) for link in instance.links]
     for n, device in enumerate(instance.devices):
-        limit = device.link_bits_per_s * cycles * scale // instance.clock_hz
+        limit = device.word_bits_per_s * cycles * scale // instance.clock_hz
         flows = list(zip(bits, credits, ends, strict=True))
         model.add(sum(F * apart[l, k, n] + C * apart[k, l, n] for F, C, (l, k) in flows) <= limit)
         model.add(sum(F * apart[k, l, n] + C * apart[l, k, n] for F, C, (l, k) in flows) <= limit)

@@ -177,7 +177,7 @@ def respect_links(model: Model) -> None:
             pair = (instance.item_index[source], instance.item_index[target])
             bits[pair] = bits.get(pair, 0) + int(a_frame * scale)
     budgets = [
-        device.link_bits_per_s * model.options.cycles_per_frame * scale // instance.clock_hz
+        device.word_bits_per_s * model.options.cycles_per_frame * scale // instance.clock_hz
         for device in instance.devices
     ]
     egress: list[list[cp_model.LinearExpr]] = [[] for _ in instance.devices]

@@ -207,6 +207,7 @@ class Cluster:
                 link_bits_per_s=device.board.link_bits_per_s,
                 dram_channels=device.board.dram_channels,
                 clock_hz=device.board.clock_hz if device.name in self.periods else 0,
+                link_efficiency=self.network.efficiency,
             )
             for device in self.devices
         )

@@ -24,7 +24,7 @@ from hdl.errors import DagtrainError
 from hdl.records import exact, read_record
 from hdl.tensor import Kind
 
-INSTANCE_SCHEMA = 2
+INSTANCE_SCHEMA = 3
 
 RESOURCES = ("dsp", "m20k", "alm")
 # those that a network port takes
@@ -84,6 +84,8 @@ class Item:
     layer: str = ""
     # items with the same value are placed on the same device
     same_device: str | None = None
+    # engines that frames are dealt out to
+    copies: int = 1
 
 
 @exact
@@ -130,23 +132,75 @@ class Device:
     alm: int
     # usable DRAM bandwidth, bytes a second
     dram_bytes_per_s: int
-    # egress, and the same again ingress, bits a second
+    # of its cable, each direction, bits a second
     link_bits_per_s: int
     # memory channels, each with an equal part of the bandwidth
     dram_channels: int = 1
     # at which its engines work, Hz; 0: that of the instance
     clock_hz: int = 0
+    # part of the cable's rate that frames leave for words: as the instance's framing has it, 1 without
+    link_efficiency: Fraction = Fraction(1)
 
     @property
     def capacities(self) -> tuple[int, int, int]:
         """(DSP, M20K, ALM)."""
         return (self.dsp, self.m20k, self.alm)
 
+    @cached_property
+    def word_bits_per_s(self) -> Fraction:
+        """Egress, and the same again ingress: what the cable carries of words."""
+        return self.link_bits_per_s * self.link_efficiency
+
     @property
-    def shape(self) -> tuple[str, int, int, int, int, int, int, int]:
+    def shape(self) -> tuple[str, int, int, int, int, Fraction, int, int]:
         """Everything but the name: devices of equal shape are interchangeable."""
-        rates = (self.dram_bytes_per_s, self.link_bits_per_s, self.dram_channels, self.clock_hz)
+        rates = (self.dram_bytes_per_s, self.word_bits_per_s, self.dram_channels, self.clock_hz)
         return (self.part, self.dsp, self.m20k, self.alm, *rates)
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    """Of what the frames are in which words cross the network (`hdl.link.ethernet.frame`)."""
+
+    # bytes of the greatest IP packet
+    mtu: int
+    # bits of a beat
+    word_bits: int
+    # whether each frame ends in a tag
+    keyed: bool
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
+class Cable:
+    """A cable between ports of two devices."""
+
+    a: str
+    a_port: int
+    b: str
+    b_port: int
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way of words from one device to another where there is no switch."""
+
+    source: str
+    target: str
+    # devices that pass them on
+    through: tuple[str, ...]
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A sum over the copies of an item, which each of them needs."""
+
+    item: str
+    # bits that a copy gives and takes
+    bits_per_batch: Fraction
 
 
 @exact
@@ -165,6 +219,12 @@ class Instance:
     items: tuple[Item, ...]
     links: tuple[Link, ...]
     devices: tuple[Device, ...]
+    # None: words cross the network as they are
+    framing: Framing | None = None
+    # none: all devices hang on one switch
+    cables: tuple[Cable, ...] = ()
+    routes: tuple[Route, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
     # free text carried into the plan (model file, cluster file …)
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -278,7 +338,12 @@ def _problems(instance: Instance) -> list[str]:
         problems.append("has no items")
     problems += _duplicates("item", [item.name for item in instance.items])
     problems += _duplicates("device", [device.name for device in instance.devices])
+    later = {"cables": instance.cables, "routes": instance.routes, "exchanges": instance.exchanges}
+    later["copies of items"] = tuple(item for item in instance.items if item.copies != 1)
+    problems += [f"{what}: not built yet" for what, found in later.items() if found]
     for device in instance.devices:
+        if not 0 < device.link_efficiency <= 1 or (instance.framing is None and device.link_efficiency != 1):
+            problems.append(f"device {device.name!r}: words are {device.link_efficiency} of its link's rate")
         problems += _negatives(f"device {device.name!r}", device)
         if device.dram_channels < 1:
             problems.append(f"device {device.name!r}: {device.dram_channels} memory channels")
@@ -365,8 +430,10 @@ def instance_to_json(instance: Instance) -> str:
         "clock_hz": instance.clock_hz,
         "notes": dict(instance.notes),
     }
+    if instance.framing is not None:
+        head["framing"] = vars_of(instance.framing)
     rows = {
-        "devices": [_without_defaults(vars_of(device)) for device in instance.devices],
+        "devices": [_device_record(device) for device in instance.devices],
         "items": [_item_record(item) for item in instance.items],
         "links": [_link_record(link) for link in instance.links],
     }
@@ -379,13 +446,17 @@ def _dumps(record: Any) -> str:
     return json.dumps(record, sort_keys=True, ensure_ascii=False)
 
 
+def _device_record(device: Device) -> dict[str, Any]:
+    return _without_defaults({**vars_of(device), "link_efficiency": str(device.link_efficiency)})
+
+
 def _item_record(item: Item) -> dict[str, Any]:
     names = [f.name for f in fields(Configuration)]
     menu = {
         part: [_without_defaults({name: getattr(c, name) for name in names}) for c in configurations]
         for part, configurations in item.configurations.items()
     }
-    return {**vars_of(item), "configurations": menu}
+    return _without_defaults({**vars_of(item), "configurations": menu})
 
 
 def _link_record(link: Link) -> dict[str, Any]:
@@ -405,8 +476,10 @@ def instance_from_json(text: str) -> Instance:
 
 
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what says that there is one memory channel, one clock, and that no credits go back."""
-    plain = {"dram_streams": (), "dram_channels": 1, "clock_hz": 0, "credit_bits_per_frame": "0"}
+    """A record without what says that there is one memory channel, one clock, one copy, no frames, and that no credits
+    go back."""
+    plain = {"dram_streams": (), "dram_channels": 1, "clock_hz": 0, "credit_bits_per_frame": "0", "copies": 1}
+    plain["link_efficiency"] = "1"
     return {key: value for key, value in record.items() if key not in plain or value != plain[key]}
 
 

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from hdl.errors import Problem
 from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
+from placement.problem.instance import Framing
 from placement.problem.tables import Number, Table, device_names, entries, repeated
 
 # of a device without a MAC address of its own: locally administered, then its number
@@ -128,6 +129,12 @@ class Network:
     def efficiency(self) -> Fraction:
         """Part of a cable's rate that is left for words."""
         return Fraction(1) if self.frames is None else self.frames.efficiency()
+
+    @property
+    def framing(self) -> Framing | None:
+        """What an instance says of the frames."""
+        form = self.frames
+        return None if form is None else Framing(mtu=form.mtu, word_bits=form.word_bits, keyed=form.key is not None)
 
 
 # the network that is no Ethernet

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -93,7 +94,7 @@ class DeviceUse:
     # exact bits a frame leaving and entering, "n" or "n/d"
     egress_bits_per_frame: str
     ingress_bits_per_frame: str
-    # bits a second at the plan's throughput, rounded up, and usable rate (each direction)
+    # bits a second at the plan's throughput, rounded up, and what frames leave of the link's rate (each direction)
     egress_bits_per_s: int
     ingress_bits_per_s: int
     link_capacity_bits_per_s: int
@@ -271,7 +272,7 @@ def channels_of(instance: Instance, assignment: Assignment) -> tuple[tuple[int, 
     return tuple(map(tuple, found))
 
 
-def cycles_needed(demand: Fraction | int, capacity_per_s: int, clock_hz: int) -> int | None:
+def cycles_needed(demand: Fraction | int, capacity_per_s: Fraction | int, clock_hz: int) -> int | None:
     """Least integer T at which a demand a frame fits a capacity a second: ⌈demand · clock / capacity⌉, 0 for no
     demand, None if nothing fits because the capacity is 0."""
     if not demand:
@@ -292,7 +293,7 @@ def least_cycles(instance: Instance, assignment: Assignment) -> int | None:
         fullest = max(loads.channels[n]) * device.dram_channels
         needs.append(cycles_needed(fullest, device.dram_bytes_per_s, instance.clock_hz))
         for demand in (loads.egress[n], loads.ingress[n]):
-            needs.append(cycles_needed(demand, device.link_bits_per_s, instance.clock_hz))
+            needs.append(cycles_needed(demand, device.word_bits_per_s, instance.clock_hz))
     known = [need for need in needs if need is not None]
     return max(known) if len(known) == len(needs) else None
 
@@ -506,7 +507,7 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
                 ingress_bits_per_frame=str(loads.ingress[n]),
                 egress_bits_per_s=a_second(loads.egress[n]),
                 ingress_bits_per_s=a_second(loads.ingress[n]),
-                link_capacity_bits_per_s=device.link_bits_per_s,
+                link_capacity_bits_per_s=ceil(device.word_bits_per_s),
                 dram_channel_bytes_per_frame=loads.channels[n] if device.dram_channels > 1 else (),
                 clock_hz=device.clock_hz,
             )

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from placement.problem.instance import Configuration, Instance, instance_to_json
+from placement.problem.instance import Configuration, Framing, Instance, instance_to_json
 from placement.problem.plan import Plan
 
 
@@ -62,6 +62,28 @@ def violations(instance: Instance, plan: Plan) -> list[Violation]:
     return [violation for check in checks for violation in check(facts)]
 
 
+# bytes of a frame beside its words, told here anew: Ethernet's header; those of IPv4, UDP and our own, and the CRC; the
+# tag of a keyed frame; preamble, FCS and gap. A descriptor has 64 bits and announces 32 words
+_LINK_HEADER, _PACKET_HEADERS, _TAG, _BETWEEN = 14, 20 + 8 + 22 + 4, 8, 8 + 4 + 12
+_ANNOUNCED = 32
+
+
+def _words_share(framing: Framing | None) -> Fraction:
+    """Part of a cable's rate that words have, by laying out the longest frame beat after beat."""
+    if framing is None:
+        return Fraction(1)
+    beat, group = framing.word_bits // 8, framing.word_bits // 64 * _ANNOUNCED
+    size, words, left = _PACKET_HEADERS + _TAG * framing.keyed, 0, 0
+    while size + beat <= framing.mtu:
+        size += beat
+        # a beat of descriptors where all words announced have come, else a word
+        words, left = (words + 1, left - 1) if left else (words, group)
+    if left == group:
+        # descriptors that announce nothing are not sent
+        size -= beat
+    return Fraction(words * beat, _LINK_HEADER + size + _BETWEEN)
+
+
 class _Facts:
     """What a plan says about devices and configurations, and the sums that follow from it."""
 
@@ -75,6 +97,9 @@ class _Facts:
         # of each memory channel, where the plan says which streams go through it; what is wrong with what it says
         self.channels: dict[str, list[int]] = {device.name: [0] * device.dram_channels for device in instance.devices}
         self.unknown_channels: list[str] = []
+        share = _words_share(instance.framing)
+        # bits of words a second that a device sends at most, and takes
+        self.rate = {device.name: device.link_bits_per_s * share for device in instance.devices}
         self.egress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         self.ingress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         # (device, resource) → blocks of senders and receivers
@@ -248,15 +273,24 @@ def _dram_violations(facts: _Facts) -> list[Violation]:
 
 def _network_violations(facts: _Facts) -> list[Violation]:
     clock, cycles = facts.instance.clock_hz, facts.plan.cycles_per_frame
-    return [
+    share = _words_share(facts.instance.framing)
+    found = [
+        Violation(
+            Rule.NETWORK,
+            f"{device.name}: words have {device.link_efficiency} of the link's rate in the instance, {share} in truth",
+        )
+        for device in facts.instance.devices
+        if device.link_efficiency != share
+    ]
+    return found + [
         Violation(
             Rule.NETWORK,
             f"{device.name}: {direction} of {load[device.name]} bits a frame × {clock} Hz / {cycles} cycles "
-            f"exceeds {device.link_bits_per_s} bits/s",
+            f"exceeds {facts.rate[device.name]} bits/s",
         )
         for device in facts.instance.devices
         for direction, load in (("egress", facts.egress), ("ingress", facts.ingress))
-        if load[device.name] * clock > device.link_bits_per_s * cycles
+        if load[device.name] * clock > facts.rate[device.name] * cycles
     ]
 
 
@@ -282,8 +316,8 @@ def _objective_violations(facts: _Facts) -> list[Violation]:
     least = max(Fraction(1), paces[slowest])
     for device in facts.instance.devices:
         name = device.name
-        rates = [(Fraction(max(facts.channels[name]) * device.dram_channels), device.dram_bytes_per_s)]
-        rates += [(load[name], device.link_bits_per_s) for load in (facts.egress, facts.ingress)]
+        rates = [(Fraction(max(facts.channels[name]) * device.dram_channels), Fraction(device.dram_bytes_per_s))]
+        rates += [(load[name], facts.rate[name]) for load in (facts.egress, facts.ingress)]
         # without capacity any demand is a violation above, and sets no finite T here
         least = max([least] + [demand * clock / capacity for demand, capacity in rates if capacity])
     found = []
@@ -388,7 +422,7 @@ def _device_record_violations(facts: _Facts) -> list[Violation]:
         for direction, load in (("egress", facts.egress[name]), ("ingress", facts.ingress[name])):
             true[f"{direction}_bits_per_frame"] = str(load)
             true[f"{direction}_bits_per_s"] = -(-load * clock // cycles)
-        true["link_capacity_bits_per_s"] = device.link_bits_per_s
+        true["link_capacity_bits_per_s"] = -(-facts.rate[name] // 1)
         found += _differences(f"device {name!r}", entry, true)
     return found
 
