@@ -21,15 +21,23 @@ from dagtrain.flow.placed import load_plan
 from dagtrain.flow.report_step import gather
 from dagtrain.passes.fold import fold_graph
 from dagtrain.rates import rate_text, training_text
-from dagtrain.report.chart import axis, line_chart, logarithmic_axis
+from dagtrain.report.chart import COLOURS, axis, line_chart, logarithmic_axis
 from dagtrain.report.contents import Bar, Engine, engines, layer_uses
 from dagtrain.report.fifos import Kept, fifos
 from dagtrain.report.page import picture, render
-from dagtrain.report.roofline import Roofline, Way, roofline_chart, rooflines
+from dagtrain.report.roofline import (
+    EnginePoint,
+    Roofline,
+    Way,
+    cluster_efficiency,
+    roofline_chart,
+    rooflines,
+)
 from hdl.costs.estimate import elaborated_contents
 from hdl.costs.resources import fit
 from hdl.parts.catalogue import part
 from hdl.streams import queue
+from placement.problem.plan import Crossing
 from tests.flow_support import Case, new_case, quick_costs
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -334,6 +342,73 @@ def test_rooflines_are_those_of_the_plan_file_cell_by_cell(case: Case) -> None:
             assert point in chart_of(text, use["device"])
     layers = json.loads((case.out / "import" / "summary.json").read_text())["layers"]
     assert total == sum(layer[f"{way}_macs"] for layer in layers for way in ("forward", "error", "gradient"))
+
+
+def test_every_engine_stands_on_the_roofline_with_the_bytes_of_its_streams(case: Case) -> None:
+    case.pretend("cosim", ("emit",), COSIM)
+    contents = gather(case.workspace)
+    # bytes that the small network does not move: y_node reads over the network from two, and sends less to one
+    items = [replace(item, dram_bytes_per_frame=700 * (item.item == "c_node")) for item in contents.plan.items]
+    home = {item.item: item.device for item in items}
+    (other,) = {use.device for use in contents.plan.devices} - {home["y_node"]}
+    ends = [("c_node", "y_node", "4000"), ("r_node", "y_node", "2000/3"), ("y_node", "loss", "960")]
+    crossings = tuple(
+        Crossing(source=a, target=b, kind="stash", from_device=other, to_device=home["y_node"], bits_per_frame=bits)
+        for a, b, bits in ends
+    )
+    contents = replace(contents, plan=replace(contents.plan, items=tuple(items), crossings=crossings))
+    text, plan = render(contents), contents.plan
+    Tags(text)
+    rows = {row[0]: row[1:] for row in table(text, "roofline-engines")}
+    layers = {node.name: node.layer for node in contents.folded.nodes}
+    assert set(rows) == {engine.node for engine in engines(contents)}
+    seconds = COSIM["batch_cycles"][-1] / plan.clock_hz
+    for name, row in rows.items():
+        macs = layers[name].macs
+        dram = 700 if name == "c_node" else 0
+        network = {"y_node": (4000 + Fraction(2000, 3)) / 8, "c_node": Fraction(500)}.get(name, 0)
+        wanted = [home[name], f"{macs:,}"]
+        for size in (dram, network):
+            wanted += [f"{float(size):,.4g}", f"{float(macs / size):,.4g}" if size else "none"]
+        peak, rate = layers[name].multipliers * plan.clock_hz, macs * plan.steady_fps
+        wanted += [giga(peak), giga(rate), f"{rate / peak:.1%}", giga(macs * plan.batch_frames / seconds)]
+        assert row == wanted
+
+
+def test_engines_are_rings_with_names_below_the_roofs() -> None:
+    ways = tuple(
+        Way(name=name, bytes_per_frame=Fraction(size), bytes_per_s=Fraction(10**9))
+        for name, size in (("DRAM", 100), ("network", 0))
+    )
+    device = Roofline(
+        device="a", macs=400, peak=Fraction(10**10), ways=ways, steady_fps=Fraction(10**7), training_fps=Fraction(1)
+    )
+    shape = {"macs": 300, "roof": Fraction(4 * 10**9), "rate": Fraction(3 * 10**9), "simulated": None}
+    points = [
+        EnginePoint(node=node, device=where, bytes_per_frame={"DRAM": Fraction(size), "network": Fraction(0)}, **shape)
+        for node, where, size in (("c<1>", "a", 20), ("still", "a", 0), ("far", "b", 20))
+    ]
+    root = ElementTree.fromstring(roofline_chart(device, points))
+    told = [dot[0].text for dot in root.iter(f"{SVG}circle")]
+    assert told == ["DRAM: 4 at 4", "c<1> (DRAM): 3 at 15"]
+    ring, point = ([dot for dot in root.iter(f"{SVG}circle") if dot.get("fill") == fill] for fill in FILLS)
+    assert ring[0].get("stroke") == point[0].get("fill")
+
+
+FILLS = ("transparent", COLOURS[2])
+
+
+def test_the_whole_cluster_s_efficiency_asks_the_part_what_a_dsp_block_multiplies(case: Case) -> None:
+    contents = gather(case.workspace)
+    plan = contents.plan
+    macs = sum(node.layer.macs for node in contents.folded.nodes)
+    # two products of 16 bits in a block of an Agilex, one in that of a Virtex-7
+    for name, products in (("AGFB014", 2), ("XC7VX690T", 1)):
+        uses = tuple(replace(use, part=name) for use in plan.devices)
+        found = cluster_efficiency(rooflines(replace(contents, plan=replace(plan, devices=uses))))
+        blocks = sum(use.dsp_capacity for use in uses)
+        assert found == Fraction(macs, products * blocks * plan.cycles_per_frame)
+    assert cluster_efficiency(()) == 0
 
 
 def giga(value: float) -> str:

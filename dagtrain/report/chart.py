@@ -1,4 +1,5 @@
-"""Line charts as SVG text: axes with round numbers, one line a series, points where a series has only one."""
+"""Line charts as SVG text: axes with round numbers, one line a series, points where a series has only one, and rings
+that have names."""
 
 from __future__ import annotations
 
@@ -8,14 +9,17 @@ from dataclasses import dataclass
 from html import escape
 
 Points = Sequence[tuple[float, float]]
+# name -> place
+Rings = Mapping[str, tuple[float, float]]
 
 WIDTH = 560
 HEIGHT = 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 34, 42
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2")
 STYLE = """<style>
-.chart-paper { fill: #ffffff; } .chart { fill: #22262c; }
-@media (prefers-color-scheme: dark) { .chart-paper { fill: #16191d; } .chart { fill: #d5dae1; } }
+.chart-paper { fill: #ffffff; } .chart { fill: #22262c; } .chart-grid { stroke: #dddddd; }
+@media (prefers-color-scheme: dark) { .chart-paper { fill: #16191d; } .chart { fill: #d5dae1; }
+.chart-grid { stroke: #3a414a; } }
 </style>"""
 # lines that a chart with more points than this draws without markers
 MOST_MARKERS = 40
@@ -78,11 +82,15 @@ def line_chart(
     series: Mapping[str, Points],
     logarithmic: bool = False,
     unmarked: Collection[str] = (),
+    rings: Mapping[str, Rings] | None = None,
 ) -> str:
     """The SVG text of a chart.  Points that are not finite interrupt their line; a chart without any says so.
 
-    ``logarithmic``: both axes, for positive values.  ``unmarked``: series of lines without points on them."""
-    finite = [point for points in series.values() for point in points if all(map(math.isfinite, point))]
+    ``logarithmic``: both axes, for positive values.  ``unmarked``: series of lines without points on them.
+    ``rings``: drawn in the colour of a series, by its name; theirs appear on hovering."""
+    rings = rings or {}
+    every = (*series.values(), *(list(each.values()) for each in rings.values()))
+    finite = [point for points in every for point in points if all(map(math.isfinite, point))]
     parts = [
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
         f'height="{HEIGHT}" font-family="sans-serif" font-size="11" role="img"><title>{escape(title)}</title>',
@@ -97,6 +105,7 @@ def line_chart(
         parts += [
             *_grid(across, upwards, x_label, y_label),
             *_lines(series, across, upwards, unmarked),
+            *_rings(rings, list(series), across, upwards),
             *_legend(series),
         ]
     else:
@@ -116,7 +125,7 @@ def _grid(across: Axis, upwards: Axis, x_label: str, y_label: str) -> Iterator[s
     left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
     for tick in upwards.ticks:
         y = _y(upwards, tick)
-        yield f'<line x1="{left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#dddddd"/>'
+        yield f'<line x1="{left}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" class="chart-grid"/>'
         yield f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
     for tick in across.ticks:
         x = _x(across, tick)
@@ -150,6 +159,17 @@ def _lines(series: Mapping[str, Points], across: Axis, upwards: Axis, unmarked: 
                         f'<circle cx="{_x(across, x):.1f}" cy="{_y(upwards, y):.1f}" r="3" fill="{colour}">'
                         f"<title>{escape(name)}: {_number(y)} at {_number(x)}</title></circle>"
                     )
+
+
+def _rings(rings: Mapping[str, Rings], series: Sequence[str], across: Axis, upwards: Axis) -> Iterator[str]:
+    for of, each in rings.items():
+        colour = COLOURS[series.index(of) % len(COLOURS)]
+        for name, (x, y) in each.items():
+            yield (
+                f'<circle cx="{_x(across, x):.1f}" cy="{_y(upwards, y):.1f}" r="4" fill="transparent" '
+                f'stroke="{colour}" stroke-width="1.5">'
+                f"<title>{escape(name)} ({escape(of)}): {_number(y)} at {_number(x)}</title></circle>"
+            )
 
 
 def _legend(series: Mapping[str, Points]) -> Iterator[str]:

@@ -248,17 +248,6 @@ def engines(contents: Contents) -> tuple[Engine, ...]:
     return tuple(found)
 
 
-def cluster_efficiency(contents: Contents) -> float:
-    """Multiplications of the algorithm over all multipliers that all devices have, at the planned cycles a frame.
-
-    Devices count with what the plan may use of them, in as many cycles as they have; a DSP block counts as two
-    multipliers of 16-bit operands."""
-    macs = contents.summary.forward_macs + contents.summary.error_macs + contents.summary.gradient_macs
-    plan, clocks = contents.plan, _clocks(contents.plan)
-    multipliers = 2 * sum(use.dsp_capacity * (clocks[use.device] / plan.clock_hz) for use in plan.devices)
-    return macs / (multipliers * contents.plan.cycles_per_frame) if multipliers else 0.0
-
-
 def slowest(plan: Plan, count: int = 8) -> tuple[str, ...]:
     """Nodes that need all of the plan's cycles a frame, at most ``count`` of them."""
     names = [name for name, cycles in plan_paces(plan).items() if cycles == plan.cycles_per_frame]

@@ -15,7 +15,6 @@ from dagtrain.report.contents import (
     WELL_USED,
     Contents,
     block_names,
-    cluster_efficiency,
     device_bars,
     engines,
     layer_uses,
@@ -25,7 +24,7 @@ from dagtrain.report.contents import (
 )
 from dagtrain.report.fifos import fifos
 from dagtrain.report.picture import draw
-from dagtrain.report.roofline import GIGA, roofline_chart, rooflines
+from dagtrain.report.roofline import GIGA, cluster_efficiency, engine_points, roofline_chart, rooflines
 from dagtrain.report.templates import page_environment
 from dagtrain.report.timeline import engine_rows, fifo_rows
 
@@ -48,7 +47,7 @@ def render(contents: Contents) -> str:
     environment.filters["percent"] = lambda value: f"{float(value):.1%}"
     environment.filters["giga"] = lambda value: f"{float(value / GIGA):,.4g}"
     environment.filters["four"] = lambda value: "none" if value is None else f"{float(value):,.4g}"
-    roofs = rooflines(contents)
+    roofs, points = rooflines(contents), engine_points(contents)
     return environment.get_template(TEMPLATE).render(
         contents=contents,
         plan=contents.plan,
@@ -57,13 +56,14 @@ def render(contents: Contents) -> str:
         devices=[(use, device_bars(use)) for use in contents.plan.devices],
         names=block_names(contents.plan),
         rooflines=roofs,
-        roofline_charts=[Markup(text) for text in map(roofline_chart, roofs) if text],
+        roofline_charts=[Markup(text) for roof in roofs if (text := roofline_chart(roof, points))],
+        engine_points=points,
         layers=layer_uses(contents.plan),
         engines=engines(contents),
         fifos=fifos(contents.manifests),
         engine_rows=engine_rows(contents.timeline) if contents.timeline else (),
         fifo_rows=fifo_rows(contents.timeline) if contents.timeline else {},
-        cluster_efficiency=cluster_efficiency(contents),
+        cluster_efficiency=cluster_efficiency(roofs),
         slowest=slowest(contents.plan),
         well_used=WELL_USED,
         timed_kinds=timed_kinds(contents.timing) if contents.timing else (),

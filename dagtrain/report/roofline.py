@@ -1,12 +1,15 @@
-"""The roofline of each FPGA: multiplications a second against multiplications a byte, of DRAM and of the network.
+"""The roofline of each FPGA and of its engines: multiplications a second against multiplications a byte, of DRAM and
+of the network.
 
 After Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore architectures"
 (2009).  The roof is what the DSP blocks do at the FPGA's clock or, where a byte serves few multiplications, what the
-bytes of a second are good for.  The plan stands below it.
+bytes of a second are good for.  The plan stands below it, and so does each engine, with the bytes of its own streams;
+the roof of an engine are its multipliers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,6 +29,8 @@ USUAL_BITS = (16, 16)
 FULL = 12
 # how far the axis goes on beyond what it shows, as a factor
 BEYOND = 4
+# the two ways
+DRAM, NETWORK = "DRAM", "network"
 GIGA = 10**9
 
 
@@ -88,6 +93,64 @@ class Roofline:
         return self.rate / self.roofs[self.lowest] if self.macs else Fraction(0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnginePoint:
+    """Where an engine stands."""
+
+    node: str
+    device: str
+    # multiplications a frame
+    macs: int
+    # way -> bytes a frame of its streams: to DRAM and back; in their busier direction between FPGAs
+    bytes_per_frame: Mapping[str, Fraction]
+    # multiplications a second: of all its multipliers, inside a batch, and as co-simulated; None where none told
+    roof: Fraction
+    rate: Fraction
+    simulated: Fraction | None
+
+    def intensity(self, way: str) -> Fraction | None:
+        """Multiplications a byte; None where no byte passes."""
+        size = self.bytes_per_frame[way]
+        return self.macs / size if size else None
+
+    @property
+    def share(self) -> Fraction:
+        """Of its roof that is reached inside a batch."""
+        return self.rate / self.roof
+
+
+def engine_points(contents: Contents) -> tuple[EnginePoint, ...]:
+    """Of every engine of the plan."""
+    plan = contents.plan
+    items, uses = {item.item: item for item in plan.items}, {use.device: use for use in plan.devices}
+    steady = Fraction(plan.clock_hz, plan.cycles_per_frame)
+    ends = contents.cosim["batch_cycles"] if contents.cosim else ()
+    simulated = Fraction(plan.clock_hz * plan.batch_frames, ends[-1]) if ends else None
+    found = []
+    for node in contents.folded.nodes:
+        if is_engine(node.layer):
+            item, macs = items[node.name], node.layer.macs
+            sent, got = (
+                sum(Fraction(one.bits_per_frame) for one in plan.crossings if getattr(one, end) == node.name)
+                for end in ("source", "target")
+            )
+            size = {DRAM: Fraction(item.dram_bytes_per_frame), NETWORK: Fraction(max(sent, got)) / 8}
+            found.append(
+                EnginePoint(
+                    node=node.name, device=item.device, macs=macs, bytes_per_frame=size, rate=macs * steady,
+                    roof=Fraction(node.layer.multipliers * (uses[item.device].clock_hz or plan.clock_hz)),
+                    simulated=None if simulated is None else macs * simulated,
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def cluster_efficiency(found: Sequence[Roofline]) -> Fraction:
+    """Multiplications of the algorithm inside a batch, of what the DSP blocks of all FPGAs could do meanwhile."""
+    peak = sum(roof.peak for roof in found)
+    return Fraction(sum(roof.rate for roof in found)) / peak if peak else Fraction(0)
+
+
 def rooflines(contents: Contents) -> tuple[Roofline, ...]:
     """Of every FPGA of the plan."""
     plan, homes = contents.plan, placed(contents.plan)
@@ -124,22 +187,28 @@ def _dram(use: DeviceUse) -> Way:
     """A channel has its part of the bandwidth, so the fullest one counts for all."""
     channels = use.dram_channel_bytes_per_frame
     size = max(channels) * len(channels) if channels else use.dram_bytes_per_frame
-    return Way(name="DRAM", bytes_per_frame=Fraction(size), bytes_per_s=Fraction(use.dram_capacity_bytes_per_s))
+    return Way(name=DRAM, bytes_per_frame=Fraction(size), bytes_per_s=Fraction(use.dram_capacity_bytes_per_s))
 
 
 def _network(use: DeviceUse) -> Way:
     busier = max(Fraction(use.egress_bits_per_frame), Fraction(use.ingress_bits_per_frame))
-    return Way(name="network", bytes_per_frame=busier / 8, bytes_per_s=Fraction(use.link_capacity_bits_per_s, 8))
+    return Way(name=NETWORK, bytes_per_frame=busier / 8, bytes_per_s=Fraction(use.link_capacity_bits_per_s, 8))
 
 
-def roofline_chart(found: Roofline) -> str:
-    """SVG text: a roof for each way that the FPGA has, and points where the plan stands; "" without multiplications."""
+def roofline_chart(found: Roofline, engines: Sequence[EnginePoint] = ()) -> str:
+    """SVG text: a roof for each way that the FPGA has, points where the plan stands, and a ring for each of its engines
+    that moves bytes; "" without multiplications."""
     ways = [way for way in found.ways if way.bytes_per_s]
     if not (found.macs and found.peak and ways):
         return ""
     ridges = {way.name: found.peak / way.bytes_per_s for way in ways}
     stands = {way.name: at for way in ways if (at := found.intensity(way)) is not None}
-    across = [*ridges.values(), *stands.values()]
+    here = [one for one in engines if one.device == found.device]
+    rings = {
+        name: {one.node: (float(at), float(one.rate / GIGA)) for one in here if (at := one.intensity(name)) is not None}
+        for name in stands
+    }
+    across = [*ridges.values(), *stands.values(), *(Fraction(x) for each in rings.values() for x, _ in each.values())]
     ends = min(across) / BEYOND, max(across) * BEYOND
     series: dict[str, list[tuple[float, float]]] = {}
     for way in ways:
@@ -149,4 +218,4 @@ def roofline_chart(found: Roofline) -> str:
         series[name] = [(float(at), float(found.rate / GIGA))]
     roofs = frozenset(f"{way.name} roof" for way in ways)
     labels = "multiplications a byte", "10⁹ multiplications a second"
-    return line_chart(found.device, *labels, series, logarithmic=True, unmarked=roofs)
+    return line_chart(found.device, *labels, series, logarithmic=True, unmarked=roofs, rings=rings)
