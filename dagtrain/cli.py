@@ -274,6 +274,14 @@ Weights = Annotated[
         show_default=False,
     ),
 ]
+StateAccess = Annotated[
+    str,
+    typer.Option(
+        "--state-access",
+        help="How weights, momenta and counters come in: none (they stand in images of memories) or ports (every FPGA "
+        "has a stream by which a host loads them, and one by which it dumps them).",
+    ),
+]
 HeldOut = Annotated[
     str | None,
     typer.Option(
@@ -441,9 +449,9 @@ def _place(
     return jobs
 
 
-def _emit(weights: Weights = None) -> Jobs:
+def _emit(weights: Weights = None, state_access: StateAccess = "none") -> Jobs:
     """Write one folder of Verilog for each FPGA: sources, memory images, constraints, project, manifest."""
-    return (lambda net: net.emit(weights=weights),)
+    return (lambda net: net.emit(weights=weights, state_access=state_access),)
 
 
 def _cosim(

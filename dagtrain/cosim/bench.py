@@ -23,11 +23,12 @@ from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.links import axi_stream_signals, link_word
-from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, MemoryRecord
+from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, MemoryRecord, StateRecord
 from dagtrain.emission.memory import AXI_PREFIX, axi4_payloads
-from dagtrain.emission.modules import ModuleLibrary, verilog_name
+from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
+from hdl.engine.weights.records import WORD_BITS
 from hdl.link.format import LinkFormat
 from hdl.signals import ClockReset
 from hdl.simulate.models.dram import dram_model
@@ -37,6 +38,8 @@ from hdl.stream import Stream
 
 # words that the switch holds between any two devices: more than is under way between them
 SWITCH_WORDS = 4096
+# of a RUN
+RUN_WORDS = 2
 # ports of a device of another clock than the network's, by what they are connected to
 NETWORK_CLOCK = {"net_clk": "clk", "net_rst": "rst"}
 
@@ -65,12 +68,17 @@ def design_bench(
             else:
                 path = _add_recorder(assembly, library, host, options, clk)
                 recorded[host.node] = recording(assembly, device, host, options, path)
+    loads = {
+        device.manifest.device: _add_loader(assembly, library, device, device.manifest.state, options)
+        for device in devices
+        if device.manifest.state
+    }
     weights = weight_logs(devices)
     watching = watch(devices, options.reads) if options.hold_cycles else Watch()
     text = outermost_text(devices, recorded, weights, dumps, options, watching, (), traced, probed)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
     modules = bench_modules(assembly, devices)
-    bench = Bench(texts, played, recorded, tuple(dumps), modules, weights, traced=tuple(traced))
+    bench = Bench(texts, played, recorded, tuple(dumps), modules, weights, traced=tuple(traced), loads=loads)
     return watched_bench(bench, devices, watching)
 
 
@@ -109,6 +117,7 @@ def weight_logs(devices: Sequence[DeliveredDevice]) -> tuple[WeightLog, ...]:
             record.beats_per_batch,
             f"dut.fpga_{device.manifest.top}.{record.net}",
             clock_of(device),
+            device.manifest.state.rounds if device.manifest.state else 0,
         )
         for device in devices
         for record in device.manifest.weights
@@ -260,22 +269,36 @@ def _add_player(
     """Returns the file of beats that it offers at the clock ``clk``."""
     beats, file_name = host.beats_per_frame * options.frames, _beats_file(host)
     seed = (options.seed * 7919 + index * 104729) & 0xFFFF
-    module = library.block(
+    module = _player(library, beats, host.payload_bits, options, seed)
+    parameters = {module.verilog.images["beats"].parameter: file_name}
+    name = f"player_{verilog_name(host.node)}"
+    assembly.instance(module, name, {"y": host_net(assembly, host)}, {"clk": clk}, parameters=parameters)
+    return file_name
+
+
+def _player(library: ModuleLibrary, beats: int, bits: int, options: BenchOptions, seed: int) -> StreamModule:
+    """What offers so many beats of so many bits."""
+    return library.block(
         f"{BENCH}_player",
         f"{beats} {options.host_stall_256} {seed}",
-        {"y": host.payload_bits},
+        {"y": bits},
         lambda domain, streams: stream_player(
             domain, streams["y"], depth=beats, probability_256=options.host_stall_256, seed=seed
         ),
     )
+
+
+def _add_loader(
+    assembly: Assembly, library: ModuleLibrary, device: DeliveredDevice, state: StateRecord, options: BenchOptions
+) -> str:
+    """Loads a device's state, with a RUN behind it, and takes what comes out at the end of its chain; returns the file
+    of words."""
+    top, clk = device.manifest.top, clock_of(device)
+    module = _player(library, state.load_words + RUN_WORDS, WORD_BITS, options, options.seed & 0xFFFF)
+    file_name = f"{top}.{state.load}.mem"
     parameters = {module.verilog.images["beats"].parameter: file_name}
-    assembly.instance(
-        module,
-        f"player_{verilog_name(host.node)}",
-        {"y": host_net(assembly, host)},
-        {"clk": clk},
-        parameters=parameters,
-    )
+    assembly.instance(module, f"loader_{top}", {"y": f"{top}_{state.load}"}, {"clk": clk}, parameters=parameters)
+    assembly.drain(f"{top}_{state.dump}")
     return file_name
 
 

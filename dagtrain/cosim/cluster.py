@@ -38,11 +38,13 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import DeliveryError
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.state import load_records
 from dagtrain.files import write_text
 from dagtrain.graph.executor import Executor, Mode, Observer
 from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from hdl.convert.images import write_image
+from hdl.engine.weights.records import WORD_BITS, Kind, Record, words_of
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
 
@@ -108,9 +110,9 @@ def simulate_cluster(
     program = build(folder / "sim", sources, simulator, optimise, clocks, [one.path for one in inside]).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
-    started = compare_start(delivered, golden)
-    sent: dict[str, list[IntArray]] = {log.edge: [] for log in bench.weights}
-    made = Made(traced)
+    started, made = compare_start(delivered, golden), Made(traced)
+    sent: dict[str, list[IntArray]] = {log.edge: [golden.weights[log.edge]] * log.loaded for log in bench.weights}
+    write_loads(delivered, bench, golden, len(feeds), folder)
     expected = emulate(golden, feeds, sent, made)
     write_inputs(graph, bench, feeds, folder)
     progress.begin("co-simulation", frames)
@@ -256,6 +258,15 @@ def emulate(
         for edge, versions in (sent or {}).items():
             versions.append(golden.weights[edge])
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def write_loads(delivered: Delivered, bench: Bench, golden: Executor, batches: int, folder: Path) -> None:
+    """Files of what is loaded into each device, so that it begins as ``golden`` stands and trains so many batches."""
+    for device in delivered.devices:
+        state = device.manifest.state
+        if state is not None:
+            records = [*load_records(golden, state.links), Record(Kind.RUN, (batches,))]
+            write_image(folder / bench.loads[device.manifest.device], words_of(records), WORD_BITS)
 
 
 def write_inputs(graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path) -> None:

@@ -211,7 +211,8 @@ def _weight_differences(golden: Executor, log: WeightLog, got: Sequence[int], wa
         if len(wrong):
             index = tuple(map(int, wrong[0]))
             codes = f"{version[index]:#x}, not {wanted[index]:#x}"
-            where = Where(log.device, node.name, f"sent after batch {batch + 1}")
+            when = f"after batch {batch + 1 - log.loaded}" if batch >= log.loaded else "when state was loaded"
+            where = Where(log.device, node.name, f"sent {when}")
             first = f"{log.edge}[{', '.join(map(str, index))}]: {codes}"
             return [where.message("weights", len(wrong), wanted.size, "elements", first)]
     return []

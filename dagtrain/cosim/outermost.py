@@ -55,7 +55,7 @@ def outermost_text(
     metrics = {f"metrics_{verilog_name(node)}": one for node, one in recorded.items()}
     updates = {f"weights_{verilog_name(log.edge)}": log for log in weights}
     wanted = {counter: one.beats for counter, one in metrics.items()}
-    wanted |= {counter: batches * log.beats for counter, log in updates.items()}
+    wanted |= {counter: (log.loaded + batches) * log.beats for counter, log in updates.items()}
     watchers = len(watching.watched)
     own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
     passed = ["clk", "rst", *own, *(port.name for port in host)]

@@ -75,6 +75,8 @@ class WeightLog:
     net: str
     # at which its beats pass
     clk: str = "clk"
+    # versions that it sends when state is loaded, before those of batches
+    loaded: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,5 +126,7 @@ class Bench:
     tops: Mapping[str, str] = field(default_factory=dict)
     # files that watchers start with, by name
     loaded: Mapping[str, Loaded] = field(default_factory=dict)
+    # device -> file of words that are loaded into it
+    loads: Mapping[str, str] = field(default_factory=dict)
     # streams whose beats are written, by the numbers under which they are
     traced: tuple[Traced, ...] = ()

@@ -36,6 +36,7 @@ from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress, Silent
 from hdl.convert.images import write_image
 from hdl.convert.netlist import Direction, Module
+from hdl.engine.weights.records import WORD_BITS
 from hdl.errors import DagtrainError, DeadlockError
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
@@ -78,6 +79,11 @@ def simulate_under_myhdl(
     when a memory reports an error.
     """
     progress = progress or Silent()
+    if any(device.manifest.state for device in delivered.devices):
+        raise DagtrainError(
+            "what was emitted begins with state that a host loads, which this testbench does not play",
+            "simulate in Verilog alone, or drive `emitted_cluster` by a testbench of your own",
+        )
     options = bench_options(delivered, graph, len(feeds), network, memory, seed, hold_cycles=hold_cycles)
     frames, interval = options.frames, delivered.cycles_per_frame
     probed = probes_for(delivered, graph, options, stretch_cycles)
@@ -195,7 +201,19 @@ def _host_ports(assembly: Assembly, delivered: Delivered, options: BenchOptions)
             else:
                 assembly.connect(source=inside, target=name)
                 recorded[host.node] = recording(assembly, device, host, options)
+        state = device.manifest.state
+        if state is not None:
+            top = device.manifest.top
+            assembly.stream_port(state_port(top, state.load), WORD_BITS, Direction.IN)
+            assembly.connect(source=state_port(top, state.load), target=f"{top}_{state.load}")
+            assembly.stream_port(state_port(top, state.dump), WORD_BITS, Direction.OUT)
+            assembly.connect(source=f"{top}_{state.dump}", target=state_port(top, state.dump))
     return recorded
+
+
+def state_port(top: str, net: str) -> str:
+    """A stream of a cluster by which a device's state is loaded or dumped."""
+    return f"{net}_of_{top}"
 
 
 def _inputs(graph: Graph, feeds: Sequence[Feeds]) -> dict[str, list[int]]:

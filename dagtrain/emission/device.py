@@ -10,6 +10,7 @@ from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, MemoryPort, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
+from dagtrain.emission.state import StateLink, links_of, rounds
 from dagtrain.emission.stored import DramUse
 from dagtrain.graph.ir import Graph, Node, PlacedGraph, is_delayed
 from dagtrain.schedule.buffers import REGISTER_BEATS
@@ -102,7 +103,10 @@ class DeviceDesign:
     # what lies in DRAM, by channel
     memories: tuple[DeviceMemory, ...] = ()
     # nodes whose state is loaded and dumped, in the chain's order
-    links: tuple[str, ...] = ()
+    links: tuple[StateLink, ...] = ()
+    # frames a batch, and times that state is loaded
+    batch: int = 1
+    rounds: int = 1
 
     @property
     def has_network(self) -> bool:
@@ -181,7 +185,9 @@ def design_device(
         copies=dict(assembly.copies),
         link_words={c.edge: link_words(c, receiver_beats[c.edge], form.word_bits) for c in (*egress, *ingress)},
         memories=stores,
-        links=links,
+        links=links_of(links, graph),
+        batch=graph.recipe.batch,
+        rounds=rounds(graph.recipe.staleness),
     )
 
 
@@ -389,15 +395,15 @@ def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort)
         memory.add_ring(node.name, ring, preloaded, nets)
 
 
-def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary) -> tuple[str, ...]:
+def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary) -> list[Node]:
     """The chain by which state is loaded and dumped, from one port of the device to another, through all nodes that it
     returns; none where no node is a link of it."""
-    links = tuple(node.name for node in circuits if node.layer.accessed)
+    links = [node for node in circuits if node.layer.accessed]
     if not links:
         return links
     entry = assembly.stream_port(STATE_LOAD, WORD_BITS, Direction.IN)
     leave = assembly.stream_port(STATE_DUMP, WORD_BITS, Direction.OUT)
-    marked = chain_net(links[0], LOAD)
+    marked = chain_net(links[0].name, LOAD)
     module = library.block(
         "chain_entry",
         "",
@@ -406,8 +412,8 @@ def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibr
     )
     assembly.instance(module, "state_entry", {"x": entry, "y": marked}, role=STATE_ROLE)
     for before, after in itertools.pairwise(links):
-        assembly.connect(source=chain_net(before, DUMP), target=chain_net(after, LOAD))
-    last = chain_net(links[-1], DUMP)
+        assembly.connect(source=chain_net(before.name, DUMP), target=chain_net(after.name, LOAD))
+    last = chain_net(links[-1].name, DUMP)
     assembly.readers[last] = STATE_ROLE
     assembly.assigns += [
         (f"{leave}_valid", f"{last}_valid"),

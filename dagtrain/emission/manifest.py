@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from dagtrain.emission.state import StateLink
 from hdl.convert.netlist import Direction
 from hdl.dram.axi import AxiFormat
 from hdl.dram.region import regroup
@@ -25,6 +26,8 @@ from hdl.records import parse_json
 # raised whenever the meaning of the file changes
 MANIFEST_SCHEMA = 3
 MANIFEST = "manifest.json"
+# keys that are said only where there is something to say
+OPTIONAL = frozenset({"network_mhz", "state"})
 # of the sources, in order of compilation
 FILE_LIST = "files.f"
 COMMAND = "dagtrain emit"
@@ -205,6 +208,25 @@ class CrossingRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateRecord:
+    """The streams by which state is loaded and dumped: docs/state.md."""
+
+    # prefixes of their three signals
+    load: str
+    dump: str
+    # frames a batch; times that START and LOADs are sent
+    batch: int
+    rounds: int
+    # in the chain's order
+    links: tuple[StateLink, ...]
+
+    @property
+    def load_words(self) -> int:
+        """Words of all rounds."""
+        return self.rounds * (2 + sum(1 + link.words for link in self.links if link.words))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """See the module."""
 
@@ -232,6 +254,8 @@ class Manifest:
     network: NetworkRecord | None
     egress: tuple[CrossingRecord, ...]
     ingress: tuple[CrossingRecord, ...]
+    # None: version 0 of weights and all other state stand in the images
+    state: StateRecord | None = None
 
     # an unknown key is an error
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -239,8 +263,9 @@ class Manifest:
     def to_json(self) -> str:
         """The file's text."""
         record = _ADAPTER.dump_python(self, mode="json")
-        # said only where there is one
-        plain = {key: value for key, value in record.items() if key != "network_mhz" or value is not None}
+        plain = {
+            key: value for key, value in record.items() if key not in ("network_mhz", "state") or value is not None
+        }
         return json.dumps(plain, indent=1) + "\n"
 
 

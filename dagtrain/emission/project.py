@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign
-from dagtrain.emission.device import DeviceDesign
+from dagtrain.emission.device import STATE_DUMP, STATE_LOAD, DeviceDesign
 from dagtrain.emission.links import Crossing
 from dagtrain.emission.manifest import (
     FILE_LIST,
@@ -29,6 +29,7 @@ from dagtrain.emission.manifest import (
     NetworkRecord,
     PortRecord,
     RegionRecord,
+    StateRecord,
     StreamRecord,
     WeightRecord,
 )
@@ -231,7 +232,14 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clocks: C
         network=NetworkRecord(format=design.form, device=design.number) if design.has_network else None,
         egress=tuple(_crossing(crossing, design) for crossing in design.egress),
         ingress=tuple(_crossing(crossing, design) for crossing in design.ingress),
+        state=_state(design),
     )
+
+
+def _state(design: DeviceDesign) -> StateRecord | None:
+    if not design.links:
+        return None
+    return StateRecord(load=STATE_LOAD, dump=STATE_DUMP, batch=design.batch, rounds=design.rounds, links=design.links)
 
 
 def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:

@@ -39,6 +39,8 @@ from placement.problem.plan import Plan
 
 # the checkpoint that the design begins from, in the step's folder
 BEGUN = "begun.npz"
+# how state comes in and goes out
+STATE_ACCESS = ("none", "ports")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,14 @@ class EmitOptions:
     lint: bool = True
     # a checkpoint to begin from, or the folder that `dagtrain train` left; None: the weights of the model
     weights: Path | None = None
+    # "ports": devices have streams by which a host loads and dumps state; "none": it stands in images
+    state_access: str = STATE_ACCESS[0]
+
+    def __post_init__(self) -> None:
+        if self.state_access not in STATE_ACCESS:
+            raise DagtrainError(
+                f"--state-access {self.state_access} is unknown", f"choose one of {', '.join(STATE_ACCESS)}"
+            )
 
 
 def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepResult:
@@ -69,6 +79,8 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
     }
     if options.weights is not None:
         depends["weights"] = weights_digest(graph)
+    if options.state_access != STATE_ACCESS[0]:
+        depends["state_access"] = options.state_access
     done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))
     folder = workspace.folder("emit")
     meta = read_json(folder / "emit.json", COMMAND, EmitRecord)
@@ -91,13 +103,16 @@ def library() -> ModuleLibrary:
     return ModuleLibrary(cache_folder() / "modules")
 
 
-def planned_design(graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLibrary) -> ClusterDesign:
-    """The design of a plan: every node folded as the plan says, its memory and itself where it says."""
+def planned_design(
+    graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLibrary, *, state_access: bool = False
+) -> ClusterDesign:
+    """The design of a plan: every node folded as the plan says, its memory and itself where it says; with streams by
+    which state is loaded and dumped, if so chosen."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
     choices = plan_choices(plan)
     channels = planned_channels(chosen_graph(graph, choices), plan)
-    return chosen_design(graph, placed, choices, plan_pace(plan), devices, cluster, modules, channels)
+    return chosen_design(graph, placed, choices, plan_pace(plan), devices, cluster, modules, channels, state_access)
 
 
 def chosen_design(
@@ -109,6 +124,7 @@ def chosen_design(
     cluster: Cluster,
     modules: ModuleLibrary,
     channels: Mapping[str, int] | None = None,
+    state_access: bool = False,
 ) -> ClusterDesign:
     """The design of nodes where they are ``placed``, each built as chosen for it, what lies in DRAM in its channel."""
     graph = chosen_graph(graph, choices)
@@ -123,6 +139,7 @@ def chosen_design(
         folds=pace.folds,
         parts=pace.parts,
         periods={device: period for device, period in cluster.periods.items() if device in set(placed.values())},
+        state_access=state_access,
     )
 
 
@@ -131,7 +148,8 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
         require_tools("verilator")
     modules = library()
     progress.begin("emit", len(plan.devices) + 1)
-    design = planned_design(graph, plan, cluster, modules)
+    with_ports = options.state_access != STATE_ACCESS[0]
+    design = planned_design(graph, plan, cluster, modules, state_access=with_ports)
     progress.advance(note=f"{len(list(modules))} distinct modules")
     parts = {use.device: use.part for use in plan.devices}
     write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6)

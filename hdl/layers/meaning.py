@@ -94,7 +94,12 @@ class Meaning(Shape):
         kept = state.get("previous", ())
         arrays = kept if isinstance(kept, tuple | list) else (kept,)
         sinks = [port.name for port in self.sinks if port.tensor.kind is Kind.WEIGHT]
-        return dict(zip(sinks, arrays, strict=True)) if arrays else {}
+        return dict(zip(sinks, arrays, strict=True)) if sinks and arrays else {}
+
+    def keep_stale(self, state: State, weights: Mapping[str, IntArray]) -> None:
+        """The inverse of `stale`, of all weight sinks."""
+        kept = [weights[port.name] for port in self.sinks if port.tensor.kind is Kind.WEIGHT]
+        state["previous"] = kept[0] if len(kept) == 1 else kept
 
     def settled(self, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """What a layer takes from the first data that it meets, so as to treat it as it will treat what comes: values

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Self
 
 from hdl.engine.weights.records import CHAIN_BITS
-from hdl.fixed import Fixed
+from hdl.fixed import Fixed, IntArray
 from hdl.layers.meaning import State
 from hdl.layers.shape import Shape
 from hdl.tensor import Kind, Port, Tensor
@@ -88,6 +88,11 @@ class Storage(Shape):
     def with_state_words(self, state: State, words: Sequence[int]) -> None:
         """Put into a golden state what words say of it."""
         del state, words
+
+    def shown(self, state: State) -> dict[str, IntArray]:
+        """By source, the weights that a golden state stands for."""
+        del state
+        return {}
 
     @property
     def beside(self) -> tuple[Port, ...]:

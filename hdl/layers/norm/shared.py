@@ -203,6 +203,10 @@ class NormLayer(Layer):
         state["previous"] = tuple(weights)
         return [(t, previous if t < self.recipe.staleness else weights) for t in range(frames)]
 
+    def keep_stale(self, state: State, weights: Mapping[str, IntArray]) -> None:
+        """In the order of `weight_ports`."""
+        state["previous"] = tuple(weights[port.name] for port in self.weight_ports)
+
     def _versions(self, state: State, weights: tuple[IntArray, ...]) -> list[IntArray]:
         """Of each weight the version before and the newest, stacked; what `_split` does, for kernels."""
         previous = state.get("previous", weights)

@@ -295,6 +295,10 @@ class Update(Layer):
             codes = unpack([word >> at & (1 << fixed.width) - 1 for word in words], fixed, 1)
             state[name] = from_order(codes, order).reshape(self.shape)
 
+    def shown(self, state: State) -> dict[str, IntArray]:
+        """w."""
+        return {"w": self.view(state["master"])}
+
     @property
     def rings(self) -> tuple[Ring, ...]:
         """State that lives outside, ports ``state_in`` and ``state_out``."""
