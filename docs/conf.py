@@ -56,6 +56,7 @@ commands
 api
 cluster-file
 network
+state
 recipe
 files
 ```

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from fractions import Fraction
@@ -140,6 +141,30 @@ def test_a_cluster_file_s_frames_reach_the_instance() -> None:
     assert [device.link_efficiency for device in devices] == [Fraction(112, 125)] * 2
     assert devices[0].word_bits_per_s == Fraction(112, 125) * 10**11
     assert [device.link_efficiency for device in parse_cluster(CLUSTER).placement_devices()] == [1, 1]
+
+
+def test_a_word_s_way_takes_half_the_round_trip_and_two_full_frames() -> None:
+    words, frames = parse_cluster(CLUSTER), parse_cluster(ETHERNET)
+    assert (words.way_cycles, words.network_cycles) == (200, 512)
+    # 5 µs at 200 MHz, 64 until a frame closes, and twice a frame of 1 476 bytes, 64 a cycle
+    assert frames.way_cycles == 1000 + 64 + 2 * 24
+    assert frames.network_cycles == 2 * frames.way_cycles
+    slow = parse_cluster(ETHERNET.replace("1500", "9000") + "rtt_us = 0.5\n")
+    assert slow.way_cycles == 50 + 64 + 2 * 141
+
+
+def test_a_longer_way_needs_more_staleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_costs(monkeypatch)
+    needed = {}
+    for rtt in (1, 1000):
+        case = new_case(tmp_path / str(rtt))
+        case.cluster.write_text(f"{ETHERNET}rtt_us = {rtt}\n")
+        assert case.step("import").code == 0
+        assert case.step("place", "--pin", "c_node=worker").code == 0
+        plan = load_plan(case.workspace)
+        needed[rtt] = json.loads((case.out / "place" / "place.json").read_text())["needed_staleness"], plan.batch_cycles
+    assert needed[1][0] < needed[1000][0]
+    assert needed[1][1] < needed[1000][1]
 
 
 def test_place_counts_with_frames_and_emit_refuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

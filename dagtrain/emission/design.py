@@ -81,7 +81,9 @@ def design_cluster(
     library.prepare(node.layer for node in folded.circuits)
     depths = {**fifo_beats(folded, timing), **(fifo_override or {})}
     stored = stored_edges(folded, use)
-    behind = {c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles) for c in crossings}
+    behind = {
+        c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles, network_cycles) for c in crossings
+    }
     tops = tuple(
         design_device(
             name, folded, depths, crossings, behind, library, form, number, use.at(clocks.get(name)), name in clocks

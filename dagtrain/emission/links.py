@@ -34,12 +34,12 @@ from hdl.link.routing import Drain, Merge, Split
 from hdl.streams.width import elements_per_word, wire_words
 from hdl.tensor import Port
 from hdl.unit import Unit
+from placement.problem.network import WORDS_ALLOWED_CYCLES
 
 # words that a receiver's FIFO holds at least
 LEAST_LINK_WORDS = 16
-# cycles that buffers allow for between leaving one FPGA and arriving at the next; with half as many each way, credits
-# are back in them too
-NETWORK_CYCLES = 512
+# cycles that buffers allow for between leaving one FPGA and arriving at the next, where nothing is said of the network
+NETWORK_CYCLES = WORDS_ALLOWED_CYCLES
 
 
 # connections of what takes words from the network's clock to the device's, and back
@@ -141,12 +141,12 @@ def receiver_words(sink: Port, fifo_beats: int, word_bits: int) -> int:
     return max(LEAST_LINK_WORDS, depth_for(-(-fifo_beats * sink.lanes * words // sink.elements) + 2))
 
 
-def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int) -> int:
+def receiver_beats(sink: Port, fifo_beats: int, stored: bool, cycles: int, network_cycles: int = NETWORK_CYCLES) -> int:
     """Depth in beats of the FIFO behind a receiver: the edge's own or, where the stream goes on to DRAM, what comes in
     a round trip of its credits at ``cycles`` a frame."""
     if not stored or sink.tensor.kind.per_batch:
         return fifo_beats
-    return min(fifo_beats, -(-sink.beats * 2 * NETWORK_CYCLES // cycles) + REGISTER_BEATS)
+    return min(fifo_beats, -(-sink.beats * 2 * network_cycles // cycles) + REGISTER_BEATS)
 
 
 def sender(crossing: Crossing, form: LinkFormat, credits: int) -> Egress:

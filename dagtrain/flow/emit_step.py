@@ -135,6 +135,7 @@ def chosen_design(
         pace.interval,
         modules,
         word_bits=cluster.link_word_bits,
+        network_cycles=cluster.network_cycles,
         dram=replace(chosen_dram(graph, choices, cluster, pace.interval), channel_of=channels or {}),
         folds=pace.folds,
         parts=pace.parts,

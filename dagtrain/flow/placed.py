@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dagtrain.emission.links import NETWORK_CYCLES
 from dagtrain.files import write_text
 from dagtrain.flow.import_step import IMPORT_COMMAND, load_training_graph, parts_from_json, parts_to_json, read_graph
 from dagtrain.flow.records import PlaceRecord
@@ -128,13 +127,13 @@ def write_placed(folder: Path, found: SplitPlan, imported: Graph, devices: Path,
     write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
-    meta = {**_meta(found, planned, searched), "splits": parts_to_json(found.parts), **notes}
+    meta = {**_meta(found, planned, searched, read_cluster(devices)), "splits": parts_to_json(found.parts), **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 
-def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, object]:
+def _meta(found: SplitPlan, planned: Planned, searched: Searched, cluster: Cluster) -> dict[str, object]:
     graph = found.graph
-    staleness = _needed_staleness(graph, planned.plan)
+    staleness = _needed_staleness(graph, planned.plan, cluster)
     return {
         "schema_version": SCHEMA_VERSION,
         "needed_staleness": staleness,
@@ -144,11 +143,11 @@ def _meta(found: SplitPlan, planned: Planned, searched: Searched) -> dict[str, o
     }
 
 
-def _needed_staleness(graph: Graph, plan: Plan) -> int:
+def _needed_staleness(graph: Graph, plan: Plan, cluster: Cluster) -> int:
     placed = {item.item: item.device for item in plan.items}
     folded = folded_graph(graph, plan)
     delays = {
-        edge: NETWORK_CYCLES
+        edge: cluster.network_cycles
         for edge, producer, _source, consumer, _sink in folded.edges
         if placed[producer.name] != placed[consumer.name]
     }

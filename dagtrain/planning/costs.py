@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from dagtrain.emission.links import receiver_beats
+from dagtrain.emission.links import NETWORK_CYCLES, receiver_beats
 from dagtrain.emission.memory import deal_units, group_share
 from dagtrain.emission.stored import DramUse, Stored, can_be_dealt
 from dagtrain.graph.ir import Graph, Node, Role
@@ -56,6 +56,7 @@ class LevelCosts:
     assignment: Mapping[str, str] | None
     devices: Sequence[str]
     link_word_bits: int
+    network_cycles: int = NETWORK_CYCLES
     # whether every node may also have its memory where ``homes`` doesn't say
     free: bool = True
     # cycles a frame that each node is folded for, if not all for ``cycles``
@@ -79,7 +80,7 @@ class LevelCosts:
         chosen = move_memories.run(self.graph, self.homes)
         self.tiles = weight_tiles(chosen, self.folds or self.cycles, self.parts)
         self.folded = fold_graph.run(chosen, self.folds or self.cycles, self.parts, self.tiles)
-        self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits)
+        self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits, self.network_cycles)
         self.flows = schedule(self.folded, self.cycles, self.links.delays, self.periods)
         self.depths = fifo_beats(self.folded, self.flows)
 
@@ -111,11 +112,8 @@ class LevelCosts:
     @property
     def credit_words(self) -> dict[str, int]:
         """Edge -> words of it that a credit word stands for (`LinkCosts.credit_words`)."""
-        waiting = {
-            edge
-            for edge, _producer, _source, consumer, sink in self.folded.streams
-            if self._may_lie_in_dram(consumer, sink)
-        }
+        streams = self.folded.streams
+        waiting = {edge for edge, _, _, consumer, sink in streams if self._may_lie_in_dram(consumer, sink)}
         return self.links.credit_words(self.folded, self.depths, waiting, self.cycles)
 
     def _ways(self, node: Node) -> Iterator[tuple[Home, Layer]]:
@@ -197,7 +195,7 @@ class LevelCosts:
             crosses = edge in self.links.crossings
             stored = port.name in fifos or port.name in layer.replayed or port.name in layer.parked
             if crosses:
-                beats = receiver_beats(port, self.depths[edge], stored, self.cycles)
+                beats = receiver_beats(port, self.depths[edge], stored, self.cycles, self.network_cycles)
                 pieces += _pieces(Use.PORT, port.name, self._units(self.links.receiving(edge, beats)))
             elif not stored:
                 queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)

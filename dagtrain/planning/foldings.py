@@ -66,7 +66,8 @@ class Foldings:
             if node.name not in offers:
                 offers[node.name] = self._alone(node.layer)
         level = PricedLevel(offers, frozenset(tiled), {}, {})
-        credit_words = most_credit_words(self.prices.graph, self.prices.cluster.link_word_bits)
+        cluster = self.prices.cluster
+        credit_words = most_credit_words(self.prices.graph, cluster.link_word_bits, cluster.network_cycles)
         return self.prices.of_levels([level], self.prices.links(credit_words))
 
     @cached_property

@@ -58,7 +58,7 @@ def network_links(graph: Graph, word_bits: int, credit_words: Mapping[str, int] 
         )  # fmt: skip
 
 
-def most_credit_words(graph: Graph, word_bits: int) -> dict[str, int]:
+def most_credit_words(graph: Graph, word_bits: int, network_cycles: int = NETWORK_CYCLES) -> dict[str, int]:
     """Edge -> words of it that a credit word stands for at most, however nodes are folded and wherever they stand, of a
     placement or before there is one; what may wait for long, and has next to no credits then, is not in it.
 
@@ -83,7 +83,7 @@ def most_credit_words(graph: Graph, word_bits: int) -> dict[str, int]:
             beyond = burst_elements(source.tensor.shape) + (REGISTER_BEATS + 1) * sink.tensor.shape[-1]
         words = wire_words(sink.elements, sink.tensor.fixed.width, word_bits)
         lying = tensors * words + -(-beyond * words // sink.elements) + 2 * tensors
-        under_way = 0 if per_batch else NETWORK_CYCLES
+        under_way = 0 if per_batch else network_cycles
         found[edge] = credit_batch(max(LEAST_LINK_WORDS, depth_for(lying + under_way)))
     return found
 
@@ -96,20 +96,27 @@ class LinkCosts:
     form: LinkFormat
     # whether it is known where nodes stand
     placed: bool
+    # cycles under way that buffers allow for
+    network_cycles: int = NETWORK_CYCLES
 
     @classmethod
     def of(
-        cls, graph: Graph, assignment: Mapping[str, str] | None, devices: Sequence[str], word_bits: int
+        cls,
+        graph: Graph,
+        assignment: Mapping[str, str] | None,
+        devices: Sequence[str],
+        word_bits: int,
+        network_cycles: int = NETWORK_CYCLES,
     ) -> LinkCosts:
         """Of a placement; of none yet: no edge crosses."""
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
         form = link_format(found, len(devices), word_bits)
-        return cls({crossing.edge: crossing for crossing in found}, form, bool(assignment))
+        return cls({crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles)
 
     @property
     def delays(self) -> dict[str, int]:
         """Crossing edge -> cycles under way."""
-        return dict.fromkeys(self.crossings, NETWORK_CYCLES)
+        return dict.fromkeys(self.crossings, self.network_cycles)
 
     def credit_words(
         self, graph: Graph, depths: Mapping[str, int], waiting: Collection[str], cycles: int
@@ -126,10 +133,10 @@ class LinkCosts:
             beats, bits = depths[edge], self.form.word_bits
             if edge in self.crossings:
                 if edge in waiting:
-                    beats = receiver_beats(sink, beats, True, cycles)
+                    beats = receiver_beats(sink, beats, True, cycles, self.network_cycles)
                 found[edge] = credit_batch(receiver_words(sink, beats, bits))
             elif not self.placed:
-                under_way = 0 if sink.tensor.kind.per_batch else NETWORK_CYCLES
+                under_way = 0 if sink.tensor.kind.per_batch else self.network_cycles
                 found[edge] = credit_batch(receiver_words(sink, beats, bits) + under_way)
         return found
 

@@ -150,6 +150,7 @@ class Prices:
             assignment=assignment,
             devices=[device.name for device in self.cluster.devices],
             link_word_bits=self.cluster.link_word_bits,
+            network_cycles=self.cluster.network_cycles,
             free=free,
             folds=folds,
             multiply=self.multiply,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dagtrain.emission.device import stored_edges
-from dagtrain.emission.links import NETWORK_CYCLES, crossings_of, hops_of, link_format, receiver_beats
+from dagtrain.emission.links import crossings_of, hops_of, link_format, receiver_beats
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.fold import fold_graph
 from dagtrain.passes.insert_relays import insert_relays
@@ -24,13 +24,9 @@ from dagtrain.schedule.schedule import schedule
 from placement.problem.cluster import Cluster
 from placement.problem.plan import Plan, with_batch
 
-# cycles between the network ports of two devices that a plan reckons with: a microsecond at 200 MHz, as
-# `dagtrain cosim` has it unless told otherwise
-PLANNED_NETWORK_CYCLES = 200
 
-
-def with_rate(plan: Plan, graph: Graph, cluster: Cluster, network_cycles: int = PLANNED_NETWORK_CYCLES) -> Plan:
-    """The plan with the rate of training in whole batches.
+def with_rate(plan: Plan, graph: Graph, cluster: Cluster, network_cycles: int | None = None) -> Plan:
+    """The plan with the rate of training in whole batches; ``network_cycles`` as in `plan_time`.
 
     ``graph`` is the one that is placed; relays may be in it or not."""
     time = plan_time(plan, graph, cluster, network_cycles)
@@ -41,12 +37,13 @@ def plan_time(
     plan: Plan,
     graph: Graph,
     cluster: Cluster,
-    network_cycles: int = PLANNED_NETWORK_CYCLES,
+    network_cycles: int | None = None,
     *,
     together: bool = False,
 ) -> BatchTime:
     """Cycles of a batch with the engines, FIFOs, memories and links of a plan.
 
+    ``network_cycles``: from network port to network port; None: as the cluster's network is taken to need.
     ``together``: as if all of it stood on one device."""
     choices, pace = plan_choices(plan), plan_pace(plan)
     there = {node.inputs["x"] for node in graph.nodes if node.role is Role.RELAY}
@@ -60,7 +57,7 @@ def plan_time(
     devices = [device.name for device in cluster.devices]
     crossings = crossings_of(place.run(folded, placed, devices), devices)
     periods = pace.periods
-    delays = {crossing.edge: NETWORK_CYCLES for crossing in crossings}
+    delays = {crossing.edge: cluster.network_cycles for crossing in crossings}
     depths = fifo_beats(folded, schedule(folded, pace.interval, delays, periods))
     outside = stored_edges(folded, dram)
     stored = {
@@ -70,7 +67,9 @@ def plan_time(
     }
     form = link_format(crossings, len(cluster.devices), cluster.link_word_bits)
     behind = {
-        crossing.edge: receiver_beats(crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval)
+        crossing.edge: receiver_beats(
+            crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval, cluster.network_cycles
+        )
         for crossing in crossings
     }
     word_rate = cluster.link_word_bits * cluster.clock_hz
@@ -82,5 +81,6 @@ def plan_time(
         )
         for device in cluster.devices
     }
-    hops = hops_of(crossings, form, behind, network_cycles, rates, cluster.periods)
+    under_way = cluster.way_cycles if network_cycles is None else network_cycles
+    hops = hops_of(crossings, form, behind, under_way, rates, cluster.periods)
     return batch_time(folded, edge_ways(folded, depths, hops, stored, periods), periods)

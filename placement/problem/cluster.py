@@ -212,6 +212,16 @@ class Cluster:
             for device in self.devices
         )
 
+    @property
+    def way_cycles(self) -> int:
+        """Cycles that a word is taken to need from network port to network port."""
+        return self.network.way_cycles(self.clock_hz)
+
+    @property
+    def network_cycles(self) -> int:
+        """Cycles between two devices that buffers allow for."""
+        return self.network.allowed_cycles(self.clock_hz)
+
     @cached_property
     def periods(self) -> Mapping[str, Fraction]:
         """Device -> what one of its cycles lasts, in cycles of the cluster's clock, of devices of another clock."""

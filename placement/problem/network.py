@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hdl.errors import Problem
 from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
+from hdl.link.ethernet.packer import FLUSH_CYCLES
 from placement.problem.instance import Framing
 from placement.problem.tables import Number, Table, device_names, entries, repeated
 
@@ -25,6 +27,9 @@ from placement.problem.tables import Number, Table, device_names, entries, repea
 LOCAL_MAC = 0x02_00_00_00_00_00
 MULTICAST = 1 << 40
 DEFAULT_SUBNET = "10.0.0.0/24"
+# cycles that a network of words is taken to need from port to port, a microsecond at 200 MHz, and those that buffers
+# allow for; with half as many each way, credits are back in them too
+WORDS_CYCLES, WORDS_ALLOWED_CYCLES = 200, 512
 # round trips of any cluster
 MOST_RTT_US = 10_000
 NOT_YET = "is not built yet"
@@ -129,6 +134,18 @@ class Network:
     def efficiency(self) -> Fraction:
         """Part of a cable's rate that is left for words."""
         return Fraction(1) if self.frames is None else self.frames.efficiency()
+
+    def way_cycles(self, clock_hz: int) -> int:
+        """Cycles that a word is taken to need from port to port: half a round trip, and in a full frame that waits for
+        more, that is stored before it leaves, and once more before its words are taken."""
+        if self.frames is None:
+            return WORDS_CYCLES
+        frame = -(-self.frames.frame_bytes(self.frames.payload_beats) // self.frames.word_bytes)
+        return ceil(self.rtt_us * clock_hz / (2 * 10**6)) + FLUSH_CYCLES + 2 * frame
+
+    def allowed_cycles(self, clock_hz: int) -> int:
+        """Cycles under way that buffers allow for: credits are back in them."""
+        return WORDS_ALLOWED_CYCLES if self.frames is None else 2 * self.way_cycles(clock_hz)
 
     @property
     def framing(self) -> Framing | None:
