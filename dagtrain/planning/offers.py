@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Any
 
 from dagtrain.planning.choices import Choice
 from hdl.costs.resources import Resources, Usage, fit
@@ -82,15 +81,17 @@ class Offer:
             alm=usage.alm,
             tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
             payload=self.choice.to_payload(),
-            **self.dram(channels),
+            dram_bytes_per_frame=self.bytes_told(channels),
+            dram_streams=self.streams_told(channels),
         )
 
-    def dram(self, channels: bool) -> dict[str, Any]:
-        """What a configuration says of DRAM."""
-        streams = tuple(map(math.ceil, self.dram_streams)) if channels else ()
-        return {
-            "dram_bytes_per_frame": sum(streams) if channels else self.dram_bytes_per_frame, "dram_streams": streams,
-        }  # fmt: skip
+    def streams_told(self, channels: bool) -> tuple[int, ...]:
+        """Bytes a frame of each stream of DRAM where memory has channels, of which a stream takes one; else none."""
+        return tuple(map(math.ceil, self.dram_streams)) if channels else ()
+
+    def bytes_told(self, channels: bool) -> int:
+        """Bytes a frame of DRAM, of whole bytes a stream where each goes to a channel."""
+        return sum(self.streams_told(channels)) if channels else self.dram_bytes_per_frame
 
     def usage(self, part: Part) -> Usage:
         """Blocks of a part; DSP blocks are not shared between circuits."""

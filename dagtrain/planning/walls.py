@@ -170,7 +170,8 @@ class Outlooker:
                     Configuration(
                         label=f"{offer.choice.label} {len(found)}", cycles_per_frame=offer.cycles_per_frame, dsp=dsp,
                         m20k=m20k, alm=alm, tile=f"{tile.po}x{tile.pi}x{tile.pk}" if tile else None,
-                        **offer.dram(self.prices.has_channels),
+                        dram_bytes_per_frame=offer.bytes_told(self.prices.has_channels),
+                        dram_streams=offer.streams_told(self.prices.has_channels),
                     )
                 )  # fmt: skip
         return PricedLevel(offers, frozenset(menu.situation.costs.tiles), {}, {}, tells_streams=True)

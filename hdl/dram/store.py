@@ -79,7 +79,7 @@ def dram_store(domain: ClockReset, base: Bits, x: Stream, y: Stream, m: Axi, err
     """See the module.  Cost: a queue of two bursts, one of ``prefetch`` words, two width adapters, counters.
 
     Latency from the last word of a burst in to its first word out: the memory's, and about 12 cycles.  One word a
-    cycle in and one out, less two cycles a burst.
+    cycle in and one out, less a cycle a burst.
 
     Ports:
         base: in, ``format.address_bits`` bits, constant: word address, a multiple of ``burst``.
