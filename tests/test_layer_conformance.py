@@ -18,6 +18,7 @@ from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.estimate import Circuit, elaborated_contents
 from hdl.errors import DeadlockError
+from hdl.layers.base import Layer
 from hdl.layers.capabilities import engines_of
 from hdl.layers.registry import load_layers
 from hdl.simulate import Backend, Run, check_no_x, run_streams
@@ -45,7 +46,10 @@ from tests.passage_support import said_and_measured
 MOST_CYCLES, PATIENCE_CYCLES = 4_000, 64
 # cycles by which results of a layer may come sooner or later than said
 CLOSE_CYCLES = 3
-# examples of each class whose Verilog is simulated and synthesised; that of the others only in the slow suite
+# frames a batch of what is compiled, at least, beyond those that fill queues
+LEAST_BATCH = 9
+# examples of each class that are simulated in MyHDL and Icarus, and synthesised; the others only in the slow suite.
+# Verilator simulates all: their Verilog is compiled for the tests of cycles anyway
 QUICK = 2
 
 
@@ -70,32 +74,40 @@ PACED = Backend.VERILATOR
 KINDS = sorted({name.rsplit("-")[0] for name in NAMES})
 
 
-@cache
-def case(name: str, batches: int = BATCHES, least_batch: int = 0) -> Case:
-    """Golden traffic of an example; ``least_batch`` enlarges its batches."""
+def paced_layer(name: str) -> Layer:
+    """The example with batches so large that queues fill, also those of tiny frames: what is converted and compiled."""
     layer = LAYERS[name]
-    if least_batch and hasattr(layer, "recipe"):
-        recipe = dataclasses.replace(layer.recipe, batch=max(least_batch, layer.recipe.batch))
-        layer = dataclasses.replace(layer, recipe=recipe)  # type: ignore[type-var]
-    return make_case(layer, batches)
+    if not hasattr(layer, "recipe"):
+        return layer
+    batch = max(LEAST_BATCH + 64 // layer.cycles_per_frame, layer.recipe.batch)
+    return dataclasses.replace(layer, recipe=dataclasses.replace(layer.recipe, batch=batch))  # type: ignore[type-var]
+
+
+@cache
+def case(name: str, batches: int = BATCHES) -> Case:
+    """Golden traffic of an example in large batches."""
+    return make_case(paced_layer(name), batches)
 
 
 @cache
 def converted(name: str) -> VerilogModule:
     """The Verilog of an example, through the conversion lint."""
-    return convert(elaborate(LAYERS[name])[0], name.replace("-", "_").lower())
+    return convert(elaborate(paced_layer(name))[0], name.replace("-", "_").lower())
 
 
 @cache
-def unstalled(name: str) -> Run:
+def unstalled(name: str, batches: int = BATCHES) -> Run:
     """The traffic of an example through its circuit at full pace, simulated once for all tests."""
-    return simulate(case(name), design(name), PACED, stall=0.0, seed=1)
+    return simulate(case(name, batches), design(name, batches), PACED, stall=0.0, seed=1)
 
 
 @cache
-def design(name: str) -> CaseDesign:
-    """The design of an example, made and converted once for all tests."""
-    return design_of(case(name), name.replace("-", "_").lower(), lambda: converted(name))
+def design(name: str, batches: int = BATCHES) -> CaseDesign:
+    """The design of an example, made and converted once for all tests, with the images of the traffic of so many
+    batches, which need no other build."""
+    if batches == BATCHES:
+        return design_of(case(name), name.replace("-", "_").lower(), lambda: converted(name))
+    return dataclasses.replace(design(name), images=case(name, batches).images)
 
 
 @pytest.mark.parametrize("kind", sorted(load_layers()))
@@ -115,12 +127,14 @@ def test_golden_model_gives_tensors_of_the_declared_shapes_and_ranges(name: str)
             assert tensor.max() <= port.tensor.fixed.high
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_myhdl_circuit_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
-    assert_equal_bits(case(name), design(name), Backend.MYHDL, seed=11)
-
-
 @pytest.mark.parametrize("name", QUICK_FIRST)
+def test_myhdl_circuit_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
+    # small batches: MyHDL takes a millisecond a cycle
+    found = make_case(LAYERS[name])
+    assert_equal_bits(found, design_of(found), Backend.MYHDL, seed=11)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_verilog_in_verilator_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
     for seed in (21, 22):
         assert_equal_bits(case(name), design(name), Backend.VERILATOR, seed)
@@ -128,23 +142,21 @@ def test_verilog_in_verilator_equals_the_golden_model_in_every_bit_under_random_
 
 @pytest.mark.parametrize("name", QUICK_FIRST)
 def test_verilog_in_icarus_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
-    assert_equal_bits(case(name), design(name), Backend.ICARUS, seed=31)
+    assert_equal_bits(case(name, 1), design(name, 1), Backend.ICARUS, seed=31)
 
 
 @pytest.mark.parametrize("name", QUICK_FIRST)
 def test_verilog_shows_no_x_while_inputs_that_are_not_valid_are_x(name: str) -> None:
-    inputs, counts = traffic(case(name), design(name))
-    check_no_x(design(name), inputs, counts, seed=41)
+    inputs, counts = traffic(case(name, 1), design(name, 1))
+    check_no_x(design(name, 1), inputs, counts, seed=41)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
-    # queues must have filled, also those of tiny frames
-    batches = 1 if hasattr(LAYERS[name], "recipe") and reads_frames(LAYERS[name]) else 3
-    found = case(name, batches, least_batch=9 + 64 // LAYERS[name].cycles_per_frame)
-    layer, frames = found.layer, frames_a_batch(found.layer)
-    same = found.layer == LAYERS[name] and batches == BATCHES
-    result = unstalled(name) if same else simulate(found, design_of(found), PACED, stall=0.0, seed=1)
+    # a batch into which no next version of weights comes
+    batches = 1 if hasattr(LAYERS[name], "recipe") and reads_frames(LAYERS[name]) else BATCHES
+    layer, result = paced_layer(name), unstalled(name, batches)
+    frames = frames_a_batch(layer)
     sources = [port for port in layer.sources if not port.tensor.kind.per_batch]
     sinks = [port for port in layer.sinks if not port.tensor.kind.per_batch]
     if not sources and not sinks:

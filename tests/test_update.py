@@ -443,8 +443,20 @@ def ring_case(layer: Update, batches: int, held: dict[str, list[int]] | None = N
     return case, Design("update_in_dram", factory, ports, {"dram": image}, {"base": BASE})
 
 
-@pytest.mark.parametrize("backend", list(Backend))
-@pytest.mark.parametrize("layer", RINGS, ids=name_of)
+@pytest.mark.parametrize(
+    ("layer", "backend"),
+    [
+        # the last takes MyHDL and Icarus many seconds
+        pytest.param(
+            layer,
+            backend,
+            id=f"{name_of(layer)}-{backend.value}",
+            marks=[pytest.mark.slow] if layer is RINGS[-1] and backend is not Backend.VERILATOR else [],
+        )
+        for layer in RINGS
+        for backend in Backend
+    ],
+)
 def test_a_ring_through_memory_changes_no_weight_over_many_batches(layer: Update, backend: Backend) -> None:
     case, design = ring_case(layer, batches=6)
     # the block itself takes seconds a run, and stalls the more

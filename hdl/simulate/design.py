@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from hdl.convert.netlist import Direction
 from hdl.convert.verilog import VerilogModule, convert
@@ -61,6 +62,11 @@ class Design:
     def outputs(self) -> tuple[StreamPort, ...]:
         """Streams out of the circuit."""
         return tuple(port for port in self.streams if port.direction is Direction.OUT)
+
+    @cached_property
+    def verilog(self) -> VerilogModule:
+        """What `convert` gives, once for all runs of the design."""
+        return self.convert()
 
     def convert(self) -> VerilogModule:
         """The Verilog of the circuit, its ports checked against `streams`, `images` and `constants`."""

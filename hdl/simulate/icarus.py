@@ -33,7 +33,7 @@ VPI_MESSAGE = 4096
 
 def run_icarus(design: Design, bench: Bench) -> Run:
     """The emitted Verilog under the MyHDL bench; see `hdl.simulate.run_streams`."""
-    module = design.convert()
+    module = design.verilog
     check_message_size(module.name, module.ports)
     vpi = vpi_module()
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name, fresh_simulator():
@@ -150,7 +150,7 @@ def check_no_x(
     valid, and `DeadlockError` if the expected beats don't come.
     """
     check_names(design, inputs, expected_counts)
-    module = design.convert()
+    module = design.verilog
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
         folder = Path(name)
         for port in design.inputs:

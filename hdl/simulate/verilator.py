@@ -52,7 +52,7 @@ def run_verilator(
     drain: int,
 ) -> Run:
     """See `hdl.simulate.run_streams`, which has checked the arguments by making a `Bench`."""
-    module = design.convert()
+    module = design.verilog
     beats = sum(map(len, inputs.values())) + sum(expected.values())
     executable = build(design, module, SHORT if beats > LONG_RUN else ONCE)
     with tempfile.TemporaryDirectory(prefix="dagtrain-") as name:
