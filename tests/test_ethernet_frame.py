@@ -183,7 +183,11 @@ def test_words_and_frames_come_back_as_they_were(seed: int, word_bits: int, mtu:
     back: list[Burst] = []
     for part in form.fill(bursts):
         frame = replace(a_frame(form, seed), payload=form.payload_of(part))
-        assert form.parse(form.build(frame, HERE, THERE)) == frame
+        data = form.build(frame, HERE, THERE)
+        assert form.parse(data) == frame
+        # a UDP socket neither gives nor gets what stands before DTL
+        assert form.datagram(frame) == data[DTL_START:]
+        assert form.parse_datagram(data[DTL_START:]) == frame
         assert form.bursts_of(frame.payload) == part
         back += part
     assert words_sent(back) == words_sent(bursts)

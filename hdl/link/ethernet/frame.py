@@ -19,8 +19,9 @@ To a circuit the 64 header bytes are one number of 512 bits, the first byte high
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import Enum, IntEnum, IntFlag
 from fractions import Fraction
 from functools import cached_property
@@ -70,6 +71,9 @@ class FrameType(IntEnum):
     RESET = 6
     # from the host and back: what is no stream (counters)
     CONTROL = 7
+
+
+_KINDS = frozenset(FrameType)
 
 
 class FrameFlag(IntFlag):
@@ -170,41 +174,43 @@ def _table(rows: Sequence[Row]) -> Mapping[str, Field]:
     return found
 
 
-HEADER = _table(
-    [
-        ("eth", "target", 48, None, "MAC address"),
-        ("eth", "source", 48, None, "MAC address"),
-        ("eth", "type", 16, ETHERTYPE_IPV4, "IPv4"),
-        ("ip", "version", 4, 4, ""),
-        ("ip", "header_words", 4, 5, "no options"),
-        ("ip", "service", 8, 0, ""),
-        ("ip", "length", 16, None, "bytes from here to the end of the frame"),
-        ("ip", "identification", 16, 0, "of no use without fragments"),
-        ("ip", "reserved", 1, 0, ""),
-        ("ip", "dont_fragment", 1, 1, ""),
-        ("ip", "more_fragments", 1, 0, ""),
-        ("ip", "fragment_offset", 13, 0, ""),
-        ("ip", "time_to_live", 8, TIME_TO_LIVE, ""),
-        ("ip", "protocol", 8, PROTOCOL_UDP, "UDP"),
-        ("ip", "checksum", 16, None, "of the IPv4 header"),
-        ("ip", "source", 32, None, ""),
-        ("ip", "target", 32, None, ""),
-        ("udp", "source", 16, UDP_PORT, ""),
-        ("udp", "target", 16, UDP_PORT, ""),
-        ("udp", "length", 16, None, "bytes from this header to the end of the frame"),
-        ("udp", "checksum", 16, 0, "none: the CRC is stronger"),
-        ("dtl", "version", 4, VERSION, ""),
-        ("dtl", "type", 4, None, "DATA, ACK …"),
-        ("dtl", "flags", 8, None, "bit 0: keyed"),
-        ("dtl", "source", 16, None, "number of the device, 0xFFFF of the host"),
-        ("dtl", "target", 16, None, ""),
-        ("dtl", "epoch", 16, None, "counts the resets of the cluster"),
-        ("dtl", "sequence", 32, None, "of DATA: its number; else that of the next DATA"),
-        ("dtl", "acknowledge", 32, None, "number of the DATA frame that is expected next"),
-        ("dtl", "beats", 16, None, "of the payload"),
-        ("dtl", "digest", 32, None, "first bits of the plan's SHA-256"),
-    ]
-)
+_OUTER_ROWS: list[Row] = [
+    ("eth", "target", 48, None, "MAC address"),
+    ("eth", "source", 48, None, "MAC address"),
+    ("eth", "type", 16, ETHERTYPE_IPV4, "IPv4"),
+    ("ip", "version", 4, 4, ""),
+    ("ip", "header_words", 4, 5, "no options"),
+    ("ip", "service", 8, 0, ""),
+    ("ip", "length", 16, None, "bytes from here to the end of the frame"),
+    ("ip", "identification", 16, 0, "of no use without fragments"),
+    ("ip", "reserved", 1, 0, ""),
+    ("ip", "dont_fragment", 1, 1, ""),
+    ("ip", "more_fragments", 1, 0, ""),
+    ("ip", "fragment_offset", 13, 0, ""),
+    ("ip", "time_to_live", 8, TIME_TO_LIVE, ""),
+    ("ip", "protocol", 8, PROTOCOL_UDP, "UDP"),
+    ("ip", "checksum", 16, None, "of the IPv4 header"),
+    ("ip", "source", 32, None, ""),
+    ("ip", "target", 32, None, ""),
+    ("udp", "source", 16, UDP_PORT, ""),
+    ("udp", "target", 16, UDP_PORT, ""),
+    ("udp", "length", 16, None, "bytes from this header to the end of the frame"),
+    ("udp", "checksum", 16, 0, "none: the CRC is stronger"),
+]
+_DTL_ROWS: list[Row] = [
+    ("dtl", "version", 4, VERSION, ""),
+    ("dtl", "type", 4, None, "DATA, ACK …"),
+    ("dtl", "flags", 8, None, "bit 0: keyed"),
+    ("dtl", "source", 16, None, "number of the device, 0xFFFF of the host"),
+    ("dtl", "target", 16, None, ""),
+    ("dtl", "epoch", 16, None, "counts the resets of the cluster"),
+    ("dtl", "sequence", 32, None, "of DATA: its number; else that of the next DATA"),
+    ("dtl", "acknowledge", 32, None, "number of the DATA frame that is expected next"),
+    ("dtl", "beats", 16, None, "of the payload"),
+    ("dtl", "digest", 32, None, "first bits of the plan's SHA-256"),
+]
+# what a UDP socket does not see, what it sees of a header, and both
+OUTER, DTL, HEADER = _table(_OUTER_ROWS), _table(_DTL_ROWS), _table([*_OUTER_ROWS, *_DTL_ROWS])
 DESCRIPTOR = _table(
     [
         ("descriptor", "stream", 16, None, "number in the cluster"),
@@ -358,6 +364,8 @@ class FrameFormat:
     mtu: int
     # 64 bits; None: frames have no tag
     key: int | None = None
+    # computes CRC-32C: `crc32c`, or as that one, faster
+    sum: Callable[[bytes], int] = dataclass_field(default=crc32c, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.word_bits not in WORD_BITS:
@@ -411,6 +419,26 @@ class FrameFormat:
         """The bytes of a frame, as the MAC gets them.
 
         Raises:
+            ValueError: as `datagram`, or an address does not fit its field.
+        """
+        datagram = self.datagram(frame)
+        length = DTL_START - ETH_BYTES + len(datagram)
+        values = {
+            "eth.target": target.mac,
+            "eth.source": source.mac,
+            "ip.length": length,
+            "ip.checksum": 0,
+            "ip.source": source.ip,
+            "ip.target": target.ip,
+            "udp.length": length - IP_BYTES,
+        }
+        values["ip.checksum"] = ip_checksum(pack_fields(OUTER, values)[ETH_BYTES : ETH_BYTES + IP_BYTES])
+        return pack_fields(OUTER, values) + datagram
+
+    def datagram(self, frame: Frame) -> bytes:
+        """What a frame is to a UDP socket: from DTL on.
+
+        Raises:
             ValueError: the payload is no whole number of beats or too long, or a number does not fit its field.
         """
         beats, rest = divmod(len(frame.payload), self.word_bytes)
@@ -420,15 +448,7 @@ class FrameFormat:
             )
         if bool(beats) != (frame.kind is FrameType.DATA) and frame.kind is not FrameType.CONTROL:
             raise ValueError(f"{frame.kind.name} with {beats} beats of payload: DATA and no other type has some")
-        length = self.frame_bytes(beats) - ETH_BYTES
         values = {
-            "eth.target": target.mac,
-            "eth.source": source.mac,
-            "ip.length": length,
-            "ip.checksum": 0,
-            "ip.source": source.ip,
-            "ip.target": target.ip,
-            "udp.length": length - IP_BYTES,
             "dtl.type": frame.kind.value,
             "dtl.flags": int(FrameFlag(0) if self.key is None else FrameFlag.KEYED),
             "dtl.source": frame.source,
@@ -439,13 +459,12 @@ class FrameFormat:
             "dtl.beats": beats,
             "dtl.digest": frame.digest,
         }
-        values["ip.checksum"] = ip_checksum(pack_fields(HEADER, values)[ETH_BYTES : ETH_BYTES + IP_BYTES])
-        header = pack_fields(HEADER, values)
-        return header + frame.payload + self.trailer(header[DTL_START:], frame.payload)
+        dtl = pack_fields(DTL, values)
+        return dtl + frame.payload + self.trailer(dtl, frame.payload)
 
     def trailer(self, dtl: bytes, payload: bytes) -> bytes:
         """CRC and tag of a frame with this DTL header and payload."""
-        crc = crc32c(dtl + payload).to_bytes(CRC_BYTES, "big")
+        crc = self.sum(dtl + payload).to_bytes(CRC_BYTES, "big")
         return crc if self.key is None else crc + tag_of(self.key, dtl + crc).to_bytes(TAG_BYTES, "big")
 
     def parse(self, data: bytes) -> Frame:
@@ -458,19 +477,45 @@ class FrameFormat:
         """
         if len(data) < HEADER_BYTES + CRC_BYTES:
             raise Dropped(Drop.SHORT, f"{len(data)} bytes")
-        header = data[:HEADER_BYTES]
-        values = unpack_fields(HEADER, header)
-        for label, field in HEADER.items():
-            if field.required and field.layer != "dtl" and values[label] != field.constant:
+        outer = data[:DTL_START]
+        values = unpack_fields(OUTER, outer)
+        for label, field in OUTER.items():
+            if field.required and values[label] != field.constant:
                 raise Dropped(Drop.FOREIGN, f"{label} = {values[label]:#x}")
-        if ip_checksum(header[ETH_BYTES : ETH_BYTES + IP_BYTES]):
+        if ip_checksum(outer[ETH_BYTES : ETH_BYTES + IP_BYTES]):
             raise Dropped(Drop.CHECKSUM, f"{values['ip.checksum']:#06x}")
-        kind, flags = values["dtl.type"], values["dtl.flags"]
-        if values["dtl.version"] != VERSION or kind not in set(FrameType) or flags & ~FrameFlag.KEYED:
+        lengths = values["ip.length"] == len(data) - ETH_BYTES == values["udp.length"] + IP_BYTES
+        return self._parsed(data[DTL_START:], lengths)
+
+    def parse_datagram(self, data: bytes) -> Frame:
+        """As `parse`, of what a UDP socket gives."""
+        if len(data) < DTL_BYTES + CRC_BYTES:
+            raise Dropped(Drop.SHORT, f"{len(data)} bytes")
+        return self._parsed(data, True)
+
+    def _parsed(self, data: bytes, lengths: bool) -> Frame:
+        """The frame from DTL on, whose outer lengths agree or not."""
+        dtl = data[:DTL_BYTES]
+        values = unpack_fields(DTL, dtl)
+        kind, flags, beats = values["dtl.type"], values["dtl.flags"], values["dtl.beats"]
+        if values["dtl.version"] != VERSION or kind not in _KINDS or flags & ~FrameFlag.KEYED:
             raise Dropped(Drop.VERSION, f"version {values['dtl.version']}, type {kind}, flags {flags:#x}")
-        self._check_length(data, values)
+        keyed = bool(flags & FrameFlag.KEYED)
+        told = DTL_BYTES + beats * self.word_bytes + CRC_BYTES + keyed * TAG_BYTES
+        if not lengths or told != len(data) or beats > self.payload_beats:
+            raise Dropped(Drop.LENGTH, f"{len(data)} bytes from DTL on, {beats} beats")
+        if bool(beats) != (kind == FrameType.DATA) and kind != FrameType.CONTROL:
+            raise Dropped(Drop.LENGTH, f"{beats} beats in a frame of type {kind}")
+        if keyed != (self.key is not None):
+            raise Dropped(Drop.TAG, "a tag in a cluster without key" if keyed else "no tag")
         end = len(data) - self.trailer_bytes
-        frame = Frame(
+        payload, found = data[DTL_BYTES:end], data[end:]
+        right = self.trailer(dtl, payload)
+        if found[:CRC_BYTES] != right[:CRC_BYTES]:
+            raise Dropped(Drop.CRC, found[:CRC_BYTES].hex())
+        if found != right:
+            raise Dropped(Drop.TAG, found[CRC_BYTES:].hex())
+        return Frame(
             kind=FrameType(kind),
             source=values["dtl.source"],
             target=values["dtl.target"],
@@ -478,26 +523,8 @@ class FrameFormat:
             sequence=values["dtl.sequence"],
             acknowledge=values["dtl.acknowledge"],
             digest=values["dtl.digest"],
-            payload=data[HEADER_BYTES:end],
+            payload=payload,
         )
-        told, right = data[end:], self.trailer(header[DTL_START:], frame.payload)
-        if told[:CRC_BYTES] != right[:CRC_BYTES]:
-            raise Dropped(Drop.CRC, told[:CRC_BYTES].hex())
-        if told != right:
-            raise Dropped(Drop.TAG, told[CRC_BYTES:].hex())
-        return frame
-
-    def _check_length(self, data: bytes, values: Mapping[str, int]) -> None:
-        """Lengths, and whether there is a tag exactly where the cluster has a key."""
-        keyed, beats = bool(values["dtl.flags"] & FrameFlag.KEYED), values["dtl.beats"]
-        length, empty = len(data) - ETH_BYTES, values["dtl.type"] not in (FrameType.DATA, FrameType.CONTROL)
-        told = HEADER_BYTES + beats * self.word_bytes + CRC_BYTES + keyed * TAG_BYTES
-        if not (values["ip.length"] == length == values["udp.length"] + IP_BYTES and told == len(data)):
-            raise Dropped(Drop.LENGTH, f"{len(data)} bytes, {beats} beats")
-        if beats > self.payload_beats or (beats and empty) or (values["dtl.type"] == FrameType.DATA and not beats):
-            raise Dropped(Drop.LENGTH, f"{beats} beats in a frame of type {values['dtl.type']}")
-        if keyed != (self.key is not None):
-            raise Dropped(Drop.TAG, "a tag in a cluster without key" if keyed else "no tag")
 
     # -------------------------------------------------------------------------------------------- payloads
 
