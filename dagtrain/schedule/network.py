@@ -14,17 +14,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
 
-from hdl.fixed import FloatArray
+from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO, Flow
 
 # bins of a calendar in a frame
 BINS_PER_FRAME = 256
 # below which part of a word nothing is left to send
 NO_WORD = 1e-6
+# tensors whose words are remembered
+KEPT_WORDS = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,43 @@ def _serve(
     return True
 
 
+class _Same:
+    """An array, told from others by being the same object."""
+
+    def __init__(self, array: FloatArray) -> None:
+        self.array = array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.array is self.array
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of a tensor, whenever it passes."""
+
+    # in which so many elements are; ascending counts of words, and the last mark of each
+    words: FloatArray
+    counts: FloatArray
+    last: IntArray
+    # elements in as many words as each mark is in
+    whole: FloatArray
+    # the last word of every piece
+    ends: FloatArray
+
+
+@lru_cache(maxsize=KEPT_WORDS)
+def _words(marks: _Same, word: int, pieces: int) -> _Words:
+    """Of so many elements a word, in so many pieces at most."""
+    words = np.ceil(marks.array / word)
+    counts, first = np.unique(words, return_index=True)
+    last = np.append(first[1:], len(words)) - 1
+    ends = np.unique(np.ceil(np.linspace(0.0, words[-1], pieces + 1)[1:]))
+    return _Words(words, counts, last, np.minimum(words * word, marks.array[-1]), ends)
+
+
 @dataclass
 class Transfer:
     """A tensor on its way through two ports, piece by piece."""
@@ -130,12 +170,9 @@ class Transfer:
     @classmethod
     def of(cls, hop: Hop, flow: Flow, pieces: int) -> Transfer:
         """Of a tensor that is offered so at the sender, in so many pieces at most."""
-        words = np.ceil(flow.elements / hop.word)
-        cycles = flow.at(np.minimum(words * hop.word, flow.elements[-1]))
-        counts, first = np.unique(words, return_index=True)
-        last = np.append(first[1:], len(words)) - 1
-        ends = np.unique(np.ceil(np.linspace(0.0, words[-1], pieces + 1)[1:]))
-        return cls(hop, flow.elements, words, counts, np.maximum.accumulate(cycles)[last], ends)
+        found = _words(_Same(flow.elements), hop.word, pieces)
+        offered = np.maximum.accumulate(flow.at(found.whole))[found.last]
+        return cls(hop, flow.elements, found.words, found.counts, offered, found.ends)
 
     @property
     def begins(self) -> float:
@@ -174,7 +211,7 @@ class Network:
         hop, sent = transfer.hop, transfer.sent
         end = transfer.ends[len(transfer.arrived)]
         inside = transfer.counts[(transfer.counts > sent + 1) & (transfer.counts < end)]
-        counts = np.unique(np.array([sent + 1, *inside, end]))
+        counts = np.concatenate(([sent + 1] if sent + 1 < end else [], inside, [end]))
         words = counts - sent
         offered = np.interp(counts, transfer.counts, transfer.offered) - words * hop.word_cycles
         begins = np.maximum.accumulate(np.maximum(offered, self.last.get(edge, LONG_AGO)))

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numba import njit
 
 from hdl.fixed import FloatArray
 from hdl.layers.base import Layer
@@ -35,8 +36,8 @@ from hdl.tensor import Port, Tensor
 
 # before everything
 LONG_AGO = -1e18
-# ports whose marks are remembered
-KEPT_MARKS = 1 << 12
+# ports whose marks, and layers whose needs, are remembered
+KEPT_MARKS, KEPT_LAYERS = 1 << 12, 1 << 10
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,33 @@ class Passing:
         return flow
 
 
+@lru_cache(maxsize=KEPT_LAYERS)
+def needs(layer: Layer) -> Mapping[str, Mapping[str, FloatArray]]:
+    """Source of frames -> sink -> elements that must have come for those at the source's marks; layers alike have the
+    same arrays, which are never changed."""
+    found: dict[str, dict[str, FloatArray]] = {}
+    for port in layer.sources:
+        if not port.tensor.kind.per_batch:
+            at = marks(port.tensor, port.lanes, layer.turns(port.name), port.padding)
+            wanted = [layer.required(port.name, int(count)) for count in at]
+            found[port.name] = {sink: np.array([need[sink] for need in wanted], np.float64) for sink in wanted[0]}
+            for counts in found[port.name].values():
+                counts.flags.writeable = False
+    return found
+
+
+@njit(cache=True)
+def _one_after_another(
+    cycles: FloatArray, there: FloatArray, through: FloatArray, clock: float
+) -> tuple[FloatArray, FloatArray]:
+    """When each strip begins and ends, from when the engine is free: see the recurrence of this module."""
+    begins, ends = np.empty(len(cycles)), np.empty(len(cycles))
+    for strip in range(len(cycles)):
+        begins[strip] = max(clock, there[strip])
+        ends[strip] = clock = max(begins[strip] + cycles[strip], through[strip])
+    return begins, ends
+
+
 @dataclass
 class Passage:
     """One layer, frame after frame."""
@@ -176,14 +204,15 @@ class Passage:
         return passing.passed(flow.at(passing.marks))
 
     @cached_property
-    def _needs(self) -> dict[str, dict[str, FloatArray]]:
-        """Source -> sink -> elements that must have come for those of the source's marks."""
-        found: dict[str, dict[str, FloatArray]] = {}
-        for port in self.layer.sources:
-            if not port.tensor.kind.per_batch:
-                needs = [self.layer.required(port.name, int(count)) for count in self.ports[port.name].marks]
-                found[port.name] = {sink: np.array([need[sink] for need in needs], np.float64) for sink in needs[0]}
-        return found
+    def _needs(self) -> Mapping[str, Mapping[str, FloatArray]]:
+        """See `needs`."""
+        return needs(self.layer)
+
+    @cached_property
+    def _strip_cycles(self) -> FloatArray:
+        """Of the engine's work on each strip."""
+        assert self.strips is not None
+        return np.array(self.strips.cycles, np.float64)
 
     @cached_property
     def _latencies(self) -> dict[str, int]:
@@ -252,11 +281,8 @@ class Passage:
             there = np.maximum(there, taken[sink].at(self._before[sink]) + strips.along_cycles)
             through = np.maximum(through, taken[sink].at(counts) + strips.along_cycles + strips.along_work)
         self.waited = weights + self.weight_cycles > max(free, float(there[0]))
-        begins, ends = np.empty(len(there)), np.empty(len(there))
-        for index, (cycles, begin, end) in enumerate(zip(strips.cycles, there.tolist(), through.tolist(), strict=True)):
-            begins[index] = begin = max(clock, begin)
-            ends[index] = clock = max(begin + cycles, end)
-        self.free = clock
+        begins, ends = _one_after_another(self._strip_cycles, there, through, clock)
+        self.free = clock = float(ends[-1])
         made: dict[str, Flow] = {}
         for port, per_batch in self.sources:
             passing = self.ports[port.name]
