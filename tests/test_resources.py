@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from dagtrain.flow import estimate_step
 from dagtrain.flow.estimate_step import sampled
 from hdl.cache import code_hash
 from hdl.convert.verilog import VerilogModule, convert
-from hdl.costs.estimate import Estimator
+from hdl.costs.estimate import Circuit, Estimator, elaborated_contents
 from hdl.costs.resources import Resources, count, fit, in_block_memory, signed_digits
 from hdl.costs.synthesis import (
     Comparison,
@@ -34,7 +35,8 @@ from hdl.dram.store import DramFifo
 from hdl.dram.widen import AxiWiden
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.fixed import Fixed
-from hdl.layers.conv.dense import ConvGradient
+from hdl.layers.conv.dense import Conv, ConvGradient
+from hdl.layers.conv.depthwise import DepthwiseConv
 from hdl.layers.conv.pair import ConvPair
 from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
@@ -469,6 +471,18 @@ def test_contents_are_kept_on_disk_and_found_again_without_elaboration(tmp_path:
     assert len(built) == 1
     Estimator(path).block("pipe", {"x": 16, "y": 16}, make)
     assert len(built) == 2
+
+
+@pytest.mark.parametrize("kind", [Conv, DepthwiseConv])
+def test_layers_of_one_circuit_are_elaborated_once(kind: type[Conv | DepthwiseConv]) -> None:
+    one, other = (replace(kind.examples()[0], tensor_id=number) for number in (1, 2))
+    built = [Circuit.of_layer(layer) for layer in (one, other)]
+    assert built[0].key == built[1].key
+    widths = built[0].widths
+    assert elaborated_contents(widths, one.circuit) == elaborated_contents(widths, built[0].build)
+    # the constants of random bits are in the gradient engine
+    summing = [ConvGradient.examples()[0], replace(ConvGradient.examples()[0], tensor_id=8)]
+    assert len({Circuit.of_layer(layer).key for layer in summing}) == 2
 
 
 def test_two_hundred_configurations_a_second_come_from_the_cache(tmp_path: Path) -> None:

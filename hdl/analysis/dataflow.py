@@ -193,7 +193,11 @@ class Node:
 
     def _store_needs(self, new: int) -> list[tuple[Node, int]]:
         found = []
+        # of a wide vector few bits may be new: where these begin and end
+        begin, end = (new & -new).bit_length() - 1, new.bit_length() if new > 0 else MOST_BITS
         for value, low, width, conditions in self.flows:
+            if low >= end or low + width <= begin:
+                continue
             wanted = new >> low & ((1 << width) - 1)
             if wanted:
                 found.append((value, wanted))

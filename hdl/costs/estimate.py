@@ -48,8 +48,9 @@ class Circuit:
     @classmethod
     def of_layer(cls, layer: Layer) -> Circuit:
         """The circuit of a layer that has sinks and sources."""
-        widths = {port.name: port.payload_bits for port in (*layer.sinks, *layer.sources, *layer.beside)}
-        return cls(repr(layer), widths, layer.circuit, layer.multipliers)
+        built = layer.built
+        widths = {port.name: port.payload_bits for port in (*built.sinks, *built.sources, *built.beside)}
+        return cls(repr(built), widths, built.circuit, built.multipliers)
 
     @property
     def key(self) -> str:

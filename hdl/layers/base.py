@@ -57,6 +57,11 @@ class Layer(Meaning, Timing, Storage):
     ) -> Instances:
         """The elaborated MyHDL block between ``streams`` (one a port); ``images`` fill memories in simulation."""
 
+    @property
+    def built(self) -> Layer:
+        """A layer of the same circuit, one for all that differ only in what other layers are made of."""
+        return self
+
     @classmethod
     @abstractmethod
     def examples(cls) -> tuple[Layer, ...]:

@@ -207,6 +207,11 @@ class ForwardEngine(WeightedEngine):
     y_fixed: Fixed = DATA
 
     @property
+    def built(self) -> Self:
+        """The number is the gradient engine's."""
+        return dataclasses.replace(self, tensor_id=0)
+
+    @property
     def stored(self) -> Port:
         """x."""
         return Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes)
