@@ -167,12 +167,24 @@ def _chain(*, dsp: int, link: int = 10_000, m20k: int = 10) -> Instance:
 
 def test_an_item_too_large_for_every_device_is_named_with_its_numbers() -> None:
     message = (
-        r"^no placement of 'chain' at \d+ cycles a frame \(.* frames/s\): item 'a' fits no device: "
-        r"on d0 'fast' needs 2 m20k of 1, on d1 'fast' needs 2 m20k of 1; item 'b' fits no device: .*; "
+        r"^no placement of 'chain' at \d+ cycles a frame \(.* frames/s\):\n  item 'a' fits no device: on d0, d1 "
+        r"'fast' needs 2 m20k of 1\n  item 'b' fits no device: .*; "
         r"use larger devices, or split the layer \(dagtrain import --split\)$"
     )
     with pytest.raises(InfeasibleError, match=message):
         find_plan(_chain(dsp=4, m20k=1))
+
+
+def test_of_many_items_and_devices_too_small_for_them_few_are_named() -> None:
+    chain = _chain(dsp=4, m20k=1)
+    items = tuple(replace(chain.items[1], name=f"i{n}") for n in range(7))
+    devices = tuple(replace(_device(f"d{n}", 4), m20k=1) for n in range(9))
+    with pytest.raises(InfeasibleError) as caught:
+        find_plan(replace(chain, items=items, links=(), devices=devices))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 7
+    assert all("on d0, d1, d2 and 6 more 'fast' needs 2 m20k of 1" in line for line in lines[1:-1])
+    assert lines[-1].strip().startswith("and 2 more; ")
 
 
 def test_too_little_of_a_block_in_the_whole_cluster_is_named() -> None:

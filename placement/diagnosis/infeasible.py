@@ -29,6 +29,9 @@ MOST_CHOICES = 20_000
 # single constraints that are tried one by one; of more, only the families are named
 MOST_SINGLE = 40
 
+# items that fit no device, and devices that lack the same, that are told one by one
+MOST_TOLD, MOST_ALIKE = 5, 3
+
 # where it is no single constraint's fault
 FEWER_FRAMES = "add devices or accept a lower throughput"
 
@@ -42,7 +45,9 @@ def too_large(instance: Instance, cycles: int) -> TooLargeError | None:
     if not found:
         return None
     cure = "use larger devices, or split the layer (dagtrain import --split)"
-    return TooLargeError(f"{_where(instance, cycles)}: {'; '.join(found.values())}", cure, tuple(found))
+    lines = list(found.values())[:MOST_TOLD]
+    lines += [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
+    return TooLargeError("\n  ".join([f"{_where(instance, cycles)}:", *lines]), cure, tuple(found))
 
 
 def explain_infeasible(
@@ -144,22 +149,28 @@ def _items_too_large(instance: Instance, cycles: int) -> dict[str, str]:
     """For every item that fits no device it may stand on: its closest configuration, and what is missing where."""
     found: dict[str, str] = {}
     for i, item in enumerate(instance.items):
-        shortages: list[str] = []
+        # what is missing -> the devices that lack it
+        shortages: dict[str, list[str]] = {}
         for n, device in enumerate(instance.devices):
             if item.pinned not in (None, device.name):
                 continue
             lacks = [_lacks(instance, i, n, k, cycles) for k in range(len(instance.configurations(i, n)))]
             if not all(lacks):
-                shortages = []
+                shortages = {}
                 break
-            if lacks:
-                shortages.append(f"on {device.name} {min(lacks, key=lambda lack: (len(lack), lack))[0]}")
-            else:
-                shortages.append(f"on {device.name} it has no configuration")
+            least = min(lacks, key=lambda lack: (len(lack), lack))[0] if lacks else "it has no configuration"
+            shortages.setdefault(least, []).append(device.name)
         if shortages:
             pin = f", pinned to {item.pinned!r}," if item.pinned else ""
-            found[item.name] = f"item {item.name!r}{pin} fits no device: " + ", ".join(dict.fromkeys(shortages))
+            told = ", ".join(f"on {_few(devices)} {lack}" for lack, devices in shortages.items())
+            found[item.name] = f"item {item.name!r}{pin} fits no device: {told}"
     return found
+
+
+def _few(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = len(names) - MOST_ALIKE
+    return " and ".join([", ".join(names[:MOST_ALIKE]), *([f"{more} more"] if more > 0 else [])])
 
 
 def _lacks(instance: Instance, item: int, device: int, configuration: int, cycles: int) -> list[str]:
