@@ -3,19 +3,25 @@
 python benchmarks/network.py --frame          # fields of a frame and of a descriptor
 python benchmarks/network.py --efficiency     # words' part of the cable, by formula, held against built frames
 python benchmarks/network.py --keyed          # cells of candidates for the keyed check (Yosys)
+python benchmarks/network.py --host           # what the host's port gets through in Python, by CPU seconds
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import google_crc32c
+
+from dagtrain.host.port import HostPort, HostStream
 from hdl.convert.verilog import VerilogModule
 from hdl.costs.synthesis import synthesise
 from hdl.link.ethernet.frame import (
@@ -23,6 +29,7 @@ from hdl.link.ethernet.frame import (
     CABLE_BYTES,
     DESCRIPTOR,
     HEADER,
+    HOST,
     Address,
     Burst,
     Field,
@@ -30,6 +37,7 @@ from hdl.link.ethernet.frame import (
     FrameFormat,
     FrameType,
 )
+from hdl.link.ethernet.protocol import Rules
 
 # (cable, Gbit/s, bits of a beat) and MTUs of the table
 CABLES = (("100G", 512), ("40G", 256), ("25G", 128), ("10G", 64))
@@ -142,17 +150,60 @@ def keyed_table() -> str:
     )
 
 
+def host_table(tensors: int = 400) -> str:
+    """Gbit/s of words that the host's port packs and unpacks a CPU second, as Markdown; without sockets."""
+    lines = ["| bits a beat | MTU | sends, Gbit/s | receives, Gbit/s |", "| --- | --- | --- | --- |"]
+    for word_bits, mtu in ((512, 9000), (512, 1500), (64, 9000)):
+        form = FrameFormat(word_bits=word_bits, mtu=mtu)
+        words = form.full_words()
+        ends = {"words": words, "device": 0, "room": words * tensors}
+        out, into = HostStream(number=0, **ends), HostStream(number=1, **ends)
+        rules = Rules(
+            window=64, replay_beats=1 << 20, word_bytes=word_bits // 8, timer_cycles=1 << 40, ack_cycles=1 << 40
+        )
+        port = HostPort(form, rules, digest=0, epoch=0, devices=[0], outgoing=[out], incoming=[into])
+        answer = {"source": 0, "target": HOST, "epoch": 0, "digest": 0}
+        full = [(1 << word_bits) - 1 - k for k in range(words)]
+        bursts = [
+            Burst(stream=1, words=tuple(full[k : k + BURST_WORDS]), sequence=k % 256, last=k + BURST_WORDS >= words)
+            for k in range(0, words, BURST_WORDS)
+        ]
+        started = time.process_time()
+        for number in range(tensors):
+            port.give(0, full)
+            port.speak(number)
+            sent = port.peers[0].sender.sent
+            ack = Frame(kind=FrameType.ACK, sequence=number, acknowledge=sent, **answer)
+            port.hear(form.datagram(ack), 0, number)
+        middle = time.process_time()
+        payload, datagrams = b"", []
+        for number in range(tensors):
+            shifted = [replace(burst, sequence=(burst.sequence + number * words) % 256) for burst in bursts]
+            payload = form.payload_of(shifted)
+            frame = Frame(kind=FrameType.DATA, sequence=number, acknowledge=0, payload=payload, **answer)
+            datagrams.append(replace(form, sum=google_crc32c.value).datagram(frame))
+        begun = time.process_time()
+        for number, datagram in enumerate(datagrams):
+            port.hear(datagram, 0, number)
+            port.take(1)
+        ended = time.process_time()
+        bits = tensors * words * word_bits / 1e9
+        lines.append(f"| {word_bits} | {mtu} | {bits / (middle - started):.2f} | {bits / (ended - begun):.2f} |")
+    return "\n".join(lines)
+
+
 TABLES = {"frame": frame_table, "efficiency": efficiency_table, "keyed": keyed_table}
 
 
 def main() -> None:
     """Prints the tables asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, table in TABLES.items():
+    for name, table in {**TABLES, "host": host_table}.items():
         parser.add_argument(f"--{name}", action="store_true", help=(table.__doc__ or "").split("\n")[0])
     options = vars(parser.parse_args())
     wanted = [name for name in TABLES if options[name]] or list(TABLES)
-    print("\n\n".join(TABLES[name]() for name in wanted))
+    tables = [TABLES[name]() for name in wanted if not options["host"] or options[name]]
+    print("\n\n".join([*tables, host_table()] if options["host"] else tables))
 
 
 if __name__ == "__main__":

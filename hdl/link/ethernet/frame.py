@@ -375,12 +375,12 @@ class FrameFormat:
         if self.key is not None and not 0 <= self.key < 1 << 64:
             raise ValueError("a key has 64 bits")
 
-    @property
+    @cached_property
     def word_bytes(self) -> int:
         """Bytes of a beat."""
         return self.word_bits // 8
 
-    @property
+    @cached_property
     def descriptors(self) -> int:
         """Descriptors of a beat."""
         return self.word_bits // DESCRIPTOR_BITS
