@@ -41,6 +41,9 @@ own-data
 own-cluster
 refused-model
 slow-plan
+boards
+formats
+circuits
 mismatch
 importing
 data

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ PAGES: Mapping[str, str | None] = {
     "own-cluster": "tutorial",
     "refused-model": None,
     "slow-plan": "tutorial",
+    "boards": "tutorial",
+    "formats": "tutorial",
+    "circuits": "tutorial",
     "mismatch": None,
 }
 BLOCK = re.compile(r"^((?:<!-- [^\n]* -->\n)*)```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -119,7 +123,7 @@ def commands(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _run(command: str, expected: str, wanted_code: int) -> Ran:
-    words = shlex.split(command)
+    words = [name for word in shlex.split(command) for name in (sorted(glob(word)) if "*" in word else [word])]
     if command in INSTEAD:
         INSTEAD[command]()
         return Ran(command, expected, wanted_code, expected, 0)

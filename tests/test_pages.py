@@ -41,7 +41,8 @@ def test_commands_of_a_page_print_what_it_says(name: str, root: Path) -> None:
 
 
 def test_steps_leave_the_files_that_the_page_names(root: Path) -> None:
-    folders = [ran("tutorial", root) / "build", ran("slow-plan", root) / "stale", ran("mismatch", root) / "build"]
+    pages = ("tutorial", "boards", "formats", "circuits", "mismatch")
+    folders = [*(ran(page, root) / "build" for page in pages), ran("slow-plan", root) / "stale"]
     found = {path.relative_to(folder).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
     found = {name for name in found if not name.startswith(".")}
     page = (ROOT / "docs" / "files.md").read_text()

@@ -293,3 +293,14 @@ def test_emitted_devices_are_timed_with_hierarchy_and_ready_paths_are_counted(
     slow = timing_step.run(space, TimingOptions(net_ps=1000), Silent())
     assert slow.done
     assert {rule["rule"]: rule["broken"] for rule in slow.data["rules"]}["device tops take at most 4.5 ns"] == 1
+
+
+def test_a_path_through_no_cell_is_told_as_straight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = "module plain (input wire clk, input wire a, output reg b);\nalways @(posedge clk) b <= a;\nendmodule\n"
+    (tmp_path / "plain.v").write_text(text)
+    options = TimingOptions(files=(tmp_path / "plain.v",))
+    found = timing_step.run(Workspace(tmp_path / "build"), options, Silent())
+    assert {len(path["steps"]) for path in found.data["modules"][0]["paths"]} == {0}
+    assert any(line.strip() == "straight" for line in found.lines)
+    assert found.passed

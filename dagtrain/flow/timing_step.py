@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,7 @@ def _module_lines(module: Mapping[str, Any], limit_ps: int) -> list[str]:
 def _path_lines(path: Mapping[str, Any]) -> list[str]:
     """Ends, and the cells with the time at each one's output; the bits of an adder are one."""
     shown, steps = [], path["steps"]
-    for step, after in zip(steps, [*steps[1:], {"cell": ""}], strict=True):
+    for step, after in pairwise([*steps, {"cell": ""}]):
         if not step["cell"] == after["cell"] == "ALUT_ARITH":
             # without what Yosys appends to names of its own
             signal = re.sub(r"_MISTRAL_.*$", "~", step["signal"])
