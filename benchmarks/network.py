@@ -22,7 +22,7 @@ if __package__ in (None, ""):
 import google_crc32c
 
 from dagtrain.host.port import HostPort, HostStream
-from hdl.convert.verilog import VerilogModule
+from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.synthesis import synthesise
 from hdl.link.ethernet.frame import (
     BURST_WORDS,
@@ -38,30 +38,17 @@ from hdl.link.ethernet.frame import (
     FrameType,
 )
 from hdl.link.ethernet.protocol import Rules
+from hdl.link.ethernet.tag import KeyedTag
+from hdl.memory import unsimulated
+from hdl.signals import ClockReset
+from hdl.stream import Stream
 
 # (cable, Gbit/s, bits of a beat) and MTUs of the table
 CABLES = (("100G", 512), ("40G", 256), ("25G", 128), ("10G", 64))
 MTUS = (576, 1500, 4160, 9000)
 
-# a core of one round of SipHash a clock, and a product over GF(2⁶⁴) whose second factor is known only at run time
-CANDIDATES = """
-module siphash_core(input clk, input start, input absorb, input [63:0] word, input [63:0] low, input [63:0] high,
-    output reg [63:0] tag);
-reg [63:0] a, b, c, d;
-wire [63:0] d0 = absorb ? d ^ word : d, a1 = a + b, c1 = c + d0;
-wire [63:0] b1 = {b[50:0], b[63:51]} ^ a1, d1 = {d0[47:0], d0[63:48]} ^ c1, a2 = {a1[31:0], a1[63:32]};
-wire [63:0] c2 = c1 + b1, a3 = a2 + d1;
-wire [63:0] b2 = {b1[46:0], b1[63:47]} ^ c2, d2 = {d1[42:0], d1[63:43]} ^ a3, c3 = {c2[31:0], c2[63:32]};
-always @(posedge clk) begin
-    if (start) begin
-        a <= 64'h736f6d6570736575 ^ low; b <= 64'h646f72616e646f6d ^ high;
-        c <= 64'h6c7967656e657261 ^ low; d <= 64'h7465646279746573 ^ high;
-    end else begin
-        a <= a3; b <= b2; c <= c3; d <= d2;
-    end
-    tag <= a ^ b ^ c ^ d;
-end
-endmodule
+# a product over GF(2⁶⁴) whose second factor is known only at run time
+PRODUCT = """
 module field_product(input clk, input [63:0] x, input [63:0] h, output reg [63:0] y);
 reg [126:0] p, q;
 integer i;
@@ -133,9 +120,11 @@ def efficiency_table() -> str:
 
 def keyed_table() -> str:
     """ALMs of a direction at 512 bits for each candidate, as Markdown."""
-    core, product = (
-        synthesise(VerilogModule(name, CANDIDATES, (), {})).alm for name in ("siphash_core", "field_product")
-    )
+    unit = KeyedTag()
+    with unsimulated():
+        built = convert(unit.build(ClockReset(), {name: Stream(bits) for name, bits in unit.streams.items()}), "tag")
+    core = synthesise(built).alm
+    product = synthesise(VerilogModule("field_product", PRODUCT, (), {})).alm
     rows = [
         ("SipHash-2-4 over header and CRC", f"{core}", "1 core, 12 rounds a frame"),
         ("the same over all words", f"{9 * core}", "8 lanes of a round a word, and one core for what they leave"),
