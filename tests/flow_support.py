@@ -62,6 +62,13 @@ board = "agilex"
 """
 
 
+def with_few_dsp(share: float, cluster: str = CLUSTER) -> str:
+    """The cluster with such a share of its DSP blocks: circuits of few multipliers are emitted and built in a fraction
+    of the time."""
+    speed = "link_gbit_per_s = 100\n"
+    return cluster.replace(speed, f"{speed}\n[board.utilisation]\ndsp = {share}\n")
+
+
 def tiny_model(seed: int = 1) -> ModelProto:
     """Convolution, relu, matrix product: 2 channels of 6x6 pixels in, 3 classes out."""
     rng = np.random.default_rng(seed)
@@ -249,12 +256,12 @@ def made_up_manifest(plan: Plan, use: DeviceUse) -> Manifest:
     )  # fmt: skip
 
 
-def new_case(root: Path) -> Case:
-    """A case with the tiny model and the cluster of two."""
+def new_case(root: Path, cluster: str = CLUSTER) -> Case:
+    """A case with the tiny model and a cluster, that of two."""
     root.mkdir(parents=True, exist_ok=True)
     save(tiny_model(), root)
     case = Case(root)
-    case.write("cluster.toml", CLUSTER)
+    case.write("cluster.toml", cluster)
     return case
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import dagtrain
 from hdl.errors import DagtrainError
-from tests.flow_support import new_case, quick_costs
+from tests.flow_support import new_case, quick_costs, with_few_dsp
 from tests.import_support import ROOT
 
 BLOCKS = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -23,7 +23,7 @@ def test_every_block_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick_costs(monkeypatch)
-    case = new_case(tmp_path)
+    case = new_case(tmp_path, with_few_dsp(0.002))
     case.data()
     case.model.rename(tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)

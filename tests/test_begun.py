@@ -28,7 +28,7 @@ from hdl.layers.registry import load_layers
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe, Schedule
 from hdl.simulate import Backend
-from tests.flow_support import Case, call, new_case, quick_costs
+from tests.flow_support import Case, call, new_case, quick_costs, with_few_dsp
 from tests.import_support import model, node, save
 from tests.layer_support import assert_equal_bits, design_of, make_case
 
@@ -66,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """All steps of a net with normalisation, on two FPGAs, without data."""
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
-        case = new_case(tmp_path_factory.mktemp("run"))
+        case = new_case(tmp_path_factory.mktemp("run"), with_few_dsp(0.005))
         rng = np.random.default_rng(3)
         norm = {name: np.full(4, value) for name, value in (("g", 1.0), ("b", 0.0), ("m", 0.0), ("v", 1.0))}
         constants = {

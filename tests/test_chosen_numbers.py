@@ -30,7 +30,7 @@ from hdl.fixed import Fixed
 from hdl.layers.wiring.saturation_counter import SaturationCounter, at_an_end
 from hdl.recipe import Recipe
 from hdl.tensor import Kind
-from tests.flow_support import Case, new_case, quick_costs
+from tests.flow_support import Case, new_case, quick_costs, with_few_dsp
 from tests.layer_support import design_of, make_case
 
 BITS = ("activation=12,weight=9,error=11,gradient=14,stash=7", "conv2:activation=10,stash=6", "gemm*:weight=18")
@@ -221,7 +221,7 @@ def test_synthesis_is_told_to_keep_the_count() -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """Imported with chosen numbers, placed, emitted."""
-    case = new_case(tmp_path_factory.mktemp("numbers"))
+    case = new_case(tmp_path_factory.mktemp("numbers"), with_few_dsp(0.002))
     words = [
         "--bits",
         "activation=9,weight=8,error=10,gradient=12,stash=6,sum=18,master=12,momentum=14",

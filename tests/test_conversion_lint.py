@@ -280,7 +280,7 @@ class ResultRange(Visitor):
             self.fits = self.fits and event.result.fits(WIDTH - 2, True)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_random_expressions_that_are_clean_agree_with_icarus(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     clean, total = [], 0

@@ -18,14 +18,14 @@ from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.waves import Wave, WaveKind, change_of, write_waves
 from hdl.fixed import Fixed
 from hdl.tensor import Kind, Port, Tensor
-from tests.flow_support import Case, new_case, quick_costs, relu_beats, spoil
+from tests.flow_support import Case, new_case, quick_costs, relu_beats, spoil, with_few_dsp
 
 
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
-        yield new_case(tmp_path_factory.mktemp("debug")).must("import", "place", "emit")
+        yield new_case(tmp_path_factory.mktemp("debug"), with_few_dsp(0.002)).must("import", "place", "emit")
 
 
 @pytest.fixture
@@ -163,39 +163,33 @@ def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(
     # signals inside are a group of the node's, arrays aside
     node = save.split("\n-r_node\n")[1]
     assert "\n-inside\n" in node
-    assert "r_node.inside.m2s_pipe0_payload[67:0]\n" in node
+    beats, lanes = relu_beats(case), lanes_a_beat(case)
+    assert f"r_node.inside.m2s_pipe0_payload[{17 * lanes - 1}:0]\n" in node
     assert "c_node.inside.convolution0" in save
     assert not re.search(r"\.inside\..*\]\[", save)
     document(case, "debug", "--batches", 1)
-    beats, lanes = relu_beats(case), lanes_a_beat(case)
     frame = [
         one["emulator"] for one in document(case, "probe", "r_node.y", "--frame", 2, "--limit", 6 * 6 * 4)["elements"]
     ]
     path = case.out / "cosim" / "waves.vcd"
     values = vcd_values(path, "r_node", "y_sent", "lane0")
-    # consecutive beats that are equal are no change
-    first_lanes = [frame[beat * lanes] for beat in range(beats)]
-    assert without_repeats(first_lanes) == [value for time, value in sorted(values.items())]
+    valid, ready = (vcd_values(path, "r_node", "y_sent", name) for name in ("valid", "ready"))
+    steps = range(min(filter(None, valid)), max(valid) + 1, PERIOD_PS)
+    passing = [time for time in steps if held(valid, time) and held(ready, time)]
+    assert [held(values, time) for time in passing][:beats] == [frame[beat * lanes] for beat in range(beats)]
     # the register in front of that stream, of a mask above the numbers, in every cycle in which a beat passes
     payload = vcd_values(path, "r_node", "inside", "m2s_pipe0_payload")
-    valid, ready = (vcd_values(path, "r_node", "y_sent", name) for name in ("valid", "ready"))
     numbers = [round(number * 2**10) for number in frame]
     together = [numbers[at : at + lanes] for at in range(0, len(numbers), lanes)]
     words = [
         sum(code << 16 * lane | (code > 0) << 16 * lanes + lane for lane, code in enumerate(each)) for each in together
     ]
-    steps = range(min(filter(None, valid)), max(payload) + 1, PERIOD_PS)
-    seen = [held(payload, time) for time in steps if held(valid, time) and held(ready, time)]
-    assert seen[:beats] == words
+    assert [held(payload, time) for time in passing][:beats] == words
     others, inside = fst_values(case, chosen, "y_sent.lane0", "inside.m2s_pipe0_payload")
     # a real variable has no value "unknown" in a VCD file: it is 0 until the stretch begins
     assert sorted(others.items())[1:] == sorted(values.items())[1:]
     assert others[min(others)] == values[min(values)]
     assert {time: value for time, value in inside.items() if time} == {t: v for t, v in payload.items() if t}
-
-
-def without_repeats(values: Sequence[float]) -> list[float]:
-    return [value for value, before in zip(values, [None, *values], strict=False) if value != before]
 
 
 def fst_values(case: Case, chosen: Sequence[object], *names: str) -> list[dict[int, float]]:
@@ -211,10 +205,12 @@ def fst_values(case: Case, chosen: Sequence[object], *names: str) -> list[dict[i
         found[handle] = {}
     lib.fstReaderSetFacProcessMaskAll(reader)
 
+    bits = 17 * lanes_a_beat(case)
+
     def keep(_user: object, time: int, facility: int, value: Any) -> None:
         if facility in found:
             text = pylibfst.string(value)
-            found[facility][time] = int(text, 2) if set(text) <= {"0", "1"} and len(text) == 68 else float(text)
+            found[facility][time] = int(text, 2) if set(text) <= {"0", "1"} and len(text) == bits else float(text)
 
     pylibfst.fstReaderIterBlocks(reader, keep)
     lib.fstReaderClose(reader)

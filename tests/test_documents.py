@@ -11,7 +11,7 @@ import pytest
 
 from dagtrain import cli
 from dagtrain.flow.documents import results_schema
-from tests.flow_support import Case, call, new_case, quick_costs
+from tests.flow_support import Case, call, new_case, quick_costs, with_few_dsp
 from tests.import_support import ROOT
 
 PAGE = ROOT / "docs" / "results.schema.json"
@@ -74,7 +74,7 @@ def test_every_command_prints_what_the_schema_says(
     tmp_path: Path, validator: jsonschema.Draft202012Validator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_costs(monkeypatch)
-    found = documents(new_case(tmp_path))
+    found = documents(new_case(tmp_path, with_few_dsp(0.002)))
     commands = {command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands}
     assert commands <= set(found)
     for name, document in found.items():

@@ -13,7 +13,7 @@ import pytest
 
 from dagtrain.cosim.emitted import emitted_device, emitted_layer
 from hdl.errors import DagtrainError
-from tests.flow_support import CLUSTER, Case, new_case, quick_costs
+from tests.flow_support import CLUSTER, Case, new_case, quick_costs, with_few_dsp
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "testbenches.md"
@@ -35,7 +35,7 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> Case:
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
         case = new_case(tmp_path_factory.mktemp("own testbenches"))
-        case.write("cluster.toml", ONE)
+        case.write("cluster.toml", with_few_dsp(0.01, ONE))
         return case.must("import", "place", "emit")
 
 

@@ -19,6 +19,9 @@ from placement.bounds.cases import refuted_by_cases
 from placement.problem.flat import Ints, flatten
 from placement.problem.instance import Configuration, Device, Instance, Item, Link
 
+# one process compiles the kernel, not two at the same time
+pytestmark = pytest.mark.xdist_group("annealing kernel")
+
 CLOCK = 1000
 
 

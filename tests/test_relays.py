@@ -90,7 +90,7 @@ def test_relays_change_no_bit() -> None:
 def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = residual(3)
     # at the fast level a convolution fills a device, so its branch crosses twice
-    planned = plan(graph, 12, 8)
+    planned = plan(graph, 10, 8)
     choices = plan_choices(planned.plan)
     assert relayed(choices) == shortcuts(graph)
     assert [name for name, choice in choices.items() if choice.relay_on] == [relay_of(e) for e in shortcuts(graph)]
@@ -102,7 +102,7 @@ def test_the_planner_takes_relays_where_they_pay_and_the_plan_brings_them(monkey
         ends = {where[graph.producers[edge][0].name], where[graph.consumers[edge][0][0].name]}
         assert where[relay_of(edge)] not in ends
     monkeypatch.setattr("dagtrain.planning.planner.with_relays", lambda *_: None)
-    assert plan(graph, 12, 8).plan.cycles_per_frame >= 2 * planned.plan.cycles_per_frame
+    assert plan(graph, 10, 8).plan.cycles_per_frame >= 2 * planned.plan.cycles_per_frame
 
 
 def test_where_free_hops_would_not_help_there_are_no_relays() -> None:

@@ -90,7 +90,11 @@ def test_a_norm_of_several_channels_a_cycle_takes_fewer_alms(kind: Any, share: f
 
 @pytest.mark.parametrize(
     ("staleness", "kind", "multiplied"),
-    [(2, "dealt out", True), pytest.param(0, "one", False, marks=pytest.mark.slow)],
+    [
+        (2, "one", True),
+        pytest.param(2, "dealt out", True, marks=pytest.mark.slow),
+        pytest.param(0, "one", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_cluster_with_shared_statistics_trains_to_the_bits_of_the_emulator(
     staleness: int, kind: str, multiplied: bool, tmp_path: Path

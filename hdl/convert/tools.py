@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -32,8 +33,9 @@ def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout:
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
-            _direct(words), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
-        )
+            _direct(words), cwd=folder, env={ALLOCATION_VARIABLE: ALLOCATION, **os.environ}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=timeout,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise ToolTimeout(f"{words[0]} did not finish in {timeout:.0f} s: {' '.join(words)[:500]}") from error
     if done.returncode:
@@ -44,8 +46,10 @@ def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout:
 LINT = ("verilator", "--lint-only", "-Wall", *VERILATOR_UNROLL, *(f"-Wno-{code}" for code in WAIVERS))
 
 
-# glibc's allocator keeps what is freed for the next of its size, and takes huge pages: a third of Verilator's time is
-# that of millions of small nodes, made, followed through memory and freed; other C libraries read no such variable
+# glibc's allocator keeps what is freed for the next of its size, and takes huge pages: a third of the time of Verilator
+# and of Yosys is that of millions of small nodes, made, followed through memory and freed; other C libraries read no
+# such variable
+ALLOCATION_VARIABLE = "GLIBC_TUNABLES"
 ALLOCATION = "glibc.malloc.tcache_count=60000:glibc.malloc.hugetlb=1"
 
 
@@ -56,9 +60,7 @@ def _direct(words: list[str]) -> list[str]:
     program = Path(script).with_name("verilator_bin")
     if words[0] != "verilator" or not program.exists():
         return words
-    limits = "ulimit -s unlimited 2>/dev/null"
-    allocation = f'export GLIBC_TUNABLES="${{GLIBC_TUNABLES:-{ALLOCATION}}}"'
-    return ["sh", "-c", f'{limits}; {allocation}; exec "$0" "$@"', str(program), *words[1:]]
+    return ["sh", "-c", 'ulimit -s unlimited 2>/dev/null; exec "$0" "$@"', str(program), *words[1:]]
 
 
 def lint_verilog(files: Sequence[Path], top: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,8 @@ from hdl.errors import ProcessLost
 
 # layers that are worth starting processes for, which takes a second or two, and layers worth handing to those there are
 LEAST_TO_START, LEAST_TO_SHARE = 16, 2
+# allocations, and collections of the younger generation, after which Python looks for cycles in such a process
+RARELY = 50_000, 50, 100
 
 T = TypeVar("T")
 
@@ -64,7 +67,7 @@ def in_processes(
 
 
 def _started(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _follow_parent)
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin)
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
@@ -76,8 +79,11 @@ def _end(pool: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _follow_parent() -> None:
+def _begin() -> None:
     """Leave interrupts to the parent, and end when it does, even when it is killed."""
+    # nearly all that elaboration makes lives as long as its circuit: to look through it is in vain
+    gc.freeze()
+    gc.set_threshold(*RARELY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -89,7 +89,8 @@ def unpack(data: bytes, width: int) -> list[int]:
     return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
-_COMPILE = ("g++", "-std=c++17", "-w", "-pthread")
+# so many kB the compiler takes before it looks for what it no longer needs: a circuit's C++ takes less
+_COMPILE = ("g++", "-std=c++17", "-w", "-pthread", "--param", "ggc-min-heapsize=600000")
 # how well C++ is optimised: what a long run spends its time in, what runs as long as it takes to compile, what runs
 # once or for few cycles
 LONG, SHORT, ONCE = "-O2", "-O1", "-O0"
