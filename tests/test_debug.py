@@ -70,7 +70,7 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     now = first["cycle"] * PERIOD_PS
     assert held(lanes_of, now) == first["found"] * step
     # and inside the circuit is a register that has it right: the bit was turned round behind it
-    assert re.search(r"waves.gtkw show \d+ streams around cycle \d+, and \d\d signals inside r_node", text.out)
+    assert re.search(r"waves.gtkw show \d+ streams around cycle [\d,]+, and \d\d signals inside r_node", text.out)
     register = vcd_values(case.out / "debug" / "waves.vcd", "r_node", "inside", "m2s_pipe0_payload")
     assert int(held(register, now)) >> 16 * (lane % lanes_a_beat(case)) & 0xFFFF == first["expected"]
     wrong = [
@@ -122,35 +122,49 @@ def lanes_a_beat(case: Case) -> int:
     return 6 * 6 * 4 // relu_beats(case)
 
 
-def held(values: dict[int, float], now: int) -> float:
-    """What a variable shows at a time."""
-    return values[max(time for time in values if time <= now)]
+def held(values: dict[int, float], *times: int) -> Any:
+    """What a variable shows at each of the times, which rise; one number for one time."""
+    before, found = sorted(values), []
+    at = 0
+    for time in times:
+        while at + 1 < len(before) and before[at + 1] <= time:
+            at += 1
+        found.append(values[before[at]])
+    return found[0] if len(found) == 1 else found
 
 
 def vcd_values(path: Path, *name: str) -> dict[int, float]:
     """Time -> value of a variable of a VCD file, whatever its device; 0 where it is unknown."""
-    values: dict[int, float] = {}
+    (values,) = values_of_all(path, name)
+    return values
+
+
+def values_of_all(path: Path, *names: tuple[str, ...]) -> list[dict[int, float]]:
+    """The same of several variables, of one pass over the file."""
+    found: dict[tuple[str, ...], dict[int, float]] = {name: {} for name in names}
+    # id in the file -> values
+    wanted: dict[str, dict[int, float]] = {}
     with path.open("rb") as file:
         scopes: list[str] = []
-        wanted, time = None, 0
+        time = 0
         for token in tokenize(file):
             if token.kind is TokenKind.SCOPE:
                 scopes.append(token.scope.ident)
             elif token.kind is TokenKind.UPSCOPE:
                 scopes.pop()
-            elif token.kind is TokenKind.VAR and (*scopes[1:], token.var.reference) == name:
-                wanted = token.var.id_code
+            elif token.kind is TokenKind.VAR and (*scopes[1:], token.var.reference) in found:
+                wanted[token.var.id_code] = found[*scopes[1:], token.var.reference]
             elif token.kind is TokenKind.CHANGE_TIME:
                 time = token.time_change
-            elif token.kind is TokenKind.CHANGE_REAL and token.real_change.id_code == wanted:
-                values[time] = token.real_change.value
-            elif token.kind is TokenKind.CHANGE_VECTOR and token.vector_change.id_code == wanted:
+            elif token.kind is TokenKind.CHANGE_REAL and token.real_change.id_code in wanted:
+                wanted[token.real_change.id_code][time] = token.real_change.value
+            elif token.kind is TokenKind.CHANGE_VECTOR and token.vector_change.id_code in wanted:
                 value = token.vector_change.value
-                values[time] = value if isinstance(value, int) else 0
-            elif token.kind is TokenKind.CHANGE_SCALAR and token.scalar_change.id_code == wanted:
-                values[time] = int(token.scalar_change.value == "1")
-    assert values, name
-    return values
+                wanted[token.vector_change.id_code][time] = value if isinstance(value, int) else 0
+            elif token.kind is TokenKind.CHANGE_SCALAR and token.scalar_change.id_code in wanted:
+                wanted[token.scalar_change.id_code][time] = int(token.scalar_change.value == "1")
+    assert all(found.values()), names
+    return list(found.values())
 
 
 def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(case: Case) -> None:
@@ -172,19 +186,18 @@ def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(
         one["emulator"] for one in document(case, "probe", "r_node.y", "--frame", 2, "--limit", 6 * 6 * 4)["elements"]
     ]
     path = case.out / "cosim" / "waves.vcd"
-    values = vcd_values(path, "r_node", "y_sent", "lane0")
-    valid, ready = (vcd_values(path, "r_node", "y_sent", name) for name in ("valid", "ready"))
-    steps = range(min(filter(None, valid)), max(valid) + 1, PERIOD_PS)
-    passing = [time for time in steps if held(valid, time) and held(ready, time)]
-    assert [held(values, time) for time in passing][:beats] == [frame[beat * lanes] for beat in range(beats)]
+    names = (("y_sent", "lane0"), ("y_sent", "valid"), ("y_sent", "ready"), ("inside", "m2s_pipe0_payload"))
+    values, valid, ready, payload = values_of_all(path, *(("r_node", *name) for name in names))
+    steps = range(min(filter(None, valid)), max(*valid, *payload) + 1, PERIOD_PS)
+    passing = [time for time, *both in zip(steps, held(valid, *steps), held(ready, *steps), strict=True) if all(both)]
+    assert held(values, *passing)[:beats] == [frame[beat * lanes] for beat in range(beats)]
     # the register in front of that stream, of a mask above the numbers, in every cycle in which a beat passes
-    payload = vcd_values(path, "r_node", "inside", "m2s_pipe0_payload")
     numbers = [round(number * 2**10) for number in frame]
     together = [numbers[at : at + lanes] for at in range(0, len(numbers), lanes)]
     words = [
         sum(code << 16 * lane | (code > 0) << 16 * lanes + lane for lane, code in enumerate(each)) for each in together
     ]
-    assert [held(payload, time) for time in passing][:beats] == words
+    assert held(payload, *passing)[:beats] == words
     others, inside = fst_values(case, chosen, "y_sent.lane0", "inside.m2s_pipe0_payload")
     # a real variable has no value "unknown" in a VCD file: it is 0 until the stretch begins
     assert sorted(others.items())[1:] == sorted(values.items())[1:]
