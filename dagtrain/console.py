@@ -23,8 +23,13 @@ from dagtrain.progress import Progress, Silent
 from dagtrain.rates import short_count
 from hdl.errors import Problem
 
-# columns of a terminal below which the model summary takes its narrow form
-WIDE_COLUMNS = 120
+# of the model summary in its wide form, two lines each
+WIDE_HEADINGS = (
+    "\nlayer", "\nkind", "output\nH, W, C", "\nweights", "MACs\nforward", "MACs\nerror", "MACs\ngradient",
+    "stash bits\na frame",
+)  # fmt: skip
+# columns that names of layers have at least in that form, where they need them
+NAME_COLUMNS = 24
 
 
 class BarProgress:
@@ -224,30 +229,41 @@ def error_json(kind: str, problems: Sequence[Problem], code: int, message: str) 
 
 
 def summary_table(summary: Summary, columns: int) -> Table:
-    """The layers of a model; in a narrow form for a terminal of few columns."""
-    return _wide(summary) if columns >= WIDE_COLUMNS else _narrow(summary)
+    """The layers of a model, long names on several lines; in a narrow form where so many columns are too few."""
+    rows = [_wide_row(layer) for layer in summary.layers]
+    sums = (summary.weights, summary.forward_macs, summary.error_macs, summary.gradient_macs, summary.stash_bits)
+    total = ("total", "", "", *(f"{count:,}" for count in sums))
+    lines = [*zip(*(heading.split("\n") for heading in WIDE_HEADINGS), strict=True), *rows, total]
+    taken = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    # beside them a line and a blank at either side of each
+    needed = min(taken[0], NAME_COLUMNS) + sum(taken[1:]) + 3 * len(taken) + 1
+    return _wide(summary.name, rows, total) if needed <= columns else _narrow(summary)
 
 
-def _wide(summary: Summary) -> Table:
-    table = Table(title=f"{summary.name}: training graph", title_justify="left")
-    table.add_column("layer")
-    table.add_column("kind")
-    for heading in ("output (H, W, C)", "weights", "MACs forward", "MACs error", "MACs gradient", "stash bits/frame"):
-        table.add_column(heading, justify="right")
-    for layer in summary.layers:
-        counts = (layer.weights, layer.forward_macs, layer.error_macs, layer.gradient_macs, layer.stash_bits)
-        table.add_row(layer.name, _kind(layer), _shape(layer), *(f"{count:,}" if count else "" for count in counts))
-    totals = (summary.weights, summary.forward_macs, summary.error_macs, summary.gradient_macs, summary.stash_bits)
+def _wide_row(layer: LayerSummary) -> tuple[str, ...]:
+    counts = (layer.weights, layer.forward_macs, layer.error_macs, layer.gradient_macs, layer.stash_bits)
+    return layer.name, _kind(layer), _shape(layer), *(f"{count:,}" if count else "" for count in counts)
+
+
+def _wide(name: str, rows: Sequence[tuple[str, ...]], total: tuple[str, ...]) -> Table:
+    table = Table(title=f"{name}: training graph", title_justify="left")
+    names, kinds, *counts = WIDE_HEADINGS
+    table.add_column(names, overflow="fold")
+    table.add_column(kinds, no_wrap=True)
+    for heading in counts:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     table.add_section()
-    table.add_row("total", "", "", *(f"{count:,}" for count in totals))
+    table.add_row(*total)
     return table
 
 
 def _narrow(summary: Summary) -> Table:
-    """One column for the multiplications of all three passes, counts of three digits, long names on several lines."""
+    """One column for the multiplications of all three passes, counts of three digits."""
     table = Table(title=f"{summary.name}: training graph", title_justify="left", box=None, pad_edge=False)
     table.add_column("layer", overflow="fold", ratio=1)
-    table.add_column("kind", overflow="fold", max_width=16)
+    table.add_column("kind", no_wrap=True)
     table.add_column("H, W, C", justify="right", no_wrap=True)
     for heading in ("weights", "MACs", "stash bits"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -224,15 +225,31 @@ def test_a_count_keeps_three_digits() -> None:
 def test_a_summary_fits_a_terminal_of_80_columns_and_loses_no_layer() -> None:
     names = ("stem", "features_18_conv_block_3_projection_conv_with_a_name_that_never_ends", "classifier")
     layers = tuple(
-        LayerSummary(name, "GlobalAveragePool", (112, 112, 1280), 10**8, 10**10, 10**10, 10**10, 10**9, 6)
+        LayerSummary(name, "SoftmaxCrossEntropy", (112, 112, 1280), 10**8, 10**10, 10**10, 10**10, 10**9, 6)
         for name in names
     )
     summary = Summary("mobilenetv2", layers)
-    for columns in (80, 100, 120, 200):
+    for columns in (80, 100, 120, 160, 200):
         console = Console(width=columns, file=io.StringIO(), record=True)
         console.print(summary_table(summary, columns))
         text = console.export_text()
         assert max(map(len, text.splitlines())) <= columns
-        assert all(name[:8] in text for name in names)
-        assert ("MACs error" in text) == (columns >= 120)
+        # whole names, on several lines where they are long, and whole words and numbers
+        assert all(name in together(text) for name in names)
+        assert text.count("SoftmaxCrossEntropy") == len(names)
+        assert text.count("112x112x1280") == len(names)
+        wide = columns >= 160
+        assert text.count("10,000,000,000") == (3 * len(names) if wide else 0)
+        assert ("gradient" in text) == wide
         assert "total" in text
+        assert "…" not in text
+    # what needs fewer columns is wide in fewer
+    small = Summary("small", (LayerSummary("stem", "Conv", (8, 8, 8), 72, 4608, 0, 4608, 1024, 3),))
+    forms = {columns: len(summary_table(small, columns).columns) for columns in range(60, 100)}
+    assert sorted(forms.values()) == list(forms.values())
+    assert {forms[60], forms[80]} == {6, 8}
+
+
+def together(text: str) -> str:
+    """The first column of a table in one line."""
+    return "".join(re.split(r"\s{2,}|│", line.strip("│ ┃"))[0].strip() for line in text.splitlines())
