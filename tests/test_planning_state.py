@@ -17,11 +17,11 @@ from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.levels import between, slower
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.results import Planned
+from dagtrain.planning.results import RATES, Planned, with_binding
 from dagtrain.planning.timetable import FIRST_SHARE, HOLDING_MARGIN, Timetable, spending
 from dagtrain.progress import Silent
 from placement.problem.deadline import Deadline, Ended
-from placement.problem.plan import Bound
+from placement.problem.plan import Binding, Bound
 from placement.search.search import SearchOptions
 from tests.flow_support import Clock, QuickEstimator
 from tests.test_relays import residual, small_cluster
@@ -69,6 +69,21 @@ def test_a_slower_plan_of_the_same_graph_leaves_its_bounds_and_its_search() -> N
     assert best.planned.searched == further.searched
     best.take(replace(at(150, "relayed_"), searched=None))
     assert best.planned.searched == further.searched
+
+
+def test_a_plan_says_what_binds_it_and_not_what_bound_a_search() -> None:
+    best, other = Best(), (Binding(kind="dsp", reason="of another plan"),)
+    best.take(at(100))
+    assert best.planned is not None
+    slower_one = at(150)
+    best.take(replace(slower_one, plan=replace(slower_one.plan, binding=other)))
+    assert best.planned.plan.binding == at(100).plan.binding
+    plan = planned().plan
+    found = replace(plan, binding=other)
+    assert with_binding(planned(), found).plan.binding == other
+    missed = with_binding(planned(), replace(found, cycles_per_frame=found.cycles_per_frame - 1)).plan.binding
+    assert missed != other
+    assert all(binding.kind in RATES or f"{plan.cycles_per_frame:,}" in binding.reason for binding in missed)
 
 
 def test_another_plan_of_the_network_counts_as_one_but_is_not_taken() -> None:
@@ -164,7 +179,7 @@ def test_where_fewer_devices_are_in_vain_more_are_still_tried(
     names = [f"d{number}" for number in range(5)]
     plan = SimpleNamespace(
         items=[SimpleNamespace(device=name) for name in names], batch_frames=1, cycles_per_frame=100,
-        training_cycles=Fraction(200),
+        training_cycles=Fraction(200), any_bound_cycles_per_frame=100,
     )  # fmt: skip
     best = SimpleNamespace(planned=SimpleNamespace(plan=plan), training_cycles=Fraction(200))
     # cycles a frame that no plan on so many devices can do without

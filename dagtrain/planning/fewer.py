@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 
 from dagtrain.planning.best import Best
@@ -15,8 +14,8 @@ from dagtrain.planning.searcher import Searcher
 
 def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searcher]:
     """Searchers on fewer devices, where a plan may train faster than the best one then: what waits for the weights of
-    the batch before goes a shorter way.  The numbers of devices that promise most come first; where one brings nothing,
-    fewer are left out.  Their plans are taken as those of ``searcher``.
+    the batch before goes a shorter way.  The numbers of devices that promise most come first, those that promise
+    nothing are left out; where one brings nothing, fewer are.  Their plans are taken as those of ``searcher``.
 
     ``searched`` is the search on all devices, whose bounds hold for fewer."""
     problem, best = searcher.problem, searcher.best
@@ -30,8 +29,7 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
     alone = Fraction(plan_time(spread, problem.graph, problem.cluster, together=True).cycles, spread.batch_frames)
 
     def keep(planned: Planned) -> None:
-        plan = replace(with_bound(planned.plan, searched.plan), binding=planned.plan.binding)
-        best.take(Planned(plan, planned.instance, searched))
+        best.take(Planned(with_bound(planned.plan, searched.plan), planned.instance, searched))
 
     def on(count: int) -> Searcher:
         known = best.training_cycles
@@ -42,22 +40,23 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
         known = best.training_cycles
         return known is not None and cycles * LEAST_RATIO < known
 
-    # devices -> cycles a frame of training with fewer of which there is no plan
-    least: dict[int, Fraction] = {}
+    # devices -> cycles a frame of training with them, as far as is known
+    expected: dict[int, Fraction] = {}
+    # the way is about as much shorter as there are fewer devices on it, and the pace as much slower as its bound
+    way = (spread.training_cycles - alone) / (used - 1)
     for count in range(len(usable) - 1, 0, -1):
         if set(problem.pins.values()) & set(usable[count:]):
             break
-        pace = searcher.any_bound.foldings.bound(on(count).problem.search, searcher.time.looking).cycles_per_frame
-        cycles = alone + max(0, pace - spread.cycles_per_frame)
-        if not promises(cycles):
-            # nor do fewer still
+        bound = searcher.any_bound.foldings.bound(on(count).problem.search, searcher.time.looking).cycles_per_frame
+        if not promises(alone + max(0, bound - spread.cycles_per_frame)):
+            # a proof, and for fewer still
             break
-        least[count] = cycles
-    # the way is about as much shorter as there are fewer devices on it
-    way, in_vain = (spread.training_cycles - alone) / (used - 1), 0
-    for count in sorted(least, key=lambda count: (least[count] + way * (count - 1), count)):
+        slower = Fraction(max(0, bound - spread.any_bound_cycles_per_frame), spread.any_bound_cycles_per_frame)
+        expected[count] = alone + slower * spread.cycles_per_frame + way * (min(count, used) - 1)
+    in_vain = 0
+    for count in sorted(expected, key=lambda count: (expected[count], count)):
         known = best.training_cycles
-        if count > in_vain and promises(least[count]):
+        if count > in_vain and promises(expected[count]):
             yield on(count)
             if best.training_cycles == known:
                 in_vain = count

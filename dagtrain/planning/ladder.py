@@ -70,12 +70,7 @@ class Ladder:
         slow = max(first.levels)
         predicted = predicted_cycles(slow, self.searcher.prices.level(slow), problem)
         fastest = min(slow, max(least, predicted))
-        # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use to it
-        best = first.plan
-        faster_levels = [level for level in (fastest, *between(fastest, slow, steps)) if level < best.cycles_per_frame]
-        levels = sorted({*faster_levels, *first.levels})
-        if faster_levels:
-            best = self.better(best, levels)
+        best, levels = self._further(first, fastest, steps)
         best, levels = self.faster(best, levels, least)
         self.hold(Found(best, tuple(levels)))
         for _ in range(REFINEMENT_ROUNDS):
@@ -85,7 +80,7 @@ class Ladder:
             levels = sorted({*levels, *finer})
             best = self.better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
         # at its goal already, it is tidied at least
-        return Found(self.better(best, levels, problem.search), tuple(levels))
+        return Found(self.better(best, levels, self.searcher.last), tuple(levels))
 
     def better(self, best: Plan, levels: Sequence[int], options: SearchOptions | None = None) -> Plan:
         """The better one of a plan and what a search over these levels finds."""
@@ -172,12 +167,25 @@ class Ladder:
             except (InfeasibleError, OutOfTimeError):
                 growths += 1
                 if growths > LADDER_GROWTHS or cycles >= slowest:
-                    return Found(searcher.find([cycles], replace(searcher.quick, explain=True)), (cycles,))
+                    return Found(searcher.find([cycles], replace(searcher.quick, explain=True, proves=True)), (cycles,))
                 cycles = min(round(cycles * SLOW_RATIO), slowest)
                 # ports are those of the slowest level, also where a later search goes on from here
                 searcher.prices.forget_ports()
 
     # ---- further levels
+
+    def _further(self, first: Found, fastest: int, steps: int) -> tuple[Plan, list[int]]:
+        """The best plan with the fastest level that may fit, and with so many between that and the first ones where it
+        has no room at that pace; and all these levels."""
+        best, levels, slow = first.plan, list(first.levels), max(first.levels)
+        for further in ([fastest], between(fastest, slow, steps)):
+            # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use
+            new = [level for level in further if level < best.cycles_per_frame]
+            if not new:
+                break
+            levels = sorted({*levels, *new})
+            best = self.better(best, levels)
+        return best, levels
 
     def faster(self, best: Plan, levels: Sequence[int], least: int) -> tuple[Plan, list[int]]:
         """Faster levels, as long as nothing but the fastest one priced keeps the plan from being faster.

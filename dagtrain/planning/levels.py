@@ -81,11 +81,12 @@ def slower(cycles: int, levels: Sequence[int]) -> list[int]:
 
 
 def between(low: int, high: int, count: int, known: Sequence[int] = ()) -> list[int]:
-    """New levels from a bound to below a plan, evenly spaced in ratio; none below the slowest known to be faster."""
+    """New levels from a bound to below a plan, evenly spaced in ratio; none below the slowest known to be faster, nor
+    one that hardly differs from the plan."""
     below = max((level for level in known if level < high), default=low)
     low = max(low - 1, below, 1)
     if high - low <= 1 or high / low < LEAST_RATIO:
         return []
     step = (high / low) ** (1 / (count + 1))
     found = {round(low * step**index) for index in range(1, count + 1)}
-    return sorted(level for level in found if low < level < high)
+    return sorted(level for level in found if low < level and level * LEAST_RATIO <= high)

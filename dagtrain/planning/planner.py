@@ -105,7 +105,7 @@ class Planner:
             start = carried_over(than.plan, instance, beside)
             near = {**beside, **places_of(than.plan)}
             # it only tells whether to look
-            found = searcher.search(instance, replace(searcher.quick, start=start, near=near), bounded=False)
+            found = searcher.search(instance, replace(searcher.glance, start=start, near=near), bounded=False)
         except Ended:
             raise
         except (InfeasibleError, OutOfTimeError, FoldingError):

@@ -22,7 +22,7 @@ from dagtrain.planning.clocks import folds_at, paces, periods_of
 from dagtrain.planning.levels import slower
 from dagtrain.planning.priced import ON_CHIP, PricedLevel
 from dagtrain.planning.rate import with_rate
-from dagtrain.planning.results import Found, Planned, faster, with_bound
+from dagtrain.planning.results import Found, Planned, faster, with_binding, with_bound
 from dagtrain.planning.searcher import Searcher
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError, Problem
 from hdl.layers.storage import Home
@@ -78,10 +78,10 @@ class Realiser:
     def holding(self, plan: Plan, found: Plan) -> Planned | None:
         """The placement of a plan with its links and homes, engines folded as it says, if it holds, with the bounds of
         ``found``."""
-        choices = plan_choices(plan)
+        homes, folds = memory_homes(plan_choices(plan)), plan_pace(plan).folds
         with self.searcher.time.holding():
             try:
-                return self.fixed(places_of(plan), plan_pace(plan).folds, memory_homes(choices), found, explain=False)
+                return with_binding(self.fixed(places_of(plan), folds, homes, found, explain=False), plan)
             except Ended:
                 raise
             except (InfeasibleError, OutOfTimeError, FoldingError):
@@ -95,13 +95,13 @@ class Realiser:
         for cycles in slower(plan.cycles_per_frame, found.levels):
             folds = folds_at(self.searcher.problem.cluster, cycles, places, graph.by_name)
             try:
-                return self.fixed(places, folds, homes, found.plan, explain=False)
+                return with_binding(self.fixed(places, folds, homes, found.plan, explain=False), plan)
             except InfeasibleError:
                 last = folds
             except FoldingError:
                 continue
         if last is not None:
-            return self.fixed(places, last, homes, found.plan)
+            return with_binding(self.fixed(places, last, homes, found.plan), plan)
         raise InfeasibleError(f"{graph.name}: the placement found has no room for its network ports")
 
     def missed(self, plan: Plan, levels: Sequence[int]) -> Counter[str]:

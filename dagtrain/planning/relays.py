@@ -58,7 +58,7 @@ def _hops_bind(searcher: Searcher, found: Found, edges: Collection[str]) -> bool
     )
     relaxed = replace(instance, links=links)
     try:
-        plan = searcher.search(relaxed, replace(searcher.quick, start=carried_over(found.plan, relaxed)))
+        plan = searcher.search(relaxed, replace(searcher.glance, start=carried_over(found.plan, relaxed)))
     except Ended:
         raise
     except (InfeasibleError, OutOfTimeError):

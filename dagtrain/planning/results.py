@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from dagtrain.passes.split_layers import Parts
 from placement.problem.instance import Instance
-from placement.problem.plan import Bound, Plan
+from placement.problem.plan import Binding, Bound, Plan
 from placement.problem.plan import with_bound as bounded_plan
+
+# kinds of bindings that are read off a plan alone
+RATES = ("dram", "links")
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,22 @@ def faster(best: Planned | None, other: Planned | None) -> Planned | None:
 def with_bound(plan: Plan, found: Plan) -> Plan:
     """The plan with the bounds of the search that found it: the forced one's own bound speaks of its placement only."""
     bound = Bound(found.bound_cycles_per_frame, found.bound_basis)
-    bounded = bounded_plan(plan, bound, Bound(found.any_bound_cycles_per_frame, found.any_bound_basis))
-    return replace(bounded, binding=found.binding)
+    return bounded_plan(plan, bound, Bound(found.any_bound_cycles_per_frame, found.any_bound_basis))
+
+
+def with_binding(planned: Planned, placed: Plan) -> Planned:
+    """The plan with what keeps it at its pace: what kept the search there that found its placement, if that is the pace
+    it has with its links and homes priced in; else the rates that it runs against, or that it was found for another."""
+    plan = planned.plan
+    binding = placed.binding
+    if plan.cycles_per_frame != placed.cycles_per_frame:
+        reason = (
+            f"with its network ports and memories the placement found runs at {plan.cycles_per_frame:,} cycles a "
+            f"frame; without them it was to run at {placed.cycles_per_frame:,}"
+        )
+        rates = tuple(own for own in plan.binding if own.kind in RATES)
+        binding = rates or (Binding(kind="granularity", reason=reason),)
+    return replace(planned, plan=replace(plan, binding=binding))
 
 
 def with_any_bound(plan: Plan, any_bound: Bound) -> Plan:

@@ -22,8 +22,9 @@ from placement.problem.plan import Bound, Plan
 from placement.search.search import Progress as SearchProgress
 from placement.search.search import SearchOptions, find_plan
 
-# one part in so many of the search's moves is what searches before the last one get
-QUICK = 6
+# one part in so many of the search's moves is what searches get: those that only tell whether to look further, those
+# before the last one, and the last one, which goes on from them over levels that they know
+GLANCE, QUICK, LAST = 12, 6, 3
 # nodes of a graph whose foldings are all known at once, in a second or two
 QUICK_NODES = 100
 
@@ -72,9 +73,19 @@ class Searcher:
     # ---- searches
 
     @property
+    def glance(self) -> SearchOptions:
+        """For searches that only tell whether another graph is worth a climb."""
+        return replace(self.quick, anneal_budget=self.problem.search.anneal_budget // GLANCE)
+
+    @property
     def quick(self) -> SearchOptions:
-        """For searches that only tell where to look."""
-        return replace(self.untidied, anneal_budget=self.problem.search.anneal_budget // QUICK)
+        """For searches that only tell where to look: nobody reads their bounds."""
+        return replace(self.untidied, anneal_budget=self.problem.search.anneal_budget // QUICK, proves=False)
+
+    @property
+    def last(self) -> SearchOptions:
+        """For the search whose bound is told, and whose plan is tidied."""
+        return replace(self.problem.search, anneal_budget=self.problem.search.anneal_budget // LAST)
 
     @property
     def untidied(self) -> SearchOptions:
@@ -121,7 +132,8 @@ class Searcher:
         instance = self.prices.instance(priced)
         whole = carried_over(found.plan, instance)
         assert whole is not None, "a plan fits where more configurations are offered"
-        return Searched(with_bound(whole, found.plan), instance, priced, finished=False)
+        whole = replace(with_bound(whole, found.plan), binding=found.plan.binding)
+        return Searched(whole, instance, priced, finished=False)
 
 
 def _standing(state: SearchProgress) -> str:

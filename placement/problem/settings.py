@@ -42,6 +42,8 @@ class SearchOptions:
     exclude: tuple[str, ...] = ()
     # where there is no placement, find the smallest set of constraints at fault, which may take longer than the proof
     explain: bool = True
+    # whether bounds are looked for that take seconds: of use to whoever is told the bound
+    proves: bool = True
     # CP-SAT's deterministic seconds for one decision about the exact model
     decision_seconds: float = 20.0
     # … for one refutation of the bound

@@ -130,7 +130,9 @@ class Descent:
         self.raise_bound(Bound(cycles, f"{basis}: infeasible at {cycles - 1} cycles a frame"))
 
     def tighten_bound(self) -> None:
-        """The bounds by CP-SAT, for what lies between the bound and the best placement."""
+        """The bounds by CP-SAT, for what lies between the bound and the best placement, if they are wanted."""
+        if not self.options.proves:
+            return
         self._refute_up(
             "packing",
             lambda cycles: refuted_packing(
@@ -146,7 +148,7 @@ class Descent:
             self._refute_up("network windows", windows.refuted, lambda: windows.basis)
 
     def _refute_neighbourhoods(self) -> None:
-        if self.options.window_seconds > 0:
+        if self.options.proves and self.options.window_seconds > 0:
             self._refute_up("neighbourhoods", self.neighbourhoods.refuted, lambda: self.neighbourhoods.basis)
 
     def _refute_up(self, stage: str, refutes: Callable[[int], bool], basis: Callable[[], str]) -> None:
