@@ -39,6 +39,8 @@ KEPT_RATIO = 1.02
 # CP-SAT's deterministic seconds for a decision there: what annealing doesn't find soon is not worth waiting for
 RESERVE_DECISION_SECONDS = 2.0
 RESERVE_GAP = 0.01
+# levels slower than a placement at which others are looked for that leave a reserve
+NEAR_LEVELS = 2
 # how often the home of memories may change what FIFOs cost, and that the homes, before they are kept
 HOME_ROUNDS = 3
 
@@ -131,7 +133,8 @@ class Realiser:
         engines whose weights come from DRAM make FIFOs deeper elsewhere, and with the block memories ``missed``."""
         searcher = self.searcher
         prices, quick = searcher.prices, searcher.quick
-        priced = self._priced(memory_homes(plan_choices(plan)), levels)
+        far = sorted(level for level in levels if level > plan.cycles_per_frame)[NEAR_LEVELS:]
+        priced = self._priced(memory_homes(plan_choices(plan)), [level for level in levels if level not in far])
         if not priced:
             return None
         instance = prices.of_levels(priced, prices.ported or prices.links())
