@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 
+from dagtrain.planning.choices import plan_choices
+from dagtrain.planning.clocks import paces
 from dagtrain.planning.levels import (
     LEAST_RATIO,
     SLOWER_RATIO,
@@ -78,7 +80,7 @@ class Ladder:
             if not finer:
                 break
             levels = sorted({*levels, *finer})
-            best = self.better(best, [level for level in levels if level <= best.cycles_per_frame] or levels)
+            best = self.better(best, self._useful(levels, best))
         # at its goal already, it is tidied at least
         return Found(self.better(best, levels, self.searcher.last), tuple(levels))
 
@@ -200,6 +202,14 @@ class Ladder:
             levels = [next_level, *levels]
             best = self.better(best, levels)
         return best, levels
+
+    def _useful(self, levels: Sequence[int], best: Plan) -> list[int]:
+        """Those that a faster plan may take, and those that the plan takes: the search goes on from there."""
+        taken = {choice.cycles for choice in plan_choices(best).values()}
+        cluster = self.searcher.problem.cluster
+        return [
+            level for level in levels if level <= best.cycles_per_frame or not taken.isdisjoint(paces(cluster, level))
+        ]
 
     def _finer(self, best: Plan, levels: Sequence[int], count: int) -> list[int]:
         """New levels faster than a plan, above the fastest that is known to be too fast: steps of the staircase of
