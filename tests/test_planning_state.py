@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,17 @@ import pytest
 from dagtrain.planning import fewer
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
+from dagtrain.planning.choices import plan_choices
+from dagtrain.planning.ladder import Ladder
 from dagtrain.planning.levels import between, slower
 from dagtrain.planning.planner import Planner
-from dagtrain.planning.results import RATES, Planned, with_binding
+from dagtrain.planning.results import RATES, Found, Planned, with_binding
 from dagtrain.planning.timetable import FIRST_SHARE, HOLDING_MARGIN, Timetable, spending
 from dagtrain.progress import Silent
 from placement.problem.deadline import Deadline, Ended
-from placement.problem.plan import Binding, Bound
-from placement.search.search import SearchOptions
+from placement.problem.plan import Binding, Bound, Plan
+from placement.search.descent import Descent
+from placement.search.search import SearchOptions, find_plan
 from tests.flow_support import Clock, QuickEstimator
 from tests.test_relays import residual, small_cluster
 
@@ -223,3 +227,58 @@ def test_levels_lie_between_what_is_known_and_what_is_wanted() -> None:
     assert between(100, 1600, 3) == [200, 400, 800]
     assert between(100, 1600, 3, known=[400, 2000]) == [566, 800, 1131]
     assert slower(100, [90, 150]) == [100, 103, 107, 110, 113, 116, 120, 123, 150]
+    # what hardly differs from the plan is not worth pricing
+    assert between(9_960, 10_000, 3) == []
+    assert between(9_900, 10_000, 1) == [9950]
+    assert between(9_940, 10_000, 3) == []
+
+
+@pytest.mark.parametrize(
+    ("paces", "priced"),
+    [
+        # the fastest level has room: nothing else is priced
+        ([100], [100]),
+        # it has none, and one in the middle between it and the plan shows the way
+        ([160, 100], [100, 126]),
+        # levels come one after the other, never slower than the plan, and three at most
+        ([160, 150, 130, 120], [100, 126, 137, 128]),
+    ],
+)
+def test_a_level_is_priced_only_where_those_before_have_no_room(
+    monkeypatch: pytest.MonkeyPatch, paces: list[int], priced: list[int]
+) -> None:
+    first = replace(planned().plan, cycles_per_frame=400)
+    asked: list[list[int]] = []
+
+    def better(_: Ladder, best: Plan, levels: list[int]) -> Plan:
+        asked.append(levels)
+        return replace(best, cycles_per_frame=paces[len(asked) - 1])
+
+    monkeypatch.setattr(Ladder, "better", better)
+    best, levels = Ladder(planner().searcher)._further(Found(first, (400,)), 100, 3)
+    assert best.cycles_per_frame == paces[-1]
+    assert levels == sorted({400, *priced})
+    assert [new for before, after in pairwise([[400], *asked]) for new in after if new not in before] == priced
+
+
+def test_a_search_goes_on_with_the_levels_that_its_plan_takes() -> None:
+    made = planner()
+    found = made.run().searched
+    assert found is not None
+    taken = {choice.cycles for choice in plan_choices(found.plan).values()}
+    assert max(taken) > found.plan.cycles_per_frame, "engines divide their work evenly"
+    ladder, unknown = Ladder(made.searcher), max(found.levels) + 1
+    useful = ladder._useful([1, *found.levels, unknown], found.plan)
+    assert taken <= set(useful)
+    assert 1 in useful
+    assert unknown not in useful
+
+
+def test_searches_that_tell_where_to_look_prove_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher, stages = planner().searcher, list[str]()
+    monkeypatch.setattr(Descent, "_refute_up", lambda _search, stage, *_: stages.append(stage))
+    instance = searcher.prices.instance([planned().plan.cycles_per_frame])
+    for options in (searcher.glance, searcher.quick):
+        find_plan(instance, replace(options, exact_choices=0, gap=0))
+        assert stages == []
+    assert searcher.last.proves
