@@ -42,7 +42,7 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
 
     # devices -> cycles a frame of training with them, as far as is known
     expected: dict[int, Fraction] = {}
-    # the way is about as much shorter as there are fewer devices on it, and the pace as much slower as its bound
+    # the way is about as much shorter as there are fewer devices on it, and all engines as much slower as the bound
     way = (spread.training_cycles - alone) / (used - 1)
     for count in range(len(usable) - 1, 0, -1):
         if set(problem.pins.values()) & set(usable[count:]):
@@ -51,8 +51,8 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
         if not promises(alone + max(0, bound - spread.cycles_per_frame)):
             # a proof, and for fewer still
             break
-        slower = Fraction(max(0, bound - spread.any_bound_cycles_per_frame), spread.any_bound_cycles_per_frame)
-        expected[count] = alone + slower * spread.cycles_per_frame + way * (min(count, used) - 1)
+        slower = max(Fraction(1), Fraction(bound, spread.any_bound_cycles_per_frame))
+        expected[count] = alone * slower + way * (min(count, used) - 1)
     in_vain = 0
     for count in sorted(expected, key=lambda count: (expected[count], count)):
         known = best.training_cycles

@@ -177,14 +177,16 @@ class Ladder:
     # ---- further levels
 
     def _further(self, first: Found, fastest: int, steps: int) -> tuple[Plan, list[int]]:
-        """The best plan with the fastest level that may fit; where it has no room at that pace, with so many more at
-        most, each in the middle between those before and the plan; and all these levels."""
-        best, levels = first.plan, list(first.levels)
-        for step in range(steps + 1):
-            further = between(fastest, best.cycles_per_frame, 1, levels) if step else [fastest]
+        """The best plan with the fastest level that may fit; where it has no room at that pace, with one in the middle
+        between that and the plan, by way of which there may be; then with so many between it and the first ones; and
+        all these levels."""
+        best, levels, slow = first.plan, list(first.levels), max(first.levels)
+        for count in (0, 1, steps):
+            high = slow if count > 1 else best.cycles_per_frame
             # engines divide their work evenly, so a plan is often faster than its level: slower levels are of no use
+            further = between(fastest, high, count) if count else [fastest]
             new = [level for level in further if level < best.cycles_per_frame]
-            if not new or (step and best.cycles_per_frame <= fastest):
+            if not new or (count and best.cycles_per_frame <= fastest):
                 break
             levels = sorted({*levels, *new})
             best = self.better(best, levels)
