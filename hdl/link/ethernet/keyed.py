@@ -1,8 +1,7 @@
 """The keyed check of a frame: SipHash-2-4 with the cluster's 64-bit key.
 
 It is computed over the 22 bytes of the frame's own header and its CRC, 26 bytes, so four words of 64 bits and 12 rounds
-a frame whatever the width of the link: a core of one round a clock keeps up.  docs/network.md says what that protects
-against and what not.
+a frame whatever the width of the link.  docs/network.md says what that protects against and what not.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
 """
@@ -24,7 +23,7 @@ def _rotated(word: int, by: int) -> int:
 
 
 def sip_round(state: State) -> State:
-    """One round, as a core computes in a clock."""
+    """One round."""
     a, b, c, d = state
     a, c = (a + b) & MASK, (c + d) & MASK
     b, d = _rotated(b, 13) ^ a, _rotated(d, 16) ^ c

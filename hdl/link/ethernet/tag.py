@@ -1,4 +1,8 @@
-"""The keyed check of a frame as a circuit: `hdl.link.ethernet.keyed.tag_of`, a round a clock."""
+"""The keyed check of a frame as a circuit: `hdl.link.ethernet.keyed.tag_of`, half a round a clock.
+
+Both halves of a round of SipHash are alike: two sums, two words turned and put on top of them, one sum turned by half.
+They differ in who is added to whom, which changing two registers' places makes equal, and in how far words are turned.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,10 @@ KEY_BITS = 64
 COVERED_BYTES = DTL_BYTES + CRC_BYTES
 # SipHash's words: the last one has what is left of the bytes, and their number in its highest byte
 WORDS = COVERED_BYTES // 8 + 1
-ROUNDS = WORDS * WORD_ROUNDS + FINAL_ROUNDS
+# clocks: of a word, up to the end of the last one, and of all
+WORD_STEPS = 2 * WORD_ROUNDS
+ABSORBING = WORDS * WORD_STEPS
+STEPS = ABSORBING + 2 * FINAL_ROUNDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,7 @@ class KeyedTag(Unit):
     @property
     def latency_cycles(self) -> int:
         """From what is covered to the tag."""
-        return ROUNDS + 1
+        return STEPS + 1
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -51,47 +58,8 @@ class KeyedTag(Unit):
 
 
 @block
-def sip_round(
-    a: Bits, b: Bits, c: Bits, d: Bits, after_a: Bits, after_b: Bits, after_c: Bits, after_d: Bits
-) -> Instances:
-    """`hdl.link.ethernet.keyed.sip_round`: two sums in a row, of two each.
-
-    Ports:
-        a, b, c, d: in, 64 bits.
-        after_a, after_b, after_c, after_d: out, 64 bits, in the same cycle.
-    """
-    sum_a, sum_c, turned_a, last_a, last_c = (Signal(modbv(0)[64:]) for _ in range(5))
-    mid_b, mid_d = (Signal(intbv(0)[64:]) for _ in range(2))
-
-    @always_comb
-    def first_sums() -> None:
-        sum_a.next = a + b
-        sum_c.next = c + d
-
-    @always_comb
-    def first_turns() -> None:
-        turned_a.next = concat(sum_a[32:], sum_a[64:32])
-        mid_b.next = concat(b[51:], b[64:51]) ^ sum_a
-        mid_d.next = concat(d[48:], d[64:48]) ^ sum_c
-
-    @always_comb
-    def last_sums() -> None:
-        last_c.next = sum_c + mid_b
-        last_a.next = turned_a + mid_d
-
-    @always_comb
-    def last_turns() -> None:
-        after_a.next = last_a
-        after_b.next = concat(mid_b[47:], mid_b[64:47]) ^ last_c
-        after_c.next = concat(last_c[32:], last_c[64:32])
-        after_d.next = concat(mid_d[43:], mid_d[64:43]) ^ last_a
-
-    return first_sums, first_turns, last_sums, last_turns
-
-
-@block
 def keyed_tag(domain: ClockReset, key: Bits, x: Stream, y: Stream) -> Instances:
-    """See `KeyedTag`.  Cost: 256 bits of adders, 512 flip-flops.  Latency: `KeyedTag.latency_cycles`, and one tag at a
+    """See `KeyedTag`.  Cost: 128 bits of adders, 512 flip-flops.  Latency: `KeyedTag.latency_cycles`, and one tag at a
     time.
 
     Ports:
@@ -99,37 +67,46 @@ def keyed_tag(domain: ClockReset, key: Bits, x: Stream, y: Stream) -> Instances:
         x: in, stream of 208 bits; ready while there is nothing to do, from registers.
         y: out, stream of 64 bits; valid from registers.
     """
-    a, b, c, d, mixed_c, mixed_d, mixed_a = (Signal(modbv(0)[64:]) for _ in range(7))
-    after_a, after_b, after_c, after_d = (Signal(modbv(0)[64:]) for _ in range(4))
-    rounds = sip_round(a, b, mixed_c, mixed_d, after_a, after_b, after_c, after_d)
+    a, b, c, d, sum_a, sum_c = (Signal(modbv(0)[64:]) for _ in range(6))
+    # what comes on top of the sums, ready before these are
+    on_a, on_c, into_c = (Signal(intbv(0)[64:]) for _ in range(3))
+    # 0: nothing to do; k: the k-th clock; behind the last one: the tag is there
+    step = Signal(intbv(0, min=0, max=STEPS + 2))
+    second, ends, last = (Signal(bool(0)) for _ in range(3))
+    # the word at hand in the low bits
     message = Signal(intbv(0)[64 * WORDS :])
-    # 0: nothing to do; k: round k; behind the last round: the tag is there
-    step = Signal(intbv(0, min=0, max=ROUNDS + 2))
-    done, last_word_round = ROUNDS + 1, WORDS * WORD_ROUNDS
+    tag = Signal(intbv(0)[64:])
+    done, absorbing, word_mask = STEPS + 1, ABSORBING, WORD_STEPS - 1
     low_a, low_b, low_c, low_d = START
     high, covered, spare = SECOND_HALF, 8 * COVERED_BYTES, 64 * WORDS - 8
-    odd, absorbs = (Signal(bool(0)) for _ in range(2))
-    tag = Signal(intbv(0)[64:])
 
     @always_comb
     def place() -> None:
-        odd.next = step[0]
-        absorbs.next = step <= last_word_round
+        second.next = not step[0]
+        # the last clock of a word; of the last word
+        ends.next = (step & word_mask) == 0 and step <= absorbing
+        last.next = step == absorbing
 
     @always_comb
-    def enter() -> None:
-        mixed_d.next = d
-        mixed_c.next = c
-        if absorbs and odd:
-            mixed_d.next = d ^ message[64:]
-        if step == last_word_round + 1:
-            mixed_c.next = c ^ 255
+    def sums() -> None:
+        sum_a.next = a + b
+        sum_c.next = c + d
 
     @always_comb
-    def leave() -> None:
-        mixed_a.next = after_a
-        if absorbs and not odd:
-            mixed_a.next = after_a ^ message[64:]
+    def turn() -> None:
+        on_a.next = concat(b[51:], b[64:51])
+        on_c.next = concat(d[48:], d[64:48])
+        if second:
+            on_a.next = concat(b[47:], b[64:47])
+            on_c.next = concat(d[43:], d[64:43])
+            if ends:
+                on_c.next = concat(d[43:], d[64:43]) ^ message[128:64]
+
+    @always_comb
+    def absorb() -> None:
+        into_c.next = 0
+        if ends:
+            into_c.next = message[64:]
 
     @always_comb
     def handshake() -> None:
@@ -148,17 +125,19 @@ def keyed_tag(domain: ClockReset, key: Bits, x: Stream, y: Stream) -> Instances:
             a.next = key ^ low_a
             b.next = key ^ (low_b ^ high)
             c.next = key ^ low_c
-            d.next = key ^ (low_d ^ high)
+            d.next = key ^ (low_d ^ high) ^ x.payload[64:]
             message.next = 0
             message.next[covered:] = x.payload
             message.next[64 * WORDS : spare] = COVERED_BYTES
         elif step != done:
-            a.next = mixed_a
-            b.next = after_b
-            c.next = after_c
-            d.next = after_d
-            if not odd:
+            a.next = sum_c ^ into_c
+            b.next = sum_a ^ on_a
+            c.next = concat(sum_a[32:], sum_a[64:32])
+            d.next = sum_c ^ on_c
+            if ends:
                 message.next = message >> 64
+            if last:
+                c.next = concat(sum_a[32:], sum_a[64:32]) ^ 255
 
     @always(domain.clk.posedge)
     def count() -> None:
@@ -170,4 +149,4 @@ def keyed_tag(domain: ClockReset, key: Bits, x: Stream, y: Stream) -> Instances:
         if domain.rst:
             step.next = 0
 
-    return rounds, place, enter, leave, handshake, out, advance, count
+    return place, sums, turn, absorb, handshake, out, advance, count
