@@ -1,208 +1,383 @@
-"""Devices in Python that exchange words of streams with credits through frames and a switch that loses them."""
+"""An Ethernet port as a circuit, among peers that are the golden model, on a network that does what it likes."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from hdl.link.ethernet.frame import Address, Burst, Dropped, FrameFormat
+from myhdl import Simulation, StopSimulation, always, block, delay, instance
+
+from hdl.link.ethernet.frame import Address, Burst, Drop, Dropped, FrameFormat
+from hdl.link.ethernet.packer import Packer
+from hdl.link.ethernet.peers import Timing
+from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.protocol import Peer, Rules
-from hdl.simulate.models.ethernet import EthernetSwitch
+from hdl.link.ethernet.receiver import COUNTER_BITS, Cause
+from hdl.link.ethernet.transmitter import PEER_BITS, own_constant, peer_constant
+from hdl.link.format import LinkFormat, Word
+from hdl.signals import ClockReset
+from hdl.simulate.drivers import Sink, Source
+from hdl.simulate.models.ethernet import EthernetSwitch, Faults
+from hdl.simulate.myhdl_run import fresh_simulator
+from hdl.stream import Stream
 
-DIGEST = 0xC0FFEE11
-# words of a tensor of every stream
-TENSOR_WORDS = 5
+EPOCH, DIGEST = 7, 0xDA7A_6E7D
+# the circuit's own number; peers follow
+OWN = 3
 
 
-def address(number: int) -> Address:
+def form_of(frames: FrameFormat) -> LinkFormat:
+    """Words of a beat."""
+    return LinkFormat(word_bits=frames.word_bits, streams=300, devices=4)
+
+
+def packer_of(frames: FrameFormat, peers: int, spare: int = 0, flush_cycles: int = 12) -> Packer:
+    """A packer whose regions are not alike."""
+    regions = tuple(2 * frames.payload_beats + spare + peer for peer in range(peers))
+    return Packer(frames=frames, form=form_of(frames), regions=regions, flush_cycles=flush_cycles)
+
+
+def traffic(form: LinkFormat, seed: int, runs: int, longest: int = 40) -> list[Word]:
+    """Runs of words of random streams, numbered in each; some end tensors, and credits in between."""
+    rng = random.Random(f"{seed}/traffic")
+    numbers: dict[int, int] = {}
+    words = []
+    for _ in range(runs):
+        stream = rng.choice((0, 1, 2, 255, 256, form.streams - 1))
+        if rng.random() < 0.25:
+            words.append(Word(rng.choice((1, 32, (1 << 24) - 1)), 1, 0, stream, 1, 0))
+            continue
+        for _ in range(rng.choice((1, 2, rng.randint(1, longest)))):
+            number = numbers.get(stream, 0)
+            numbers[stream] = (number + 1) % 256
+            data = rng.choice((0, 1, (1 << form.word_bits) - 1, rng.getrandbits(form.word_bits)))
+            words.append(Word(data, int(rng.random() < 0.1), number, stream, 0, 0))
+    return words
+
+
+def bursts_of(words: Sequence[Word]) -> list[Burst]:
+    """What the words are announced as: runs of a stream, ended by the last word of a tensor or after 255."""
+    bursts: list[Burst] = []
+    run: list[Word] = []
+
+    def end() -> None:
+        if run:
+            data = tuple(word.data for word in run)
+            bursts.append(Burst(stream=run[0].stream, words=data, sequence=run[0].sequence, last=bool(run[-1].last)))
+        run.clear()
+
+    for word in words:
+        if run and (word.credit or word.stream != run[-1].stream or run[-1].last or len(run) == 255):
+            end()
+        if word.credit:
+            bursts.append(Burst(stream=word.stream, credits=word.data))
+        else:
+            run.append(word)
+    end()
+    return bursts
+
+
+def words_of(bursts: Sequence[Burst]) -> list[Word]:
+    """Words that bursts stand for, without the device that they go to."""
+    words = []
+    for burst in bursts:
+        if burst.credits:
+            words.append(Word(burst.credits, 1, 0, burst.stream, 1, 0))
+        for index, data in enumerate(burst.words):
+            last = burst.last and index == len(burst.words) - 1
+            words.append(Word(data, int(last), (burst.sequence + index) % 256, burst.stream, 0, 0))
+    return words
+
+
+def address_of(number: int) -> Address:
     """Of a device."""
-    return Address(number=number, mac=0x020000000000 + number, ip=0x0A000001 + number)
+    return Address(number=number, mac=0x0200_0000_1000 + number, ip=0x0A00_0000 + number)
 
 
 @dataclass
-class StreamEnd:
-    """Either end of a stream: what it has sent or got, and credits."""
+class Opponent:
+    """A peer of the circuit: the golden model, which sends some payloads and keeps what it gets."""
 
-    number: int
-    credits: int
-    waiting: deque[int] = field(default_factory=deque)
-    # of the next word
-    place: int = 0
-    # words in the receiver's region, and freed ones whose credits have not gone back
-    held: int = 0
-    freed: int = 0
-    taken: list[int] = field(default_factory=list)
-
-
-@dataclass
-class ModelDevice:
-    """A device: one go-back-N pair for each peer, streams to and from them."""
-
-    number: int
-    form: FrameFormat
+    frames: FrameFormat
     rules: Rules
-    rng: random.Random
-    peers: dict[int, Peer] = field(default_factory=dict)
-    # (peer, stream) → end
-    sending: dict[tuple[int, int], StreamEnd] = field(default_factory=dict)
-    receiving: dict[tuple[int, int], StreamEnd] = field(default_factory=dict)
-    drops: Counter[str] = field(default_factory=Counter)
-    frames: Counter[str] = field(default_factory=Counter)
-
-    def meet(self, other: int) -> None:
-        """A peer."""
-        self.peers[other] = Peer(number=self.number, other=other, epoch=1, digest=DIGEST)
+    peer: Peer
+    to_send: deque[bytes]
+    got: list[Burst] = field(default_factory=list)
+    dropped: list[Drop] = field(default_factory=list)
+    # its cable is free from then on
+    free_at: int = 0
 
     def hear(self, data: bytes, now: int) -> None:
-        """A frame from the MAC."""
+        """A frame that came."""
         try:
-            frame = self.form.parse(data)
-        except Dropped as dropped:
-            self.drops[dropped.cause.value] += 1
+            frame = self.frames.parse(data)
+        except Dropped as error:
+            self.dropped.append(error.cause)
             return
-        if frame.source not in self.peers:
-            self.drops["address"] += 1
-            return
-        self.peers[frame.source], heard = self.peers[frame.source].hear(frame, now, self.rules)
+        self.peer, heard = self.peer.hear(frame, now, self.rules)
         if heard.cause is not None:
-            self.drops[heard.cause.value] += 1
+            self.dropped.append(heard.cause)
         if heard.payload is not None:
-            for burst in self.form.bursts_of(heard.payload):
-                self._take(frame.source, burst)
-
-    def _take(self, other: int, burst: Burst) -> None:
-        if burst.credits:
-            self.sending[other, burst.stream].credits += burst.credits
-            return
-        end = self.receiving[other, burst.stream]
-        assert burst.sequence == len(end.taken) % 256, "order of words"
-        end.taken += burst.words
-        end.held += len(burst.words)
-        assert end.held <= end.credits, "room of the receiver"
-        assert burst.last == (len(end.taken) % TENSOR_WORDS == 0), "last word of a tensor"
-
-    def work(self) -> None:
-        """Consumers take a word of each stream, or none; what is ready to be sent is packed."""
-        for end in self.receiving.values():
-            if end.held and self.rng.random() < 0.7:
-                end.held -= 1
-                end.freed += 1
-        for other in self.peers:
-            self._pack(other)
-
-    def _pack(self, other: int) -> None:
-        bursts, freed = [], []
-        for (peer, number), end in self.receiving.items():
-            if peer == other and end.freed >= 4:
-                bursts.append(Burst(stream=number, credits=end.freed))
-                freed.append(end)
-        sent = []
-        for (peer, number), end in self.sending.items():
-            count = min(end.credits, len(end.waiting), TENSOR_WORDS - end.place % TENSOR_WORDS)
-            if peer == other and count:
-                words = tuple(list(end.waiting)[:count])
-                last = (end.place + count) % TENSOR_WORDS == 0
-                bursts.append(Burst(stream=number, words=words, sequence=end.place % 256, last=last))
-                sent.append((end, count))
-        parts = self.form.fill(bursts)
-        # one frame at a time: what goes on in a second one waits
-        if len(parts) != 1 or not self.peers[other].accepts(payload := self.form.payload_of(parts[0]), self.rules):
-            return
-        self.peers[other] = self.peers[other].offered(payload, self.rules)
-        for end in freed:
-            end.freed = 0
-        for end, count in sent:
-            end.credits -= count
-            end.place += count
-            for _ in range(count):
-                end.waiting.popleft()
+            self.got += self.frames.bursts_of(heard.payload)
 
     def speak(self, now: int) -> bytes | None:
-        """The next frame to the MAC, peers in a random order."""
-        for other in self.rng.sample(sorted(self.peers), len(self.peers)):
-            self.peers[other], frame = self.peers[other].speak(now, self.rules)
-            if frame is not None:
-                self.frames[frame.kind.name] += 1
-                return self.form.build(frame, address(self.number), address(other))
-        return None
+        """The frame that it sends now, if any."""
+        if self.to_send and self.peer.accepts(self.to_send[0], self.rules):
+            self.peer = self.peer.offered(self.to_send.popleft(), self.rules)
+        if now < self.free_at:
+            return None
+        self.peer, frame = self.peer.speak(now, self.rules)
+        if frame is None:
+            return None
+        data = self.frames.build(frame, address_of(self.peer.number), address_of(self.peer.other))
+        self.free_at = now + -(-(len(data) + 24) // self.frames.word_bytes)
+        return data
 
 
 @dataclass
-class ModelNetwork:
-    """Devices that all exchange two streams each way, over a switch."""
+class Exchanged:
+    """What a run came to."""
 
-    devices: list[ModelDevice]
+    # words that each opponent got, and those that the circuit gave
+    got: list[list[Word]]
+    words: list[Word]
+    cycles: int
+    # frames that the circuit sent
+    sent: list[bytes]
+    dropped: dict[Cause, int]
+    # (lost, stranger, unsent) a peer
+    faults: list[tuple[bool, bool, bool]]
+    malformed: bool
+    opponents: list[Opponent]
     switch: EthernetSwitch
-    words: int
+
+
+@dataclass(kw_only=True)
+class Network:
+    """A port and its opponents."""
+
+    frames: FrameFormat
+    timing: Timing
+    seed: int
+    # what each opponent is sent, and sends
+    there: Sequence[Sequence[Word]]
+    back: Sequence[Sequence[Word]]
+    faults: Faults = field(default_factory=Faults)
+    latency: int = 20
+    # shares of cycles in which words come late, the MAC is not ready, words are not taken
+    stalls: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    # from then on the network loses nothing
+    faults_until: int = 1 << 60
+    max_cycles: int = 20_000
+    # frames from elsewhere: cycle → frame at the circuit
+    injected: Mapping[int, bytes] = field(default_factory=dict)
+    spare: int = 20
+    # the circuit is made by it from the unit's block; for Verilog in its place
+    attach: Callable[[EthernetPort, Mapping[str, Any]], Any] | None = None
+    # what peers believe
+    digests: Mapping[int, int] = field(default_factory=dict)
+    # cycles that must pass after the last word
+    rest: int = 0
 
     @property
-    def done(self) -> bool:
-        """Whether every word has arrived, been acknowledged and paid for."""
-        return all(
-            not end.waiting and device.peers[other].sender.payloads == ()
-            for device in self.devices
-            for (other, _), end in device.sending.items()
-        ) and all(
-            len(end.taken) == self.words and not end.held
-            for device in self.devices
-            for end in device.receiving.values()
+    def unit(self) -> EthernetPort:
+        """The circuit."""
+        return EthernetPort(packer=packer_of(self.frames, len(self.there), self.spare), timing=self.timing)
+
+    def run(self) -> Exchanged:
+        """Until all words have come, or `max_cycles`."""
+        unit = self.unit
+        with fresh_simulator():
+            domain, streams = ClockReset(), {name: Stream(width) for name, width in unit.streams.items()}
+            dut = unit.build(domain, streams)
+            ports = dict(
+                zip([*unit.inputs, *unit.outputs], dut.args[-len(unit.inputs) - len(unit.outputs) :], strict=True)
+            )
+            bench = _Bench(self, unit, streams, ports)
+            if self.attach is not None:
+                signals = {"clk": domain.clk, "rst": domain.rst, **ports}
+                for name, stream in streams.items():
+                    signals |= {f"{name}_{part}": getattr(stream, part) for part in ("valid", "ready", "payload")}
+                dut = self.attach(unit, signals)
+            simulation = Simulation(dut, _clocked(domain, bench))
+            try:
+                simulation.run(quiet=1)
+            finally:
+                if not simulation._finished:
+                    simulation.quit()
+        assert bench.found is not None
+        return bench.found
+
+
+@block
+def _clocked(domain: Any, bench: Any) -> Any:
+    edges = [0]
+
+    @instance
+    def tick() -> Iterator[object]:
+        while True:
+            yield delay(1)
+            domain.clk.next = not domain.clk
+
+    @always(domain.clk.posedge)
+    def step() -> None:
+        edges[0] += 1
+        domain.rst.next = edges[0] < 4
+        bench.constants()
+        if edges[0] > 4 and bench.step(edges[0] - 5):
+            # signals are as they began when the simulation has ended
+            bench.found = bench.result()
+            raise StopSimulation
+
+    return tick, step
+
+
+class _Bench:
+    def __init__(
+        self, network: Network, unit: EthernetPort, streams: Mapping[str, Stream], ports: Mapping[str, Any]
+    ) -> None:
+        self.network, self.unit, self.streams, self.ports = network, unit, streams, ports
+        frames, peers = network.frames, len(network.there)
+        rng = self.rng = random.Random(f"{network.seed}/bench")
+        late, self.unready, untaken = network.stalls
+        form = unit.packer.form
+        self.sources = [
+            Source(f"xs{peer}", form.payload_bits, [form.encode(word) for word in words], rng, late)
+            for peer, words in enumerate(network.there)
+        ]
+        self.sink = Sink("words", None, rng, untaken)
+        self.sent: list[bytes] = []
+        self.frame = bytearray()
+        self.was: int | None = None
+        self.arriving: deque[int] = deque()
+        self.cycle = 0
+        self.found: Exchanged | None = None
+        self.rest = network.rest
+        rules = Rules(
+            window=network.timing.window,
+            replay_beats=4 * frames.payload_beats,
+            word_bytes=frames.word_bytes,
+            timer_cycles=network.timing.timer_cycles,
+            ack_cycles=network.timing.ack_cycles,
+            retries=network.timing.retries,
+        )
+        self.opponents = [
+            Opponent(
+                frames,
+                rules,
+                Peer(number=OWN + 1 + peer, other=OWN, epoch=EPOCH, digest=network.digests.get(peer, DIGEST)),
+                deque(frames.payload_of(bursts) for bursts in frames.fill(bursts_of(words))),
+            )
+            for peer, words in enumerate(network.back)
+        ]
+        self.switch = EthernetSwitch(
+            ports={address_of(OWN + number).mac: number for number in range(peers + 1)},
+            latency=network.latency,
+            faults=network.faults,
+            seed=network.seed,
         )
 
-    def run(self, cycles: int) -> int:
-        """Until all is delivered; the cycles that took.
+    def constants(self) -> None:
+        own = address_of(OWN)
+        self.ports["own"].next = own_constant(own)
+        self.ports["others"].next = sum(
+            peer_constant(own, address_of(OWN + 1 + peer)) << peer * PEER_BITS for peer in range(len(self.opponents))
+        )
+        self.ports["epoch"].next, self.ports["digest"].next = EPOCH, DIGEST
 
-        Raises `AssertionError` where it is not after so many."""
-        for now in range(cycles):
-            for port, data in self.switch.leave(now):
-                self.devices[port].hear(data, now)
-            for device in self.devices:
-                device.work()
-                if now % 4 == 0 and (sent := device.speak(now)) is not None:
-                    self.switch.enter(device.number, sent, now)
-            if self.done:
-                return now
-        raise AssertionError(f"not delivered after {cycles} cycles")
+    def step(self, cycle: int) -> bool:
+        self.cycle = cycle
+        network, switch = self.network, self.switch
+        for source in self.sources:
+            x = self.streams[source.name]
+            source.step(cycle, bool(x.ready))
+            x.valid.next, x.payload.next = source.valid, source.payload
+        words = self.streams["words"]
+        self.sink.step(cycle, bool(words.valid), int(words.payload))
+        words.ready.next = self.sink.ready
+        self._transmitted(cycle)
+        if cycle == network.faults_until:
+            switch.faults = Faults()
+        for number, opponent in enumerate(self.opponents):
+            data = opponent.speak(cycle)
+            if data is not None:
+                switch.enter(number + 1, data, cycle)
+        for port, data in switch.leave(cycle):
+            if port:
+                self.opponents[port - 1].hear(data, cycle)
+            else:
+                self._arrive(data)
+        if cycle in network.injected:
+            self._arrive(network.injected[cycle])
+        self._received()
+        return self._done()
 
+    def _transmitted(self, cycle: int) -> None:
+        """The MAC takes a beat, if there is one."""
+        tx, bits = self.streams["tx"], self.network.frames.word_bits
+        valid, payload, ready = bool(tx.valid), int(tx.payload), bool(tx.ready)
+        assert valid or not self.frame, f"cycle {cycle}: valid fell inside a frame"
+        assert self.was is None or (valid and payload == self.was), f"cycle {cycle}: a beat that waits changed"
+        self.was = payload if valid and not ready else None
+        if valid and ready:
+            beat = (payload & ((1 << bits) - 1)).to_bytes(bits // 8, "little")
+            last = payload >> bits
+            self.frame += beat[:4] if last else beat
+            if last:
+                data = bytes(self.frame)
+                self.frame.clear()
+                self.network.frames.parse(data)
+                self.sent.append(data)
+                self.switch.enter(0, data, cycle)
+        tx.ready.next = self.rng.random() >= self.unready
 
-def network(
-    switch: EthernetSwitch, form: FrameFormat, rules: Rules, *, seed: int, devices: int = 3, words: int = 60
-) -> ModelNetwork:
-    """Devices with random words of which each stream has so many."""
-    rng = random.Random(seed)
-    made = [ModelDevice(number, form, rules, random.Random(seed + number)) for number in range(devices)]
-    number = 0
-    for device in made:
-        for other in made:
-            if device is other:
-                continue
-            device.meet(other.number)
-            for _ in range(2):
-                full = (1 << form.word_bits) - 1
-                data = [rng.choice([0, 1, full, rng.getrandbits(form.word_bits)]) for _ in range(words)]
-                device.sending[other.number, number] = StreamEnd(number, 16, deque(data))
-                other.receiving[device.number, number] = StreamEnd(number, 16)
-                number += 1
-    return ModelNetwork(made, switch, words)
+    def _arrive(self, data: bytes) -> None:
+        """A frame from the MAC, as beats."""
+        size, bits = self.network.frames.word_bytes, self.network.frames.word_bits
+        for start in range(0, len(data), size):
+            part = data[start : start + size]
+            last = start + size >= len(data)
+            number = int.from_bytes(part, "little") | self.rng.getrandbits(8 * (size - len(part)) + 1) >> 1 << 8 * len(
+                part
+            )
+            self.arriving.append(number | last << bits | len(part) << bits + 2)
+        self.arriving.extend([-1] * self.rng.choice((0, 0, 1, 24 // size + 1)))
 
+    def _received(self) -> None:
+        rx = self.streams["rx"]
+        beat = self.arriving.popleft() if self.arriving and self.rng.random() < 0.9 else -1
+        rx.valid.next = beat >= 0
+        rx.payload.next = beat if beat >= 0 else self.rng.getrandbits(rx.width)
 
-def check_words(
-    switch: EthernetSwitch, form: FrameFormat, rules: Rules, *, seed: int, cycles: int = 40_000
-) -> ModelNetwork:
-    """Every stream's words arrive, each once, in order, and every credit comes back."""
-    net = network(switch, form, rules, seed=seed)
-    sent = {key: list(end.waiting) for device in net.devices for key, end in _by_stream(device)}
-    net.run(cycles)
-    for device in net.devices:
-        for (_, number), end in device.receiving.items():
-            assert end.taken == sent[number], f"words of stream {number}, seed {seed}"
-    credits = {number: end.credits for device in net.devices for (_, number), end in device.sending.items()}
-    for device in net.devices:
-        for (_, number), end in device.receiving.items():
-            assert credits[number] + end.freed == 16, f"credits of stream {number}, seed {seed}"
-        assert not any(peer.lost or peer.unsent or peer.stranger for peer in device.peers.values())
-    return net
+    def _done(self) -> bool:
+        network = self.network
+        if self.cycle >= network.max_cycles:
+            return True
+        wanted = sum(len(words) for words in network.back)
+        enough = len(self.sink.beats) >= wanted and all(
+            len(words_of(opponent.got)) >= len(words)
+            for opponent, words in zip(self.opponents, network.there, strict=True)
+            if opponent.got or words
+        )
+        self.rest -= enough
+        return enough and self.rest < 0
 
-
-def _by_stream(device: ModelDevice) -> list[tuple[int, StreamEnd]]:
-    return [(number, end) for (_, number), end in device.sending.items()]
+    def result(self) -> Exchanged:
+        """What it came to."""
+        form = self.unit.packer.form
+        dropped, faults = int(self.ports["dropped"]), int(self.ports["faults"])
+        flags = [[bool(faults >> 3 * peer + flag & 1) for flag in range(3)] for peer in range(len(self.opponents))]
+        return Exchanged(
+            got=[words_of(opponent.got) for opponent in self.opponents],
+            words=[form.decode(beat) for beat in self.sink.beats],
+            cycles=self.cycle,
+            sent=self.sent,
+            dropped={cause: dropped >> cause * COUNTER_BITS & ((1 << COUNTER_BITS) - 1) for cause in Cause},
+            faults=[(lost, stranger, unsent) for lost, stranger, unsent in flags],
+            malformed=bool(self.ports["malformed"]),
+            opponents=self.opponents,
+            switch=self.switch,
+        )

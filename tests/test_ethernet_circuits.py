@@ -14,9 +14,9 @@ from myhdl import Signal, Simulation, StopSimulation, always, always_comb, block
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.link.ethernet.crc import CRC_CYCLES, Crc32c, crc32c_beats
-from hdl.link.ethernet.frame import DTL_START, Burst, FrameFormat, crc32c
+from hdl.link.ethernet.frame import DTL_START, FrameFormat, crc32c
 from hdl.link.ethernet.packer import Packer, packer
-from hdl.link.format import LinkFormat, Word
+from hdl.link.format import Word
 from hdl.memory import unsimulated
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
@@ -24,18 +24,10 @@ from hdl.simulate.drivers import Source
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
 from hdl.unit import Unit
+from tests.ethernet_support import bursts_of, form_of, packer_of, traffic, words_of
 
 FRAMES = FrameFormat(word_bits=64, mtu=576)
 WIDE = FrameFormat(word_bits=256, mtu=1500)
-
-
-def form_of(frames: FrameFormat) -> LinkFormat:
-    return LinkFormat(word_bits=frames.word_bits, streams=300, devices=4)
-
-
-def packer_of(frames: FrameFormat, peers: int, spare: int = 0, flush_cycles: int = 12) -> Packer:
-    regions = tuple(2 * frames.payload_beats + spare + peer for peer in range(peers))
-    return Packer(frames=frames, form=form_of(frames), regions=regions, flush_cycles=flush_cycles)
 
 
 UNITS: dict[str, Unit] = {
@@ -236,58 +228,6 @@ def packer_bench(domain: Any, xs: Any, inputs: Any, outputs: Any, unit: Any, sou
             step(edges[0])
 
     return tick, run
-
-
-def traffic(form: LinkFormat, seed: int, runs: int, longest: int = 40) -> list[Word]:
-    """Runs of words of random streams, numbered in each; some end tensors, and credits in between."""
-    rng = random.Random(f"{seed}/traffic")
-    numbers: dict[int, int] = {}
-    words = []
-    for _ in range(runs):
-        stream = rng.choice((0, 1, 2, 255, 256, form.streams - 1))
-        if rng.random() < 0.25:
-            words.append(Word(rng.choice((1, 32, (1 << 24) - 1)), 1, 0, stream, 1, 1))
-            continue
-        for _ in range(rng.choice((1, 2, rng.randint(1, longest)))):
-            number = numbers.get(stream, 0)
-            numbers[stream] = (number + 1) % 256
-            data = rng.choice((0, 1, (1 << form.word_bits) - 1, rng.getrandbits(form.word_bits)))
-            words.append(Word(data, int(rng.random() < 0.1), number, stream, 0, 1))
-    return words
-
-
-def bursts_of(words: Sequence[Word]) -> list[Burst]:
-    """What the words are announced as: runs of a stream, ended by the last word of a tensor or after 255."""
-    bursts: list[Burst] = []
-    run: list[Word] = []
-
-    def end() -> None:
-        if run:
-            data = tuple(word.data for word in run)
-            bursts.append(Burst(stream=run[0].stream, words=data, sequence=run[0].sequence, last=bool(run[-1].last)))
-        run.clear()
-
-    for word in words:
-        if run and (word.credit or word.stream != run[-1].stream or run[-1].last or len(run) == 255):
-            end()
-        if word.credit:
-            bursts.append(Burst(stream=word.stream, credits=word.data))
-        else:
-            run.append(word)
-    end()
-    return bursts
-
-
-def words_of(bursts: Sequence[Burst]) -> list[Word]:
-    """Words that bursts stand for; credits go to device 1, as in `traffic`."""
-    words = []
-    for burst in bursts:
-        if burst.credits:
-            words.append(Word(burst.credits, 1, 0, burst.stream, 1, 1))
-        for index, data in enumerate(burst.words):
-            last = burst.last and index == len(burst.words) - 1
-            words.append(Word(data, int(last), (burst.sequence + index) % 256, burst.stream, 0, 1))
-    return words
 
 
 @pytest.mark.parametrize("frames", [FRAMES, WIDE], ids=["64 bit", "256 bit"])

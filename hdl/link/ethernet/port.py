@@ -1,0 +1,194 @@
+"""The Ethernet port of a device, from words of its streams to beats of the MAC and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from myhdl import Signal, always_comb, block, intbv
+
+from hdl.link.ethernet.packer import Packer, packer
+from hdl.link.ethernet.peers import Faults, Heard, Saying, Timing, peer_state
+from hdl.link.ethernet.receiver import COUNTER_BITS, Cause, FrameSink, receiver
+from hdl.link.ethernet.replay import replay_ring
+from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, row_of, transmitter
+from hdl.memory import address_width, simple_dual_port
+from hdl.signals import Bit, Bits, ClockReset, Instances
+from hdl.stream import Stream
+from hdl.unit import Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class EthernetPort(Unit):
+    """Words ``xs0`` … for each peer leave in frames ``tx``; frames ``rx`` bring ``words``.
+
+    Inputs: ``own``, ``others``, ``epoch``, ``digest`` (`hdl.link.ethernet.transmitter.transmitter`).  Outputs: counters
+    ``dropped`` (`Cause`), ``faults``, three bits a peer (`hdl.link.ethernet.peers.Faults`), ``malformed``.
+    """
+
+    packer: Packer
+    timing: Timing = field(default_factory=Timing)
+
+    @property
+    def sink(self) -> FrameSink:
+        """Sizes of the receiver."""
+        return FrameSink(frames=self.packer.frames, form=self.packer.form, peers=self.packer.peers)
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {
+            **self.packer.streams,
+            "tx": self.packer.frames.word_bits + 1,
+            "rx": self.sink.beat_bits,
+            "words": self.packer.form.payload_bits,
+        }
+
+    @property
+    def inputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        peers = self.packer.peers
+        return {"own": OWN_BITS, "others": peers * PEER_BITS, "epoch": EPOCH_BITS, "digest": DIGEST_BITS}
+
+    @property
+    def outputs(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"dropped": len(Cause) * COUNTER_BITS, "faults": 3 * self.packer.peers, "malformed": 1}
+
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
+        """See the base class."""
+        xs = [streams[name] for name in self.packer.streams]
+        return ethernet_port(
+            domain,
+            xs,
+            streams["tx"],
+            streams["rx"],
+            streams["words"],
+            *self.signals(self.inputs),
+            *self.signals(self.outputs),
+            unit=self,
+        )
+
+
+@block
+def ethernet_port(
+    domain: ClockReset,
+    xs: Sequence[Stream],
+    tx: Stream,
+    rx: Stream,
+    words: Stream,
+    own: Bits,
+    others: Bits,
+    epoch: Bits,
+    digest: Bits,
+    dropped: Bits,
+    faults: Bits,
+    malformed: Bit,
+    *,
+    unit: EthernetPort,
+) -> Instances:
+    """See `EthernetPort`.  Cost: `packer`, the replay memory, `transmitter`, `receiver`, and of each peer `peer_state`
+    and `replay_ring`.
+
+    Ports:
+        xs: in, streams of `LinkFormat.payload_bits` bits, valid and payload from registers.
+        tx: out, stream of beats of frames, as `transmitter` gives them.
+        rx: in, stream of beats of frames, as `receiver` takes them: always ready.
+        words: out, stream of `LinkFormat.payload_bits` bits.
+        own, others, epoch, digest: in, as `transmitter` takes them, constant.
+        dropped: out, `COUNTER_BITS` bits a `Cause`, from registers.
+        faults: out, 3 bits a peer, lost, stranger and unsent from the lowest, from registers.
+        malformed: out, 1 bit, from a register.
+    """
+    words_of, timing, sink = unit.packer, unit.timing, unit.sink
+    peers, bits, beats_bits = words_of.peers, words_of.address_bits, words_of.beats_bits
+    word_bits = words_of.frames.word_bits
+    sayings, hears = [Saying(timing) for _ in range(peers)], [Heard() for _ in range(peers)]
+    wrongs = [Faults() for _ in range(peers)]
+    rooms = [Signal(bool(0)) for _ in range(peers)]
+    heads, starts = ([Signal(intbv(0)[bits:]) for _ in range(peers)] for _ in range(2))
+    lengths = [Signal(intbv(0)[beats_bits:]) for _ in range(peers)]
+    said = Signal(intbv(0)[peers:])
+    idle, write, made, fetch = (Signal(bool(0)) for _ in range(4))
+    write_at, made_end, fetch_at = (Signal(intbv(0)[bits:]) for _ in range(3))
+    write_data, word = (Signal(intbv(0)[word_bits:]) for _ in range(2))
+    made_peer = Signal(intbv(0)[address_width(peers) :])
+    made_beats = Signal(intbv(0)[beats_bits:])
+    room, all_heads = row_of(rooms), row_of(heads)
+    wrong = row_of([flag for found in wrongs for flag in (found.lost, found.stranger, found.unsent)])
+    packs = packer(
+        domain, xs, room, all_heads, idle, write, write_at, write_data, made, made_peer, made_beats, made_end,
+        unit=words_of,
+    )  # fmt: skip
+    replay = simple_dual_port(
+        domain.clk, write, write_at, write_data, fetch, fetch_at, word, depth=words_of.depth, width=word_bits
+    )
+    keeps = [
+        port_peer(domain, made, made_peer, made_beats, made_end, hears[i], said, sayings[i], wrongs[i],
+                  rooms[i], heads[i], starts[i], lengths[i], index=i, unit=words_of, timing=timing)
+        for i in range(peers)
+    ]  # fmt: skip
+    sends = transmitter(
+        domain, sayings, said, row_of(starts), row_of(lengths), own, others, epoch, digest, fetch, fetch_at, word, tx,
+        idle, unit=words_of,
+    )  # fmt: skip
+    takes = receiver(
+        domain, rx, row_of([saying.acknowledge for saying in sayings]), own, others, epoch, digest, hears, words,
+        dropped, malformed, sink=sink,
+    )  # fmt: skip
+
+    @always_comb
+    def out() -> None:
+        faults.next = wrong
+
+    return packs, replay, keeps, sends, takes, out
+
+
+@block
+def port_peer(
+    domain: ClockReset,
+    made: Bit,
+    made_peer: Bits,
+    made_beats: Bits,
+    made_end: Bits,
+    heard: Heard,
+    said: Bits,
+    saying: Saying,
+    faults: Faults,
+    room: Bit,
+    head: Bits,
+    start: Bits,
+    length: Bits,
+    *,
+    index: int,
+    unit: Packer,
+    timing: Timing,
+) -> Instances:
+    """What a port keeps of one of its peers: `peer_state` and `replay_ring`.
+
+    Ports:
+        made: in, 1 bit: a payload is complete, for peer ``made_peer``.
+        made_peer: in, `address_width` ``(unit.peers)`` bits.
+        made_beats, made_end: in, as wide as ``length`` and ``head``.
+        heard: in, of this peer.
+        said: in, a bit a peer.
+        saying: out, of this peer.
+        faults: out, from registers.
+        room: out, 1 bit.
+        head, start: out, ``unit.address_bits`` bits.
+        length: out, ``unit.beats_bits`` bits.
+    """
+    mine, told = (Signal(bool(0)) for _ in range(2))
+    freed = Signal(intbv(0)[timing.slot_bits + 1 :])
+    state = peer_state(domain, mine, heard, told, saying, freed, faults, timing=timing)
+    ring = replay_ring(
+        domain, mine, made_beats, made_end, freed, faults.lost, told, saying.slot, room, head, start, length,
+        first=unit.starts[index], region=unit.regions[index], most=unit.frames.payload_beats, timing=timing,
+    )  # fmt: skip
+
+    @always_comb
+    def select() -> None:
+        mine.next = made and made_peer == index
+        told.next = said[index]
+
+    return state, ring, select
