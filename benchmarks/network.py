@@ -3,6 +3,7 @@
 python benchmarks/network.py --frame          # fields of a frame and of a descriptor
 python benchmarks/network.py --efficiency     # words' part of the cable, by formula, held against built frames
 python benchmarks/network.py --keyed          # cells of candidates for the keyed check (Yosys)
+python benchmarks/network.py --loss           # what go-back-N leaves of the rate where frames are lost
 python benchmarks/network.py --host           # what the host's port gets through in Python, by CPU seconds
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -37,10 +39,11 @@ from hdl.link.ethernet.frame import (
     FrameFormat,
     FrameType,
 )
-from hdl.link.ethernet.protocol import Rules
+from hdl.link.ethernet.protocol import Peer, Rules
 from hdl.link.ethernet.tag import KeyedTag
 from hdl.memory import unsimulated
 from hdl.signals import ClockReset
+from hdl.simulate.models.ethernet import Faults, Purpose, chance
 from hdl.stream import Stream
 
 # (cable, Gbit/s, bits of a beat) and MTUs of the table
@@ -185,7 +188,45 @@ def host_table(tensors: int = 400) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"frame": frame_table, "efficiency": efficiency_table, "keyed": keyed_table}
+# round trip in times of a frame, and frames a run
+ROUND_TRIP, RUN = 32, 20_000
+LOSSES = (0.0, 1e-4, 1e-3, 1e-2)
+
+
+def delivered(loss: float, seed: int = 1) -> int:
+    """Frames that arrive in `RUN` times of a frame where a peer always has one to send and this part of all is lost."""
+    rules = Rules(
+        window=2 * ROUND_TRIP, replay_beats=2 * ROUND_TRIP, word_bytes=1, timer_cycles=4 * ROUND_TRIP, ack_cycles=4
+    )
+    a, b = (Peer(number=k, other=1 - k, epoch=0, digest=0, greeted=True) for k in range(2))
+    way = ROUND_TRIP // 2
+    there: deque[Frame | None] = deque([None] * way)
+    back: deque[Frame | None] = deque([None] * way)
+    faults, taken = Faults(loss=loss), 0
+    for now in range(RUN):
+        while a.accepts(b"x", rules):
+            a = a.offered(b"x", rules)
+        a, sent = a.speak(now, rules)
+        b, answer = b.speak(now, rules)
+        for port, frame, cable in ((0, sent, there), (1, answer, back)):
+            cable.append(None if faults.hits(loss, chance(seed, port, now, Purpose.LOSS)) else frame)
+        if (frame := there.popleft()) is not None:
+            b, heard = b.hear(frame, now, rules)
+            taken += heard.payload is not None
+        if (frame := back.popleft()) is not None:
+            a, _ = a.hear(frame, now, rules)
+    return taken
+
+
+def loss_table() -> str:
+    """Part of the rate that is left where frames are lost, both ways, beside 1 / (1 + p · W), as Markdown."""
+    lines = ["| lost | left | 1 / (1 + p · W) |", "| --- | --- | --- |"]
+    for loss in LOSSES:
+        lines.append(f"| {loss:g} | {delivered(loss) / RUN:.3f} | {1 / (1 + loss * ROUND_TRIP):.3f} |")
+    return "\n".join(lines)
+
+
+TABLES = {"frame": frame_table, "efficiency": efficiency_table, "keyed": keyed_table, "loss": loss_table}
 
 
 def main() -> None:

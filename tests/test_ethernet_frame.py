@@ -33,6 +33,7 @@ from hdl.link.ethernet.frame import (
     FrameFormat,
     FrameType,
     crc32c,
+    ends_of,
     ip_checksum,
 )
 from hdl.link.ethernet.keyed import siphash
@@ -185,6 +186,7 @@ def test_words_and_frames_come_back_as_they_were(seed: int, word_bits: int, mtu:
         frame = replace(a_frame(form, seed), payload=form.payload_of(part))
         data = form.build(frame, HERE, THERE)
         assert form.parse(data) == frame
+        assert ends_of(data) == (HERE, THERE)
         # a UDP socket neither gives nor gets what stands before DTL
         assert form.datagram(frame) == data[DTL_START:]
         assert form.parse_datagram(data[DTL_START:]) == frame

@@ -295,6 +295,16 @@ class Address:
     ip: int
 
 
+def ends_of(data: bytes) -> tuple[Address, Address]:
+    """From where and to where a frame goes, by what it says.  One whose ends are not those that the cluster has for
+    these numbers is dropped as `Drop.ADDRESS`."""
+    told = unpack_fields(HEADER, data[:HEADER_BYTES])
+    source, target = (
+        Address(number=told[f"dtl.{end}"], mac=told[f"eth.{end}"], ip=told[f"ip.{end}"]) for end in ("source", "target")
+    )
+    return source, target
+
+
 @dataclass(frozen=True, kw_only=True)
 class Frame:
     """What a frame says, between two known addresses."""
