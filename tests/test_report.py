@@ -37,7 +37,7 @@ from hdl.costs.estimate import elaborated_contents
 from hdl.costs.resources import fit
 from hdl.parts.catalogue import part
 from hdl.streams import queue
-from placement.problem.plan import Crossing
+from placement.problem.plan import Binding, Crossing
 from tests.flow_support import Case, new_case, quick_costs
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -188,6 +188,21 @@ def test_throughput_bound_gap_and_what_binds_are_those_of_the_plan(case: Case) -
         assert f"<b>{binding.kind}</b>: {binding.reason}" in text
     for use in plan.devices:
         assert f"{use.device} ({use.part}): {use.items} nodes" in text
+
+
+def test_all_fpgas_together_are_summed_up_and_what_binds_is_marked(case: Case) -> None:
+    contents = gather(case.workspace)
+    plan = contents.plan
+    binding = (Binding(kind="m20k", reason="few"), Binding(kind="granularity", reason="coarse"))
+    text = render(replace(contents, plan=replace(plan, binding=binding)))
+    whole = text.split('<h3 id="whole">')[1].split("<h3>")[0]
+    bars = re.findall(r'<div class="bar"><span>(.*?)</span>.*?<span>(.*?)</span></div>', whole)
+    assert [label for label, told in bars if "binds" in told] == ["M20K"]
+    for (_, told), name in zip(bars, ("dsp", "m20k", "alm"), strict=False):
+        used, capacity = (sum(getattr(use, f"{name}{end}") for use in plan.devices) for end in ("", "_capacity"))
+        assert told.startswith(f"{used:,} of {capacity:,} ({used / capacity:.1%})")
+    assert len(bars) == 6
+    assert text.count(">binds<") == 1
 
 
 def test_efficiency_that_nobody_measured_is_said_to_be_declared_only(case: Case) -> None:

@@ -77,13 +77,23 @@ AFTER = """<script>
   const before = document.querySelector("#placed-graph svg").getAttribute("width");
   document.getElementById("closer").click();
   const after = document.querySelector("#placed-graph svg").getAttribute("width");
+  const frame = document.getElementById("placed-graph");
+  const pointer = (kind, x) => frame.dispatchEvent(
+    new PointerEvent(kind, { bubbles: true, clientX: x, clientY: 50, buttons: 1 }));
+  for (let i = 0; i < 12; i++) document.getElementById("closer").click();
+  const left = frame.scrollLeft;
+  pointer("pointerdown", 150);
+  pointer("pointermove", 110);
+  const panned = frame.scrollLeft - left;
+  const stuck = [...document.querySelectorAll("*")].filter((one) =>
+    one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === "auto" && one.tabIndex !== 0);
   parent.postMessage(JSON.stringify({
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     wide: wide.map((one) => one.outerHTML.slice(0, 120)), contrast, faint, said, clear, filtered, clicked, entered,
     zoomed: after / before, reached: nodes.every((one) => one.tabIndex === 0 && one.getAttribute("aria-label")),
     dark: matchMedia("(prefers-color-scheme: dark)").matches, paper: getComputedStyle(paper).fill,
     page: getComputedStyle(document.body).backgroundColor, told: window.told,
-    width: innerWidth,
+    width: innerWidth, panned, stuck: stuck.map((one) => one.outerHTML.slice(0, 120)),
   }), "*");
 })();
 </script>"""
@@ -164,6 +174,9 @@ def test_the_page_at_a_width_in_a_scheme(width: int, dark: bool, page: Path) -> 
     assert found["entered"] == [["r_node"], "r_node"]
     assert found["zoomed"] == pytest.approx(1.25)
     assert found["reached"]
+    # a drag moves the graph, and what scrolls does so by keys
+    assert found["panned"] == pytest.approx(40, abs=1)
+    assert found["stuck"] == []
 
 
 def test_white_names_on_the_colours_of_devices_are_readable() -> None:

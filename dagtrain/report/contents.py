@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -93,6 +93,8 @@ class Bar:
     used: int
     capacity: int
     unit: str = ""
+    # whether the plan names it as what keeps it from being faster
+    binds: bool = False
 
     @property
     def share(self) -> float:
@@ -107,14 +109,30 @@ class Bar:
 
 def device_bars(use: DeviceUse) -> tuple[Bar, ...]:
     """Utilisation of a device: blocks, then bandwidths, against what the plan may use."""
+    return _bars([use], part(use.part).block_memory, part(use.part).logic_cell.name)
+
+
+def whole_bars(plan: Plan) -> tuple[Bar, ...]:
+    """The same of all devices together, with what binds."""
+    names, binding = block_names(plan), {binding.kind for binding in plan.binding}
+    bars = _bars(plan.devices, names.memory, names.cell)
+    kinds = ("dsp", "m20k", "alm", "dram", "links", "links")
+    return tuple(replace(bar, binds=kind in binding) for bar, kind in zip(bars, kinds, strict=True))
+
+
+def _bars(uses: Sequence[DeviceUse], memory: str, cell: str) -> tuple[Bar, ...]:
     mega = 10**6
+
+    def total(name: str) -> int:
+        return sum(getattr(use, name) for use in uses)
+
     return (
-        Bar("DSP blocks", use.dsp, use.dsp_capacity),
-        Bar(part(use.part).block_memory, use.m20k, use.m20k_capacity),
-        Bar(part(use.part).logic_cell.name, use.alm, use.alm_capacity),
-        Bar("DRAM", use.dram_bytes_per_s // mega, use.dram_capacity_bytes_per_s // mega, " MB/s"),
-        Bar("network out", use.egress_bits_per_s // mega, use.link_capacity_bits_per_s // mega, " Mbit/s"),
-        Bar("network in", use.ingress_bits_per_s // mega, use.link_capacity_bits_per_s // mega, " Mbit/s"),
+        Bar("DSP blocks", total("dsp"), total("dsp_capacity")),
+        Bar(memory, total("m20k"), total("m20k_capacity")),
+        Bar(cell, total("alm"), total("alm_capacity")),
+        Bar("DRAM", total("dram_bytes_per_s") // mega, total("dram_capacity_bytes_per_s") // mega, " MB/s"),
+        Bar("network out", total("egress_bits_per_s") // mega, total("link_capacity_bits_per_s") // mega, " Mbit/s"),
+        Bar("network in", total("ingress_bits_per_s") // mega, total("link_capacity_bits_per_s") // mega, " Mbit/s"),
     )
 
 

@@ -21,6 +21,7 @@ from dagtrain.report.contents import (
     placed,
     slowest,
     timed_kinds,
+    whole_bars,
 )
 from dagtrain.report.fifos import fifos
 from dagtrain.report.picture import draw
@@ -54,6 +55,7 @@ def render(contents: Contents) -> str:
         summary=contents.summary,
         graph_svg=Markup(picture(contents)),
         devices=[(use, device_bars(use)) for use in contents.plan.devices],
+        whole=whole_bars(contents.plan),
         names=block_names(contents.plan),
         rooflines=roofs,
         roofline_charts=[Markup(text) for roof in roofs if (text := roofline_chart(roof, points))],
