@@ -165,27 +165,33 @@ def test_the_bound_is_proven_once_and_given_up_once(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("two", "faster_on", "tried"),
+    ("two", "full", "faster_on", "tried"),
     [
         # the bound promises nothing on one device; the way is shortest on two
-        (110, {}, [2, 3, 4]),
+        (110, 1, {}, [2, 3, 4]),
         # a plan there leaves nothing for more devices
-        (110, {2: 130}, [2]),
+        (110, 1, {2: 130}, [2]),
         # two are in vain, and three are not
-        (110, {3: 130}, [2, 3]),
+        (110, 1, {3: 130}, [2, 3]),
         # three promise most and are in vain: two are left out, and four are not
-        (140, {}, [3, 4]),
+        (140, 1, {}, [3, 4]),
         # two promise nothing
-        (200, {3: 191}, [3]),
+        (200, 1, {3: 191}, [3]),
+        # 19 of 20 block memories are taken: four devices would be a quarter slower, which is 210 cycles
+        (110, 19, {}, []),
     ],
 )
 def test_where_fewer_devices_are_in_vain_more_are_still_tried(
-    monkeypatch: pytest.MonkeyPatch, two: int, faster_on: dict[int, int], tried: list[int]
+    monkeypatch: pytest.MonkeyPatch, two: int, full: int, faster_on: dict[int, int], tried: list[int]
 ) -> None:
     names = [f"d{number}" for number in range(5)]
     plan = SimpleNamespace(
         items=[SimpleNamespace(device=name) for name in names], batch_frames=1, cycles_per_frame=100,
         training_cycles=Fraction(200), any_bound_cycles_per_frame=100,
+        devices=[
+            SimpleNamespace(device=name, dsp=1, dsp_capacity=9, m20k=full, m20k_capacity=20, alm=0, alm_capacity=9)
+            for name in names
+        ],
     )  # fmt: skip
     best = SimpleNamespace(planned=SimpleNamespace(plan=plan), training_cycles=Fraction(200))
     # cycles a frame that no plan on so many devices can do without

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 from dagtrain.planning.best import Best
@@ -10,6 +10,11 @@ from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.rate import plan_time
 from dagtrain.planning.results import Planned, Searched, with_bound
 from dagtrain.planning.searcher import Searcher
+from placement.problem.instance import RESOURCES
+from placement.problem.plan import Plan
+
+# share of their scarcest blocks that devices can be filled to, if a plan does not fill them further
+FULL = Fraction(9, 10)
 
 
 def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searcher]:
@@ -42,7 +47,8 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
 
     # devices -> cycles a frame of training with them, as far as is known
     expected: dict[int, Fraction] = {}
-    # the way is about as much shorter as there are fewer devices on it, and all engines as much slower as the bound
+    # the way is about as much shorter as there are fewer devices on it, and all engines as much slower as the bound, or
+    # as what they take would be too much
     way = (spread.training_cycles - alone) / (used - 1)
     for count in range(len(usable) - 1, 0, -1):
         if set(problem.pins.values()) & set(usable[count:]):
@@ -51,7 +57,7 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
         if not promises(alone + max(0, bound - spread.cycles_per_frame)):
             # a proof, and for fewer still
             break
-        slower = max(Fraction(1), Fraction(bound, spread.any_bound_cycles_per_frame))
+        slower = max(Fraction(bound, spread.any_bound_cycles_per_frame), _too_full(spread, usable[:count]))
         expected[count] = alone * slower + way * (min(count, used) - 1)
     in_vain = 0
     for count in sorted(expected, key=lambda count: (expected[count], count)):
@@ -60,3 +66,20 @@ def on_fewer_devices(searcher: Searcher, searched: Searched) -> Iterator[Searche
             yield on(count)
             if best.training_cycles == known:
                 in_vain = count
+
+
+def _too_full(plan: Plan, devices: Collection[str]) -> Fraction:
+    """How many times as much as fits these devices would be the blocks of a plan, of the sort that is scarcest; 1 if
+    they fit.  What it fills more of its own devices, of these can be filled too."""
+
+    def fullest(of: Collection[str]) -> Fraction:
+        shares = (
+            Fraction(
+                sum(int(getattr(use, resource)) for use in plan.devices),
+                max(1, sum(int(getattr(use, f"{resource}_capacity")) for use in plan.devices if use.device in of)),
+            )
+            for resource in RESOURCES
+        )
+        return max(shares)
+
+    return max(Fraction(1), fullest(devices) / max(FULL, fullest([use.device for use in plan.devices])))
