@@ -4,26 +4,28 @@ python benchmarks/network.py --frame          # fields of a frame and of a descr
 python benchmarks/network.py --efficiency     # words' part of the cable, by formula, held against built frames
 python benchmarks/network.py --keyed          # cells of candidates for the keyed check (Yosys)
 python benchmarks/network.py --loss           # what go-back-N leaves of the rate where frames are lost
-python benchmarks/network.py --host           # what the host's port gets through in Python, by CPU seconds
+python benchmarks/network.py --host           # what the host's endpoint gets through in Python, over a loop-back socket
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import multiprocessing
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
 from fractions import Fraction
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import google_crc32c
-
-from dagtrain.host.port import HostPort, HostStream
+from dagtrain.host.endpoint import ACK_US, Endpoint, Pair
+from dagtrain.host.streams import Incoming, Layout, Outgoing
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.synthesis import synthesise
 from hdl.link.ethernet.frame import (
@@ -146,46 +148,102 @@ def keyed_table() -> str:
     )
 
 
-def host_table(tensors: int = 400) -> str:
-    """Gbit/s of words that the host's port packs and unpacks a CPU second, as Markdown; without sockets."""
-    lines = ["| bits a beat | MTU | sends, Gbit/s | receives, Gbit/s |", "| --- | --- | --- | --- |"]
+def host_table(seconds: float = 2.0) -> str:
+    """What the host's endpoint sends to a program that sends it back, over a loop-back socket, as Markdown."""
+    lines = [
+        "| bits a beat | MTU | frames/s each way | Gbit/s each way | CPU µs a frame |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for word_bits, mtu in ((512, 9000), (512, 1500), (64, 9000)):
-        form = FrameFormat(word_bits=word_bits, mtu=mtu)
-        words = form.full_words()
-        ends = {"words": words, "device": 0, "room": words * tensors}
-        out, into = HostStream(number=0, **ends), HostStream(number=1, **ends)
-        rules = Rules(
-            window=64, replay_beats=1 << 20, word_bytes=word_bits // 8, timer_cycles=1 << 40, ack_cycles=1 << 40
+        ours, theirs = multiprocessing.Pipe()
+        other = multiprocessing.get_context("spawn").Process(target=_echo, args=(theirs, word_bits, mtu))
+        other.start()
+        frames, tensors, cpu, wall = asyncio.run(_send(ours, word_bits, mtu, seconds))
+        other.join()
+        bits = tensors * FrameFormat(word_bits=word_bits, mtu=mtu).full_words() * word_bits
+        row = (
+            f"{frames / wall:,.0f}",
+            f"{bits / wall / 1e9:.2f}",
+            f"{bits / cpu / 1e9:.2f}",
+            f"{cpu / frames * 1e6:.0f}",
         )
-        port = HostPort(form, rules, digest=0, epoch=0, devices=[0], outgoing=[out], incoming=[into])
-        answer = {"source": 0, "target": HOST, "epoch": 0, "digest": 0}
-        full = [(1 << word_bits) - 1 - k for k in range(words)]
-        bursts = [
-            Burst(stream=1, words=tuple(full[k : k + BURST_WORDS]), sequence=k % 256, last=k + BURST_WORDS >= words)
-            for k in range(0, words, BURST_WORDS)
-        ]
-        started = time.process_time()
-        for number in range(tensors):
-            port.give(0, full)
-            port.speak(number)
-            sent = port.peers[0].sender.sent
-            ack = Frame(kind=FrameType.ACK, sequence=number, acknowledge=sent, **answer)
-            port.hear(form.datagram(ack), 0, number)
-        middle = time.process_time()
-        payload, datagrams = b"", []
-        for number in range(tensors):
-            shifted = [replace(burst, sequence=(burst.sequence + number * words) % 256) for burst in bursts]
-            payload = form.payload_of(shifted)
-            frame = Frame(kind=FrameType.DATA, sequence=number, acknowledge=0, payload=payload, **answer)
-            datagrams.append(replace(form, sum=google_crc32c.value).datagram(frame))
-        begun = time.process_time()
-        for number, datagram in enumerate(datagrams):
-            port.hear(datagram, 0, number)
-            port.take(1)
-        ended = time.process_time()
-        bits = tensors * words * word_bits / 1e9
-        lines.append(f"| {word_bits} | {mtu} | {bits / (middle - started):.2f} | {bits / (ended - begun):.2f} |")
+        lines.append(f"| {word_bits} | {mtu} | {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def _end(number: int, word_bits: int, mtu: int) -> Endpoint:
+    """An end of a pair with a stream each way, of which a tensor fills a frame."""
+    form = FrameFormat(word_bits=word_bits, mtu=mtu)
+    words, other, window = form.full_words(), 0 if number == HOST else HOST, 64
+    layout = Layout(word_bits=word_bits, element_bits=word_bits, elements=words)
+    out, into = (0, 1) if number == HOST else (1, 0)
+    rules = Rules(
+        window=window,
+        replay_beats=window * form.payload_beats,
+        word_bytes=form.word_bytes,
+        timer_cycles=1,
+        ack_cycles=ACK_US,
+    )
+
+    def pairs(epoch: int) -> list[Pair]:
+        return [
+            Pair(
+                name="echo",
+                place=("127.0.0.1", 0),
+                peer=Peer(number=number, other=other, epoch=epoch, digest=0),
+                rules=rules,
+                outgoing={out: Outgoing(out, layout, window * words)},
+                incoming={into: Incoming(into, layout, window * words)},
+            )
+        ]
+
+    return Endpoint(number, form, 0, pairs)
+
+
+def _meet(end: Endpoint, connection: Connection) -> tuple[Pair, Outgoing, Incoming]:
+    """Open an end and tell the other where it is."""
+    connection.send(end.open(("127.0.0.1", 0)))
+    (pair,) = end.pairs.values()
+    pair.place = connection.recv()
+    return pair, *pair.outgoing.values(), *pair.incoming.values()
+
+
+async def _send(connection: Connection, word_bits: int, mtu: int, seconds: float) -> tuple[int, int, float, float]:
+    """(frames, tensors that came back, CPU seconds, seconds) of the host."""
+    end = _end(HOST, word_bits, mtu)
+    pair, outgoing, incoming = _meet(end, connection)
+    tensor = bytes(outgoing.layout.words * word_bits // 8)
+    started, cpu, back = time.monotonic(), time.process_time(), 0
+    while time.monotonic() - started < seconds:
+        while outgoing.backlog < 64 * len(tensor):
+            outgoing.offer(tensor)
+        end.soon()
+        await end.until(lambda: bool(incoming.tensors))
+        while incoming.tensors:
+            assert incoming.get() == tensor
+            back += 1
+    figures = pair.sent[FrameType.DATA], back, time.process_time() - cpu, time.monotonic() - started
+    connection.send("end")
+    end.close()
+    return figures
+
+
+def _echo(connection: Connection, word_bits: int, mtu: int) -> None:
+    """Sends every tensor back until the host has ended."""
+
+    async def work() -> None:
+        end = _end(0, word_bits, mtu)
+        _, outgoing, incoming = _meet(end, connection)
+        while not connection.poll():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await end.until(lambda: bool(incoming.tensors))
+            while incoming.tensors:
+                outgoing.offer(incoming.get())
+            end.soon()
+        end.close()
+
+    asyncio.run(work())
 
 
 # round trip in times of a frame, and frames a run

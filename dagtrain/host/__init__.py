@@ -1,5 +1,5 @@
-"""The host's end of the network: streams to and from devices over one UDP socket.
+"""The host's side of a cluster on Ethernet: frames over one UDP socket, training, checkpoints of what devices hold."""
 
-`port` is what happens, without sockets or clocks: frames in, frames out, words of streams with credits.  `link` puts it
-behind a UDP socket for asyncio.
-"""
+from dagtrain.host.cluster import Cluster as Cluster
+from dagtrain.host.cluster import Settings as Settings
+from dagtrain.host.wiring import read_wiring as read_wiring

@@ -1,0 +1,478 @@
+"""A cluster that trains: state is loaded into it, batches are fed, losses come back, state is kept.
+
+What devices are asked for in which order says docs/state.md: RUN for each batch, DUMP behind those that are kept.  A
+checkpoint at staleness above 0 needs the state behind two batches in succession, so both are asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy.typing as npt
+
+from dagtrain.emission.state import Dumped, dumped, load_records, restored
+from dagtrain.graph.executor import Executor
+from dagtrain.graph.ir import Graph
+from dagtrain.host.endpoint import ACK_US, EPOCH_STEP, Endpoint, Pair, Place
+from dagtrain.host.streams import Incoming, LinkFault, Outgoing
+from dagtrain.host.wiring import FROM_DEVICE, TO_DEVICE, DeviceTable, StreamTable, Wiring, neighbour_command
+from dagtrain.training.emulator import Emulator, Metrics
+from dagtrain.training.feeds import host_ports
+from hdl.engine.loss.numbers import METRICS
+from hdl.engine.weights.records import COUNT_AT, KIND_BITS, Kind, Record, StateError, records_of, words_of
+from hdl.errors import DagtrainError, Problem
+from hdl.fixed import IntArray
+from hdl.link.ethernet.frame import HOST
+from hdl.link.ethernet.protocol import EPOCHS, Peer, Rules
+
+Feeds = Mapping[str, npt.ArrayLike]
+# bytes of a stream that are kept ready to be sent; batches under way beyond those that staleness lets begin
+AHEAD_BYTES, AHEAD_BATCHES = 1 << 20, 2
+# seconds for which an epoch is tried; twice as long whenever one of each third was refused
+EPOCH_SECONDS, THIRDS = 0.3, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to reach a cluster."""
+
+    # all frames go here, and not to devices' own addresses
+    gateway: Place | None = None
+    # the host's own address; None: as the wiring says, or any port where there is a gateway
+    bind: Place | None = None
+    # within which every device must have answered
+    answer_seconds: float = 10.0
+    # to try first; None: by the time of day
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceState:
+    """How the pair with a device stands."""
+
+    name: str
+    # frames sent, heard, sent again, and dropped by cause
+    sent: int
+    heard: int
+    retransmitted: int
+    drops: Mapping[str, int]
+    rtt_us: float | None
+    # words that may be sent, and those that could be if nothing were on its way
+    credits: int
+    most_credits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A batch that the cluster has trained."""
+
+    # from 1, over all trainings of this state
+    batch: int
+    metrics: Metrics
+    # since the batch before
+    images_per_second: float
+    devices: tuple[DeviceState, ...]
+
+
+class Cluster:
+    """A cluster of devices; ``async with`` connects to it and resets it.
+
+    ``graph`` is the folded one that the devices were made of.  Raises `LinkFault`, with all problems, where devices do
+    not answer, run another plan, or stop."""
+
+    def __init__(self, wiring: Wiring, graph: Graph, settings: Settings | None = None) -> None:
+        self.wiring = wiring
+        self.settings = settings or Settings()
+        self.emulator = Emulator(graph)
+        self.image, self.label, self.output = host_ports(graph)
+        self._stop = False
+        # batches → what all devices held behind them
+        self._states: dict[int, Dumped] = {}
+        # batches behind which each device was asked for its state, and what came
+        self._asked: dict[str, deque[int]] = {device.name: deque() for device in wiring.device}
+        self._came: dict[int, dict[str, Dumped]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._task_fault: BaseException | None = None
+        # asked for; and whose results have come
+        self._batches = self._done = 0
+        self._loaded = False
+        first = int(time.time()) % EPOCHS if self.settings.epoch is None else self.settings.epoch
+        self._endpoint = Endpoint(HOST, wiring.form, first, self._pairs)
+
+    # -------------------------------------------------------------------------------------------- connection
+
+    def _pairs(self, epoch: int) -> Sequence[Pair]:
+        wiring, form = self.wiring, self.wiring.form
+        rules = Rules(
+            window=wiring.window,
+            replay_beats=wiring.window * form.payload_beats,
+            word_bytes=form.word_bytes,
+            timer_cycles=1,
+            ack_cycles=ACK_US,
+        )
+        digest = int(wiring.digest, 16)
+        return [
+            Pair(
+                name=device.name,
+                place=self.settings.gateway or device.place,
+                peer=Peer(number=HOST, other=device.number, epoch=epoch, digest=digest),
+                rules=rules,
+                outgoing={
+                    s.number: Outgoing(s.number, s.layout(wiring.word_bits), s.credits)
+                    for s in wiring.streams_of(device.name, TO_DEVICE)
+                },
+                incoming={
+                    s.number: Incoming(s.number, s.layout(wiring.word_bits), s.credits)
+                    for s in wiring.streams_of(device.name, FROM_DEVICE)
+                },
+            )
+            for device in wiring.device
+        ]
+
+    async def __aenter__(self) -> Self:
+        settings, host = self.settings, self.wiring.host
+        bind = settings.bind or (("", 0) if settings.gateway else (str(host.ip or ""), host.port))
+        try:
+            self._endpoint.open(bind)
+        except OSError as error:
+            raise _not_bound(bind, error) from error
+        try:
+            await self._connect()
+        except BaseException:
+            self._endpoint.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end_tasks()
+        self._endpoint.close()
+
+    async def _connect(self) -> None:
+        """Reset all devices, to an epoch that each of them thinks later than its own, and from there to the next: one
+        that stood at the first epoch by chance has then begun anew too."""
+        deadline = time.monotonic() + self.settings.answer_seconds
+        first = self._endpoint.epoch
+        for attempt in count():
+            seconds = EPOCH_SECONDS * 2 ** (attempt // THIRDS)
+            if await self._answered(first + attempt * EPOCH_STEP, min(seconds, deadline - time.monotonic())):
+                break
+            if time.monotonic() >= deadline:
+                raise self._unanswered()
+        if not await self._answered(self._endpoint.epoch + 1, deadline - time.monotonic()):
+            raise self._unanswered()
+
+    async def _answered(self, epoch: int, seconds: float) -> bool:
+        """Whether all devices come to an epoch in time; one that stood at it, and was not reset, may break rules."""
+        self._endpoint.reset(epoch)
+        pairs = self._endpoint.pairs.values()
+        with suppress(TimeoutError, LinkFault):
+            async with asyncio.timeout(max(0.01, seconds)):
+                await self._endpoint.until(lambda: all(pair.peer.greeted for pair in pairs))
+                return True
+        return False
+
+    def _unanswered(self) -> LinkFault:
+        problems = []
+        for device in self.wiring.device:
+            pair = self._endpoint.pairs[device.number]
+            where = f"device {device.number} ({device.name}) at {pair.place[0]}:{pair.place[1]}"
+            if pair.foreign is not None:
+                what = f"runs plan {pair.foreign:08x}, the host plan {self.wiring.digest}"
+                problems.append(Problem(what, "emit, build and load the same plan on all devices", where))
+            elif not pair.peer.greeted:
+                dropped = ", ".join(f"{number} {cause.value}" for cause, number in pair.drops.items())
+                what = f"no answer within {self.settings.answer_seconds:g} s"
+                problems.append(
+                    Problem(what + (f"; frames dropped: {dropped}" if dropped else ""), _cure(device), where)
+                )
+        if self._endpoint.fault:
+            problems.append(Problem(self._endpoint.fault, "program the devices anew"))
+        if self._endpoint.unsendable:
+            problems.append(Problem(f"a frame could not be sent to {self._endpoint.unsendable}", "see `ip route`"))
+        return LinkFault.listing("the cluster can't be reached", problems, lines=True)
+
+    @property
+    def devices(self) -> tuple[DeviceState, ...]:
+        """How the pairs with all devices stand."""
+        found = []
+        for pair in self._endpoint.pairs.values():
+            found.append(
+                DeviceState(
+                    name=pair.name,
+                    sent=sum(pair.sent.values()),
+                    heard=pair.heard,
+                    retransmitted=pair.retransmitted,
+                    drops={cause.value: number for cause, number in pair.drops.items()},
+                    rtt_us=pair.rtt_us,
+                    credits=sum(stream.credits for stream in pair.outgoing.values()),
+                    most_credits=sum(stream.most for stream in pair.outgoing.values()),
+                )
+            )
+        return tuple(found)
+
+    @property
+    def batches(self) -> int:
+        """Batches behind the state that devices were asked to train to."""
+        return self._batches
+
+    # -------------------------------------------------------------------------------------------- streams
+
+    def _outgoing(self, stream: StreamTable) -> Outgoing:
+        return self._pair_of(stream).outgoing[stream.number]
+
+    def _incoming(self, stream: StreamTable) -> Incoming:
+        return self._pair_of(stream).incoming[stream.number]
+
+    def _pair_of(self, stream: StreamTable) -> Pair:
+        return next(pair for pair in self._endpoint.pairs.values() if pair.name == stream.device)
+
+    async def _until_wanted(self) -> None:
+        """Until devices have so few batches whose results are missing that they may wait for the next."""
+        recipe = self.emulator.graph.recipe
+        ahead = AHEAD_BATCHES + -(-recipe.staleness // recipe.batch)
+        await self._until(lambda: self._stop or self._batches - self._done < ahead)
+
+    async def _until_ahead(self, streams: Sequence[Outgoing]) -> None:
+        """Until there is room for more to be kept ready."""
+        self._endpoint.soon()
+        await self._until(lambda: all(stream.backlog < AHEAD_BYTES for stream in streams))
+
+    async def _until(self, ready: Any) -> None:
+        await self._endpoint.until(lambda: self._task_fault is not None or ready())
+        if self._task_fault is not None:
+            raise self._task_fault
+
+    def _state_streams(self, carries: str) -> Iterator[tuple[DeviceTable, StreamTable]]:
+        for device in self.wiring.device:
+            for stream in self.wiring.streams_of(device.name, (carries,)):
+                yield device, stream
+
+    def _tell(self, record: Record) -> None:
+        """A record for every device that has state."""
+        for device, stream in self._state_streams("load"):
+            self._say(stream, [record])
+            if record.kind is Kind.DUMP:
+                self._asked[device.name].append(self._batches)
+        self._endpoint.soon()
+
+    def _say(self, stream: StreamTable, records: Sequence[Record]) -> None:
+        layout = stream.layout(self.wiring.word_bits)
+        size = layout.word_bits // 8
+        words = b"".join(word.to_bytes(size, "little") for word in words_of(records))
+        self._outgoing(stream).offer(words)
+
+    # -------------------------------------------------------------------------------------------- state
+
+    async def load_state(self, source: Path | Executor | None = None) -> Any:
+        """Load a checkpoint, an executor's state, or what the graph begins with, into devices that were just reset;
+        the record of the checkpoint.  Raises `StorageError` for a checkpoint of another graph."""
+        if self._loaded:
+            raise StateError("state is loaded once after a reset", "leave the cluster and enter it again")
+        self._loaded = True
+        record = None
+        if isinstance(source, Path):
+            record = self.emulator.load(source)
+        elif source is not None:
+            self.emulator.executor = source
+        executor = self.emulator.executor
+        self._batches = executor.batches
+        words: dict[str, tuple[int, ...]] = {}
+        for device, stream in self._state_streams("load"):
+            for link in device.links:
+                if link.words:
+                    node = executor.graph.by_name[link.node]
+                    words[link.node] = tuple(node.layer.state_words(executor.states[link.node]))
+            self._say(stream, load_records(executor, device.links))
+        self._states = {self._batches: Dumped(self._batches, words)}
+        self._tasks = [
+            asyncio.create_task(self._guarded(self._read_dumps(device, stream)))
+            for device, stream in self._state_streams("dump")
+        ]
+        await self._until_ahead([self._outgoing(stream) for _, stream in self._state_streams("load")])
+        return record
+
+    async def _guarded(self, work: Any) -> None:
+        """A task whose error reaches whoever waits."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._task_fault = self._task_fault or error
+        finally:
+            self._endpoint.soon()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+    async def _read_dumps(self, device: DeviceTable, stream: StreamTable) -> None:
+        """What comes out of a device's chain: records that all have read, and states in front of each DUMP."""
+        incoming = self._incoming(stream)
+        words: list[int] = []
+        states: list[int] = []
+        while True:
+            await self._endpoint.until(lambda: bool(incoming.tensors))
+            while incoming.tensors:
+                words += [int(word) & (1 << 64) - 1 for word in incoming.layout.decode(incoming.get())]
+            self._endpoint.soon()
+            while words and len(words) > (behind := _behind(words[0])):
+                record, words = words[: 1 + behind], words[1 + behind :]
+                (read,) = records_of(record)
+                if read.kind is Kind.LOAD:
+                    raise StateError(f"{device.name} has no use for {behind} words of state", "load its own plan")
+                if read.kind in (Kind.STATE, Kind.DUMP):
+                    states += record
+                if read.kind is Kind.DUMP:
+                    self._dumped(device, states)
+                    states = []
+
+    def _dumped(self, device: DeviceTable, words: Sequence[int]) -> None:
+        if not self._asked[device.name]:
+            raise StateError(f"{device.name} dumped state that nobody asked for", "reset the cluster")
+        batches = self._asked[device.name].popleft()
+        came = self._came.setdefault(batches, {})
+        came[device.name] = dumped(words, device.links, batches)
+        if len(came) == len(self._asked_devices()):
+            del self._came[batches]
+            found = Dumped(batches, {})
+            for part in came.values():
+                found = found | part
+            newest = {number: state for number, state in self._states.items() if number >= batches - 2}
+            self._states = {**newest, batches: found}
+
+    def _asked_devices(self) -> list[str]:
+        return [device.name for device, _ in self._state_streams("load")]
+
+    def kept(self) -> int | None:
+        """Batches behind the newest checkpoint that can be saved."""
+        rounds = self.wiring.rounds
+        whole = [n for n in self._states if rounds == 1 or n - 1 in self._states]
+        return max(whole, default=None)
+
+    async def save_state(self, path: Path, record: Any = None) -> int:
+        """Write the newest checkpoint that was asked for, as `dagtrain train` writes them; the batches behind it."""
+        pending = [*self._came, *(number for asked in self._asked.values() for number in asked)]
+        if pending:
+            newest = max(pending)
+            await self._until(lambda: newest in self._states)
+        batches = self.kept()
+        if batches is None:
+            raise StateError("there is no state to save", "train a batch first")
+        earlier = self._states.get(batches - 1) if self.wiring.rounds > 1 else None
+        self.emulator.executor = restored(self.emulator.graph, self._states[batches], earlier)
+        self.emulator.save(path, record)
+        return batches
+
+    # -------------------------------------------------------------------------------------------- training
+
+    def stop(self) -> None:
+        """End training behind the next batch whose state can be kept."""
+        self._stop = True
+        self._endpoint.soon()
+
+    async def train(self, batches: Iterable[Feeds], every: int = 0) -> AsyncIterator[Trained]:
+        """Feed batches and give what came of each.  State is kept behind every ``every``-th batch and the last."""
+        if not self._loaded:
+            await self.load_state()
+        self._stop = False
+        self._done = self._batches
+        feeding = asyncio.create_task(self._guarded(self._feed(batches, every)))
+        self._tasks.append(feeding)
+        stream = self.wiring.only("result")
+        incoming, batch = self._incoming(stream), self.wiring.batch
+        found: list[bytes] = []
+        since = time.monotonic()
+        while True:
+            await self._until(lambda: bool(incoming.tensors) or (feeding.done() and self._done == self._batches))
+            if not incoming.tensors:
+                break
+            while incoming.tensors and len(found) < batch:
+                found.append(incoming.get())
+            self._endpoint.soon()
+            if len(found) == batch:
+                now = time.monotonic()
+                self._done += 1
+                yield Trained(
+                    batch=self._done,
+                    metrics=_metrics(incoming.layout.decode(b"".join(found), signed=True)),
+                    images_per_second=batch / max(1e-9, now - since),
+                    devices=self.devices,
+                )
+                found, since = [], now
+        self._tasks.remove(feeding)
+
+    async def _feed(self, batches: Iterable[Feeds], every: int) -> None:
+        """RUN, images and labels of each batch, DUMP behind those to be kept and, where two states make one checkpoint,
+        behind those before."""
+        ahead, rest = self.wiring.rounds, iter(batches)
+        coming = deque(islice(rest, ahead))
+        while coming:
+            feeds = coming.popleft()
+            self._tell(Record(Kind.RUN, (1,)))
+            self._batches += 1
+            await self._feed_frames(feeds)
+            await self._until_wanted()
+            if self._stop:
+                rest, coming = iter(()), deque(islice(coming, ahead - 1))
+            coming.extend(islice(rest, 1))
+            kept = every and any((self._batches + later) % every == 0 for later in range(ahead))
+            if kept or len(coming) < ahead:
+                self._tell(Record(Kind.DUMP))
+
+    async def _feed_frames(self, feeds: Feeds) -> None:
+        streams = []
+        for name, carries in ((self.image, "image"), (self.label, "label")):
+            port = self.emulator.graph.by_name[name].layer.sources[0]
+            codes: IntArray = port.tensor.fixed.encode(feeds[name])
+            if len(codes) != self.wiring.batch or codes[0].size != port.elements:
+                raise DagtrainError(f"{name} is fed {codes.shape}, not {self.wiring.batch} of {port.elements} numbers")
+            outgoing = self._outgoing(self.wiring.only(carries))
+            mask = (1 << outgoing.layout.element_bits) - 1
+            outgoing.offer(outgoing.layout.encode(codes.reshape(len(codes), -1) & mask))
+            streams.append(outgoing)
+        await self._until_ahead(streams)
+
+
+def _behind(header: int) -> int:
+    """Words behind a header.  Raises `StateError` for what is none: a count is believed only of a known kind."""
+    if header & ((1 << KIND_BITS) - 1) not in set(Kind):
+        list(records_of([header]))
+    return header >> COUNT_AT
+
+
+def _metrics(records: IntArray) -> Metrics:
+    loss, right = METRICS.decode(records[:, 0]), records[:, 1]
+    return Metrics(len(records), float(loss.mean()), float(right.mean()))
+
+
+def _cure(device: DeviceTable) -> str:
+    command = neighbour_command(device)
+    if not command:
+        return "see that it runs, and that no firewall drops UDP"
+    return f"see that it is configured and cabled; devices answer no ARP, so enter its address: `{command}`"
+
+
+def _not_bound(bind: Place, error: OSError) -> LinkFault:
+    where = f"{bind[0] or '0.0.0.0'}:{bind[1]}"
+    if error.errno == errno.EADDRINUSE:
+        return LinkFault(f"UDP port {where} is in use", "end the other host program, or choose another with --bind")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return LinkFault(f"{bind[0]} is no address of this machine", f"`ip address add {bind[0]}/24 dev INTERFACE`")
+    return LinkFault(f"cannot take UDP port {where}: {error.strerror}", "choose another with --bind")
