@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hdl.link.ethernet.frame import HOST, SEQUENCES, Drop, Dropped, Frame, FrameFormat, FrameType
 from hdl.link.ethernet.protocol import Peer, Receiver, Rules, Sender
 from hdl.simulate.models.ethernet import EthernetSwitch, Faults, chance, mixed
-from tests.ethernet_support import address, check_words
+from tests.ethernet_devices import address, check_words
 
 DIGEST = 0xC0FFEE11
 WORD = 8
