@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from myhdl import Signal, Simulation, StopSimulation, always, always_comb, block, delay, instance, intbv
 
+from benchmarks.network_ports import ports
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.link.ethernet.crc import CRC_CYCLES, Crc32c, crc32c_beats
@@ -282,3 +283,13 @@ def test_a_packer_refuses_words_of_another_width_and_too_small_regions() -> None
         Packer(frames=FRAMES, form=form_of(WIDE), regions=(500,))
     with pytest.raises(ValueError, match=r"^regions of \(129,\) beats: a peer needs two payloads of 65$"):
         Packer(frames=FRAMES, form=form_of(FRAMES), regions=(129,))
+
+
+def test_the_page_says_what_a_port_costs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "network.md").read_text()
+    begin = "<!-- begin: benchmarks/network_ports.py --estimate -->\n"
+    lines = page[page.index(begin) + len(begin) :].split("\n<!-- end -->")[0].splitlines()
+    # the others take seconds each
+    assert lines[:5] == list(ports([64], estimated=True))
+    port = next(line for line in lines if "| 256 | 40G | `EthernetPort`" in line)
+    assert float(port.split("|")[5].strip(" %")) <= 15
