@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,9 +18,10 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.passes.fold import fold_graph
 from dagtrain.progress import Silent
-from dagtrain.schedule.batch_time import _long_run, batch_time, edge_ways, slowest_engine
+from dagtrain.schedule.batch_time import Way, _long_run, batch_time, edge_ways, slowest_engine
 from dagtrain.schedule.buffers import fifo_beats
-from dagtrain.schedule.network import Calendar, Hop, Network, Transfer, port_cycles_per_frame
+from dagtrain.schedule.network import Hop, Network, Transfer, port_cycles_per_frame
+from dagtrain.schedule.ports import BINS_PER_FRAME, KEPT_FRAMES, Calendar, Merges
 from dagtrain.schedule.schedule import schedule
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
@@ -82,13 +85,106 @@ def test_words_that_share_a_port_take_turns_and_later_ones_fill_what_is_left() -
     assert slow.enter(*words_at((1, 4), (10, 13)))[-1] == pytest.approx(4 * 10 + 3, abs=1)
 
 
+def turns_of_merges(offered: Sequence[Sequence[int]]) -> list[list[int]]:
+    """By stream the cycles in which its words leave a balanced tree of merges, word by word, which always have room
+    for a word behind: what `hdl.streams.merge` does, less its pipeline.  ``offered``: the cycles in which they come."""
+    queues, left = [deque(cycles) for cycles in offered], [list[int]() for _ in offered]
+    turns: dict[tuple[int, int], int] = {}
+
+    def pick(streams: Sequence[int], cycle: int) -> int | None:
+        """The stream that has its turn of these, which are all behind one merge."""
+        if len(streams) == 1:
+            return streams[0] if queues[streams[0]] and queues[streams[0]][0] <= cycle else None
+        half = 1 << (len(streams) - 1).bit_length() - 1
+        sides, key = (streams[:half], streams[half:]), (streams[0], streams[-1])
+        found = [pick(side, cycle) for side in sides]
+        side = turns.get(key, 0) if None not in found else int(found[0] is None)
+        return found[side]
+
+    def served(streams: Sequence[int], stream: int) -> None:
+        if len(streams) > 1:
+            half = 1 << (len(streams) - 1).bit_length() - 1
+            side = int(stream in streams[half:])
+            turns[streams[0], streams[-1]] = 1 - side
+            served(streams[half:] if side else streams[:half], stream)
+
+    everyone, cycle = range(len(offered)), 0
+    while any(queues):
+        chosen = pick(everyone, cycle)
+        if chosen is not None:
+            queues[chosen].popleft()
+            left[chosen].append(cycle)
+            served(everyone, chosen)
+        cycle += 1
+    return left
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_streams_that_share_a_port_have_the_turns_that_merges_give_them(seed: int) -> None:
+    """More words than the port carries for long times, by calendars and by merges word by word."""
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    streams = int(rng.integers(5, 9))
+    offered: list[list[int]] = []
+    for _ in range(streams):
+        gap, first = int(rng.choice([1, 2, streams, 3 * streams])), int(rng.integers(0, 300))
+        offered.append([first + gap * word for word in range(int(rng.integers(40, 160)))])
+    wanted = turns_of_merges(offered)
+    port, word = Calendar(1, 1.0, Merges.of(streams)), np.array([1.0])
+    told: list[list[float]] = [[] for _ in offered]
+
+    def next_one(stream: int) -> float:
+        """When the next word of a stream stands before its merge."""
+        return max([offered[stream][len(told[stream])], *(cycle + 1 for cycle in told[stream][-1:])])
+
+    while left := [stream for stream in range(streams) if len(told[stream]) < len(offered[stream])]:
+        stream = min(left, key=next_one)
+        told[stream].append(float(port.enter(word, np.array([next_one(stream) + 1]), stream)[0]) - 1)
+    # a word that is told as passed may be held up by later ones of the others
+    worst = max(np.max(np.abs(np.subtract(one, other))) for one, other in zip(told, wanted, strict=True))
+    assert worst <= 4 * streams
+    assert port.used[:, -1].max() <= 1 + 1e-6
+    assert port.used[:, -1].sum() == pytest.approx(sum(map(len, offered)))
+
+
+def test_a_stream_that_wants_less_than_its_share_waits_for_nobody() -> None:
+    port = Calendar(1, 1.0, Merges.of(3))
+    for stream in (0, 1):
+        # all the port has, until cycle 400
+        assert port.enter(*words_at((1, 1), (200, 1)), stream)[-1] <= 402
+    thin = words_at(*((word, 3 * word) for word in range(1, 100)))
+    assert port.enter(*thin, 2) == pytest.approx(thin[1], abs=2)
+    # those wait for it, and what comes after them too
+    assert port.enter(*words_at((1, 350), (50, 350)), 0)[-1] == pytest.approx(200 + 200 + 99 + 50, abs=4)
+    assert port.used[:, -1].max() <= 1 + 1e-6
+
+
+def test_calendars_of_turns_forget_what_is_long_past() -> None:
+    port, frames = Calendar(2, 1.0, Merges.of(2)), 40 * KEPT_FRAMES
+    for frame in range(frames):
+        begin = 2 * frame * BINS_PER_FRAME
+        for stream in (0, 1):
+            passed = port.enter(*words_at((1, begin), (200, begin)), stream)
+        assert passed[-1] == pytest.approx(begin + 400, abs=4)
+    assert len(port.used) < 5 * KEPT_FRAMES * BINS_PER_FRAME
+    # what comes too late takes the first room that is still known
+    assert port.enter(*words_at((1, 0), (2, 1)), 0)[0] >= port.first * port.width
+
+
+def test_a_sender_knows_of_room_once_its_credits_are_back() -> None:
+    assert Way(0, room=2.5).ahead == (2.5, 0.0)
+    # 64 words, of which 31 are free, and 15.5 in the mean, before their credits go back
+    assert Way(0, hop(credits=64, credit_batch=32), 4.0).ahead == (4.0 * 48.5 / 64, 100)
+    assert Way(0, hop(credits=64, credit_batch=32), 1.0).ahead == (1.0, 100)
+
+
 def hop(**changes: Any) -> Hop:
     return replace(Hop(source="a", target="b", cycles=100, word=4, credits=1000, credit_batch=32), **changes)
 
 
 def carried(way: Hop, flow: Flow, pieces: int) -> Flow:
     """How a tensor arrives that has the network for itself."""
-    network, transfer = Network([way], 256), Transfer.of(way, flow, pieces)
+    network, transfer = Network({"x": way}, 256, turns=True), Transfer.of(way, flow, pieces)
     while transfer.flow is None:
         assert network.begins("x", transfer) <= transfer.offered[-1]
         network.carry("x", transfer)
@@ -169,6 +265,8 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
         ("residual", "dealt out", 16, 300, 9, 16),
         # full ports, and weights that are waited for
         ("residual", "dealt out", 0, 300, 4, 16),
+        # what goes forward and what comes back contend for turns at a port, while weights are waited for
+        ("residual", "dealt out", 4, 300, 9, 16),
         ("squeezed", "dealt out", 0, 300, 4, 16),
         ("squeezed", "dealt out", 9, 300, 8, 16),
         # gradients that leave over a link of few credits: their engines rest three frames long

@@ -16,7 +16,16 @@ from hdl.convert.verilog import convert
 from hdl.errors import DeadlockError
 from hdl.fixed import Fixed
 from hdl.link.egress import Egress, link_egress
-from hdl.link.format import CREDIT_WORDS, LinkFormat, LinkUnit, Word, credit_batch, depth_for, merges_passed
+from hdl.link.format import (
+    CREDIT_WORDS,
+    LinkFormat,
+    LinkUnit,
+    Word,
+    credit_batch,
+    depth_for,
+    merged_pairs,
+    merges_passed,
+)
 from hdl.link.ingress import Ingress, link_ingress
 from hdl.link.routing import Drain, Merge, Split, link_drain, link_split
 from hdl.memory import unsimulated
@@ -208,6 +217,8 @@ def test_a_word_alone_takes_the_cycles_that_its_units_declare(position: int, dep
 
 
 def test_merges_of_a_tree_are_counted_along_each_way() -> None:
+    assert merged_pairs(5) == ((0, 1), (2, 3), (5, 6), (7, 4))
+    assert merged_pairs(1) == ()
     assert [merges_passed(0, count) for count in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
     assert [merges_passed(at, 5) for at in range(5)] == [3, 3, 3, 3, 1]
     assert [merges_passed(at, 7) for at in range(7)] == [3, 3, 3, 3, 3, 3, 2]

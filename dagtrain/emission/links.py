@@ -28,7 +28,7 @@ from dagtrain.schedule.network import Hop
 from hdl.convert.netlist import Direction
 from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
-from hdl.link.format import LinkFormat, credit_batch, depth_for, merges_passed
+from hdl.link.format import LinkFormat, credit_batch, depth_for, merged_pairs, merges_passed
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
 from hdl.streams.width import elements_per_word, wire_words
@@ -404,14 +404,10 @@ class NetworkPort:
 
     def _merged(self) -> str:
         """All leaving word streams in one, by a balanced tree."""
-        level, count = list(self.leaving), 0
-        while len(level) > 1:
-            merged = []
-            for index in range(0, len(level) - 1, 2):
-                out = self.stream(f"merged{count}")
-                streams = {"a": level[index], "b": level[index + 1], "y": out}
-                self.unit("link_merge", Merge(format=self.form), f"merge{count}", streams, {})
-                merged.append(out)
-                count += 1
-            level = merged + level[len(level) - len(level) % 2 :]
-        return level[0]
+        words = list(self.leaving)
+        for number, (a, b) in enumerate(merged_pairs(len(words))):
+            out = self.stream(f"merged{number}")
+            streams = {"a": words[a], "b": words[b], "y": out}
+            self.unit("link_merge", Merge(format=self.form), f"merge{number}", streams, {})
+            words.append(out)
+        return words[-1]

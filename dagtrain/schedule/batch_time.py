@@ -50,7 +50,7 @@ SAME_CYCLES = 0.5
 # of sums of fractions
 ROUNDED = 1e-6
 # pieces in which tensors cross the network where streams have turns at its ports
-PIECES = 4
+PIECES = 12
 # where a port takes longer for a frame than the slowest engine, turns matter; but for batches that take no more of its
 # time than so
 ALL_BUSY = 1.01
@@ -71,6 +71,13 @@ class Way:
     # frames that it holds, 1 or more; of weights and gradients the share of a tensor, 1 at most; 0: in DRAM, where
     # there is always room
     room: float = 0.0
+
+    @property
+    def ahead(self) -> tuple[float, float]:
+        """Frames that the producer may be ahead of the consumer, 1 or more, and cycles until it knows of room."""
+        if self.hop is None:
+            return self.room, 0.0
+        return max(1.0, self.room * self.hop.ahead / self.hop.credits), self.hop.cycles
 
 
 @dataclass(frozen=True)
@@ -185,13 +192,16 @@ class BatchClock:
             for _, edge, _ in step.sinks:
                 self.users[edge].append(number)
         self.ways, self.order = ways, order
-        self.network = Network([way.hop for way in ways.values() if way.hop], math.ceil(slowest_engine(graph, periods)))
-        # node -> (frames that the FIFO behind it holds, who reads there), where a node may run ahead of older frames
-        self.rooms: list[list[tuple[float, int]]] = [[] for _ in self.steps]
+        hops = {edge: way.hop for edge, way in ways.items() if way.hop}
+        frame_cycles = math.ceil(slowest_engine(graph, periods))
+        self.network = Network(hops, frame_cycles, turns=order is Order.TURNS)
+        # node -> (frames that it may be ahead of who reads behind it, cycles until it knows of room there, who that
+        # is), where a node may run ahead of older frames
+        self.rooms: list[list[tuple[float, float, int]]] = [[] for _ in self.steps]
         if order is Order.TURNS:
             for number, step in enumerate(self.steps):
                 edges = [edge for edge, per_batch in step.sources.values() if ways[edge].room and not per_batch]
-                self.rooms[number] = [(ways[edge].room, self.users[edge][0]) for edge in edges]
+                self.rooms[number] = [(*ways[edge].ahead, self.users[edge][0]) for edge in edges]
         # edge -> when each version of its weights had left, the first one of an update first; when the last tensor of
         # each batch had passed at the producer
         self.versions: dict[str, list[float]] = {}
@@ -286,14 +296,14 @@ class BatchClock:
 
         A FIFO of 2.3 frames has room for frame 5 when 0.7 of frame 3 are out."""
         found = LONG_AGO
-        for room, user in self.rooms[number]:
+        for room, back, user in self.rooms[number]:
             frame = self.frames[number] - int(room)
             if frame >= 0:
                 done = self.done[user]
                 if frame >= len(done):
                     return None
                 before = done[frame - 1] if frame else done[frame]
-                found = max(found, done[frame] - (room - int(room)) * (done[frame] - before))
+                found = max(found, done[frame] - (room - int(room)) * (done[frame] - before) + back)
         return found - self.steps[number].cycles_per_frame
 
     # ---- working it out

@@ -1,31 +1,24 @@
 """What streams over the network wait for: the ports that they share, and credits.
 
 Analysis, not transformation.  A device sends and receives through one port, of a word or less a cycle in either
-direction, so all streams that leave it, with the credits of those that it receives, take turns.  A `Calendar` keeps
-what one direction of a port has to carry, in bins of some cycles; a stream's words take the first room that is left
-when they come, by the service curve of network calculus: with A(k) words come and F(k) room by the end of bin k,
-min over j <= k of A(j) + F(k) - F(j) have passed (Le Boudec and Thiran, "Network Calculus", 2001, chapter 1).  Arbiters
-serve streams in turns, so what comes first goes first: tensors are entered in pieces, in the order in which these
-come, and later ones fill what earlier ones leave.
+direction, so all streams that leave it, with the credits of those that it receives, take turns
+(`dagtrain.schedule.ports`), and so do the devices that send to it.  Tensors are entered in pieces, in the order in
+which these come.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
+from dagtrain.schedule.ports import BINS_PER_FRAME, ONE_STREAM, Calendar, Merges
 from hdl.fixed import FloatArray, IntArray
 from hdl.layers.passage import LONG_AGO, Flow
 
-# bins of a calendar in a frame
-BINS_PER_FRAME = 256
-# below which part of a word nothing is left to send
-NO_WORD = 1e-6
 # tensors whose words are remembered
 KEPT_WORDS = 1 << 10
 
@@ -52,65 +45,11 @@ class Hop:
         """From one word to the next at least: as many as there are credits for in a round trip."""
         return max(1.0, (2 * self.cycles + self.credit_batch) / self.credits)
 
-
-@dataclass
-class Calendar:
-    """One direction of a port."""
-
-    # cycles of a bin
-    width: int
-    # words a cycle
-    rate: float
-    # words in each bin, from cycle 0 on
-    used: FloatArray = field(default_factory=lambda: np.zeros(0))
-
-    def enter(self, words: FloatArray, cycles: FloatArray) -> FloatArray:
-        """When these words have passed: ``words``, ascending counts, of which so many have come by ``cycles``."""
-        delays = np.zeros(len(words))
-        while not _serve(self.used, self.width, self.rate, words, cycles, delays, False):
-            more = max(BINS_PER_FRAME, len(self.used), int(cycles[-1] // self.width) + 1 - len(self.used))
-            self.used = np.concatenate([self.used, np.zeros(more)])
-        _serve(self.used, self.width, self.rate, words, cycles, delays, True)
-        return np.asarray(np.maximum.accumulate(cycles + delays), np.float64)
-
-
-@njit(cache=True)
-def _serve(
-    used: FloatArray, width: int, rate: float, words: FloatArray, cycles: FloatArray, delays: FloatArray, keeps: bool
-) -> bool:
-    """What words that come so wait; with ``keeps`` they are added to the bins; False where bins don't reach."""
-    count = len(words)
-    came = np.empty(count)
-    come, gone = 0.0, 0.0
-    at, coming, going = 0, 0, 0
-    bin = max(0, int((cycles[0] - words[0]) // width))
-    while going < count:
-        if bin >= len(used):
-            return False
-        begin, end = float(bin * width), float((bin + 1) * width)
-        # by the end of the bin
-        while at < count and cycles[at] <= end:
-            at += 1
-        if at == count:
-            now = words[count - 1]
-        elif at == 0:
-            now = max(0.0, words[0] - (cycles[0] - end))
-        else:
-            share = (end - cycles[at - 1]) / (cycles[at] - cycles[at - 1])
-            now = words[at - 1] + share * (words[at] - words[at - 1])
-        passed = min(width * rate - used[bin], now - gone)
-        if keeps:
-            used[bin] += passed
-        while coming < count and now >= words[coming] - NO_WORD:
-            came[coming] = begin + min(1.0, max(0.0, (words[coming] - come) / max(now - come, NO_WORD))) * width
-            coming += 1
-        while going < coming and gone + passed >= words[going] - NO_WORD:
-            left = begin + min(1.0, max(0.0, (words[going] - gone) / max(passed, NO_WORD))) * width
-            delays[going] = max(0.0, left - came[going])
-            going += 1
-        come, gone = now, gone + passed
-        bin += 1
-    return True
+    @property
+    def ahead(self) -> float:
+        """Words that the sender is ahead of those whose credits were given back, in the mean: the receiver has freed
+        others, fewer than a batch."""
+        return self.credits - (self.credit_batch - 1) / 2
 
 
 class _Same:
@@ -189,18 +128,45 @@ class Transfer:
 
 
 class Network:
-    """The ports of all devices."""
+    """The ports of all devices.
 
-    def __init__(self, hops: Iterable[Hop], frame_cycles: int) -> None:
+    Args:
+        hops: edges that cross -> their way, in the order in which ports have them.
+        frame_cycles: of the slowest engine.
+        turns: whether streams take turns at merges; if not, what is entered first goes first."""
+
+    def __init__(self, hops: Mapping[str, Hop], frame_cycles: int, *, turns: bool) -> None:
         width = max(1, frame_cycles // BINS_PER_FRAME)
-        self.sending: dict[str, Calendar] = {}
-        self.receiving: dict[str, Calendar] = {}
-        for hop in hops:
-            for device, rate in ((hop.source, hop.source_rate), (hop.target, hop.target_rate)):
-                self.sending.setdefault(device, Calendar(width, rate))
-                self.receiving.setdefault(device, Calendar(width, rate))
+        rates: dict[str, float] = {}
+        # device -> what leaves it, each with its position: streams, then credits of those that it receives; and the
+        # devices from which words come
+        self.leaving: dict[str, dict[tuple[str, bool], int]] = defaultdict(dict)
+        self.coming: dict[str, dict[str, int]] = defaultdict(dict)
+        for edge, hop in hops.items():
+            rates |= {hop.source: hop.source_rate, hop.target: hop.target_rate}
+            self.leaving[hop.source][edge, False] = len(self.leaving[hop.source])
+            for one, other in ((hop.source, hop.target), (hop.target, hop.source)):
+                self.coming[one].setdefault(other, len(self.coming[one]))
+        for edge, hop in hops.items():
+            self.leaving[hop.target][edge, True] = len(self.leaving[hop.target])
+
+        def ports(streams: Mapping[str, Sized]) -> dict[str, Calendar]:
+            return {
+                device: Calendar(width, rate, Merges.of(len(streams[device])) if turns else ONE_STREAM)
+                for device, rate in rates.items()
+            }
+
+        self.sending, self.receiving = ports(self.leaving), ports(self.coming)
+        self.turns = turns
         # edge -> when its last word left
         self.last: dict[str, float] = {}
+
+    def _send(self, device: str, edge: str, words: FloatArray, cycles: FloatArray, *, credit: bool) -> FloatArray:
+        stream = self.leaving[device][edge, credit] if self.turns else 0
+        return self.sending[device].enter(words, cycles, stream)
+
+    def _receive(self, device: str, sender: str, words: FloatArray, cycles: FloatArray) -> FloatArray:
+        return self.receiving[device].enter(words, cycles, self.coming[device][sender] if self.turns else 0)
 
     def begins(self, edge: str, transfer: Transfer) -> float:
         """When the next piece may leave."""
@@ -215,11 +181,11 @@ class Network:
         words = counts - sent
         offered = np.interp(counts, transfer.counts, transfer.offered) - words * hop.word_cycles
         begins = np.maximum.accumulate(np.maximum(offered, self.last.get(edge, LONG_AGO)))
-        left = self.sending[hop.source].enter(words, begins + words * hop.word_cycles)
-        there = self.receiving[hop.target].enter(words, left + hop.cycles)
+        left = self._send(hop.source, edge, words, begins + words * hop.word_cycles, credit=False)
+        there = self._receive(hop.target, hop.source, words, left + hop.cycles)
         back = words / hop.credit_batch
-        self.sending[hop.target].enter(back, there)
-        self.receiving[hop.source].enter(back, there + hop.cycles)
+        self._send(hop.target, edge, back, there, credit=True)
+        self._receive(hop.source, hop.target, back, there + hop.cycles)
         transfer.arrived.append((counts, there))
         transfer.sent, self.last[edge] = float(end), float(left[-1])
 

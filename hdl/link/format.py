@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from hdl.memory import address_width
 from hdl.streams.width import AdapterKind, adapter_kind, elements_per_word, wire_words
@@ -105,13 +105,25 @@ def depth_for(words: int) -> int:
     return max(2, min(small, larger), deep)
 
 
+@lru_cache
+def merged_pairs(streams: int) -> tuple[tuple[int, int], ...]:
+    """The merges of a balanced tree of so many streams, each with its two sides: streams by number, then merges."""
+    pairs: list[tuple[int, int]] = []
+    level = list(range(streams))
+    while len(level) > 1:
+        merged = list(zip(level[::2], level[1::2], strict=False))
+        # the last of an odd number waits for the next level
+        level = [*range(streams + len(pairs), streams + len(pairs) + len(merged)), *level[2 * len(merged) :]]
+        pairs += merged
+    return tuple(pairs)
+
+
 def merges_passed(position: int, streams: int) -> int:
     """Merges, of a cycle each, on the way of one of so many streams through a balanced tree."""
-    passed = 0
-    while streams > 1:
-        # the last of an odd number waits for the next level
-        passed += position != streams - 1 or streams % 2 == 0
-        position, streams = position // 2, -(-streams // 2)
+    passed, at = 0, position
+    for merge, sides in enumerate(merged_pairs(streams), streams):
+        if at in sides:
+            passed, at = passed + 1, merge
     return passed
 
 
