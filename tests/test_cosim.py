@@ -93,7 +93,8 @@ def run(
     return run
 
 
-@pytest.mark.parametrize("staleness", [0, 2, pytest.param(BATCH, marks=pytest.mark.slow)])
+# with 2 stale frames this network is below on one device, and in tests/test_cosim_dram.py on these
+@pytest.mark.parametrize("staleness", [0, *(pytest.param(stale, marks=pytest.mark.slow) for stale in (2, BATCH))])
 @pytest.mark.parametrize("kind", ["branches apart"])
 def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
     staleness: int, kind: str, tmp_path: Path

@@ -31,6 +31,9 @@ from tests.flow_support import Clock
 # no proof to be had quickly, so the search would go on
 HARD = ((6, "10AX115"),)
 
+# of tests/test_placement_anneal.py
+pytestmark = pytest.mark.xdist_group("annealing kernel")
+
 
 @cache
 def hard() -> Instance:

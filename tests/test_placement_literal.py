@@ -75,7 +75,8 @@ def _plan(instance: Instance, options: SearchOptions) -> Plan | None:
         return None
 
 
-@pytest.mark.parametrize("block", range(10))
+# twenty instances each
+@pytest.mark.parametrize("block", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 10))])
 def test_literal_and_fast_solver_agree_on_what_is_feasible(block: int) -> None:
     feasible = 0
     for seed in range(1000 + 20 * block, 1020 + 20 * block):

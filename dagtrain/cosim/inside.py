@@ -5,6 +5,7 @@ A signal stands at the time of a rising edge as it was before it, as streams do 
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -89,26 +90,27 @@ def read_inside(folder: Path, recorded: Sequence[Circuit], time_ps: Callable[[in
     # several signals that are always equal have one code
     signals: dict[str, list[_Open]] = {}
     scopes: list[str] = []
+    head, end, body = (folder / INSIDE_FILE).read_bytes().partition(b"$enddefinitions $end")
+    for token in tokenize(io.BytesIO(head + end)):
+        kind = token.kind
+        if kind is TokenKind.SCOPE:
+            scopes.append(token.scope.ident)
+        elif kind is TokenKind.UPSCOPE:
+            scopes.pop()
+        elif kind is TokenKind.VAR:
+            own = [path for path in paths if tuple(scopes[: len(path)]) == path]
+            for path in own:
+                one = _Open(paths[path], tuple(scopes[len(path) :]), token.var)
+                signals.setdefault(token.var.id_code, []).append(one)
     now = 0
-    with (folder / INSIDE_FILE).open("rb") as file:
-        for token in tokenize(file):
-            kind = token.kind
-            if kind is TokenKind.SCOPE:
-                scopes.append(token.scope.ident)
-            elif kind is TokenKind.UPSCOPE:
-                scopes.pop()
-            elif kind is TokenKind.VAR:
-                own = [path for path in paths if tuple(scopes[: len(path)]) == path]
-                for path in own:
-                    one = _Open(paths[path], tuple(scopes[len(path) :]), token.var)
-                    signals.setdefault(token.var.id_code, []).append(one)
-            elif kind is TokenKind.CHANGE_TIME:
-                now = time_ps(token.time_change)
-            elif kind in (TokenKind.CHANGE_SCALAR, TokenKind.CHANGE_VECTOR):
-                change = token.scalar_change if kind is TokenKind.CHANGE_SCALAR else token.vector_change
-                value = change.value if isinstance(change.value, int) else _number(change.value)
-                for one in signals.get(change.id_code, ()):
-                    one.changes.append((now, value))
+    # a line each, as Verilator writes them; the library, which takes any layout, takes thirty times as long
+    for line in body.decode().splitlines():
+        if line.startswith("#"):
+            now = time_ps(int(line[1:]))
+        elif line:
+            digits, code = line[1:].split() if line.startswith("b") else (line[0], line[1:])
+            for one in signals.get(code, ()):
+                one.changes.append((now, _number(digits)))
     found = (one.closed() for each in signals.values() for one in each)
     # a clock that is about to rise is always low
     return sorted((one for one in found if one.name != "clk"), key=lambda one: (one.node, one.scope, one.name))
