@@ -26,7 +26,7 @@ from dagtrain.emission.state import Dumped, dumped, load_records, restored
 from dagtrain.flow.emit_step import EmitOptions
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
-from dagtrain.graph.ir import Graph, Role
+from dagtrain.graph.ir import Graph
 from dagtrain.passes.access_state import access_state
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
@@ -43,14 +43,16 @@ from hdl.engine.weights.records import Kind, Record, StateError, records_of, sta
 from hdl.errors import DagtrainError, DeadlockError
 from hdl.layers.base import Layer
 from hdl.layers.beats import to_beats
+from hdl.layers.capabilities import with_loaded_state
 from hdl.layers.pointwise.bias import BiasGradient
+from hdl.layers.registry import load_layers
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
 from hdl.simulate import Backend, Run, run_streams
 from hdl.simulate.cosimulation import CosimulationProgram, Engine
-from tests.cosim_support import DEVICES, TINY_CYCLES, deliver, placement, simulate_design, tiny_net
+from tests.cosim_support import DEVICES, TINY_CYCLES, deliver, placement, simulate_design
 from tests.flow_support import new_case, quick_costs
-from tests.layer_support import design_of, make_case, traffic
+from tests.layer_support import assert_equal_bits, design_of, make_case, traffic
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
 BATCH = 2
@@ -59,10 +61,10 @@ BEHIND = 3
 
 
 def plain_net(staleness: int) -> Graph:
-    """A streaming graph of layers whose state can be loaded: convolutions, with and without biases, a dense layer."""
+    """A streaming graph of layers whose state can be loaded: a norm, convolutions, biases, a dense layer."""
     builder = GraphBuilder("plain", Recipe(batch=BATCH, staleness=staleness, weight_decay=1e-3), seed=3)
-    x = builder.relu(builder.bias(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
-    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(builder.conv(x, 2, 1)), 3)))
+    x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
 
 
@@ -72,12 +74,8 @@ def feeds_of(graph: Graph, batch: int) -> Feeds:
 
 def state_of(executor: Executor) -> Dumped:
     """What devices that do as the executor does would dump."""
-    found = {
-        node.name: tuple(node.layer.state_words(executor.states[node.name]))
-        for node in executor.graph.nodes
-        if node.role is Role.UPDATE
-    }
-    return Dumped(executor.batches, found)
+    found = {node.name: tuple(node.layer.state_words(executor.states[node.name])) for node in executor.graph.nodes}
+    return Dumped(executor.batches, {name: words for name, words in found.items() if words})
 
 
 # ---- records
@@ -149,14 +147,16 @@ def test_states_of_other_devices_or_batches_are_refused() -> None:
 
 
 def test_state_that_cannot_be_loaded_is_named_with_its_reason() -> None:
-    graph = keep_in_dram(tiny_net(), ["conv2.w.update"])
+    builder = GraphBuilder("dropped", Recipe(batch=BATCH), seed=3)
+    x = builder.dropout(builder.relu(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)), 0.3)
+    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
+    graph = keep_in_dram(insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, 1)])), ["conv1.w.update"])
     with pytest.raises(DagtrainError) as caught:
         access_state(fold_graph(graph, TINY_CYCLES))
     message = str(caught.value)
-    assert "conv2.w.update: its masters and momenta lie in DRAM" in message
-    assert "norm1: a OnlineNorm has no port for what it keeps from batch to batch" in message
-    assert "norm1.backward: a OnlineNormBackward has no port" in message
-    assert "conv1" not in message
+    assert "conv1.w.update: its masters and momenta lie in DRAM" in message
+    assert "dropout1: a Dropout has no port for what it keeps from batch to batch" in message
+    assert [problem.where for problem in caught.value.problems] == ["dropout1", "dropout1.error", "conv1.w.update"]
 
 
 # ---- devices
@@ -328,6 +328,20 @@ def test_the_command_emits_ports_where_they_are_asked_for(tmp_path: Path) -> Non
     assert "every bit equal" in outcome.out
     assert "emit: done" in case.step("emit").out
     assert '"state"' not in next((case.out / "emit").glob("*/manifest.json")).read_text()
+
+
+# ---- layers
+
+# of two versions of weights at the beginning, in one place as well; statistics of some lanes after others, of frames of
+# lag, with and without errors for what is upstream
+LOADED = {"Conv": (3,), "ConvPair": (2,), "Bias": (0,), "OnlineNorm": (0, 13), "OnlineNormBackward": (6, 9, 15)}
+
+
+@pytest.mark.parametrize(("kind", "example"), [(kind, example) for kind, found in LOADED.items() for example in found])
+def test_a_layer_whose_state_is_loaded_goes_on_to_the_bit(kind: str, example: int) -> None:
+    layer = with_loaded_state(load_layers()[kind].examples()[example])
+    case = make_case(layer)
+    assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=example)
 
 
 # ---- seeded faults

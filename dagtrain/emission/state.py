@@ -104,7 +104,7 @@ def restored(graph: Graph, newest: Dumped, earlier: Dumped | None = None) -> Exe
     ``earlier`` was dumped a batch before.  Without it, at staleness above 0, the first batch reads the newest weights
     alone, as that of a training does.  Raises `StateError` where nodes are missing."""
     nodes = [node for node in graph.nodes if node.name in newest.words]
-    missing = [node.name for node in graph.nodes if _sends_weights(node) and node.name not in newest.words]
+    missing = [link.node for link in links_of(graph.nodes, graph) if link.words and link.node not in newest.words]
     if missing:
         raise StateError(f"a checkpoint lacks the state of {', '.join(missing)}", "dump it from all devices")
     if earlier is not None and (newest.batches - earlier.batches, {*earlier.words}) != (1, {*newest.words}):
@@ -120,6 +120,9 @@ def restored(graph: Graph, newest: Dumped, earlier: Dumped | None = None) -> Exe
         carried={node.name: node.layer.carried(states[node.name]) for node in nodes},
     )
     executor = Executor(begun)
+    for node in nodes:
+        # to the bit, with what `carried` has not
+        node.layer.with_state_words(executor.states[node.name], newest.words[node.name])
     if earlier is not None and graph.recipe.staleness:
         before = _weights(nodes, {node.name: _state(graph, node, earlier) for node in nodes})
         for node in graph.nodes:

@@ -13,13 +13,15 @@ from myhdl import Signal, always, always_comb, block, intbv
 from hdl.engine.arithmetic.lanes import always_on
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line
-from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, Beat, LineWrite
+from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, Beat, LineWrite, NormState
 from hdl.engine.norm.control import control_process
 from hdl.engine.norm.error_path import error_path
 from hdl.engine.norm.frames import batch_counter, beat_counter, frame_weights
 from hdl.engine.norm.parameter_gradients import parameter_gradients
 from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
-from hdl.engine.norm.table import collect_lines, line_table
+from hdl.engine.norm.table import collect_lines, line_table, norm_link, second_ways, table_ways
+from hdl.engine.weights.access import Batches, Begin
+from hdl.engine.weights.sections import MemoryAccess
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
@@ -39,6 +41,7 @@ def norm_backward(
     *,
     shape: BackwardShape,
     images: Mapping[str, Sequence[int]] | None = None,
+    state: NormState | None = None,
 ) -> Instances:
     """Rates as `OnlineNormBackward.cycles_per_frame` says; latency `DX_AT` cycles and a queue.
 
@@ -55,6 +58,7 @@ def norm_backward(
         g_gamma: out, stream of codes of ``shape.g_gamma``, a code a channel and batch, from a queue that takes them
             `GRADIENT_SUMS_AT` + `ROUNDING_LATENCY` cycles after the batch's last pixel.
         g_beta: out, stream of codes of ``shape.g_beta``, likewise.
+        state: in and out; drives ``batches.rests`` and what memories hold; or None.
     """
     contents = images or {}
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
@@ -97,11 +101,19 @@ def norm_backward(
 
     counter = beat_counter(domain, beat, pixels=numbers.pixels, groups=groups)
     frame_counter = batch_counter(domain, beat, groups=groups, batch=shape.recipe.batch)
+    batches, counters, memories = (None, None, None) if state is None else (state.batches, state.begin, state.memories)
     begin = accept_errors(
-        domain, es, normals, inverses, gamma, beat, room, done, scale, shape=shape, contents=contents.get("weights")
-    )
+        domain, es, normals, inverses, gamma, beat, room, done, scale, batches, shape=shape,
+        contents=contents.get("weights"),
+    )  # fmt: skip
     sigmas = kept_inverses(domain.clk, beat, inverses.payload, sigma, groups=groups)
-    table = line_table(domain, beat, line, written, groups=groups, banks=shape.banks, contents=contents.get("table"))
+    read: Beat = beat
+    if memories is None:
+        ways, made = [], written
+    else:
+        read, made = second_ways(line, groups)
+        ways = table_ways(beat, written, line, memories["table"], read, made)
+    table = line_table(domain, read, line, made, groups=groups, banks=shape.banks, contents=contents.get("table"))
     correlation = Signal(intbv(0)[lanes * (numbers.shaped.width + numbers.normal.width) :])
     path = error_path(
         domain.clk, es.payload, normals.payload, scale, sigma, line, correlation, results.payload, shape=shape
@@ -110,13 +122,16 @@ def norm_backward(
     hold = queue(domain, results, dxs, depth=RESULTS)
     places = result_places(domain, fire, dxs, may_dx, places=RESULTS)
     control = control_process(
-        domain, beat, correlation, results.payload, lines or written, may_control, shape=shape, contents=contents
-    )
+        domain, beat, correlation, results.payload, lines or written, may_control, shape=shape, contents=contents,
+        access=memories,
+    )  # fmt: skip
     if g_gamma is None or g_beta is None:
         gradients = [always_on(domain.clk, may_gamma), always_on(domain.clk, may_beta)]
     else:
-        gradients = parameter_gradients(domain, beat, es.payload, normals.payload, g_gamma, g_beta, room, shape=shape)
-    return (
+        gradients = parameter_gradients(
+            domain, beat, es.payload, normals.payload, g_gamma, g_beta, room, counters, shape=shape
+        )
+    parts = (
         adapters,
         counter,
         frame_counter,
@@ -131,6 +146,77 @@ def norm_backward(
         collect,
         gradients,
     )
+    return parts if memories is None else (*parts, ways)
+
+
+@block
+def accessed_norm_backward(
+    domain: ClockReset,
+    e: Stream,
+    gamma: Stream,
+    normal: Stream,
+    inverse: Stream,
+    dx: Stream,
+    g_gamma: Stream,
+    g_beta: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: BackwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`norm_backward` with a control process that is loaded and dumped: its states, and the controls of the next frames
+    of lag.
+
+    Ports:
+        e, gamma, normal, inverse: in, streams as those of `norm_backward`.
+        dx, g_gamma, g_beta: out, streams as those of `norm_backward`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    slow, numbers = shape.slow, shape.numbers
+    memories = {
+        "v": MemoryAccess(slow.groups, slow.lanes * numbers.state_v.width),
+        "u": MemoryAccess(slow.groups, slow.lanes * numbers.state_u.width),
+        "table": MemoryAccess(shape.groups, shape.lanes * (numbers.control_v.width + numbers.control_u.width)),
+    }
+    state = NormState(Begin(), Batches(), memories)
+    link = norm_link(domain, load, dump, state, banks=shape.banks)
+    engine = norm_backward(
+        domain, e, gamma, normal, inverse, dx, g_gamma, g_beta, shape=shape, images=images, state=state
+    )
+    return link, engine
+
+
+@block
+def accessed_norm_gradients(
+    domain: ClockReset,
+    e: Stream,
+    gamma: Stream,
+    normal: Stream,
+    inverse: Stream,
+    g_gamma: Stream,
+    g_beta: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: BackwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`accessed_norm_backward` whose dx nobody wants.
+
+    Ports:
+        e, gamma, normal, inverse: in, streams as those of `norm_backward`.
+        g_gamma, g_beta: out, streams as those of `norm_backward`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    dx = Stream(shape.lanes // shape.beat_cycles * shape.numbers.dx.width)
+    engine = accessed_norm_backward(
+        domain, e, gamma, normal, inverse, dx, g_gamma, g_beta, load, dump, shape=shape, images=images
+    )
+    drain = always_on(domain.clk, dx.ready)
+    return engine, drain
 
 
 @block
@@ -189,6 +275,7 @@ def accept_errors(
     room: BackwardRoom,
     done: Bit,
     scale: Bits,
+    batches: Batches | None = None,
     *,
     shape: BackwardShape,
     contents: Sequence[int] | None,
@@ -202,12 +289,13 @@ def accept_errors(
         room: in, all of it.
         done: in, 1 bit: the control after the next frame (in order) is in the table at this edge.
         scale: out, ``lanes`` codes of ``shape.gamma``, `READ_LATENCY` cycles after a beat is accepted.
+        batches: in and out, as of `frame_weights`.
     """
     may, open_, there = (Signal(bool(0)) for _ in range(3))
     gammas = Stream(shape.lanes * shape.gamma.width)
     adapt = [] if gamma is None else width_adapter(domain, gamma, gammas, element_bits=shape.gamma.width)
     versions = None if gamma is None else gammas
-    weights = frame_weights(domain, versions, beat, done, may, scale, shape=shape, contents=contents)
+    weights = frame_weights(domain, versions, beat, done, may, scale, shape=shape, contents=contents, batches=batches)
 
     control = room.control
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hdl.engine.weights.access import Batches, Begin
+from hdl.engine.weights.sections import MemoryAccess
 from hdl.signals import Bit, Bits
 
 
@@ -89,6 +91,16 @@ class StateSteps:
     # the state of group `write_place` is written at this edge
     write: Bit
     write_place: Bits
+
+
+@dataclass(frozen=True)
+class NormState:
+    """State of a norm that is loaded and dumped."""
+
+    begin: Begin
+    batches: Batches
+    # by names of images; of the table a frame, the oldest first
+    memories: Mapping[str, MemoryAccess]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from hdl.engine.norm.shapes import (
     control_sum_widths,
 )
 from hdl.engine.norm.sums import MEAN_LATENCY, channel_sums, mean_bits, mean_lanes, part_sums
+from hdl.engine.weights.sections import MemoryAccess, accessed_dual_port
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
@@ -50,6 +51,7 @@ def control_process(
     *,
     shape: BackwardShape,
     contents: Mapping[str, Sequence[int]],
+    access: Mapping[str, MemoryAccess] | None = None,
 ) -> Instances:
     """Sums s n and dx over each frame, advances v and u, and writes their controls into the table.
 
@@ -61,7 +63,9 @@ def control_process(
             ``shape.numbers.control_v`` and above them as many of ``shape.numbers.control_u``; lanes and groups are
             those of ``shape.slow``.
         may: out, 1 bit, from registers: there is a place for a group's sums.  None where none wait.
+        access: in and out, of v and u; or None.
     """
+    ways = access or {}
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.slow.groups
     v_width, u_width = numbers.shaped.width + numbers.normal.width, numbers.dx.width
     v_values, u_values = signed_lanes(lanes, v_width), signed_lanes(lanes, u_width)
@@ -113,6 +117,7 @@ def control_process(
         steps,
         controls_v,
         ready,
+        ways.get("v"),
         mean=numbers.mean_v,
         gain=numbers.gain_v,
         state=numbers.state_v,
@@ -127,6 +132,7 @@ def control_process(
         steps,
         controls_u,
         ready,
+        ways.get("u"),
         mean=numbers.mean_u,
         gain=numbers.gain_u,
         state=numbers.state_u,
@@ -212,6 +218,7 @@ def control_state(
     steps: StateSteps,
     controls: Bits,
     ready: Bit | None,
+    access: MemoryAccess | None = None,
     *,
     mean: Mean,
     gain: Scalar,
@@ -228,6 +235,7 @@ def control_state(
         steps: in; they write `STATE_AT` cycles after it.
         controls: out, ``len(sums)`` codes of ``control``, `TABLE_AT` cycles after it.
         ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
+        access: in and out, a second way to the states; or None.
 
     Args:
         state, control: formats.
@@ -240,20 +248,26 @@ def control_state(
     means = signed_lanes(lanes, mean_width)
     totals = signed_lanes(lanes, max(mean_width, state.width) + 1)
     products = signed_lanes(lanes, gain.product_bits(state.width) + 1)
-    store = simple_dual_port(
-        clk,
-        steps.write,
-        steps.write_place,
-        new,
-        steps.read,
-        steps.place,
-        old,
-        depth=groups,
-        width=len(old),
-        contents=contents,
-        output_register=True,
-        image=public,
-    )
+    if access is not None:
+        store = accessed_dual_port(
+            clk, steps.write, steps.write_place, new, steps.read, steps.place, old, access,
+            depth=groups, contents=contents, public=public,
+        )  # fmt: skip
+    else:
+        store = simple_dual_port(
+            clk,
+            steps.write,
+            steps.write_place,
+            new,
+            steps.read,
+            steps.place,
+            old,
+            depth=groups,
+            width=len(old),
+            contents=contents,
+            output_register=True,
+            image=public,
+        )
     arithmetic = [
         mean_lanes(clk, sums, means, mean=mean, ready=ready),
         # two cycles of the memory

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from myhdl import Signal, always_comb, block, intbv
 
 from hdl.engine.arithmetic.places import result_places
-from hdl.engine.norm.bundles import Beat, ForwardRoom, LineWrite
+from hdl.engine.norm.bundles import Beat, ForwardRoom, LineWrite, NormState
 from hdl.engine.norm.data_path import data_path, data_sums
 from hdl.engine.norm.frames import beat_counter, frame_weights
 from hdl.engine.norm.numbers import NORMAL
 from hdl.engine.norm.sequence import divided_unit, sequential_unit
 from hdl.engine.norm.shapes import ForwardShape, sum_widths
-from hdl.engine.norm.table import line_table
+from hdl.engine.norm.table import line_table, norm_link, second_ways, table_ways
+from hdl.engine.weights.access import Batches, Begin
+from hdl.engine.weights.sections import MemoryAccess
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -37,6 +39,7 @@ def norm_forward(
     *,
     shape: ForwardShape,
     images: Mapping[str, Sequence[int]] | None = None,
+    state: NormState | None = None,
 ) -> Instances:
     """Rates as `OnlineNorm.cycles_per_frame` says; latency `Y_AT` cycles and a queue.
 
@@ -51,6 +54,7 @@ def norm_forward(
             later.
         inverse: out, stream of codes of ``shape.numbers.inverse``, a code a channel and frame, from a queue that takes
             them 2 cycles after the frame's first pixel.
+        state: in and out; drives ``batches.rests`` and what memories hold; or None.
     """
     contents = images or {}
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
@@ -73,22 +77,69 @@ def norm_forward(
     beat, written = Beat(fire, group, first_pixel, last_pixel), LineWrite(write, write_group, write_line, done)
     room = ForwardRoom(*(Signal(bool(0)) for _ in range(4)))
 
-    begin = frames(domain, xs, gamma, beta, room, done, beat, pair, shape=shape, contents=contents.get("weights"))
+    batches, memories = (None, None) if state is None else (state.batches, state.memories)
+    begin = frames(
+        domain, xs, gamma, beta, room, done, beat, pair, shape=shape, contents=contents.get("weights"), batches=batches
+    )
     counter = beat_counter(domain, beat, pixels=numbers.pixels, groups=groups)
-    table = line_table(domain, beat, line, written, groups=groups, banks=shape.banks, contents=contents.get("table"))
+    if memories is None:
+        ways, read, made = [], beat, written
+    else:
+        read, made = second_ways(line, groups)
+        ways = table_ways(beat, written, line, memories["table"], read, made)
+    table = line_table(domain, read, line, made, groups=groups, banks=shape.banks, contents=contents.get("table"))
     path = data_path(domain, xs.payload, line, pair, beat, ys, normals, inverses, room, shape=shape)
     add = data_sums(domain, xs.payload, beat, sums_made, shape=shape)
     hold = queue(domain, sums_made, sums, depth=shape.sums_depth)
     reserve = Signal(bool(0))
     places = result_places(domain, reserve, sums, room.sums, places=shape.sums_depth)
     advance = sequential_unit if shape.slow.lanes == lanes else divided_unit
-    statistics = advance(domain, sums, written, shape=shape, contents=contents)
+    statistics = advance(domain, sums, written, shape=shape, contents=contents, access=memories)
 
     @always_comb
     def reserve_sums() -> None:
         reserve.next = fire and last_pixel
 
-    return adapters, begin, counter, table, path, add, hold, places, statistics, reserve_sums
+    if memories is None:
+        return adapters, begin, counter, table, path, add, hold, places, statistics, reserve_sums
+    return adapters, begin, counter, ways, table, path, add, hold, places, statistics, reserve_sums
+
+
+@block
+def accessed_norm_forward(
+    domain: ClockReset,
+    x: Stream,
+    gamma: Stream,
+    beta: Stream,
+    y: Stream,
+    normal: Stream,
+    inverse: Stream,
+    load: Stream,
+    dump: Stream,
+    *,
+    shape: ForwardShape,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Instances:
+    """`norm_forward` with statistics that are loaded and dumped: the running mean and variance, and what the next
+    frames of lag are normalised with.
+
+    Ports:
+        x: in, stream as that of `norm_forward`.
+        gamma, beta: in, streams as those of `norm_forward`.
+        y, normal, inverse: out, streams as those of `norm_forward`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    slow, numbers = shape.slow, shape.numbers
+    memories = {
+        "mean": MemoryAccess(slow.groups, slow.lanes * numbers.mean.width),
+        "variance": MemoryAccess(slow.groups, slow.lanes * numbers.variance.width),
+        "table": MemoryAccess(shape.groups, shape.lanes * (numbers.centre.width + numbers.inverse.width)),
+    }
+    state = NormState(Begin(), Batches(), memories)
+    link = norm_link(domain, load, dump, state, banks=shape.banks)
+    engine = norm_forward(domain, x, gamma, beta, y, normal, inverse, shape=shape, images=images, state=state)
+    return link, engine
 
 
 @block
@@ -124,6 +175,7 @@ def frames(
     *,
     shape: ForwardShape,
     contents: Sequence[int] | None,
+    batches: Batches | None = None,
 ) -> Instances:
     """Accepts beats of ``x`` and reads scale and shift for them.
 
@@ -135,6 +187,7 @@ def frames(
         beat: in and out; drives ``fire``, takes the others.
         pair: out, ``lanes`` codes of ``shape.beta`` and above them ``lanes`` of ``shape.gamma``, `READ_LATENCY` cycles
             after a beat is accepted.
+        batches: in and out, as of `frame_weights`.
     """
     may, ready = Signal(bool(0)), Signal(bool(0))
     gammas = Stream(shape.lanes * shape.gamma.width)
@@ -144,7 +197,7 @@ def frames(
     adapt_beta = [] if beta is None else width_adapter(domain, beta, betas, element_bits=shape.beta.width)
     meet = [] if gamma is None else join(domain, [betas, gammas], pairs)
     versions = None if gamma is None else pairs
-    weights = frame_weights(domain, versions, beat, done, may, pair, shape=shape, contents=contents)
+    weights = frame_weights(domain, versions, beat, done, may, pair, shape=shape, contents=contents, batches=batches)
 
     @always_comb
     def decide() -> None:

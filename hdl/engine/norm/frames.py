@@ -8,7 +8,10 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.norm.bundles import BatchBeat, Beat
 from hdl.engine.norm.shapes import SETTLING, NormShape
+from hdl.engine.weights.access import Batches, batches_left
 from hdl.engine.weights.buffer import weight_buffer
+from hdl.engine.weights.records import COUNTER_BITS
+from hdl.engine.weights.update import tensor_ends
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
@@ -93,6 +96,7 @@ def frame_weights(
     *,
     shape: NormShape,
     contents: Sequence[int] | None,
+    batches: Batches | None = None,
 ) -> Instances:
     """What the beats of each frame are multiplied by, and whether the next frame may start.
 
@@ -103,6 +107,7 @@ def frame_weights(
         done: in, 1 bit: what the data path needs of the next frame (in order) is in the table at this edge.
         may: out, 1 bit, from registers: the next beat is not of a frame that has to wait.
         word: out, of any width, `READ_LATENCY` cycles after a beat is accepted: that of its group.
+        batches: in and out, of which frames may start; drives ``rests``.  None: of all.
     """
     groups, last_group = shape.groups, shape.groups - 1
     claim, claimable, permit, start, finish, frame_last = (Signal(bool(0)) for _ in range(6))
@@ -120,6 +125,7 @@ def frame_weights(
         recipe=shape.recipe,
         contents=contents,
     )
+    opened, idle = (None, None) if batches is None else (Signal(bool(0)), Signal(bool(0)))
     gate = frame_gate(
         domain,
         claimable,
@@ -128,10 +134,13 @@ def frame_weights(
         claim,
         permit,
         finish,
+        opened,
+        idle,
         credits=shape.banks,
         spacing=shape.cycles,
         beats=shape.beats,
     )
+    limits = [] if batches is None else frames_left(domain, batches, claim, opened, idle, batch=shape.recipe.batch)
 
     @always_comb
     def decide() -> None:
@@ -141,7 +150,30 @@ def frame_weights(
         frame_last.next = beat.last_pixel and beat.group == last_group
         place.next = beat.group
 
-    return kept, gate, decide
+    return (kept, gate, decide) if batches is None else (kept, gate, limits, decide)
+
+
+@block
+def frames_left(domain: ClockReset, batches: Batches, claim: Bit, opened: Bit, idle: Bit, *, batch: int) -> Instances:
+    """Frames start of as many batches as are said; between them all rests.
+
+    Ports:
+        batches: in and out; drives ``rests``, from registers.
+        claim: in, 1 bit, only while ``opened``: a frame is taken up at this edge.
+        opened: out, 1 bit, from a register: one may be.
+        idle: in, 1 bit, from registers: what all frames leave has been written.
+    """
+    left = Signal(intbv(0)[COUNTER_BITS:])
+    trained = Signal(bool(0))
+    ends = tensor_ends(domain, claim, trained, beats=batch)
+    count = batches_left(domain, batches, trained, left)
+
+    @always_comb
+    def decide() -> None:
+        opened.next = left != 0
+        batches.rests.next = left == 0 and idle and not batches.more
+
+    return ends, count, decide
 
 
 @block
@@ -153,6 +185,8 @@ def frame_gate(
     claim: Bit,
     permit: Bit,
     finish: Bit,
+    opened: Bit | None = None,
+    idle: Bit | None = None,
     *,
     credits: int,
     spacing: int,
@@ -167,6 +201,8 @@ def frame_gate(
         claim: out, 1 bit, for `hdl.engine.weights.buffer`, in the same cycle as ``claimable``.
         permit: out, 1 bit, from a register: the next frame may start.
         finish: in, 1 bit: the last beat of a frame is accepted at this edge.
+        opened: in, 1 bit, from a register: the next frame may be taken up; None: it always may.
+        idle: out, 1 bit, from a register: the statistics after all frames are in the table; or None.
 
     Args:
         credits: frames that may start before the first ``done``, norm_lag + 1.
@@ -183,9 +219,20 @@ def frame_gate(
     free = Signal(intbv(credits, min=0, max=credits + 1))
     resting = Signal(intbv(0, min=0, max=rest + 1))
 
-    @always_comb
-    def decide() -> None:
-        claim.next = claimable and free != 0 and resting == 0 and settling == 0 and not running and not permit
+    if opened is None or idle is None:
+
+        @always_comb
+        def decide() -> None:
+            claim.next = claimable and free != 0 and resting == 0 and settling == 0 and not running and not permit
+
+    else:
+
+        @always_comb
+        def decide() -> None:
+            claim.next = (
+                claimable and opened and free != 0 and resting == 0 and settling == 0 and not running and not permit
+            )
+            idle.next = free == credits
 
     @always(domain.clk.posedge)
     def count() -> None:

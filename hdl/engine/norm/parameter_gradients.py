@@ -21,6 +21,7 @@ from hdl.engine.norm.bundles import BackwardRoom, BatchBeat, FrameSums, Gradient
 from hdl.engine.norm.shapes import BackwardShape
 from hdl.engine.norm.sums import channel_sums, part_sums
 from hdl.engine.random import ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
+from hdl.engine.weights.access import Begin
 from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
 from hdl.fixed import Fixed
 from hdl.memory import address_width
@@ -40,6 +41,7 @@ def parameter_gradients(
     g_gamma: Stream,
     g_beta: Stream,
     room: BackwardRoom,
+    begin: Begin | None = None,
     *,
     shape: BackwardShape,
 ) -> Instances:
@@ -52,7 +54,9 @@ def parameter_gradients(
         g_gamma, g_beta: out, streams of codes of ``shape.g_gamma``, of ``shape.g_beta``, from queues that take them
             `GRADIENT_SUMS_AT` + `ROUNDING_LATENCY` cycles after a group's last beat of the batch.
         room: out, all of it but ``dx``.
+        begin: in, as of `gradient_rounding`.
     """
+    counting = domain if begin is None else begin.domain(domain)
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     growth = (numbers.pixels * shape.recipe.batch - 1).bit_length()
     product_width = numbers.e.width + numbers.normal.width
@@ -64,7 +68,8 @@ def parameter_gradients(
     index = Signal(intbv(0)[32 * lanes :])
     step = Signal(intbv(0)[32:])
     drawn = Signal(intbv(0)[address_width(groups) :])
-    last_group, begun = groups - 1, shape.begun % (1 << WORD)
+    last_group = groups - 1
+    begun = shape.begun % (1 << WORD) if begin is None else begin.batches
     operands = [
         split_word(domain.clk, e, es, width=numbers.e.width, signed=True, base=0, cycles=values_at - 1),
         split_word(domain.clk, normal, normals, width=numbers.normal.width, signed=True, base=0, cycles=values_at - 1),
@@ -89,7 +94,9 @@ def parameter_gradients(
     gamma_bits = numbers.e.fraction_bits + numbers.normal.fraction_bits
     if shape.slow.lanes < lanes:
         found = FrameSums(gamma_sums, beta_sums, complete)
-        divided = divided_gradients(domain, beat.fire, last, found, g_gamma, g_beta, room, shape=shape, bits=gamma_bits)
+        divided = divided_gradients(
+            domain, beat.fire, last, found, g_gamma, g_beta, room, begin, shape=shape, bits=gamma_bits
+        )
         return operands, timing, sums, divided, outer
 
     indices = stream_indices(domain, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
@@ -131,7 +138,7 @@ def parameter_gradients(
                     step.next = step + 1
             else:
                 drawn.next = drawn + 1
-        if domain.rst:
+        if counting.rst:
             draw.next = False
             drawn.next = 0
             step.next = begun
@@ -148,6 +155,7 @@ def divided_gradients(
     g_gamma: Stream,
     g_beta: Stream,
     room: BackwardRoom,
+    begin: Begin | None = None,
     *,
     shape: BackwardShape,
     bits: int,
@@ -160,6 +168,7 @@ def divided_gradients(
         found: in, all of it: sums of e n, of e.
         g_gamma, g_beta: out, as of `parameter_gradients`.
         room: out, all of it but ``dx``.
+        begin: in, as of `gradient_rounding`.
 
     Args:
         bits: fraction bits of sums of e n.
@@ -189,8 +198,12 @@ def divided_gradients(
         fork(domain, few, [for_gamma, for_beta]),
     ]
     rounded = [
-        gradient_rounding(domain, gamma_sums, gammas, rounding=rounding(bits, shape.g_gamma, shape.key_gamma)),
-        gradient_rounding(domain, beta_sums, betas, rounding=rounding(e.fraction_bits, shape.g_beta, shape.key_beta)),
+        gradient_rounding(
+            domain, gamma_sums, gammas, rounding=rounding(bits, shape.g_gamma, shape.key_gamma), begin=begin
+        ),
+        gradient_rounding(
+            domain, beta_sums, betas, rounding=rounding(e.fraction_bits, shape.g_beta, shape.key_beta), begin=begin
+        ),
         width_adapter(domain, gammas, g_gamma, element_bits=shape.g_gamma.width),
         width_adapter(domain, betas, g_beta, element_bits=shape.g_beta.width),
     ]

@@ -15,6 +15,7 @@ from hdl.engine.norm.shapes import ForwardShape, sum_widths
 from hdl.engine.norm.statistics import new_statistics
 from hdl.engine.norm.sums import part_sums
 from hdl.engine.norm.table import collect_lines
+from hdl.engine.weights.sections import MemoryAccess
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream
@@ -29,6 +30,7 @@ def divided_unit(
     *,
     shape: ForwardShape,
     contents: Mapping[str, Sequence[int]],
+    access: Mapping[str, MemoryAccess] | None = None,
 ) -> Instances:
     """`sequential_unit` on some lanes of a group after others.
 
@@ -37,6 +39,7 @@ def divided_unit(
     Ports:
         sums: in, stream as `data_sums` makes it, a beat a group.
         written: out, as of `sequential_unit`.
+        access: in and out, as of `sequential_unit`.
     """
     slow = shape.slow
     numbers, sum_bits = shape.numbers, sum_widths(shape)
@@ -49,7 +52,7 @@ def divided_unit(
     )
     part = part_sums(sums, parts, lanes=shape.lanes, chosen=slow.lanes, widths=sum_bits)
     adapt = width_adapter(domain, parts, few, element_bits=few.width)
-    unit = sequential_unit(domain, few, lines, shape=slow, contents=contents)
+    unit = sequential_unit(domain, few, lines, shape=slow, contents=contents, access=access)
     widths = numbers.inverse.width, numbers.centre.width
     collect = collect_lines(domain, lines, written, lanes=slow.lanes, parts=shape.lanes // slow.lanes, widths=widths)
     return part, adapt, unit, collect
@@ -63,6 +66,7 @@ def sequential_unit(
     *,
     shape: ForwardShape,
     contents: Mapping[str, Sequence[int]],
+    access: Mapping[str, MemoryAccess] | None = None,
 ) -> Instances:
     """Advances the statistics of a group every `ForwardShape.cycles_a_group` cycles and writes its line of the table.
 
@@ -73,6 +77,7 @@ def sequential_unit(
         sums: in, stream as `data_sums` makes it, a beat a group; ready from registers.
         written: out, ``shape.table_at`` cycles after the sums of a group: ``lanes`` codes of ``shape.numbers.inverse``
             and above them ``lanes`` of ``shape.numbers.centre``.
+        access: in and out, of `new_statistics`.
     """
     numbers, lanes, groups = shape.numbers, shape.lanes, shape.groups
     start, settled, rooted = (Signal(bool(0)) for _ in range(3))
@@ -84,7 +89,7 @@ def sequential_unit(
     ready = Signal(bool(0)) if shape.multiplied else None
     begin = [] if ready is None else started(domain, ready)
     advance = new_statistics(
-        domain.clk, start, settled, place, word, means, variances, ready, shape=shape, contents=contents
+        domain.clk, start, settled, place, word, means, variances, ready, shape=shape, contents=contents, access=access
     )
     pulses = [
         delay_line(domain.clk, start, settled, cycles=shape.statistics_at),

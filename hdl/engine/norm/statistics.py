@@ -22,6 +22,7 @@ from hdl.engine.arithmetic.serial import serial_square, unsigned_lanes, whole_sq
 from hdl.engine.norm.numbers import SQUARE_GUARD
 from hdl.engine.norm.shapes import SQUARES_AT, ForwardShape, square_bits, sum_widths
 from hdl.engine.norm.sums import mean_lanes
+from hdl.engine.weights.sections import MemoryAccess, accessed_dual_port
 from hdl.memory import simple_dual_port
 from hdl.signals import Bit, Bits, Clock, Instances
 
@@ -39,6 +40,7 @@ def new_statistics(
     *,
     shape: ForwardShape,
     contents: Mapping[str, Sequence[int]],
+    access: Mapping[str, MemoryAccess] | None = None,
 ) -> Instances:
     """`ForwardNumbers.step` on a held word of sums; its memories are read after ``start``, written with ``settled``.
 
@@ -50,7 +52,9 @@ def new_statistics(
         new_means: out, signed codes of ``shape.numbers.mean``, with ``settled``.
         new_variances: out, unsigned codes of ``shape.numbers.variance``, with ``settled``.
         ready: in, as of `hdl.engine.arithmetic.lanes.multiply_constant`.
+        access: in and out, of mean and variance; or None.
     """
+    ways = access or {}
     numbers, lanes = shape.numbers, shape.lanes
     sum_bits, square_bits = sum_widths(shape)
     mean_bits, variance_bits = numbers.mean.width, numbers.variance.width
@@ -65,6 +69,7 @@ def new_statistics(
             place,
             old_mean,
             new_mean,
+            ways.get("mean"),
             depth=shape.groups,
             contents=contents.get("mean"),
             public="mean",
@@ -76,6 +81,7 @@ def new_statistics(
             place,
             old_variance,
             new_variance,
+            ways.get("variance"),
             depth=shape.groups,
             contents=contents.get("variance"),
             public="variance",
@@ -114,6 +120,7 @@ def state_words(
     place: Bits,
     old: Bits,
     new: Bits,
+    access: MemoryAccess | None = None,
     *,
     depth: int,
     contents: Sequence[int] | None,
@@ -127,7 +134,12 @@ def state_words(
         place: in, `address_width` ``(depth)`` bits, with ``read`` and with ``write``.
         old: out, of any width, 2 cycles after ``read``.
         new: in, as wide as ``old``, with ``write``.
+        access: in and out, a second way to it; or None.
     """
+    if access is not None:
+        return accessed_dual_port(
+            clk, write, place, new, read, place, old, access, depth=depth, contents=contents, public=public
+        )
     return simple_dual_port(
         clk,
         write,

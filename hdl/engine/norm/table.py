@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from myhdl import Signal, always, always_comb, block, intbv
 
-from hdl.engine.norm.bundles import Beat, LineWrite
+from hdl.engine.norm.bundles import Beat, LineWrite, NormState
+from hdl.engine.weights.access import state_link
+from hdl.engine.weights.records import WORD_BITS
+from hdl.engine.weights.sections import MemoryAccess, pieces_of, state_sections
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bits, ClockReset, Instances
+from hdl.stream import Stream
 from hdl.streams import counter
 
 
@@ -71,6 +75,69 @@ def line_table(
             write_base.next = 0
 
     return store, address, turn
+
+
+@block
+def table_ways(
+    beat: Beat, written: LineWrite, line: Bits, access: MemoryAccess, both: Beat, either: LineWrite
+) -> Instances:
+    """A second way to a `line_table`: frames of lines that are read and written as those of beats and statistics are.
+
+    Ports:
+        beat: in, ``fire``, ``group`` and ``last_pixel``, never while ``access`` reads.
+        written: in, all of it but ``done``, never while ``access`` writes.
+        line: in, what the table gives.
+        access: in and out; drives ``held``.
+        both: out, ``fire``, ``group`` and ``last_pixel``.
+        either: out, all of it but ``done``.
+    """
+
+    @always_comb
+    def read() -> None:
+        both.fire.next = beat.fire or access.read
+        both.last_pixel.next = beat.last_pixel or access.read
+        access.held.next = line
+        if access.read:
+            both.group.next = access.at
+        else:
+            both.group.next = beat.group
+
+    @always_comb
+    def write() -> None:
+        either.enable.next = written.enable or access.write
+        if access.write:
+            either.group.next = access.at
+            either.line.next = access.word
+        else:
+            either.group.next = written.group
+            either.line.next = written.line
+
+    return read, write
+
+
+def second_ways(line: Bits, groups: int) -> tuple[Beat, LineWrite]:
+    """Signals for `table_ways` to a table of such lines."""
+    bits = address_width(groups)
+    beat = Beat(Signal(bool(0)), Signal(intbv(0)[bits:]), Signal(bool(0)), Signal(bool(0)))
+    return beat, LineWrite(Signal(bool(0)), Signal(intbv(0)[bits:]), Signal(intbv(0)[len(line) :]), Signal(bool(0)))
+
+
+@block
+def norm_link(domain: ClockReset, load: Stream, dump: Stream, state: NormState, *, banks: int) -> Instances:
+    """The link of a norm in the chain of state: its memories, the table last, a frame after the other.
+
+    Ports:
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+        state: in and out; drives all of it but what memories hold and ``batches.rests``.
+    """
+    taken, given = Stream(WORD_BITS), Stream(WORD_BITS)
+    memories = list(state.memories.values())
+    order = (*range(len(memories) - 1), *[len(memories) - 1] * banks)
+    words = sum(memories[index].depth * pieces_of(memories[index].width) for index in order)
+    link = state_link(domain, load, dump, taken, given, state.begin, state.batches, words=words)
+    sections = state_sections(domain, taken, given, state.batches.giving, memories, order=order)
+    return link, sections
 
 
 @block

@@ -22,20 +22,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 
-from hdl.engine.norm.forward import frozen_norm_forward, norm_forward
+from hdl.engine.norm.forward import accessed_norm_forward, frozen_norm_forward, norm_forward
 from hdl.engine.norm.numbers import NORMAL, ForwardNumbers
 from hdl.engine.norm.shapes import NORMAL_AT, RESULTS, X_AT, Y_AT, ForwardShape
 from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack, pack_pairs
+from hdl.layers.beats import pack, pack_pairs, unpack
 from hdl.layers.meaning import Again, State, Tape
 from hdl.layers.norm.online_norm_backward import OnlineNormBackward
 from hdl.layers.norm.scale_and_shift import ScaleAndShift
@@ -319,10 +319,19 @@ class OnlineNorm(NormLayer):
             "table": table,
         }
 
+    def with_state_words(self, state: State, words: Sequence[int]) -> None:
+        """Statistics, and tables of all frames of lag."""
+        found, numbers, lanes = self._memory_words(words), self.numbers, self.engine.slow.lanes
+        state["mean"] = unpack(found["mean"], numbers.mean, lanes)
+        state["variance"] = unpack(found["variance"], numbers.variance, lanes)
+        lines = self._table(found["table"], numbers.inverse, numbers.centre)
+        state["tables"] = deque((centre, inverse) for inverse, centre in lines)
+
     @property
     def block(self) -> Callable[..., Instances]:
         """See `hdl.engine.norm.forward`."""
-        make: Callable[..., Instances] = frozen_norm_forward if self.frozen else norm_forward
+        make: Callable[..., Instances]
+        make = frozen_norm_forward if self.frozen else accessed_norm_forward if self.accessed else norm_forward
         return make
 
     # ---- tests

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hdl.engine.norm.backward import norm_backward, norm_errors, norm_gradients
+from hdl.engine.norm.backward import (
+    accessed_norm_backward,
+    accessed_norm_gradients,
+    norm_backward,
+    norm_errors,
+    norm_gradients,
+)
 from hdl.engine.norm.numbers import NORMAL, BackwardNumbers
 from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
 from hdl.engine.random import ROUNDING_LATENCY
@@ -18,7 +24,7 @@ from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
-from hdl.layers.beats import pack, pack_pairs
+from hdl.layers.beats import pack, pack_pairs, unpack
 from hdl.layers.meaning import State
 from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
@@ -299,11 +305,20 @@ class OnlineNormBackward(NormLayer):
             "table": table,
         }
 
+    def with_state_words(self, state: State, words: Sequence[int]) -> None:
+        """The control process, and its table of all frames of lag."""
+        found, numbers, lanes = self._memory_words(words), self.numbers, self.engine.slow.lanes
+        state["v"] = unpack(found["v"], numbers.state_v, lanes)
+        state["u"] = unpack(found["u"], numbers.state_u, lanes)
+        state["tables"] = deque(self._table(found["table"], numbers.control_v, numbers.control_u))
+
     @property
     def block(self) -> Callable[..., Instances]:
         """See `hdl.engine.norm.backward`."""
         make: Callable[..., Instances]
         make = norm_errors if self.frozen else norm_backward if self.needs_dx else norm_gradients
+        if self.accessed:
+            make = accessed_norm_backward if self.needs_dx else accessed_norm_gradients
         return make
 
     # ---- tests

@@ -12,11 +12,14 @@ import numpy as np
 
 from hdl.engine.norm.numbers import INVERSE_BITS
 from hdl.engine.norm.shapes import BackwardShape, ForwardShape
+from hdl.engine.weights.sections import joined_words, pieces_of, split_words
 from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray
 from hdl.layers.base import Layer
+from hdl.layers.beats import unpack
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.meaning import State
+from hdl.layers.storage import Memory
 from hdl.recipe import Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
@@ -135,7 +138,7 @@ class NormLayer(Layer):
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
     ) -> Instances:
         """`block` of `engine`."""
-        ports = [streams[port.name] for port in (*self.sinks, *self.sources)]
+        ports = [streams[port.name] for port in (*self.sinks, *self.sources, *self.beside)]
         return self.block(domain, *ports, shape=self.engine, images=images)
 
     @property
@@ -182,6 +185,43 @@ class NormLayer(Layer):
     def _vector(self, name: str, fixed: Fixed) -> Port:
         """A weight a channel."""
         return Port(name, Tensor((self.channels,), fixed, Kind.WEIGHT), self.w_lanes)
+
+    # ---- state that is loaded and dumped
+
+    @property
+    def accessed(self) -> bool:
+        """What advances once a frame."""
+        return self.recipe.loaded and not self.not_accessed
+
+    @property
+    def not_accessed(self) -> str:
+        """Frozen ones are not."""
+        return "its scale and shift are frozen, and its statistics begin as the images have them" if self.frozen else ""
+
+    def state_words(self, state: State) -> list[int]:
+        """All memories but that of the weights, the table last, words in pieces of 64 bits."""
+        images = self.images(state)
+        return [word for memory in self._loaded for word in split_words(images[memory.name], memory.width)]
+
+    def _memory_words(self, words: Sequence[int]) -> dict[str, list[int]]:
+        """By name, what memories hold of a state."""
+        found, at = {}, 0
+        for memory in self._loaded:
+            size = memory.depth * pieces_of(memory.width)
+            found[memory.name] = joined_words(words[at : at + size], memory.width)
+            at += size
+        return found
+
+    @property
+    def _loaded(self) -> list[Memory]:
+        return [memory for memory in self.memories() if memory.name != "weights"]
+
+    def _table(self, words: Sequence[int], low: Fixed, high: Fixed) -> list[tuple[IntArray, IntArray]]:
+        """Numbers of ``low`` and ``high`` of each frame of the table, by channel."""
+        bits = self.core * low.width
+        lows = unpack([word & (1 << bits) - 1 for word in words], low, self.core).reshape(-1, self.channels)
+        highs = unpack([word >> bits for word in words], high, self.core).reshape(-1, self.channels)
+        return list(zip(lows, highs, strict=True))
 
     @property
     def versions(self) -> int:
