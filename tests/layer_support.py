@@ -29,6 +29,8 @@ from hdl.tensor import Kind, Port
 BATCHES = 3
 # bits of memories whose contents come by a stream
 NONSENSE = int("10" * 1024, 2)
+# memories that no training changes
+CONSTANT = frozenset({"rates"})
 # frames a batch of layers without a recipe
 FRAMES = 3
 STALL = 0.35
@@ -118,7 +120,8 @@ def make_case(layer: Layer, batches: int = BATCHES, seed: int = 1) -> Case:
     images = {memory.name: contents[memory.name] for memory in layer.memories()}
     if loading is not None:
         # what nobody may read
-        images = {memory.name: [NONSENSE % (1 << memory.width)] * memory.depth for memory in layer.memories()}
+        changed = [memory for memory in layer.memories() if memory.name not in CONSTANT]
+        images |= {memory.name: [NONSENSE % (1 << memory.width)] * memory.depth for memory in changed}
         loading.states.append(layer.state_words(state))
     rings: dict[str, list[int]] = {port.name: [] for port in ring_ports(layer)}
     tensors: dict[str, list[IntArray]] = {port.name: [] for port in (*layer.sinks, *layer.sources)}

@@ -61,9 +61,11 @@ BEHIND = 3
 
 
 def plain_net(staleness: int) -> Graph:
-    """A streaming graph of layers whose state can be loaded: a norm, convolutions, biases, a dense layer."""
-    builder = GraphBuilder("plain", Recipe(batch=BATCH, staleness=staleness, weight_decay=1e-3), seed=3)
+    """A streaming graph of all kinds of state: weights, statistics, random bits of frames, a rate that changes."""
+    recipe = Recipe(batch=BATCH, staleness=staleness, weight_decay=1e-3, learning_rate=0.1, warm_up=20)
+    builder = GraphBuilder("plain", recipe, seed=3)
     x = builder.relu(builder.norm(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)))
+    x = builder.dropout(x, 0.3)
     training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(2)]))
 
@@ -147,16 +149,13 @@ def test_states_of_other_devices_or_batches_are_refused() -> None:
 
 
 def test_state_that_cannot_be_loaded_is_named_with_its_reason() -> None:
-    builder = GraphBuilder("dropped", Recipe(batch=BATCH), seed=3)
-    x = builder.dropout(builder.relu(builder.conv(builder.input(4, 4, 1), 2, 3, padding=1)), 0.3)
-    training = differentiate(builder.classify(builder.gemm(builder.global_average_pool(x), 3)))
-    graph = keep_in_dram(insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, 1)])), ["conv1.w.update"])
+    graph = keep_in_dram(plain_net(0), ["conv1.w.update", "conv1"])
     with pytest.raises(DagtrainError) as caught:
         access_state(fold_graph(graph, TINY_CYCLES))
     message = str(caught.value)
     assert "conv1.w.update: its masters and momenta lie in DRAM" in message
-    assert "dropout1: a Dropout has no port for what it keeps from batch to batch" in message
-    assert [problem.where for problem in caught.value.problems] == ["dropout1", "dropout1.error", "conv1.w.update"]
+    assert "conv1: its weights lie in DRAM, and their first version stands in the memory's image" in message
+    assert [problem.where for problem in caught.value.problems] == ["conv1", "conv1.w.update"]
 
 
 # ---- devices
@@ -333,8 +332,17 @@ def test_the_command_emits_ports_where_they_are_asked_for(tmp_path: Path) -> Non
 # ---- layers
 
 # of two versions of weights at the beginning, in one place as well; statistics of some lanes after others, of frames of
-# lag, with and without errors for what is upstream
-LOADED = {"Conv": (3,), "ConvPair": (2,), "Bias": (0,), "OnlineNorm": (0, 13), "OnlineNormBackward": (6, 9, 15)}
+# lag, with and without errors for what is upstream; rates of a schedule, and a momentum that looks ahead; dropped frames
+LOADED = {
+    "Bias": (0,),
+    "Conv": (3,),
+    "ConvPair": (2,),
+    "DropoutError": (0,),
+    "OnlineNorm": (0, 13),
+    "OnlineNormBackward": (6, 9, 15),
+    "StochasticDepth": (0,),
+    "Update": (7, 9),
+}
 
 
 @pytest.mark.parametrize(("kind", "example"), [(kind, example) for kind, found in LOADED.items() for example in found])

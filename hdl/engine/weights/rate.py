@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from myhdl import Signal, always, block, intbv
+from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.scalar import MANTISSA_BITS, Scalar
 from hdl.memory import address_width, read_only
@@ -24,6 +24,8 @@ from hdl.signals import Bit, Bits, ClockReset, Instances
 FRACTION_BITS = 24
 # the line: 0 to the largest mantissa, and its fraction; signed, as its slopes are
 LINE_BITS = MANTISSA_BITS + FRACTION_BITS + 2
+# words of a `RateState`, and the bit from which the last one has the place
+RATE_WORDS, RATE_PLACE_AT = 3, 32
 # a batch takes so many cycles at least, in which the next line is fetched
 LEAST_CYCLES = 8
 
@@ -83,6 +85,12 @@ class RateLines:
         line = self.lines[self.place(batch)]
         return Line(batch, line.value + line.slope * (batch - line.batch), line.slope)
 
+    def state_words(self, batch: int) -> list[int]:
+        """Where the rate stands at ``batch``, as a `RateState` is loaded: value, slope, and batch with place above."""
+        line, mask = self.at(batch), (1 << LINE_BITS) - 1
+        begun = min(batch + 1, self.lines[-1].batch + 1)
+        return [line.value & mask, line.slope & mask, begun | self.place(batch) << RATE_PLACE_AT]
+
     def factor(self, batch: int) -> Scalar:
         """Of the update after batch ``batch``."""
         return Scalar(self.mantissa(batch), self.largest.shift)
@@ -111,6 +119,20 @@ class RateLines:
         ]
 
 
+class RateState:
+    """Where a rate stands on its lines: what it begins with, where that comes by a stream, and what it is now."""
+
+    def __init__(self, lines: RateLines) -> None:
+        bound, places = 1 << (LINE_BITS - 1), address_width(len(lines.words))
+        # high until it has come, from a register: the rate takes it meanwhile
+        self.held: Bit = Signal(bool(1))
+        self.first_line, self.first_slope, self.line, self.slope = (
+            Signal(intbv(0, min=-bound, max=bound)) for _ in range(4)
+        )
+        self.first_place, self.place = (Signal(intbv(0)[places:]) for _ in range(2))
+        self.first_batch, self.batch = (Signal(intbv(0)[lines.batch_bits :]) for _ in range(2))
+
+
 @block
 def scheduled_rate(
     domain: ClockReset,
@@ -120,6 +142,7 @@ def scheduled_rate(
     lines: RateLines,
     begun: int = 0,
     contents: Sequence[int] | None = None,
+    state: RateState | None = None,
 ) -> Instances:
     """The mantissa of the learning rate, batch after batch, from batch ``begun`` on.
 
@@ -128,6 +151,8 @@ def scheduled_rate(
     Ports:
         turn: in, 1 bit: the last use for a batch is in the next cycle; at most every `LEAST_CYCLES` cycles.
         mantissa: out, `MANTISSA_BITS` + 1 bits, signed, from registers: of the batch at hand.
+        state: in and out; drives ``line``, ``slope``, ``place`` and ``batch``, and begins with the others; None: with
+            batch ``begun``.
     """
     first, depth, batch_bits, word_bits = lines.at(begun), len(lines.words), lines.batch_bits, lines.word_bits
     bound, last, value_at, slope_at = 1 << (LINE_BITS - 1), depth - 1, batch_bits, batch_bits + LINE_BITS
@@ -159,22 +184,51 @@ def scheduled_rate(
         ahead.next = line + slope
         bends.next = word[batch_bits:] == batch
 
-    @always(domain.clk.posedge)
-    def go_on() -> None:
-        if turn:
-            if bends:
-                line.next = word[slope_at:value_at].signed()
-                slope.next = word[word_bits:slope_at].signed()
-                if place != last:
-                    place.next = place + 1
-            else:
-                line.next = ahead
-            if batch != stop:
-                batch.next = batch + 1
-        if domain.rst:
-            line.next = intbv(first_value)[line_bits:].signed()
-            slope.next = intbv(first_slope)[line_bits:].signed()
-            batch.next = first_batch
-            place.next = first_place
+    if state is None:
 
-    return store, out, prepare, go_on
+        @always(domain.clk.posedge)
+        def go_on() -> None:
+            if turn:
+                if bends:
+                    line.next = word[slope_at:value_at].signed()
+                    slope.next = word[word_bits:slope_at].signed()
+                    if place != last:
+                        place.next = place + 1
+                else:
+                    line.next = ahead
+                if batch != stop:
+                    batch.next = batch + 1
+            if domain.rst:
+                line.next = intbv(first_value)[line_bits:].signed()
+                slope.next = intbv(first_slope)[line_bits:].signed()
+                batch.next = first_batch
+                place.next = first_place
+
+        return store, out, prepare, go_on
+
+    # as above, and in reset what has come
+    @always(domain.clk.posedge)
+    def go_on_from() -> None:
+        if turn and bends:
+            line.next = word[slope_at:value_at].signed()
+            slope.next = word[word_bits:slope_at].signed()
+            if place != last:
+                place.next = place + 1
+        elif turn:
+            line.next = ahead
+        if turn and batch != stop:
+            batch.next = batch + 1
+        if state.held:
+            line.next = state.first_line
+            slope.next = state.first_slope
+            batch.next = state.first_batch
+            place.next = state.first_place
+
+    @always_comb
+    def tell() -> None:
+        state.line.next = line
+        state.slope.next = slope
+        state.batch.next = batch
+        state.place.next = place
+
+    return store, out, prepare, go_on_from, tell

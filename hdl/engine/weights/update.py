@@ -28,7 +28,7 @@ from hdl.engine.arithmetic.places import result_places
 from hdl.engine.arithmetic.requantise import delay_line, requantise_lanes
 from hdl.engine.arithmetic.scalar import MANTISSA_BITS, Scalar
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochastically, stream_indices
-from hdl.engine.weights.rate import LEAST_CYCLES, RateLines, scheduled_rate
+from hdl.engine.weights.rate import LEAST_CYCLES, RateLines, RateState, scheduled_rate
 from hdl.fixed import Fixed
 from hdl.memory import address_width, simple_dual_port
 from hdl.random_bits import WORD
@@ -335,6 +335,8 @@ class Beginning:
     masters: Bits
     # 1 bit: masters that are loaded are there
     loaded: Bit
+    # of a scheduled rate; None where the rate is constant
+    rate: RateState | None = None
 
 
 @block
@@ -383,7 +385,8 @@ def update_step(
     parts = draw, begin, momentum_path, master_path, mark, hold
     if mantissa is None:
         return parts
-    return parts, rate_in_time(domain, fire, mantissa, shape=shape, rates=rates)
+    rate = None if beginning is None else beginning.rate
+    return parts, rate_in_time(domain, fire, mantissa, rate, shape=shape, rates=rates)
 
 
 @block
@@ -408,19 +411,26 @@ def mark_either(clk: Clock, fire: Bit, loaded: Bit, made: Bit, *, shape: UpdateS
 
 @block
 def rate_in_time(
-    domain: ClockReset, fire: Bit, mantissa: Bits, *, shape: UpdateShape, rates: Sequence[int] | None
+    domain: ClockReset,
+    fire: Bit,
+    mantissa: Bits,
+    state: RateState | None = None,
+    *,
+    shape: UpdateShape,
+    rates: Sequence[int] | None,
 ) -> Instances:
     """The learning rate's mantissa as the momentum of a beat meets it.
 
     Ports:
         fire: in, 1 bit: a gradient is taken at this edge.
         mantissa: out, as of `scheduled_rate`, for that gradient `MOMENTUM_AT` + 1 + ``shape.later`` cycles later.
+        state: in and out, as of `scheduled_rate`.
     """
     assert shape.rates is not None
     ends, turn = Signal(bool(0)), Signal(bool(0))
     mark = tensor_ends(domain, fire, ends, beats=shape.beats)
     wait = delay_line(domain.clk, ends, turn, cycles=MOMENTUM_AT + shape.later)
-    rate = scheduled_rate(domain, turn, mantissa, lines=shape.rates, begun=shape.begun, contents=rates)
+    rate = scheduled_rate(domain, turn, mantissa, lines=shape.rates, begun=shape.begun, contents=rates, state=state)
     return mark, wait, rate
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from myhdl import Signal, always, always_comb, block, intbv
+from myhdl import Signal, always, always_comb, block, concat, intbv
 
 from hdl.engine.arithmetic.lanes import delay_vector
 from hdl.engine.arithmetic.places import result_places
 from hdl.engine.weights.access import Batches, Begin, batches_left, state_link
+from hdl.engine.weights.rate import LINE_BITS, RATE_PLACE_AT, RATE_WORDS, RateState
 from hdl.engine.weights.records import COUNTER_BITS, WORD_BITS
 from hdl.engine.weights.update import (
     MASTER_AT,
@@ -77,8 +78,9 @@ def update_accessed(
     loaded, saved = Stream(both), Stream(both)
     port = Port(Signal(bool(0)), Signal(intbv(0)[len(place) :]), Signal(bool(0)), Signal(intbv(0)[len(place) :]))
     state = OptimiserState(old_master, old_momentum, new_master, new_momentum)
-    beginning = Beginning(begin.domain(domain), begin.batches, master, port.write)
-    link = state_words(domain, load, dump, loaded, saved, begin, batches, shape=shape)
+    rate = RateState(shape.rates) if shape.rates else None
+    beginning = Beginning(begin.domain(domain), begin.batches, master, port.write, rate)
+    link = state_words(domain, load, dump, loaded, saved, begin, batches, rate, shape=shape)
     parts = part_state(loaded.payload, loaded_master, loaded_momentum, shape=shape)
     whole = join_state(old_master, old_momentum, saved.payload, shape=shape)
     accept = gradient_gate(domain, g, opened, fire, place, beats=beats, pipeline=pipeline)
@@ -93,7 +95,7 @@ def update_accessed(
         domain.clk, fire, place, old_momentum, new_momentum, loaded_momentum, momentum, port,
         depth=beats, write_delay=MOMENTUM_AT, contents=contents.get("momentum"), public="momentum",
     )  # fmt: skip
-    step = update_step(domain, fire, g.payload, state, w, shape=shape, beginning=beginning)
+    step = update_step(domain, fire, g.payload, state, w, shape=shape, rates=contents.get("rates"), beginning=beginning)
     places = result_places(domain, room, w, may, places=shape.results)
 
     @always_comb
@@ -117,6 +119,7 @@ def state_words(
     saved: Stream,
     begin: Begin,
     batches: Batches,
+    rate: RateState | None,
     *,
     shape: UpdateShape,
 ) -> Instances:
@@ -129,10 +132,20 @@ def state_words(
         saved: in, stream as wide, while ``batches.giving``.
         begin: out, all of it.
         batches: out, all of it but ``rests``, which is in.
+        rate: in and out, whose words stand in front of the elements; or None.
     """
     bits = loaded.width // shape.lanes
     taken, given, narrow, unpacked = Stream(WORD_BITS), Stream(WORD_BITS), Stream(bits), Stream(bits)
-    link = state_link(domain, load, dump, taken, given, begin, batches, words=shape.beats * shape.lanes)
+    elements = shape.beats * shape.lanes
+    if rate is None:
+        link = state_link(domain, load, dump, taken, given, begin, batches, words=elements)
+    else:
+        all_taken, all_given, words = Stream(WORD_BITS), Stream(WORD_BITS), elements + RATE_WORDS
+        link = (
+            state_link(domain, load, dump, all_taken, all_given, begin, batches, words=words),
+            rate_taken(domain, all_taken, taken, rate, words=words),
+            rate_given(domain, all_given, given, batches.giving, rate, words=words),
+        )
     cut = take_bits(taken, narrow, low=0)
     pack = width_adapter(domain, narrow, loaded, element_bits=bits)
     unpack = width_adapter(domain, saved, unpacked, element_bits=bits)
@@ -144,6 +157,93 @@ def state_words(
         unpacked.ready.next = given.ready
 
     return link, cut, pack, unpack, widen
+
+
+@block
+def rate_taken(domain: ClockReset, taken: Stream, elements: Stream, rate: RateState, *, words: int) -> Instances:
+    """Keeps the first words of a state, and hands on the others.
+
+    Ports:
+        taken: in, stream of `WORD_BITS` bits, ``words`` of them a state.
+        elements: out, stream of `WORD_BITS` bits, in the same cycle.
+        rate: out, ``held`` and what it begins with.
+    """
+    index = Signal(intbv(0)[address_width(words) :])
+    passes, known = Signal(bool(0)), Signal(bool(0))
+    counting = counter(domain, passes, index, count=words)
+    line_bits, batch_bits, place_end = LINE_BITS, len(rate.first_batch), RATE_PLACE_AT + len(rate.first_place)
+
+    @always_comb
+    def route() -> None:
+        elements.payload.next = taken.payload
+        elements.valid.next = taken.valid and index >= RATE_WORDS
+        taken.ready.next = elements.ready or index < RATE_WORDS
+        passes.next = taken.valid and (elements.ready or index < RATE_WORDS)
+
+    @always(domain.clk.posedge)
+    def keep() -> None:
+        if taken.valid:
+            if index == 0:
+                rate.first_line.next = taken.payload[line_bits:].signed()
+                known.next = False
+            if index == 1:
+                rate.first_slope.next = taken.payload[line_bits:].signed()
+            if index == RATE_WORDS - 1:
+                rate.first_batch.next = taken.payload[batch_bits:]
+                rate.first_place.next = taken.payload[place_end:RATE_PLACE_AT]
+                known.next = True
+        rate.held.next = not known
+        if domain.rst:
+            known.next = False
+            rate.held.next = True
+
+    return counting, route, keep
+
+
+@block
+def rate_given(
+    domain: ClockReset, given: Stream, elements: Stream, giving: Bit, rate: RateState, *, words: int
+) -> Instances:
+    """Puts the words of a rate in front of the elements of a state.
+
+    Ports:
+        given: out, stream of `WORD_BITS` bits, ``words`` of them a state.
+        elements: in, stream of `WORD_BITS` bits.
+        giving: in, 1 bit: state is wanted.
+        rate: in, where it stands.
+    """
+    index = Signal(intbv(0)[address_width(words) :])
+    passes = Signal(bool(0))
+    counting = counter(domain, passes, index, count=words)
+    line_bits = LINE_BITS
+
+    @always_comb
+    def route() -> None:
+        given.payload.next = elements.payload
+        given.valid.next = elements.valid
+        elements.ready.next = given.ready
+        if index < RATE_WORDS:
+            given.valid.next = giving
+            elements.ready.next = False
+            given.payload.next = 0
+            if index == 0:
+                given.payload.next = rate.line[line_bits:]
+            elif index == 1:
+                given.payload.next = rate.slope[line_bits:]
+            else:
+                given.payload.next = concat(rate.place, rate_batch)
+
+    @always_comb
+    def count() -> None:
+        passes.next = given.valid and given.ready
+
+    rate_batch = Signal(intbv(0)[RATE_PLACE_AT:])
+
+    @always_comb
+    def widen() -> None:
+        rate_batch.next = rate.batch
+
+    return counting, route, count, widen
 
 
 @block

@@ -9,7 +9,7 @@ stashed.  Both the probability and the factor are constants of 16 significant bi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from myhdl import Signal, always, always_comb, block, intbv, modbv
 
 from hdl.engine.arithmetic.rounding import round_stream, rounding_cycles, scale_cycles, scale_stream
 from hdl.engine.random import HASH_LATENCY, hash32_pipeline
+from hdl.engine.weights.access import Begin, counter_link
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
@@ -91,6 +92,11 @@ class _Masking(ElementWise):
         """Frames of an earlier training."""
         return self.begun * self.recipe.batch
 
+    @property
+    def accessed(self) -> bool:
+        """The number of frames."""
+        return self.recipe.loaded
+
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts frames."""
         del parameters
@@ -142,6 +148,14 @@ class Dropout(Unary, _Masking):
         """One beat a cycle."""
         return dropout(domain, given, made, cfg=self)
 
+    def circuit(
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """One beat a cycle."""
+        if not self.accessed:
+            return super().circuit(domain, streams, images)
+        return counted_dropout(domain, streams["x"], streams["y"], streams["load"], streams["dump"], cfg=self)
+
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """A factor of a power of two and not, nothing dropped, several lanes, other formats."""
@@ -172,6 +186,14 @@ class DropoutError(UnaryError, _Masking):
     def engine(self, domain: ClockReset, given: Stream, made: Stream) -> Instances:
         """One beat a cycle."""
         return dropout_error(domain, given, made, cfg=self)
+
+    def circuit(
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """One beat a cycle."""
+        if not self.accessed:
+            return super().circuit(domain, streams, images)
+        return counted_dropout_error(domain, streams["e"], streams["dx"], streams["load"], streams["dump"], cfg=self)
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
@@ -205,12 +227,54 @@ def dropout_error(domain: ClockReset, e: Stream, dx: Stream, *, cfg: DropoutErro
 
 
 @block
-def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: Fixed, target: Fixed) -> Instances:
+def counted_dropout(domain: ClockReset, x: Stream, y: Stream, load: Stream, dump: Stream, *, cfg: Dropout) -> Instances:
+    """`dropout`, with a number of frames behind it that comes by a stream.
+
+    Ports:
+        x: in, stream as that of `dropout`.
+        y: out, stream as that of `dropout`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    begin = Begin()
+    link = counter_link(domain, load, dump, begin)
+    return link, masking(domain, x, y, cfg=cfg, source=cfg.x_fixed, target=cfg.y_fixed, begin=begin)
+
+
+@block
+def counted_dropout_error(
+    domain: ClockReset, e: Stream, dx: Stream, load: Stream, dump: Stream, *, cfg: DropoutError
+) -> Instances:
+    """`dropout_error`, with a number of frames behind it that comes by a stream.
+
+    Ports:
+        e: in, stream as that of `dropout_error`.
+        dx: out, stream as that of `dropout_error`.
+        load: in, stream of 65 bits.
+        dump: out, stream of 65 bits; valid and payload from registers.
+    """
+    begin = Begin()
+    link = counter_link(domain, load, dump, begin)
+    return link, masking(domain, e, dx, cfg=cfg, source=cfg.e_fixed, target=cfg.dx_fixed, begin=begin)
+
+
+@block
+def masking(
+    domain: ClockReset,
+    x: Stream,
+    y: Stream,
+    *,
+    cfg: _Masking,
+    source: Fixed,
+    target: Fixed,
+    begin: Begin | None = None,
+) -> Instances:
     """Mask, factor, rounding, a register a lane each, and the hash for the mask.
 
     Ports:
         x: in, stream of ``cfg.lanes`` codes of ``source``.
         y: out, stream of ``cfg.lanes`` codes of ``target``, ``cfg.pipeline_cycles`` later, from registers.
+        begin: in, as of `mask_stream`.
     """
     lanes, width = cfg.lanes, source.width
     factor, shift = cfg.factor
@@ -218,8 +282,9 @@ def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: 
     selected, masked, scaled = Stream(x.width), Stream(x.width), Stream(lanes * (width + factor.bit_length()))
     draw = frame_mask_stream if cfg.per_frame else mask_stream
     masks = draw(
-        domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key, begun=cfg.begun_frames
-    )
+        domain, mask, lanes=lanes, elements=cfg.elements, threshold=cfg.threshold, key=cfg.key, begun=cfg.begun_frames,
+        begin=begin,
+    )  # fmt: skip
     joined = join(domain, [x, mask], both)
     register = m2s_pipe(domain, selected, masked)
     scale = scale_stream(domain, masked, scaled, lanes=lanes, factor=factor)
@@ -250,14 +315,26 @@ def masking(domain: ClockReset, x: Stream, y: Stream, *, cfg: _Masking, source: 
 
 @block
 def mask_stream(
-    domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int, begun: int
+    domain: ClockReset,
+    mask: Stream,
+    *,
+    lanes: int,
+    elements: int,
+    threshold: int,
+    key: int,
+    begun: int,
+    begin: Begin | None = None,
 ) -> Instances:
     """`_Masking.keep`, ``lanes`` elements a beat, frame after frame from ``begun`` on, made ahead of its use.
 
     Ports:
         mask: out, stream of ``lanes`` bits: 1 where an element is kept; valid from a register.
+        begin: in, ``held`` and ``frames`` alone: frames are counted from there on, and none has a mask before; None:
+            from ``begun`` on.
     """
-    last, begun_frames = elements - lanes, begun % (1 << WORD)
+    last = elements - lanes
+    begun_frames = begun % (1 << WORD) if begin is None else begin.frames
+    counting = domain if begin is None else begin.domain(domain)
     # carries into bit 16 from the threshold on
     offset = (1 << ROUNDING_BITS) - threshold
     index, hashed = (Signal(intbv(0)[WORD * lanes :]) for _ in range(2))
@@ -299,7 +376,7 @@ def mask_stream(
                 frame.next = frame + 1
             else:
                 first.next = first + lanes
-        if domain.rst:
+        if counting.rst:
             for stage in range(HASH_LATENCY):
                 filled[stage].next = False
             first.next = 0
@@ -310,19 +387,28 @@ def mask_stream(
 
 @block
 def frame_mask_stream(
-    domain: ClockReset, mask: Stream, *, lanes: int, elements: int, threshold: int, key: int, begun: int
+    domain: ClockReset,
+    mask: Stream,
+    *,
+    lanes: int,
+    elements: int,
+    threshold: int,
+    key: int,
+    begun: int,
+    begin: Begin | None = None,
 ) -> Instances:
     """`mask_stream` of one bit a frame, which stays for all of its beats.
 
     Ports:
         mask: out, stream of ``lanes`` equal bits: 1 where the frame is kept; valid from a register.
+        begin: in, as of `mask_stream`.
     """
     last, ones = elements // lanes - 1, (1 << lanes) - 1
     bit = Stream(1)
     beat = Signal(intbv(0)[address_width(elements // lanes) :])
     step = Signal(bool(0))
     beats = counter(domain, step, beat, count=elements // lanes)
-    draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key, begun=begun)
+    draws = mask_stream(domain, bit, lanes=1, elements=1, threshold=threshold, key=key, begun=begun, begin=begin)
 
     @always_comb
     def out() -> None:

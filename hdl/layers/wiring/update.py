@@ -25,7 +25,7 @@ import numpy as np
 
 from hdl.engine.arithmetic.mac import WIDEST_FACTOR
 from hdl.engine.arithmetic.scalar import Scalar
-from hdl.engine.weights.rate import LEAST_CYCLES, RateLines
+from hdl.engine.weights.rate import LEAST_CYCLES, RATE_WORDS, RateLines
 from hdl.engine.weights.update import PIPELINE, VIEW_AT, UpdateShape, update, update_outside
 from hdl.engine.weights.update_access import update_accessed
 from hdl.errors import FoldingError, ShapeError
@@ -278,19 +278,19 @@ class Update(Layer):
         """What of it does not come by a stream."""
         if self.state is Home.DRAM:
             return "its masters and momenta lie in DRAM, and begin as the memory's image has them"
-        if self.rates is not None:
-            return "its learning rate follows a schedule, of which only the beginning stands in the circuit"
         if self.state_fixed.width > WIDEST:
             return f"master and momentum together have {self.state_fixed.width} bits, more than {WIDEST}"
         return ""
 
     def state_words(self, state: State) -> list[int]:
-        """An element a word, in stream order: master in the low bits, momentum above."""
-        return pack(self._state_codes(state), self.state_fixed.width, 1)
+        """Where a scheduled rate stands; an element a word, in stream order: master in the low bits, momentum above."""
+        rate = [] if self.rates is None else self.rates.state_words(state["batch"])
+        return rate + pack(self._state_codes(state), self.state_fixed.width, 1)
 
     def with_state_words(self, state: State, words: Sequence[int]) -> None:
         """Master and momentum."""
         order, low = self.stream_order("w"), self.master_fixed.width
+        words = words if self.rates is None else words[RATE_WORDS:]
         for name, fixed, at in (("master", self.master_fixed, 0), ("momentum", self.momentum_fixed, low)):
             codes = unpack([word >> at & (1 << fixed.width) - 1 for word in words], fixed, 1)
             state[name] = from_order(codes, order).reshape(self.shape)
