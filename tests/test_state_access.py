@@ -292,6 +292,7 @@ def test_devices_load_train_and_dump_as_an_uninterrupted_training(
     assert second.results() == {name: found[2 * beats[name] :] for name, found in results.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("state access")
 def test_co_simulation_loads_what_was_emitted(cluster: Cluster, tmp_path: Path) -> None:
     feeds = [feeds_of(cluster.graph, 0)]
@@ -332,7 +333,7 @@ def test_the_command_emits_ports_where_they_are_asked_for(tmp_path: Path) -> Non
 # ---- layers
 
 # of two versions of weights at the beginning, in one place as well; statistics of some lanes after others, of frames of
-# lag, with and without errors for what is upstream; rates of a schedule, and a momentum that looks ahead; dropped frames
+# lag, with and without errors for what is upstream; rates of a schedule, a momentum that looks ahead; dropped frames
 LOADED = {
     "Bias": (0,),
     "Conv": (3,),

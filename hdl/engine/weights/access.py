@@ -149,27 +149,36 @@ def state_link(
     def route() -> None:
         first = intbv(0)[CHAIN_BITS:]
         first[:] = intbv(own)[CHAIN_BITS:]
-        load.ready.next = False
-        made.valid.next = False
-        made.payload.next = load.payload
-        taken.valid.next = False
-        taken.payload.next = load.payload[WORD_BITS:]
-        given.ready.next = False
-        if mode == TAKE:
-            taken.valid.next = load.valid
-            load.ready.next = taken.ready
-        elif mode == GIVE:
+        if mode == GIVE:
             made.valid.next = given.valid
             made.payload.next = given.payload
-            given.ready.next = made.ready
-        elif mine:
-            load.ready.next = batches.rests
+        elif mode == TAKE or mine:
+            made.valid.next = False
+            made.payload.next = load.payload
         elif asked:
             made.valid.next = load.valid and batches.rests
             made.payload.next = first
         else:
             made.valid.next = load.valid
-            load.ready.next = made.ready
+            made.payload.next = load.payload
+
+    @always_comb
+    def hand_in() -> None:
+        taken.valid.next = load.valid and mode == TAKE
+        taken.payload.next = load.payload[WORD_BITS:]
+
+    # apart from what is valid, so that no process of an event-driven simulator starts itself again
+    @always_comb
+    def answer() -> None:
+        given.ready.next = made.ready and mode == GIVE
+        if mode == TAKE:
+            load.ready.next = taken.ready
+        elif mode == GIVE:
+            load.ready.next = False
+        elif mine:
+            load.ready.next = batches.rests
+        else:
+            load.ready.next = made.ready and not asked
 
     @always_comb
     def hand_on() -> None:
@@ -209,7 +218,7 @@ def state_link(
             runs.next = False
             batches.more.next = False
 
-    return stage, begins, judge, route, hand_on, step
+    return stage, begins, judge, route, hand_in, answer, hand_on, step
 
 
 @block

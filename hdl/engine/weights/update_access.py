@@ -172,12 +172,19 @@ def rate_taken(domain: ClockReset, taken: Stream, elements: Stream, rate: RateSt
     passes, known = Signal(bool(0)), Signal(bool(0))
     counting = counter(domain, passes, index, count=words)
     line_bits, batch_bits, place_end = LINE_BITS, len(rate.first_batch), RATE_PLACE_AT + len(rate.first_place)
+    last = RATE_WORDS - 1
 
     @always_comb
     def route() -> None:
         elements.payload.next = taken.payload
         elements.valid.next = taken.valid and index >= RATE_WORDS
+
+    @always_comb
+    def answer() -> None:
         taken.ready.next = elements.ready or index < RATE_WORDS
+
+    @always_comb
+    def count() -> None:
         passes.next = taken.valid and (elements.ready or index < RATE_WORDS)
 
     @always(domain.clk.posedge)
@@ -188,7 +195,7 @@ def rate_taken(domain: ClockReset, taken: Stream, elements: Stream, rate: RateSt
                 known.next = False
             if index == 1:
                 rate.first_slope.next = taken.payload[line_bits:].signed()
-            if index == RATE_WORDS - 1:
+            if index == last:
                 rate.first_batch.next = taken.payload[batch_bits:]
                 rate.first_place.next = taken.payload[place_end:RATE_PLACE_AT]
                 known.next = True
@@ -197,7 +204,7 @@ def rate_taken(domain: ClockReset, taken: Stream, elements: Stream, rate: RateSt
             known.next = False
             rate.held.next = True
 
-    return counting, route, keep
+    return counting, route, answer, count, keep
 
 
 @block
@@ -214,36 +221,38 @@ def rate_given(
     """
     index = Signal(intbv(0)[address_width(words) :])
     passes = Signal(bool(0))
+    batch = Signal(intbv(0)[RATE_PLACE_AT:])
     counting = counter(domain, passes, index, count=words)
-    line_bits = LINE_BITS
+    line_bits, last = LINE_BITS, RATE_WORDS - 1
 
     @always_comb
     def route() -> None:
-        given.payload.next = elements.payload
-        given.valid.next = elements.valid
-        elements.ready.next = given.ready
-        if index < RATE_WORDS:
+        if index == 0:
             given.valid.next = giving
-            elements.ready.next = False
-            given.payload.next = 0
-            if index == 0:
-                given.payload.next = rate.line[line_bits:]
-            elif index == 1:
-                given.payload.next = rate.slope[line_bits:]
-            else:
-                given.payload.next = concat(rate.place, rate_batch)
+            given.payload.next = rate.line[line_bits:]
+        elif index == 1:
+            given.valid.next = giving
+            given.payload.next = rate.slope[line_bits:]
+        elif index == last:
+            given.valid.next = giving
+            given.payload.next = concat(rate.place, batch)
+        else:
+            given.valid.next = elements.valid
+            given.payload.next = elements.payload
+
+    @always_comb
+    def answer() -> None:
+        elements.ready.next = given.ready and index >= RATE_WORDS
 
     @always_comb
     def count() -> None:
         passes.next = given.valid and given.ready
 
-    rate_batch = Signal(intbv(0)[RATE_PLACE_AT:])
-
     @always_comb
     def widen() -> None:
-        rate_batch.next = rate.batch
+        batch.next = rate.batch
 
-    return counting, route, count, widen
+    return counting, route, answer, count, widen
 
 
 @block
