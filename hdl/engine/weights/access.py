@@ -45,6 +45,8 @@ class Batches:
         # so many batches more in this cycle: from registers
         self.more: Bit = Signal(bool(0))
         self.count: Bits = Signal(intbv(0)[COUNTER_BITS:])
+        # one less
+        self.others: Bits = Signal(modbv(0)[COUNTER_BITS:])
         # of the circuit: they are trained, and all its state is written
         self.rests: Bit = Signal(bool(0))
         # state is wanted, word by word: from a register
@@ -187,6 +189,7 @@ def state_link(
 
     @always(domain.clk.posedge)
     def step() -> None:
+        others = modbv(0)[COUNTER_BITS:]
         batches.more.next = False
         if mode == PASS:
             if mine:
@@ -205,6 +208,8 @@ def state_link(
                 if runs:
                     batches.more.next = True
                     batches.count.next = load.payload[COUNTER_BITS:]
+                    others[:] = load.payload[COUNTER_BITS:]
+                    batches.others.next = others - 1
         elif (mode == TAKE and load.valid and taken.ready) or (mode == GIVE and given.valid and made.ready):
             left.next = left - 1
             if left == 1:
@@ -260,20 +265,31 @@ def batches_left(domain: ClockReset, batches: Batches, trained: Bit, left: Bits)
     """How many batches may be trained.  Costs an adder.
 
     Ports:
-        batches: in, ``more`` and ``count`` alone.
+        batches: in, ``more``, ``count`` and ``others`` alone.
         trained: in, 1 bit, only while ``left`` is not 0: the last of a batch is done at this edge.
         left: out, `COUNTER_BITS` bits, from a register.
     """
     next_left = Signal(modbv(0)[COUNTER_BITS:])
 
+    change = Signal(intbv(0)[COUNTER_BITS:])
+    less = (1 << COUNTER_BITS) - 1
+
+    @always_comb
+    def choose() -> None:
+        change.next = 0
+        if batches.more:
+            if trained:
+                change.next = batches.others
+            else:
+                change.next = batches.count
+        elif trained:
+            change.next = intbv(less)[COUNTER_BITS:]
+
     @always_comb
     def add() -> None:
         total = modbv(0)[COUNTER_BITS:]
         total[:] = left
-        if batches.more:
-            total[:] = total + batches.count
-        if trained:
-            total[:] = total - 1
+        total[:] = total + change
         next_left.next = total
 
     @always(domain.clk.posedge)
@@ -282,4 +298,4 @@ def batches_left(domain: ClockReset, batches: Batches, trained: Bit, left: Bits)
         if domain.rst:
             left.next = 0
 
-    return add, keep
+    return choose, add, keep
