@@ -43,6 +43,8 @@ LADDER_GROWTHS = 5
 PRICED_NODES, LEAST_STEPS, MOST_STEPS = 900, 2, 5
 # rounds in which levels are put between the proven bound and the plan found
 REFINEMENT_ROUNDS = 2
+# where a level so little faster than the plan brought nothing, one between them is not looked for
+NEAR_RATIO = 1.03
 # steps to faster levels than predicted
 FASTER_RATIO = 1.25
 # a placement found so much faster than the plan so far is made to hold at once, others when the search is done
@@ -80,7 +82,10 @@ class Ladder:
             if not finer:
                 break
             levels = sorted({*levels, *finer})
+            before, nearest = best.cycles_per_frame, max(level for level in levels if level < best.cycles_per_frame)
             best = self.better(best, self._useful(levels, best))
+            if best.cycles_per_frame == before < nearest * NEAR_RATIO:
+                break
         # at its goal already, it is tidied at least
         return Found(self.better(best, levels, self.searcher.last), tuple(levels))
 
