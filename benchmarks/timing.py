@@ -59,6 +59,7 @@ from hdl.link.egress import Egress
 from hdl.link.ethernet.crc import Crc32c
 from hdl.link.ethernet.frame import FrameFormat
 from hdl.link.ethernet.packer import Packer
+from hdl.link.ethernet.port import EthernetPort
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
@@ -95,6 +96,13 @@ ETHERNET: Mapping[str, Unit] = {
     "check sequence, 256 bits": Crc32c(word_bits=256),
     "packer, 256 bits": Packer(
         frames=_JUMBO, form=LinkFormat(word_bits=256, streams=40, devices=4), regions=(2 * _JUMBO.payload_beats,) * 3
+    ),
+    "ethernet port, 64 bits": EthernetPort(
+        packer=Packer(
+            frames=FrameFormat(word_bits=64, mtu=1500),
+            form=LinkFormat(word_bits=64, streams=40, devices=4),
+            regions=(400,),
+        )
     ),
 }
 

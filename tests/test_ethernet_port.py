@@ -220,6 +220,17 @@ def test_frames_that_were_never_sent_are_not_taken_for_acknowledged() -> None:
     assert numbers.count(0) == 2
 
 
+def test_a_nak_goes_back_once_and_its_echoes_do_not() -> None:
+    words = [Word(number, 0, number, 9, 0, 0) for number in range(100)]
+    nak = data_frame(kind=FrameType.NAK, payload=b"")
+    injected = {20: data_frame(kind=FrameType.READY, payload=b""), 200: nak, 240: nak, 280: nak}
+    # the timer would go back too, later
+    found = alone(injected, words, 560)
+    numbers = [frame.sequence for frame in map(NARROW.parse, found.sent) if frame.kind is FrameType.DATA]
+    once = list(range(max(numbers) + 1))
+    assert numbers == once + once
+
+
 def test_a_gap_makes_one_nak_and_the_next_gap_another() -> None:
     ready = data_frame(kind=FrameType.READY, payload=b"")
     gaps = {60 + 20 * k: data_frame(sequence=k + 1) for k in range(4)}
