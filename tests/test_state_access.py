@@ -48,7 +48,7 @@ from hdl.layers.pointwise.bias import BiasGradient
 from hdl.layers.registry import load_layers
 from hdl.layers.wiring.update import Update
 from hdl.recipe import Recipe
-from hdl.simulate import Backend, Run, run_streams
+from hdl.simulate import Backend, Run, check_no_x, run_streams
 from hdl.simulate.cosimulation import CosimulationProgram, Engine
 from tests.cosim_support import DEVICES, TINY_CYCLES, deliver, placement, simulate_design
 from tests.flow_support import new_case, quick_costs
@@ -351,6 +351,16 @@ def test_a_layer_whose_state_is_loaded_goes_on_to_the_bit(kind: str, example: in
     layer = with_loaded_state(load_layers()[kind].examples()[example])
     case = make_case(layer)
     assert_equal_bits(case, design_of(case), Backend.MYHDL, seed=example)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "example"), [(kind, example) for kind, found in LOADED.items() for example in found])
+def test_the_verilog_of_a_layer_whose_state_is_loaded_does_too_and_shows_no_x(kind: str, example: int) -> None:
+    case = make_case(with_loaded_state(load_layers()[kind].examples()[example]))
+    design = design_of(case)
+    assert_equal_bits(case, design, Backend.ICARUS, seed=31)
+    inputs, counts = traffic(case, design)
+    check_no_x(design, inputs, counts, seed=41)
 
 
 # ---- seeded faults

@@ -179,8 +179,10 @@ def state_link(
             load.ready.next = False
         elif mine:
             load.ready.next = batches.rests
+        elif asked:
+            load.ready.next = False
         else:
-            load.ready.next = made.ready and not asked
+            load.ready.next = made.ready
 
     @always_comb
     def hand_on() -> None:
