@@ -40,7 +40,7 @@ def documents(case: Case) -> dict[str, Any]:
     data = case.data()
     words: dict[str, tuple[object, ...]] = {
         "import": ("--data", data),
-        "place": ("--walls", "--explain"),
+        "place": ("--walls", "--explain", "--sweep"),
         "emit": (),
         "cosim": ("--batches", 1, "--no-efficiency"),
         "debug": ("--batches", 1, "--data", data),
