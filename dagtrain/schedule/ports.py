@@ -141,9 +141,9 @@ def _serve(
     come, gone = 0.0, 0.0
     at, coming, going = 0, 0, 0
     bin = max(0, int((cycles[0] - words[0]) // width) - first)
-    last = bin
-    while going < count or again.sum() > EXACT:
-        if _serve_again(used[bin], ways, lengths, beside, sides, room, again):
+    last, alone = bin, len(lengths) == 1
+    while going < count or (not alone and again.sum() > EXACT):
+        if not alone and again.max() > 0.0 and _serve_again(used[bin], ways, lengths, beside, sides, room, again):
             last = max(last, bin)
         if going == count:
             bin += 1
@@ -160,11 +160,15 @@ def _serve(
             share = (end - cycles[at - 1]) / (cycles[at] - cycles[at - 1])
             now = words[at - 1] + share * (words[at] - words[at - 1])
         passed = 0.0
-        if now > gone:
+        if alone:
+            passed = max(0.0, min(room - used[bin, 0], now - gone))
+            used[bin, 0] += passed
+            last = bin
+        elif now > gone:
             passed = max(0.0, min(_sure(used[bin], way, beside, room), now - gone))
-        if passed > 0.0:
-            _take(used[bin], way, passed, beside, sides, room, again)
-            last = max(last, bin)
+            if passed > 0.0:
+                _take(used[bin], way, passed, beside, sides, room, again)
+                last = max(last, bin)
         while coming < count and now >= words[coming] - NO_WORD:
             came[coming] = begin + min(1.0, max(0.0, (words[coming] - come) / max(now - come, NO_WORD))) * width
             coming += 1
