@@ -265,7 +265,7 @@ def test_words_of_all_peers_are_packed_in_their_order(peers: int, stall: float, 
 def test_a_descriptor_announces_no_more_words_than_it_can_count() -> None:
     frames = FrameFormat(word_bits=64, mtu=9000)
     unit = packer_of(frames, 1)
-    words = [Word(number, 0, number % 256, 7, 0, 1) for number in range(600)]
+    words = [Word(number, 0, number % 256, 7, 0, 0) for number in range(600)]
     ((_, payload),) = pack(unit, [words], 1).payloads
     assert [len(burst.words) for burst in frames.bursts_of(payload)] == [255, 255, 90]
     assert words_of(frames.bursts_of(payload)) == words
