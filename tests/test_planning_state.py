@@ -17,7 +17,7 @@ from dagtrain.planning import fewer
 from dagtrain.planning.any_bound import AnyBound
 from dagtrain.planning.best import Best
 from dagtrain.planning.choices import plan_choices
-from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.ladder import Ladder, useful
 from dagtrain.planning.levels import between, slower
 from dagtrain.planning.planner import Planner
 from dagtrain.planning.results import RATES, Found, Planned, with_binding
@@ -276,8 +276,8 @@ def test_a_search_goes_on_with_the_levels_that_its_plan_takes() -> None:
     taken = {choice.cycles for choice in plan_choices(found.plan).values()}
     # engines divide their work evenly: a plan may be faster than all levels that it takes
     plan = replace(found.plan, cycles_per_frame=min(taken) - 1)
-    useful = Ladder(made.searcher)._useful([1, *found.levels, max(found.levels) + 1], plan)
-    assert set(useful) == {1, *taken, *(level for level in found.levels if level < min(taken))}
+    kept = useful([1, *found.levels, max(found.levels) + 1], plan, made.problem.cluster)
+    assert set(kept) == {1, *taken, *(level for level in found.levels if level < min(taken))}
 
 
 def test_searches_that_tell_where_to_look_prove_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from dagtrain.planning.results import Found, Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.rates import rate_text
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
+from placement.problem.cluster import Cluster
 from placement.problem.deadline import Ended
 from placement.problem.plan import Plan
 from placement.problem.validate import violations
@@ -49,6 +50,12 @@ NEAR_RATIO = 1.03
 FASTER_RATIO = 1.25
 # a placement found so much faster than the plan so far is made to hold at once, others when the search is done
 WORTH_RATIO = 1.25
+
+
+def useful(levels: Sequence[int], best: Plan, cluster: Cluster) -> list[int]:
+    """Those that a faster plan may take, and those that the plan takes: a search goes on from there."""
+    taken = {choice.cycles for choice in plan_choices(best).values()}
+    return [level for level in levels if level <= best.cycles_per_frame or not taken.isdisjoint(paces(cluster, level))]
 
 
 @dataclass
@@ -83,7 +90,7 @@ class Ladder:
                 break
             levels = sorted({*levels, *finer})
             before, nearest = best.cycles_per_frame, max(level for level in levels if level < best.cycles_per_frame)
-            best = self.better(best, self._useful(levels, best))
+            best = self.better(best, useful(levels, best, problem.cluster))
             if best.cycles_per_frame == before < nearest * NEAR_RATIO:
                 break
         # at its goal already, it is tidied at least
@@ -209,14 +216,6 @@ class Ladder:
             levels = [next_level, *levels]
             best = self.better(best, levels)
         return best, levels
-
-    def _useful(self, levels: Sequence[int], best: Plan) -> list[int]:
-        """Those that a faster plan may take, and those that the plan takes: the search goes on from there."""
-        taken = {choice.cycles for choice in plan_choices(best).values()}
-        cluster = self.searcher.problem.cluster
-        return [
-            level for level in levels if level <= best.cycles_per_frame or not taken.isdisjoint(paces(cluster, level))
-        ]
 
     def _finer(self, best: Plan, levels: Sequence[int], count: int) -> list[int]:
         """New levels faster than a plan, above the fastest that is known to be too fast: steps of the staircase of

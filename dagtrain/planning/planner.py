@@ -17,7 +17,7 @@ from dagtrain.planning.best import Best, GoalReached
 from dagtrain.planning.carry import carried_over, places_of
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.fewer import on_fewer_devices
-from dagtrain.planning.ladder import Ladder
+from dagtrain.planning.ladder import Ladder, useful
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.problem import Problem
 from dagtrain.planning.realise import Realiser
@@ -99,7 +99,7 @@ class Planner:
 
         Raises `Ended` at the deadline."""
         searcher = replace(self.searcher, best=Best(known_cycles=known_cycles))
-        levels = tuple(level for level in than.levels if level <= than.plan.cycles_per_frame) or than.levels
+        levels = tuple(useful(than.levels, than.plan, self.problem.cluster))
         try:
             instance = searcher.prices.instance(levels, searcher.time.looking)
             start = carried_over(than.plan, instance, beside)

@@ -25,6 +25,8 @@ from placement.search.search import SearchOptions, find_plan
 # one part in so many of the search's moves is what searches get: those that only tell whether to look further, those
 # before the last one, and the last one, which goes on from them over levels that they know
 GLANCE, QUICK, LAST = 12, 6, 3
+# CP-SAT's deterministic seconds for a decision of the first of these
+GLANCE_DECISION_SECONDS = 2.0
 # nodes of a graph whose foldings are all known at once, in a second or two
 QUICK_NODES = 100
 
@@ -75,7 +77,8 @@ class Searcher:
     @property
     def glance(self) -> SearchOptions:
         """For searches that only tell whether another graph is worth a climb."""
-        return replace(self.quick, anneal_budget=self.problem.search.anneal_budget // GLANCE)
+        budget = self.problem.search.anneal_budget // GLANCE
+        return replace(self.quick, anneal_budget=budget, decision_seconds=GLANCE_DECISION_SECONDS)
 
     @property
     def quick(self) -> SearchOptions:
