@@ -27,6 +27,7 @@ from dagtrain.flow import (
     clean_step,
     cosim_step,
     debug_step,
+    drive_step,
     emit_step,
     estimate_step,
     evaluate_step,
@@ -316,6 +317,7 @@ class Network:
     debug = _step(debug_step.DebugOptions, debug_step.run, Done)
     probe = _step(probe_step.ProbeOptions, probe_step.run, Done)
     train = _step(train_step.TrainOptions, train_step.run, Trained)
+    drive = _step(drive_step.DriveOptions, drive_step.run, Done)
     profile = _step(profile_step.ProfileOptions, profile_step.run, Done)
     evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)
     estimate = _step(estimate_step.EstimateOptions, estimate_step.run, Done)

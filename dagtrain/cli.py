@@ -531,6 +531,44 @@ def _train(
     )  # fmt: skip
 
 
+def _drive(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="ADDRESS[:PORT] to which all frames go; default: each device's own address.", show_default=False
+        ),
+    ] = None,
+    epochs: Epochs = 1,
+    data: Data = None,
+    held_out: HeldOut = None,
+    stratify: Stratify = False,
+    seed: Seed = 1,
+    save: Annotated[Path | None, typer.Option(help="Checkpoint to write, all along.", show_default=False)] = None,
+    resume: Annotated[Path | None, typer.Option(help="Checkpoint to go on from.", show_default=False)] = None,
+    every: Annotated[int, typer.Option(help="Batches between checkpoints within an epoch.")] = 50,
+    addresses: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with devices, addresses and streams; default: as emitted, network/addresses.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    bind: Annotated[
+        str | None, typer.Option(help="ADDRESS[:PORT] to take here; default: as that file says.", show_default=False)
+    ] = None,
+    answer_seconds: Annotated[float, typer.Option(help="In which every device must answer.")] = 10.0,
+) -> Jobs:
+    """Train a cluster on Ethernet over UDP: feed it, watch losses and the network, keep checkpoints of what it holds.
+
+    Ctrl-C ends training behind the next batch whose state can be kept; --resume goes on from there."""
+    return (
+        lambda net: net.drive(
+            host=host, bind=bind, addresses=addresses, epochs=epochs, data=data, held_out=held_out, stratify=stratify,
+            seed=seed, save=save, resume=resume, every=every, answer_seconds=answer_seconds,
+        ),
+    )  # fmt: skip
+
+
 @wraps(_train)
 def _train_on_data(**given: Any) -> Jobs:
     """As `_train`, where there is data to train on."""
@@ -595,6 +633,7 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
     "cosim": (_cosim,),
     "debug": (_debug,),
     "train": (_train,),
+    "drive": (_drive,),
     "profile": (_profile,),
     "report": (_report,),
     "export": (_export,),

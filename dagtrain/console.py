@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
@@ -32,12 +32,24 @@ WIDE_HEADINGS = (
 NAME_COLUMNS = 24
 
 
+class _Bars(RichProgress):
+    """Bars, and a table below them."""
+
+    panel: Table | None = None
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """See the base class."""
+        yield from super().get_renderables()
+        if self.panel is not None:
+            yield self.panel
+
+
 class BarProgress:
     """Progress bars on standard error; silence where that is no terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
-        self._bars = RichProgress(
+        self._bars = _Bars(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
@@ -76,6 +88,10 @@ class BarProgress:
         self._bars.update(self._task, total=total, completed=total)
         self._note(note)
         self._task = None
+
+    def show(self, rows: Sequence[Sequence[str]]) -> None:
+        """A table below the bars, in place of the one before."""
+        self._bars.panel = _columns(rows)
 
     @property
     def tasks(self) -> list[Task]:

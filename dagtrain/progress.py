@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 
 class Progress(Protocol):
@@ -16,6 +17,14 @@ class Progress(Protocol):
 
     def end(self, note: str = "") -> None:
         """The task is complete."""
+
+
+@runtime_checkable
+class Panel(Protocol):
+    """A listener that also shows a table of figures that change."""
+
+    def show(self, rows: Sequence[Sequence[str]]) -> None:
+        """The newest figures, headings first."""
 
 
 class Silent:

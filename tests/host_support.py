@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from dagtrain.emission.state import links_of
+from dagtrain.flow.placed import load_placed_graph, load_plan
+from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.host.cluster import Cluster, Feeds
 from dagtrain.host.wiring import DeviceTable, HostTable, LinkTable, StreamTable, Wiring, wiring_text
+from dagtrain.passes.access_state import access_state
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
+from dagtrain.planning.choices import folded_graph
 from dagtrain.training.feeds import host_ports, synthetic_feeds
 from hdl.recipe import Recipe
 from hdl.simulate.models.ethernet import EthernetSwitch, Faults
@@ -67,7 +71,7 @@ def wiring_of(graph: Graph, *, word_bits: int = 64, mtu: int = 1500, key: str | 
         word_bits=word_bits,
         mtu=mtu,
         key=key,
-        batch=BATCH,
+        batch=graph.recipe.batch,
         rounds=2 if graph.recipe.staleness else 1,
         host=HostTable(ip="127.0.0.1", port=0),
         device=tuple(devices),
@@ -104,6 +108,14 @@ def played(wiring: Wiring, folder: Path, *options: str) -> Iterator[Wiring]:
             program.wait()
             assert program.stdout is not None
             program.stdout.close()
+
+
+@contextmanager
+def driven(workspace: Workspace, folder: Path, *options: str) -> Iterator[Path]:
+    """Programs that play the devices of a plan, and the file by which `dagtrain drive` finds them."""
+    graph = access_state(folded_graph(load_placed_graph(workspace), load_plan(workspace)))
+    with played(wiring_of(graph), folder, *options):
+        yield folder / "addresses.toml"
 
 
 class Relay(asyncio.DatagramProtocol):

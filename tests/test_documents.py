@@ -12,6 +12,7 @@ import pytest
 from dagtrain import cli
 from dagtrain.flow.documents import results_schema
 from tests.flow_support import Case, call, new_case, quick_costs, with_few_dsp
+from tests.host_support import driven
 from tests.import_support import ROOT
 
 PAGE = ROOT / "docs" / "results.schema.json"
@@ -59,6 +60,8 @@ def documents(case: Case) -> dict[str, Any]:
         outcome = case.step(name, *more, "--json")
         assert outcome.code == 0, (name, outcome.error)
         found[name] = json.loads(outcome.out)
+    with driven(case.workspace, case.root) as addresses:
+        found["drive"] = json.loads(case.step("drive", "--addresses", addresses, "--json").out)
     verilog = min((case.out / "emit").glob("*/rtl/*.v"), key=lambda path: path.stat().st_size)
     found["timing"] = json.loads(call("timing", verilog, "--json", "--out", case.out).out)
     found["check"] = json.loads(call("import", case.model, "--check", "--json").out)

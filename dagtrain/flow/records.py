@@ -303,6 +303,33 @@ class TrainRecord(Versioned):
     wrapped_sums: NotRequired[dict[str, Positive]]
 
 
+class DrivenDeviceRecord(TypedDict):
+    """A device of ``drive.json``: frames by what became of them."""
+
+    name: str
+    sent: Count
+    heard: Count
+    retransmitted: Count
+    # cause -> frames
+    drops: dict[str, Positive]
+    # None: not measured
+    rtt_us: float | None
+    # words of streams to it that may be sent, and those if none were on their way
+    credits: Count
+    most_credits: Count
+
+
+class DriveRecord(Versioned):
+    """``drive.json``."""
+
+    # behind the state that devices have
+    batches: Count
+    epochs: list[EpochRecord]
+    # the checkpoint, if one was wanted
+    saved: str | None
+    devices: list[DrivenDeviceRecord]
+
+
 class TrainDataRecord(TypedDict):
     """On what was trained: as the options said, and what identifies it."""
 

@@ -93,7 +93,7 @@ class Training:
 
         self.emulator.train_epoch(self.data, seed, number, after_batch)
         tested = self.emulator.evaluate(self.held_out)
-        self.epochs.append(_record(number, self.begun, tested))
+        self.epochs.append(epoch_record(number, self.begun, tested))
         self.begun = NO_METRICS
         self.save(self.checkpoint)
         curves.add(self.saved, self.epochs[-1])
@@ -231,7 +231,8 @@ def _take_up(
     return done, begun
 
 
-def _record(epoch: int, trained: Metrics, tested: Metrics) -> dict[str, float]:
+def epoch_record(epoch: int, trained: Metrics, tested: Metrics) -> dict[str, float]:
+    """What is kept of an epoch, counted from 0."""
     return {
         "epoch": epoch + 1,
         "train_loss": trained.loss,

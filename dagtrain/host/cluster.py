@@ -20,12 +20,20 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from dagtrain.emission.state import Dumped, dumped, load_records, restored
+from dagtrain.emission.state import Dumped, dumped, links_of, load_records, restored, rounds
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph
 from dagtrain.host.endpoint import ACK_US, EPOCH_STEP, Endpoint, Pair, Place
 from dagtrain.host.streams import Incoming, LinkFault, Outgoing
-from dagtrain.host.wiring import FROM_DEVICE, TO_DEVICE, DeviceTable, StreamTable, Wiring, neighbour_command
+from dagtrain.host.wiring import (
+    FROM_DEVICE,
+    TO_DEVICE,
+    DeviceTable,
+    StreamTable,
+    Wiring,
+    WiringError,
+    neighbour_command,
+)
 from dagtrain.training.emulator import Emulator, Metrics
 from dagtrain.training.feeds import host_ports
 from hdl.engine.loss.numbers import METRICS
@@ -95,6 +103,7 @@ class Cluster:
         self.settings = settings or Settings()
         self.emulator = Emulator(graph)
         self.image, self.label, self.output = host_ports(graph)
+        _check(wiring, graph)
         self._stop = False
         # batches → what all devices held behind them
         self._states: dict[int, Dumped] = {}
@@ -366,17 +375,23 @@ class Cluster:
         whole = [n for n in self._states if rounds == 1 or n - 1 in self._states]
         return max(whole, default=None)
 
-    async def save_state(self, path: Path, record: Any = None) -> int:
-        """Write the newest checkpoint that was asked for, as `dagtrain train` writes them; the batches behind it."""
+    async def take_state(self, batches: int | None = None) -> int:
+        """Let `emulator` stand where a checkpoint does, the newest that was asked for or one that `kept` has told; the
+        batches behind it."""
         pending = [*self._came, *(number for asked in self._asked.values() for number in asked)]
-        if pending:
+        if pending and batches is None:
             newest = max(pending)
             await self._until(lambda: newest in self._states)
-        batches = self.kept()
+        batches = self.kept() if batches is None else batches
         if batches is None:
             raise StateError("there is no state to save", "train a batch first")
         earlier = self._states.get(batches - 1) if self.wiring.rounds > 1 else None
         self.emulator.executor = restored(self.emulator.graph, self._states[batches], earlier)
+        return batches
+
+    async def save_state(self, path: Path, record: Any = None) -> int:
+        """Write that checkpoint as `dagtrain train` writes them; the batches behind it."""
+        batches = await self.take_state()
         self.emulator.save(path, record)
         return batches
 
@@ -448,6 +463,30 @@ class Cluster:
             outgoing.offer(outgoing.layout.encode(codes.reshape(len(codes), -1) & mask))
             streams.append(outgoing)
         await self._until_ahead(streams)
+
+
+def _check(wiring: Wiring, graph: Graph) -> None:
+    """Raises `WiringError`, with all problems, where a wiring is of another graph."""
+    image, label, output = (graph.by_name[name].layer for name in host_ports(graph))
+    wanted: list[tuple[str, object, object]] = [
+        ("batch", wiring.batch, graph.recipe.batch),
+        ("rounds", wiring.rounds, rounds(graph.recipe.staleness)),
+    ]
+    for carries, port in (("image", image.sources[0]), ("label", label.sources[0]), ("result", output.sinks[0])):
+        stream = wiring.only(carries)
+        wanted.append((f"element_bits of the {carries} stream", stream.element_bits, port.tensor.fixed.width))
+        wanted.append((f"elements of the {carries} stream", stream.elements, port.elements))
+    problems = [f"{what} {given} where the plan has {own}" for what, given, own in wanted if given != own]
+    told = {link.node: link.words for device in wiring.device for link in device.links if link.words}
+    own = {link.node: link.words for link in links_of(graph.nodes, graph) if link.words}
+    for node in sorted({*told, *own}):
+        if told.get(node) != own.get(node):
+            problems.append(
+                f"{told.get(node, 'no')} words of state of {node} where the plan has {own.get(node, 'none')}"
+            )
+    if problems:
+        cure = "emit again, and load all devices anew"
+        raise WiringError.listing(f"the addresses are not of this plan of {graph.name}", problems, cure, lines=True)
 
 
 def _behind(header: int) -> int:

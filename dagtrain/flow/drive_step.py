@@ -1,0 +1,251 @@
+"""`dagtrain drive`: train a cluster on Ethernet from here, and keep what it has learnt.
+
+Data, their order and checkpoints are those of `dagtrain train`: a checkpoint of the one goes on in the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dagtrain.files import write_text
+from dagtrain.flow.placed import graph_of, load_placed_graph, load_plan
+from dagtrain.flow.result import Interrupted, StepResult
+from dagtrain.flow.train_step import NO_DATA, data_name, epoch_record
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
+from dagtrain.host.cluster import Cluster, Feeds, Settings, Trained
+from dagtrain.host.endpoint import Place
+from dagtrain.host.wiring import Wiring, read_wiring
+from dagtrain.passes.access_state import access_state
+from dagtrain.planning.choices import folded_graph
+from dagtrain.progress import Panel, Progress
+from dagtrain.training.curves import Curves
+from dagtrain.training.data import Dataset
+from dagtrain.training.emulator import NO_METRICS, Metrics
+from dagtrain.training.feeds import check_dataset
+from dagtrain.training.spec import choose_data
+from hdl.errors import DagtrainError
+from hdl.link.ethernet.frame import UDP_PORT
+
+# what `dagtrain emit` is to write, in its folder
+ADDRESSES = Path("network") / "addresses.toml"
+HEADINGS = ("device", "sent", "heard", "again", "dropped", "round trip, ms", "credits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriveOptions:
+    """What the user said."""
+
+    # where all frames go, ADDRESS[:PORT]; None: to each device's own address
+    host: str | None = None
+    # the address and port to take here
+    bind: str | None = None
+    # what a host knows of the cluster; None: as emitted
+    addresses: Path | None = None
+    epochs: int = 1
+    data: str | None = None
+    held_out: str | None = None
+    stratify: bool = False
+    seed: int = 1
+    # checkpoints to write, and to go on from
+    save: Path | None = None
+    resume: Path | None = None
+    # batches between checkpoints within an epoch
+    every: int = 50
+    # seconds in which every device must answer
+    answer_seconds: float = 10.0
+
+
+@dataclass
+class _Drive:
+    """A training of a cluster under way."""
+
+    cluster: Cluster
+    data: Dataset
+    held_out: Dataset
+    options: DriveOptions
+    identity: Mapping[str, Any]
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    # of the batches of the next epoch, by the number of batches behind them
+    begun: dict[int, Metrics] = field(default_factory=dict)
+    # batches that the checkpoint has
+    saved: int = 0
+    interrupted: bool = False
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return len(self.data) // self.cluster.wiring.batch
+
+    def take_up(self, record: Any) -> None:
+        """Go on behind a checkpoint.  Raises `DagtrainError` where it is of another training."""
+        path, wanted = self.options.resume, json.loads(json.dumps(self.identity))
+        try:
+            known, self.epochs, begun = record["identity"], list(record["epochs"]), Metrics(**record["begun"])
+        except (KeyError, TypeError):
+            raise DagtrainError(f"{path} has no record of a training", "leave --resume out to begin anew") from None
+        if known != wanted:
+            other = ", ".join(key for key in wanted if not isinstance(known, dict) or known.get(key) != wanted[key])
+            raise DagtrainError(f"{path} is of a training with other {other}", "give what it was trained with")
+        self.saved = self.cluster.batches
+        self.begun = {self.saved: begun}
+
+    def save(self, batches: int) -> None:
+        """Write the emulator's state, behind so many batches, if that is wanted."""
+        if self.options.save is None or (batches == self.saved and self.options.save.exists()):
+            return
+        begun = self.begun.get(batches, NO_METRICS)
+        record = {"identity": self.identity, "epochs": self.epochs, "begun": asdict(begun)}
+        self.cluster.emulator.save(self.options.save, record)
+        self.saved = batches
+
+    def feeds(self, epoch: int) -> Iterator[Feeds]:
+        """Of the batches of an epoch that are not trained yet."""
+        first = epoch * self.per_epoch
+        for number, index in enumerate(self.data.batches(self.cluster.wiring.batch, self.options.seed, epoch), first):
+            if number >= self.cluster.batches:
+                yield self.cluster.emulator.feeds(self.data, index, (epoch, number))
+
+    async def epoch(self, curves: Curves, progress: Progress) -> bool:
+        """The next epoch; whether it came to its end."""
+        epoch, cluster = len(self.epochs), self.cluster
+        total = self.begun.get(cluster.batches, NO_METRICS)
+        every = self.options.every if self.options.save else 0
+        async for trained in cluster.train(self.feeds(epoch), every):
+            total += trained.metrics
+            self.begun[trained.batch] = total
+            self._tell(trained, total, curves, progress)
+            kept = cluster.kept()
+            if every and kept is not None and kept > self.saved and kept % every == 0:
+                self.save(await cluster.take_state(kept))
+        batches = await cluster.take_state()
+        whole = batches == (epoch + 1) * self.per_epoch
+        if whole:
+            self.epochs.append(epoch_record(epoch, total, cluster.emulator.evaluate(self.held_out)))
+            self.begun = {}
+            curves.add(batches, self.epochs[-1])
+        self.save(batches)
+        return whole
+
+    def _tell(self, trained: Trained, total: Metrics, curves: Curves, progress: Progress) -> None:
+        figures = {
+            "epoch": len(self.epochs) + 1,
+            "batch_loss": trained.metrics.loss,
+            "batch_accuracy": trained.metrics.accuracy,
+            "images_per_second": trained.images_per_second,
+            "retransmitted": sum(device.retransmitted for device in trained.devices),
+        }
+        curves.add(trained.batch, figures)
+        progress.advance(note=f"{trained.images_per_second:,.0f} images/s; {total}")
+        if isinstance(progress, Panel):
+            progress.show([HEADINGS, *map(_row, trained.devices)])
+
+    def stop(self) -> None:
+        """Ctrl-C: end where a checkpoint can be kept; a second one ends at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.cluster.stop()
+
+
+def _row(device: Any) -> tuple[str, ...]:
+    dropped = ", ".join(f"{count} {cause}" for cause, count in device.drops.items()) or "0"
+    rtt = "" if device.rtt_us is None else f"{device.rtt_us / 1000:.2f}"
+    counts = (f"{count:,}" for count in (device.sent, device.heard, device.retransmitted))
+    return device.name, *counts, dropped, rtt, f"{device.credits:,} of {device.most_credits:,}"
+
+
+def run(workspace: Workspace, options: DriveOptions, progress: Progress) -> StepResult:
+    """Train a cluster over the network."""
+    problems = [
+        f"--{name} must be at least 1, not {value}"
+        for name, value in (("epochs", options.epochs), ("every", options.every))
+        if value < 1
+    ]
+    if problems:
+        raise DagtrainError.listing("", problems)
+    source = data_name(workspace, options.data)
+    if source is None:
+        raise DagtrainError(NO_DATA.replace("train needs", "drive needs"))
+    graph = access_state(folded_graph(load_placed_graph(workspace), load_plan(workspace)))
+    wiring = read_wiring(options.addresses or workspace.folder("emit") / ADDRESSES)
+    choice = choose_data(source, options.held_out, options.stratify)
+    data, held_out = (check_dataset(graph, part, choice.name) for part in choice.parts(options.seed))
+    cluster = Cluster(wiring, graph, _settings(options, wiring))
+    identity = {"data": choice.digest, "seed": options.seed, "steps": graph_of(workspace)}
+    drive = _Drive(cluster, data, held_out, options, identity)
+    folder = workspace.root / "drive"
+    try:
+        asyncio.run(_train(drive, folder, progress))
+    except KeyboardInterrupt:
+        drive.interrupted = True
+    if drive.interrupted:
+        kept = drive.saved and options.save and options.save.exists()
+        cure = f"--resume {options.save} goes on" if kept else "nothing is kept without --save"
+        raise Interrupted(f"interrupted; a checkpoint stands at batch {drive.saved}: {cure}" if kept else cure)
+    return _result(drive, folder)
+
+
+async def _train(drive: _Drive, folder: Path, progress: Progress) -> None:
+    options, cluster = drive.options, drive.cluster
+    async with cluster:
+        record = await cluster.load_state(options.resume)
+        if options.resume is not None:
+            drive.take_up(record)
+        curves = Curves(folder, folder, cluster.batches, False)
+        with suppress(ValueError, RuntimeError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, drive.stop)
+        try:
+            progress.begin("drive", options.epochs * drive.per_epoch)
+            progress.advance(cluster.batches)
+            while len(drive.epochs) < options.epochs and not drive.interrupted:
+                await drive.epoch(curves, progress)
+        finally:
+            curves.close()
+        progress.end()
+
+
+def _settings(options: DriveOptions, wiring: Wiring) -> Settings:
+    gateway = None if options.host is None else _place("--host", options.host, UDP_PORT)
+    bind = None if options.bind is None else _place("--bind", options.bind, 0 if gateway else wiring.host.port)
+    return Settings(gateway=gateway, bind=bind, answer_seconds=options.answer_seconds)
+
+
+def _place(option: str, text: str, port: int) -> Place:
+    """An address as a socket takes it.  Raises `DagtrainError` for what is none."""
+    name, colon, number = text.partition(":")
+    cure = "write ADDRESS or ADDRESS:PORT"
+    if colon and not (number.isdecimal() and int(number) < 1 << 16):
+        raise DagtrainError(f"{option} {text}: {number!r} is no port", cure)
+    try:
+        return socket.gethostbyname(name), int(number) if colon else port
+    except OSError:
+        raise DagtrainError(f"{option} {text}: {name!r} is no address", cure) from None
+
+
+def _result(drive: _Drive, folder: Path) -> StepResult:
+    devices = [asdict(device) for device in drive.cluster.devices]
+    meta = {
+        "schema_version": SCHEMA_VERSION,
+        "batches": drive.cluster.batches,
+        "epochs": drive.epochs,
+        "saved": str(drive.options.save) if drive.options.save else None,
+        "devices": devices,
+    }
+    write_text(folder / "drive.json", json.dumps(meta, indent=1) + "\n")
+    lines = [f"{drive.cluster.batches} batches on {len(devices)} devices"]
+    if drive.epochs:
+        last = drive.epochs[-1]
+        lines.append(f"held-out accuracy {last['held_out_accuracy']:.2%}, loss {last['held_out_loss']:.4f}")
+    lines += [f"{', '.join(f'{n} {c}' for c, n in d['drops'].items())} frames of {d['name']} dropped, "
+              f"{d['retransmitted']} sent again" for d in devices if d["drops"]]  # fmt: skip
+    if drive.options.save:
+        lines.append(f"checkpoint at batch {drive.saved}: {drive.options.save}")
+    return StepResult("drive", folder, True, tuple(lines), meta)
