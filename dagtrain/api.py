@@ -50,7 +50,7 @@ from dagtrain.flow.placed import load_plan
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import load_summary
 from dagtrain.flow.trained import load_trained
-from dagtrain.flow.workspace import Workspace
+from dagtrain.flow.workspace import BY_PROGRAM, Workspace
 from dagtrain.graph.ir import Graph
 from dagtrain.graph.summary import Summary
 from dagtrain.progress import Progress, Silent
@@ -287,10 +287,11 @@ def _checked(_: Workspace, options: import_step.ImportOptions, _progress: Progre
 
 
 class Network:
-    """A working folder with a model in it; ``progress`` listens to long work."""
+    """A working folder with a model in it; ``progress`` listens to long work, and results say which ``command`` made
+    them."""
 
-    def __init__(self, out: FilePath = "build", progress: Progress | None = None) -> None:
-        self.workspace = Workspace(Path(out))
+    def __init__(self, out: FilePath = "build", progress: Progress | None = None, *, command: str = BY_PROGRAM) -> None:
+        self.workspace = Workspace(Path(out), command)
         self.progress = progress or Silent()
 
     def __repr__(self) -> str:

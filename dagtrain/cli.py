@@ -31,6 +31,8 @@ from hdl.errors import DagtrainError, Problem
 
 # exit codes of a fault of this program (EX_SOFTWARE of sysexits.h), and of Ctrl-C as shells have it
 CRASHED, INTERRUPTED = 70, 130
+# options of every command, which change no result: the first one has a value
+OUT_WORD, VOICE_WORDS = "--out", frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 # words that no command knows, whatever typer is built on
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
@@ -324,10 +326,11 @@ Jobs = Sequence[Job]
 def _perform(out: Path, voice: Voice, *jobs: Job) -> None:
     """Run steps in order; every failure a user can cause ends here, as one message and an exit code."""
     results: list[StepResult] = []
+    command = typed(sys.argv[1:])
     try:
         with working_folder(out), voice.progress() as progress:
             for job in jobs:
-                result = job(Network(out, progress)).result
+                result = job(Network(out, progress, command=command)).result
                 results.append(result)
                 voice.begin(result)
     except KeyboardInterrupt as stop:
@@ -338,6 +341,17 @@ def _perform(out: Path, voice: Voice, *jobs: Job) -> None:
     voice.end(results)
     if not all(result.passed for result in results):
         raise typer.Exit(1)
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command as it was typed, but for the options of every command: where it works and how much it says."""
+    told, rest = ["dagtrain"], iter(words)
+    for word in rest:
+        if word == OUT_WORD:
+            next(rest, "")
+        elif word not in VOICE_WORDS and not word.startswith(f"{OUT_WORD}="):
+            told.append(word)
+    return shlex.join(told)
 
 
 def _tell(done: Done, voice: Voice) -> None:

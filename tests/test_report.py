@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from html.parser import HTMLParser
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from dagtrain.api import Network
 from dagtrain.files import write_text
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.report_step import gather
@@ -157,6 +159,21 @@ def test_the_page_is_well_formed_and_asks_for_no_other_file(case: Case) -> None:
     targets = {attributes.get("id") for _, attributes in tags.found}
     assert {str(value)[1:] for value in references} <= targets
     assert "url(" not in page(case)
+
+
+def test_the_page_names_versions_and_the_commands_that_made_it(case: Case) -> None:
+    text = page(case)
+    made = text.split("<th>made by</th>")[1].split("</td>")[0]
+    commands = [re.sub(r" \S*/", " ", command) for command in re.findall("<code>(dagtrain .*?)</code>", made)]
+    assert commands == [
+        f"dagtrain import {case.model.name} --norm as-is",
+        f"dagtrain place --devices {case.cluster.name}",
+        "dagtrain emit",
+    ]
+    assert f"ortools {version('ortools')}" in text.split("<th>versions</th>")[1].split("</td>")[0]
+    # who runs the same again by a program is told too
+    Network(case.out).emit(lint=False)
+    assert "<code>a program that uses dagtrain.api</code>" in page(case)
 
 
 def test_every_node_of_the_plan_has_its_row_with_its_costs(case: Case) -> None:

@@ -30,6 +30,8 @@ from dagtrain.report.page import picture, render
 
 PAGE = "report.html"
 PICTURE = "graph.svg"
+# steps whose results there must be
+NEEDED = ("import", "place", "emit")
 # steps whose results are shown if they are there and still hold
 OPTIONAL: Mapping[str, type[Any]] = {"cosim": CosimRecord, "timing": TimingRecord, "train": TrainRecord}
 
@@ -37,11 +39,12 @@ OPTIONAL: Mapping[str, type[Any]] = {"cosim": CosimRecord, "timing": TimingRecor
 def run(workspace: Workspace, progress: Progress) -> StepResult:
     """Write the report unless nothing changed."""
     shown = {step: workspace.holds(step) for step in OPTIONAL}
-    depends = {
-        **{step: workspace.fingerprint(step) for step in ("import", "place", "emit")},
-        **{step: workspace.fingerprint(step) for step in OPTIONAL if shown[step]},
-    }
     contents = gather(workspace)
+    depends = {
+        **{step: workspace.fingerprint(step) for step in NEEDED},
+        **{step: workspace.fingerprint(step) for step in OPTIONAL if shown[step]},
+        "commands": contents.commands,
+    }
     done = workspace.run("report", depends, lambda folder: _work(folder, contents, progress))
     folder = workspace.folder("report")
     notes = tuple(note for note in (contents.cosim_note, contents.timing_note, contents.train_note) if note)
@@ -78,7 +81,14 @@ def gather(workspace: Workspace) -> Contents:
         train_note=train_note,
         measured=_measured(workspace) if cosim else None,
         timeline=_timeline(workspace) if cosim else None,
+        commands=_commands(workspace),
     )
+
+
+def _commands(workspace: Workspace) -> tuple[str, ...]:
+    """The commands that left what is shown, in the order of their steps."""
+    steps = [step for step in COMMANDS if step in NEEDED or (step in OPTIONAL and workspace.holds(step))]
+    return tuple(dict.fromkeys(workspace.made_by(step) for step in steps))
 
 
 def _optional(workspace: Workspace, step: str) -> tuple[Mapping[str, Any] | None, str]:

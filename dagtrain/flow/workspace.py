@@ -46,6 +46,10 @@ COMMANDS = {
     "profile": "dagtrain profile",
 }
 STEPS = tuple(COMMANDS)
+# in place of a command where a program calls the steps
+BY_PROGRAM = "a program that uses dagtrain.api"
+# of a stamp, what doesn't tell which result it is
+NOT_TOLD = frozenset({"fingerprint", "command"})
 # step -> folder of working files for which its stamp does not vouch
 SCRATCH = {"cosim": "bench", "debug": "bench"}
 # what Quartus leaves in emit/<device>/, which nothing here reads: folders, and the layout of its windows
@@ -85,6 +89,8 @@ class Workspace:
     """The folder in which the steps leave their results."""
 
     root: Path
+    # what makes the results that are left, as a user types it
+    command: str = BY_PROGRAM
     # step and fingerprint -> what is wrong with its files; looked at once
     _looked: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -146,6 +152,10 @@ class Workspace:
         """The fingerprint of what a step last left, and of what from; "" if it never completed."""
         return str(self._stamp(step).get("fingerprint", ""))
 
+    def made_by(self, step: str) -> str:
+        """The command that left a step's result; "" if it never completed."""
+        return str(self._stamp(step).get("command", ""))
+
     def run(self, step: str, depends_on: Mapping[str, Any], work: Callable[[Path], None]) -> bool:
         """Do a step's work into a fresh folder unless nothing changed; returns whether anything was done.
 
@@ -167,7 +177,7 @@ class Workspace:
             work(fresh)
             files = file_digests(step, fresh)
             stamp = {"schema_version": STAMP_SCHEMA, "step": step, "inputs": inputs, "earlier": earlier, "files": files}
-            stamp["fingerprint"] = stamp_fingerprint(stamp)
+            stamp |= {"fingerprint": stamp_fingerprint(stamp), "command": self.command}
             write_text(fresh / STAMP, json.dumps(stamp, indent=1) + "\n")
         self._looked.clear()
 
@@ -225,8 +235,8 @@ class Workspace:
 
 
 def stamp_fingerprint(stamp: Mapping[str, Any]) -> str:
-    """The digest of a stamp's other fields."""
-    return digest({name: value for name, value in stamp.items() if name != "fingerprint"})
+    """The digest of what a stamp says of its result."""
+    return digest({name: value for name, value in stamp.items() if name not in NOT_TOLD})
 
 
 def _event(written: str | None, found: str | None) -> str:

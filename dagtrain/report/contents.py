@@ -46,6 +46,8 @@ class Contents:
     measured: Sequence[Mapping[str, Any]] | None = None
     # of a batch among others, counted in co-simulation
     timeline: Mapping[str, Any] | None = None
+    # that left all this, in their order
+    commands: Sequence[str] = ()
 
     @cached_property
     def folded(self) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from markupsafe import Markup
@@ -30,6 +31,8 @@ from dagtrain.report.templates import page_environment
 from dagtrain.report.timeline import engine_rows, fifo_rows
 
 TEMPLATE = "page.html.j2"
+# packages that have a say in results
+VERSIONED = ("dagtrain", "myhdl", "ortools", "networkx", "numpy", "onnx")
 SCRIPT = Path(__file__).with_name("page.js")
 
 
@@ -70,7 +73,7 @@ def render(contents: Contents) -> str:
         well_used=WELL_USED,
         timed_kinds=timed_kinds(contents.timing) if contents.timing else (),
         recipe=contents.graph.recipe,
-        version=version("dagtrain"),
+        versions=[f"Python {python_version()}", *(f"{package} {version(package)}" for package in VERSIONED)],
         script=Markup(SCRIPT.read_text()),
         cosim_chart=Markup(_cosim_chart(contents.cosim)) if contents.cosim else "",
         train_charts=[Markup(text) for text in _train_charts(contents.train)] if contents.train else [],

@@ -24,10 +24,17 @@ class EthernetPort(Unit):
 
     Inputs: ``own``, ``others``, ``epoch``, ``digest`` (`hdl.link.ethernet.transmitter.transmitter`).  Outputs: counters
     ``dropped`` (`Cause`), ``faults``, three bits a peer (`hdl.link.ethernet.peers.Faults`), ``malformed``.
+
+    Raises:
+        ValueError: on creation, of frames with a key, whose tags it neither makes nor asks for.
     """
 
     packer: Packer
     timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        if self.packer.frames.key is not None:
+            raise ValueError("a port of frames with a key is not built yet")
 
     @property
     def sink(self) -> FrameSink:
