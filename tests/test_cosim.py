@@ -141,7 +141,9 @@ def test_squeeze_and_excitation_trains_to_the_bits_of_the_emulator(kind: str, st
     assert len(trained.losses) == 4 * BATCH
 
 
-@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+# their circuits alone: tests/test_layer_conformance.py
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_channels_split_shuffled_and_sliced_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(shuffle_net(1), kind, tmp_path, seed=4)
     assert trained.mismatches == ()
@@ -155,7 +157,9 @@ def test_normalisation_over_channels_trains_to_the_bits_of_the_emulator(kind: st
     assert trained.compared_words > 100
 
 
-@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+# their circuits alone: tests/test_layer_conformance.py
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_local_response_normalisation_trains_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     trained = train(alexnet(1), kind, tmp_path, seed=8)
     assert trained.mismatches == ()
@@ -190,7 +194,7 @@ def test_a_run_is_optimised_from_the_cycles_on_where_that_pays(tmp_path: Path, m
     made = tiny_design(library)
     asked = []
 
-    def no_build(_folder: Path, _sources: object, _simulator: Simulator, optimise: bool, _clocks: object) -> Path:
+    def no_build(_folder: Path, _sources: object, _simulator: Simulator, optimise: bool, *_: object) -> Path:
         asked.append(optimise)
         raise InterruptedError
 

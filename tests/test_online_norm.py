@@ -29,6 +29,8 @@ from importers.onnx import import_model
 from tests.layer_support import watch_memories
 
 # those whose scale and shift come as streams; frozen ones are run by tests/test_layer_conformance.py
+# examples of each that are run over many frames in the default suite
+MANY = 6
 FORWARD = [layer for layer in OnlineNorm.examples() if not layer.frozen]
 BACKWARD = [layer for layer in OnlineNormBackward.examples() if not layer.frozen]
 
@@ -427,7 +429,14 @@ def run_circuit(
 
 
 # the conformance suite runs every example with fewer batches and stalls in all simulators
-@pytest.mark.parametrize("layer", [*FORWARD, *BACKWARD], ids=lambda layer: f"{type(layer).__name__}{layer.shape}")
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(layer, marks=[pytest.mark.slow] * (number >= MANY), id=f"{type(layer).__name__}{layer.shape}")
+        for layers in (FORWARD, BACKWARD)
+        for number, layer in enumerate(layers)
+    ],
+)
 def test_circuit_equals_golden_in_every_bit_over_many_frames(layer: Any) -> None:
     runs, expected, _ = run_circuit(layer, Backend.VERILATOR, 36 // layer.recipe.batch, 0.1, 0.5)
     for run in runs:

@@ -73,11 +73,17 @@ board = "fast"
 )
 
 
-def test_the_commands_take_boards_of_unlike_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unlike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """The tiny net emitted for two boards of unlike clocks."""
     quick_costs(monkeypatch)
     case = new_case(tmp_path)
     case.write("cluster.toml", TWO)
-    case.must("import", "place", "emit")
+    return case.must("import", "place", "emit")
+
+
+def test_the_commands_take_boards_of_unlike_clocks(unlike: Case) -> None:
+    case = unlike
     plan = load_plan(case.workspace)
     assert {use.device: (use.clock_hz, use.items > 3) for use in plan.devices} == {
         "head": (300_000_000, True),
@@ -88,23 +94,31 @@ def test_the_commands_take_boards_of_unlike_clocks(tmp_path: Path, monkeypatch: 
     assert "create_clock -name clk -period 3.333 [get_ports clk]\n" in constraints
     assert "create_clock -name net_clk -period 5.000 [get_ports net_clk]\n" in constraints
     assert "set_clock_groups -asynchronous -group {clk} -group {net_clk}\n" in constraints
-    held = case.step("cosim", "--simulator", "myhdl", "--hold", "20", "--no-efficiency", "--batches", "3")
+    assert case.step("cosim", "--stall", "0", "--no-efficiency", "--batches", "5").code == 0
+    engines_are_busy_for_the_steps_of_their_walks(case)
+
+
+@pytest.mark.slow
+def test_a_myhdl_testbench_holds_up_boards_of_unlike_clocks_and_counts_alike(unlike: Case) -> None:
+    held = unlike.step("cosim", "--simulator", "myhdl", "--hold", "20", "--no-efficiency", "--batches", "3")
     assert held.code == 0, held.error
     assert "every bit equal" in held.out
     assert re.search(r"held up inside: [1-9]\d* of \d+ FIFOs were full and empty", held.out), held.out
-    counted = [shares(case)]
-    assert case.step("cosim", "--stall", "0", "--no-efficiency", "--batches", "5").code == 0
-    counted.append(shares(case))
+    engines_are_busy_for_the_steps_of_their_walks(unlike)
+
+
+def engines_are_busy_for_the_steps_of_their_walks(case: Case) -> None:
+    """As counted in co-simulation, of the graph as it is placed."""
+    plan, found = load_plan(case.workspace), shares(case)
     # however long a batch takes, an engine is busy for as many cycles of its clock as its walk has steps, and what has
     # none as long as it reads
     graph = folded_graph(load_emitted_graph(case.workspace), plan)
     wanted = {node.name: node.layer.walk.cycles for node in graph.nodes if is_engine(node.layer)}
     assert len(wanted) == 5
     wanted |= {name: graph.by_name[name].layer.sinks[0].beats for name in ("r_node", "r_node.error")}
-    for found in counted:
-        assert {"loss", "c_node.w.update", "y_node.bias"} & found.keys() == {"loss", "c_node.w.update"}
-        for name, cycles in wanted.items():
-            assert found[name]["busy"] == pytest.approx(graph.recipe.batch * cycles, rel=0.1), (name, found[name])
+    assert {"loss", "c_node.w.update", "y_node.bias"} & found.keys() == {"loss", "c_node.w.update"}
+    for name, cycles in wanted.items():
+        assert found[name]["busy"] == pytest.approx(graph.recipe.batch * cycles, rel=0.1), (name, found[name])
 
 
 def shares(case: Case) -> dict[str, dict[str, int]]:

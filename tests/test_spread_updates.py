@@ -80,7 +80,11 @@ def test_frames_that_a_batch_does_not_have_are_refused(frames: int) -> None:
 
 @pytest.mark.parametrize(
     ("staleness", "frames", "batches"),
-    [(BATCH, FRAMES, 12), (0, FRAMES, 3), pytest.param(2, FRAMES, 8, marks=pytest.mark.slow)],
+    [
+        (BATCH, FRAMES, 12),
+        pytest.param(0, FRAMES, 3, marks=pytest.mark.slow),
+        pytest.param(2, FRAMES, 8, marks=pytest.mark.slow),
+    ],
 )
 def test_batches_train_to_the_same_bits_in_the_cycles_that_are_said(
     staleness: int, frames: int, batches: int, tmp_path: Path

@@ -18,6 +18,7 @@ from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.training.data import DataError, Dataset
 from dagtrain.training.sources import load_digits, read_source
 from hdl.layers.base import Layer
+from hdl.layers.capabilities import Batched
 from hdl.layers.pointwise.relu import Relu
 from hdl.layers.registry import by_name, load_layers
 from hdl.recipe import Recipe
@@ -71,6 +72,11 @@ def test_every_example_of_every_layer_survives_json(kind: type[Layer]) -> None:
 
     for layer in all_examples([kind]).values():
         graph = Graph("one", (Node("one", layer),), Recipe())
+        if isinstance(layer, Batched) and layer.recipe.loaded:
+            # asked for when a stored graph is emitted
+            with pytest.raises(ValueError, match="node one loads its state"):
+                graph_to_json(graph)
+            continue
         document = json.loads(json.dumps(graph_to_json(graph)))
         assert graph_from_json(document).nodes[0].layer == layer
 

@@ -202,8 +202,11 @@ def _is_whole(value: object, least: int) -> bool:
 
 def _node_to_json(node: Node, recipe: Recipe) -> dict[str, Any]:
     item = layer_to_json(node.layer)
-    if isinstance(node.layer, Batched) and node.layer.recipe == recipe:
-        del item["settings"]["recipe"]
+    if isinstance(node.layer, Batched):
+        if node.layer.recipe.loaded:
+            raise ValueError(f"node {node.name} loads its state; graphs are stored before that is asked for")
+        if node.layer.recipe == recipe:
+            del item["settings"]["recipe"]
     return {
         "name": node.name,
         **item,
