@@ -49,7 +49,8 @@ setup: $(VENV)/.complete
 $(VENV)/.complete: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dagtrain needs Python 3.11 or newer, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	# what is imported is compiled then: most of it never is
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -e ".[dev]"
 	touch $@
 
 clean:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from myhdl import always, block
 
 from hdl.convert.netlist import Direction
@@ -34,6 +35,12 @@ CONSTANT = frozenset({"rates"})
 # frames a batch of layers without a recipe
 FRAMES = 3
 STALL = 0.35
+QUICK_SEEDS = 3
+
+
+def seeds(count: int) -> list[Any]:
+    """Seeds of random circuits as parameters; those from `QUICK_SEEDS` on only in the slow suite."""
+    return [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= QUICK_SEEDS)) for seed in range(count)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,7 +93,7 @@ def run(
     return run
 
 
-# with 2 stale frames this network is below on one device, and in tests/test_cosim_dram.py on these
+# with 2 stale frames this network is in tests/test_cosim_dram.py
 @pytest.mark.parametrize("staleness", [0, *(pytest.param(stale, marks=pytest.mark.slow) for stale in (2, BATCH))])
 @pytest.mark.parametrize("kind", ["branches apart"])
 def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
@@ -105,8 +105,9 @@ def test_a_cluster_trains_to_the_bits_of_the_emulator_at_every_staleness(
     assert len(trained.losses) == 4 * BATCH
 
 
-# branches apart are those of the test above
-@pytest.mark.parametrize("kind", ["one", pytest.param("dealt out", marks=pytest.mark.slow)])
+# one device, and branches apart, are those of the test above
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "dealt out"])
 def test_placement_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert train(residual_net(2), kind, tmp_path, seed=7).mismatches == ()
 

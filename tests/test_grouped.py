@@ -17,7 +17,7 @@ from hdl.recipe import Recipe
 from hdl.simulate import Backend
 from hdl.tensor import Tile
 from tests.conv_support import chooser, with_random_lanes
-from tests.layer_support import assert_equal_bits, design_of, make_case
+from tests.layer_support import assert_equal_bits, design_of, make_case, seeds
 from tests.test_conv import ends, simulate
 
 ENGINES = (Conv, ConvError, ConvGradient)
@@ -65,7 +65,7 @@ def twin(layer: Any) -> Any:
     return dataclasses.replace(layer, groups=1, tile=Tile(), w_lanes=1)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_golden_models_are_those_of_a_convolution_with_blocks_of_zeros(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for layer, port in ((random_engine(Conv, seed), "x"), (random_engine(ConvError, seed), "e")):
@@ -78,7 +78,7 @@ def test_golden_models_are_those_of_a_convolution_with_blocks_of_zeros(seed: int
                 np.testing.assert_array_equal(given[name], codes, err_msg=f"{layer}, seed {seed}")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_gradients_are_the_blocks_of_a_convolutions(seed: int) -> None:
     layer = random_engine(ConvGradient, seed)
     rng = np.random.default_rng(seed)
@@ -89,14 +89,14 @@ def test_gradients_are_the_blocks_of_a_convolutions(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_random_engines_agree_with_the_golden_model_in_every_bit(kind: type[Layer], seed: int) -> None:
     case = make_case(random_engine(kind, 200 + seed), seed=seed)
     assert_equal_bits(case, design_of(case), Backend.MYHDL, seed)
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_weights_outside_give_the_same_bits(kind: type[Layer], seed: int) -> None:
     simulate(random_engine(kind, 300 + seed, Home.DRAM), 2, seed, 0.0 if seed % 2 else 0.4)
 
@@ -108,7 +108,7 @@ def test_one_version_of_weights_gives_the_same_bits(kind: type[Layer], seed: int
 
 
 @pytest.mark.parametrize("kind", [Conv, ConvError])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_streamed_weights_cost_no_cycles(kind: type[Layer], seed: int) -> None:
     layer = dataclasses.replace(random_engine(kind, 500 + seed, Home.DRAM), recipe=Recipe(batch=14))
     layer = layer.fold(layer.cycles_per_frame, layer.tile)

@@ -48,9 +48,9 @@ MOST_CYCLES, PATIENCE_CYCLES = 4_000, 64
 CLOSE_CYCLES = 3
 # frames a batch of what is compiled, at least, beyond those that fill queues
 LEAST_BATCH = 9
-# examples of each class that are simulated in MyHDL and Icarus, and synthesised; the others only in the slow suite.
-# Verilator simulates all: their Verilog is compiled for the tests of cycles anyway
-QUICK = 2
+# examples of each class that are simulated in MyHDL and Icarus, and synthesised, and those that are compiled, for bits
+# and cycles in Verilator; the others only in the slow suite
+QUICK, COMPILED = 2, 12
 
 
 LAYERS = all_examples(load_layers().values())
@@ -63,9 +63,14 @@ def example(name: str, *marks: pytest.MarkDecorator) -> Any:
 
 
 EXAMPLES = [example(name) for name in NAMES]
-QUICK_FIRST = [
-    example(name) if int(name.rsplit("-")[-1]) < QUICK else example(name, pytest.mark.slow) for name in NAMES
-]
+
+
+def first(count: int) -> list[Any]:
+    """The first examples of each class; the others only in the slow suite."""
+    return [example(name, *[pytest.mark.slow] * (int(name.rsplit("-")[-1]) >= count)) for name in NAMES]
+
+
+QUICK_FIRST, COMPILED_FIRST = first(QUICK), first(COMPILED)
 
 
 # the simulator that tells cycles: all tests of an example share one build of it, and each run takes it milliseconds
@@ -134,7 +139,7 @@ def test_myhdl_circuit_equals_the_golden_model_in_every_bit_under_random_stalls(
     assert_equal_bits(found, design_of(found), Backend.MYHDL, seed=11)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", COMPILED_FIRST)
 def test_verilog_in_verilator_equals_the_golden_model_in_every_bit_under_random_stalls(name: str) -> None:
     for seed in (21, 22):
         assert_equal_bits(case(name), design(name), Backend.VERILATOR, seed)
@@ -151,7 +156,7 @@ def test_verilog_shows_no_x_while_inputs_that_are_not_valid_are_x(name: str) -> 
     check_no_x(design(name, 1), inputs, counts, seed=41)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", COMPILED_FIRST)
 def test_measured_cycles_a_frame_are_the_declared_ones(name: str) -> None:
     # a batch into which no next version of weights comes
     batches = 1 if hasattr(LAYERS[name], "recipe") and reads_frames(LAYERS[name]) else BATCHES
@@ -204,7 +209,7 @@ def test_declared_memories_are_those_of_the_circuit_and_of_the_images(name: str)
         assert all(0 <= word < 1 << width for word in words)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", COMPILED_FIRST)
 def test_outputs_come_from_no_more_input_than_declared(name: str) -> None:
     found = case(name)
     for source in found.layer.sources:
@@ -269,7 +274,7 @@ def test_outputs_need_no_less_input_than_declared(kind: str) -> None:
     assert all(tight.values()), tight
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", COMPILED_FIRST)
 def test_outputs_come_when_the_declared_cycles_say(name: str) -> None:
     found, result = case(name), unstalled(name)
     for source in found.layer.sources:

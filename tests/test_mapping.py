@@ -401,7 +401,10 @@ def of_words(clk: Any, n: Any, y: Any, words: tuple[int, ...]) -> Any:
 VIRTEX = part("XC7VX690T")
 
 
-@pytest.mark.parametrize(("name", "off"), [("difference", 2), ("looked_up", 0), ("kept", 1), ("backwards", 2)])
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [pytest.param("difference", 2, marks=pytest.mark.slow), ("looked_up", 0), ("kept", 1), ("backwards", 2)],
+)
 def test_look_up_tables_of_virtex_agree_with_synthesis(name: str, off: int, tmp_path: Path) -> None:
     """A table and a carry bit take one each, where an ALM has room for two."""
     module = convert(CONSTRUCTS[name](), "circuit")
