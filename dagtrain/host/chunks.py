@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from hdl.link.ethernet.frame import DESCRIPTOR, DESCRIPTOR_BITS, DescriptorFlag, Drop, Dropped, FrameFormat
 
-# stream, words, sequence, flags, credits in 24 bits
+# stream, words, sequence, flags and credits
 _DESCRIPTOR = struct.Struct(">HBBI")
+_LAST, _CREDIT = int(DescriptorFlag.LAST), int(DescriptorFlag.CREDIT)
 _FLAGS_AT = DESCRIPTOR["descriptor.credits"].bits
 _CREDITS = (1 << _FLAGS_AT) - 1
-_KNOWN = int(DescriptorFlag.LAST | DescriptorFlag.CREDIT)
+_KNOWN = _LAST | _CREDIT
 _UNUSED = bytes(DESCRIPTOR_BITS // 8)
 
 
@@ -40,7 +41,7 @@ def payload_of(chunks: Sequence[Chunk], form: FrameFormat) -> bytes:
                 chunk.stream,
                 len(chunk.words) // size,
                 chunk.sequence,
-                chunk.credits | (DescriptorFlag.CREDIT if chunk.credits else chunk.last) << _FLAGS_AT,
+                chunk.credits | (_CREDIT if chunk.credits else chunk.last) << _FLAGS_AT,
             )
             for chunk in group
         )
@@ -65,12 +66,12 @@ def _chunks(payload: bytes, form: FrameFormat) -> Iterator[Chunk]:
         for descriptor in range(at - size, at - size + used * len(_UNUSED), len(_UNUSED)):
             stream, count, sequence, rest = _DESCRIPTOR.unpack_from(payload, descriptor)
             flags, credits = rest >> _FLAGS_AT, rest & _CREDITS
-            returns = bool(flags & DescriptorFlag.CREDIT)
-            alone = not credits or not (count or sequence or flags & DescriptorFlag.LAST)
+            returns = bool(flags & _CREDIT)
+            alone = not credits or not (count or sequence or flags & _LAST)
             if flags & ~_KNOWN or returns != bool(credits) or bool(count) == returns or not alone:
                 raise Dropped(Drop.PAYLOAD, f"descriptor {payload[descriptor : descriptor + 8].hex()}")
             end = at + count * size
             if end > len(payload):
                 raise Dropped(Drop.PAYLOAD, f"{count} words at byte {at}")
-            yield Chunk(stream, payload[at:end], sequence, bool(flags & DescriptorFlag.LAST), credits)
+            yield Chunk(stream, payload[at:end], sequence, bool(flags & _LAST), credits)
             at = end

@@ -294,9 +294,9 @@ class Endpoint:
             pair.reset_at = now + rules.timer_cycles
             pair.sent[FrameType.RESET] += 1
             self._send(pair, self._reset_frame(pair))
+        if pair.peer.greeted:
+            self._fill(pair, rules)
         while True:
-            if pair.peer.greeted:
-                self._fill(pair, rules)
             before = pair.peer.sender
             pair.peer, frame = pair.peer.speak(now, rules)
             if frame is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -32,12 +33,12 @@ class Layout:
     # of a tensor; 0: no tensors, each word holds one element
     elements: int
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Words of a tensor; 0 where there are none."""
         return wire_words(self.elements, self.element_bits, self.word_bits) if self.elements else 0
 
-    @property
+    @cached_property
     def per_word(self) -> int:
         """Elements of a word."""
         return elements_per_word(self.element_bits, self.word_bits) if self.elements else 1

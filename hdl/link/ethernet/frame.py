@@ -19,6 +19,7 @@ To a circuit the 64 header bytes are one number of 512 bits, the first byte high
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -73,7 +74,7 @@ class FrameType(IntEnum):
     CONTROL = 7
 
 
-_KINDS = frozenset(FrameType)
+_KINDS = {int(kind): kind for kind in FrameType}
 
 
 class FrameFlag(IntFlag):
@@ -81,6 +82,9 @@ class FrameFlag(IntFlag):
 
     # a tag stands behind the CRC
     KEYED = 1
+
+
+_KEYED = int(FrameFlag.KEYED)
 
 
 class DescriptorFlag(IntFlag):
@@ -232,6 +236,8 @@ DTL_START = HEADER_BYTES - DTL_BYTES
 MOST_WORDS = (1 << DESCRIPTOR["descriptor.words"].bits) - 1
 MOST_CREDITS = (1 << DESCRIPTOR["descriptor.credits"].bits) - 1
 SEQUENCES = 1 << HEADER["dtl.sequence"].bits
+# by bits, for `struct`
+_CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
 def pack_fields(table: Mapping[str, Field], values: Mapping[str, int]) -> bytes:
@@ -259,6 +265,16 @@ def unpack_fields(table: Mapping[str, Field], data: bytes) -> dict[str, int]:
     return {label: field.of(number) for label, field in table.items()}
 
 
+def struct_of(table: Mapping[str, Field]) -> struct.Struct:
+    """What unpacks a table of fields as numbers of whole bytes; fields of less than a byte are one number together."""
+    codes, bits = ">", 0
+    for field in table.values():
+        bits += field.bits
+        if bits % 8 == 0:
+            codes, bits = codes + _CODES[bits], 0
+    return struct.Struct(codes)
+
+
 def ip_checksum(header: bytes) -> int:
     """IPv4's checksum of a header whose own checksum is 0; 0 of one with the right checksum."""
     total = sum(int.from_bytes(header[at : at + 2], "big") for at in range(0, len(header), 2))
@@ -282,6 +298,11 @@ def crc32c(data: bytes) -> int:
     for byte in data:
         crc = crc >> 8 ^ _CRC_OF_BYTE[(crc ^ byte) & 255]
     return crc ^ ALL_ONES
+
+
+# version and type, flags, source, target, epoch, sequence, acknowledge, beats, digest
+_DTL = struct_of(DTL)
+_KIND_BITS = DTL["dtl.type"].bits
 
 
 @dataclass(frozen=True)
@@ -320,6 +341,13 @@ class Frame:
     digest: int
     # whole beats
     payload: bytes = b""
+
+
+def _misfit(frame: Frame) -> str:
+    """The first number of a frame that does not fit its field."""
+    numbers = ((field, getattr(frame, field.name)) for field in DTL.values() if hasattr(frame, field.name))
+    field, value = next((field, value) for field, value in numbers if not 0 <= value < 1 << field.bits)
+    return f"{field.label} = {value}: needs a number of {field.bits} bits"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -458,24 +486,27 @@ class FrameFormat:
             )
         if bool(beats) != (frame.kind is FrameType.DATA) and frame.kind is not FrameType.CONTROL:
             raise ValueError(f"{frame.kind.name} with {beats} beats of payload: DATA and no other type has some")
-        values = {
-            "dtl.type": frame.kind.value,
-            "dtl.flags": int(FrameFlag(0) if self.key is None else FrameFlag.KEYED),
-            "dtl.source": frame.source,
-            "dtl.target": frame.target,
-            "dtl.epoch": frame.epoch,
-            "dtl.sequence": frame.sequence,
-            "dtl.acknowledge": frame.acknowledge,
-            "dtl.beats": beats,
-            "dtl.digest": frame.digest,
-        }
-        dtl = pack_fields(DTL, values)
-        return dtl + frame.payload + self.trailer(dtl, frame.payload)
+        try:
+            dtl = _DTL.pack(
+                VERSION << _KIND_BITS | frame.kind,
+                0 if self.key is None else _KEYED,
+                frame.source,
+                frame.target,
+                frame.epoch,
+                frame.sequence,
+                frame.acknowledge,
+                beats,
+                frame.digest,
+            )
+        except struct.error:
+            raise ValueError(_misfit(frame)) from None
+        covered = dtl + frame.payload
+        return covered + self.trailer(covered)
 
-    def trailer(self, dtl: bytes, payload: bytes) -> bytes:
-        """CRC and tag of a frame with this DTL header and payload."""
-        crc = self.sum(dtl + payload).to_bytes(CRC_BYTES, "big")
-        return crc if self.key is None else crc + tag_of(self.key, dtl + crc).to_bytes(TAG_BYTES, "big")
+    def trailer(self, covered: bytes) -> bytes:
+        """CRC and tag of a frame, of which these are DTL and payload."""
+        crc = self.sum(covered).to_bytes(CRC_BYTES, "big")
+        return crc if self.key is None else crc + tag_of(self.key, covered[:DTL_BYTES] + crc).to_bytes(TAG_BYTES, "big")
 
     def parse(self, data: bytes) -> Frame:
         """The frame of the bytes that a MAC delivers, without FCS.
@@ -505,35 +536,35 @@ class FrameFormat:
 
     def _parsed(self, data: bytes, lengths: bool) -> Frame:
         """The frame from DTL on, whose outer lengths agree or not."""
-        dtl = data[:DTL_BYTES]
-        values = unpack_fields(DTL, dtl)
-        kind, flags, beats = values["dtl.type"], values["dtl.flags"], values["dtl.beats"]
-        if values["dtl.version"] != VERSION or kind not in _KINDS or flags & ~FrameFlag.KEYED:
-            raise Dropped(Drop.VERSION, f"version {values['dtl.version']}, type {kind}, flags {flags:#x}")
-        keyed = bool(flags & FrameFlag.KEYED)
+        first, flags, source, target, epoch, sequence, acknowledge, beats, digest = _DTL.unpack_from(data)
+        version, number = first >> _KIND_BITS, first & ((1 << _KIND_BITS) - 1)
+        kind = _KINDS.get(number)
+        if version != VERSION or kind is None or flags & ~_KEYED:
+            raise Dropped(Drop.VERSION, f"version {version}, type {number}, flags {flags:#x}")
+        keyed = bool(flags)
         told = DTL_BYTES + beats * self.word_bytes + CRC_BYTES + keyed * TAG_BYTES
         if not lengths or told != len(data) or beats > self.payload_beats:
             raise Dropped(Drop.LENGTH, f"{len(data)} bytes from DTL on, {beats} beats")
-        if bool(beats) != (kind == FrameType.DATA) and kind != FrameType.CONTROL:
-            raise Dropped(Drop.LENGTH, f"{beats} beats in a frame of type {kind}")
+        if bool(beats) != (kind is FrameType.DATA) and kind is not FrameType.CONTROL:
+            raise Dropped(Drop.LENGTH, f"{beats} beats in a frame of type {number}")
         if keyed != (self.key is not None):
             raise Dropped(Drop.TAG, "a tag in a cluster without key" if keyed else "no tag")
         end = len(data) - self.trailer_bytes
-        payload, found = data[DTL_BYTES:end], data[end:]
-        right = self.trailer(dtl, payload)
+        covered, found = data[:end], data[end:]
+        right = self.trailer(covered)
         if found[:CRC_BYTES] != right[:CRC_BYTES]:
             raise Dropped(Drop.CRC, found[:CRC_BYTES].hex())
         if found != right:
             raise Dropped(Drop.TAG, found[CRC_BYTES:].hex())
         return Frame(
-            kind=FrameType(kind),
-            source=values["dtl.source"],
-            target=values["dtl.target"],
-            epoch=values["dtl.epoch"],
-            sequence=values["dtl.sequence"],
-            acknowledge=values["dtl.acknowledge"],
-            digest=values["dtl.digest"],
-            payload=payload,
+            kind=kind,
+            source=source,
+            target=target,
+            epoch=epoch,
+            sequence=sequence,
+            acknowledge=acknowledge,
+            digest=digest,
+            payload=covered[DTL_BYTES:],
         )
 
     # -------------------------------------------------------------------------------------------- payloads
