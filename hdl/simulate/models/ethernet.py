@@ -2,7 +2,7 @@
 
 What befalls a frame is a pure function of the seed, the port that it came from, and its number among the frames from
 there (`chance`), so every model of the same seed decides alike, in whatever language it is written and whatever else
-is on its way.
+is on its way.  ``ethernet.h`` is the same switch in C++.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 # bits of a corrupted frame that are turned over at most
 MOST_FLIPS = 8
+# faults that have a probability
+RATES = ("loss", "duplicate", "reorder", "corrupt")
 # frames overtaken by one that is reordered are those of so many latencies at most
 REORDER_LATENCIES = 4
 
@@ -56,6 +58,11 @@ def chance(seed: int, port: int, number: int, purpose: int) -> int:
     return word
 
 
+def share_of(probability: float) -> int:
+    """How many of 2³² random numbers decide for what has this probability."""
+    return int(probability * (1 << 32))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """What the network does to frames: probabilities, each by itself, of a frame from a port.
@@ -72,13 +79,13 @@ class Faults:
     down: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("loss", "duplicate", "reorder", "corrupt"):
+        for name in RATES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: a probability is 0 to 1")
 
     def hits(self, probability: float, word: int) -> bool:
         """Whether a random number decides for what has this probability."""
-        return word >> 32 < int(probability * (1 << 32))
+        return word >> 32 < share_of(probability)
 
 
 @dataclass(kw_only=True)
@@ -110,6 +117,22 @@ class EthernetSwitch:
         # to → cycle from which its cable is free
         self._free: dict[int, Fraction] = dict.fromkeys(self._leaving, Fraction(0))
         self._order = 0
+
+    @property
+    def text(self) -> str:
+        """What its twin in C++ (``ethernet.h``) reads to be the same from the start."""
+        rate, faults = self.bits_per_cycle or Fraction(0), self.faults
+        numbers = {
+            "seed": self.seed & _MASK,
+            "latency": self.latency,
+            "bits": rate.numerator,
+            "per_cycles": rate.denominator,
+            **{name: share_of(getattr(faults, name)) for name in RATES},
+        }
+        lines = [f"{name} {number}" for name, number in numbers.items()]
+        lines += [f"down {port} {first} {end}" for port, first, end in faults.down]
+        lines += [f"port {mac} {port}" for mac, port in self.ports.items()]
+        return "\n".join([*lines, ""])
 
     @property
     def idle(self) -> bool:
