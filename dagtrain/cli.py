@@ -571,6 +571,10 @@ def _drive(
         str | None, typer.Option(help="ADDRESS[:PORT] to take here; default: as that file says.", show_default=False)
     ] = None,
     answer_seconds: Annotated[float, typer.Option(help="In which every device must answer.")] = 10.0,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Train the same in the emulator, and compare every loss and all state.")
+    ] = False,
+    tensorboard: TensorBoard = False,
 ) -> Jobs:
     """Train a cluster on Ethernet over UDP: feed it, watch losses and the network, keep checkpoints of what it holds.
 
@@ -578,7 +582,8 @@ def _drive(
     return (
         lambda net: net.drive(
             host=host, bind=bind, addresses=addresses, epochs=epochs, data=data, held_out=held_out, stratify=stratify,
-            seed=seed, save=save, resume=resume, every=every, answer_seconds=answer_seconds,
+            seed=seed, save=save, resume=resume, every=every, answer_seconds=answer_seconds, compare=compare,
+            tensorboard=tensorboard,
         ),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -20,10 +21,13 @@ from dagtrain.files import open_archive
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.trained import begun_from
 from dagtrain.graph.ir import Role
+from dagtrain.host.cluster import Trained
+from dagtrain.host.twin import Twin
 from dagtrain.host.wiring import wiring_text
 from dagtrain.passes.access_state import access_state
 from dagtrain.planning.choices import folded_graph
 from dagtrain.training.emulator import Emulator
+from dagtrain.training.spec import choose_data
 from tests.flow_support import Case, new_case, quick_costs
 from tests.host_support import driven, wiring_of
 
@@ -80,6 +84,48 @@ def test_a_driven_training_is_recorded_like_any_other(case: Case, tmp_path: Path
     assert [line["epoch"] for line in lines if "held_out_accuracy" in line] == [1, 2, 3]
     assert f"checkpoint at batch {3 * BATCHES}: {run}" in more.out
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_emulator_beside_it_names_what_differs(case: Case, tmp_path: Path) -> None:
+    """These devices count and train nothing, so the first loss and the state differ."""
+    with cluster(case, tmp_path) as found:
+        done = case.step("drive", *found, "--compare", "--tensorboard", "--json")
+    assert done.code == 1
+    told = json.loads(done.out)
+    assert not told["passed"]
+    compared = told["compared"]
+    assert compared["batches"] == BATCHES
+    assert compared["words"] > 100
+    assert compared["mismatches"][0].startswith("batch 1: loss ")
+    assert any(f"behind batch {BATCHES}: " in line for line in compared["mismatches"])
+    assert list((case.out / "drive" / "tensorboard").iterdir())
+
+
+def test_a_twin_that_trains_the_same_finds_nothing_until_a_bit_is_turned(case: Case) -> None:
+    graph = load_placed_graph(case.workspace)
+    data = choose_data(str(case.data()), None, False).parts(1)[0]
+    twin, other = Twin(Emulator(graph), data), Emulator(graph)
+
+    async def train(batches: range) -> None:
+        for number in batches:
+            index = np.arange(4) + number
+            twin.fed.append((index, (0, number)))
+            metrics = other.train_batch(data, index, (0, number))
+            await twin.check(Trained(batch=number + 1, metrics=metrics, images_per_second=1.0, devices=()))
+            twin.check_state(other)
+
+    asyncio.run(train(range(3)))
+    assert (twin.batches, twin.mismatches) == (3, [])
+    assert twin.words > 100
+    update = next(node for node in graph.nodes if node.role is Role.UPDATE)
+    words = list(update.layer.state_words(other.executor.states[update.name]))
+    update.layer.with_state_words(other.executor.states[update.name], [words[0] ^ 1, *words[1:]])
+    twin.check_state(other)
+    (told,) = twin.mismatches
+    assert told == (
+        f"behind batch 3: 1 of {len(words)} words of {update.name}, the first at 0: {words[0] ^ 1:#x} where the "
+        f"emulator has {words[0]:#x}"
+    )
 
 
 def test_checkpoints_go_on_in_the_emulator_and_on_devices(case: Case, tmp_path: Path) -> None:

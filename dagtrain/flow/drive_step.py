@@ -22,13 +22,14 @@ from dagtrain.flow.train_step import NO_DATA, data_name, epoch_record
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
 from dagtrain.host.cluster import Cluster, Feeds, Settings, Trained
 from dagtrain.host.endpoint import Place
+from dagtrain.host.twin import Twin
 from dagtrain.host.wiring import Wiring, read_wiring
 from dagtrain.passes.access_state import access_state
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Panel, Progress
 from dagtrain.training.curves import Curves
 from dagtrain.training.data import Dataset
-from dagtrain.training.emulator import NO_METRICS, Metrics
+from dagtrain.training.emulator import NO_METRICS, Emulator, Metrics
 from dagtrain.training.feeds import check_dataset
 from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError
@@ -59,6 +60,10 @@ class DriveOptions:
     resume: Path | None = None
     # batches between checkpoints within an epoch
     every: int = 50
+    # train the same in the emulator, and compare every loss and all state
+    compare: bool = False
+    # write event files too
+    tensorboard: bool = False
     # seconds in which every device must answer
     answer_seconds: float = 10.0
 
@@ -77,6 +82,7 @@ class _Drive:
     begun: dict[int, Metrics] = field(default_factory=dict)
     # batches that the checkpoint has
     saved: int = 0
+    twin: Twin | None = None
     interrupted: bool = False
 
     @property
@@ -97,6 +103,13 @@ class _Drive:
         self.saved = self.cluster.batches
         self.begun = {self.saved: begun}
 
+    def begin_twin(self) -> None:
+        """Compare with an emulator that begins as the cluster does."""
+        emulator = Emulator(self.cluster.emulator.graph)
+        if self.options.resume is not None:
+            emulator.load(self.options.resume)
+        self.twin = Twin(emulator, self.data)
+
     def save(self, batches: int) -> None:
         """Write the emulator's state, behind so many batches, if that is wanted."""
         if self.options.save is None or (batches == self.saved and self.options.save.exists()):
@@ -111,6 +124,8 @@ class _Drive:
         first = epoch * self.per_epoch
         for number, index in enumerate(self.data.batches(self.cluster.wiring.batch, self.options.seed, epoch), first):
             if number >= self.cluster.batches:
+                if self.twin is not None:
+                    self.twin.fed.append((index, (epoch, number)))
                 yield self.cluster.emulator.feeds(self.data, index, (epoch, number))
 
     async def epoch(self, curves: Curves, progress: Progress) -> bool:
@@ -121,14 +136,20 @@ class _Drive:
         async for trained in cluster.train(self.feeds(epoch), every):
             total += trained.metrics
             self.begun[trained.batch] = total
+            if self.twin is not None:
+                await self.twin.check(trained)
             self._tell(trained, total, curves, progress)
             kept = cluster.kept()
             if every and kept is not None and kept > self.saved and kept % every == 0:
                 self.save(await cluster.take_state(kept))
         batches = await cluster.take_state()
+        if self.twin is not None:
+            self.twin.check_state(cluster.emulator)
         whole = batches == (epoch + 1) * self.per_epoch
         if whole:
-            self.epochs.append(epoch_record(epoch, total, cluster.emulator.evaluate(self.held_out)))
+            # in a thread, so that devices do not wait for an answer
+            tested = await asyncio.to_thread(cluster.emulator.evaluate, self.held_out)
+            self.epochs.append(epoch_record(epoch, total, tested))
             self.begun = {}
             curves.add(batches, self.epochs[-1])
         self.save(batches)
@@ -199,7 +220,9 @@ async def _train(drive: _Drive, folder: Path, progress: Progress) -> None:
         record = await cluster.load_state(options.resume)
         if options.resume is not None:
             drive.take_up(record)
-        curves = Curves(folder, folder, cluster.batches, False)
+        if options.compare:
+            drive.begin_twin()
+        curves = Curves(folder, folder, cluster.batches, options.tensorboard)
         with suppress(ValueError, RuntimeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, drive.stop)
         try:
@@ -230,6 +253,10 @@ def _place(option: str, text: str, port: int) -> Place:
         raise DagtrainError(f"{option} {text}: {name!r} is no address", cure) from None
 
 
+def _compared(twin: Twin) -> dict[str, Any]:
+    return {"batches": twin.batches, "words": twin.words, "mismatches": twin.mismatches}
+
+
 def _result(drive: _Drive, folder: Path) -> StepResult:
     devices = [asdict(device) for device in drive.cluster.devices]
     meta = {
@@ -238,6 +265,7 @@ def _result(drive: _Drive, folder: Path) -> StepResult:
         "epochs": drive.epochs,
         "saved": str(drive.options.save) if drive.options.save else None,
         "devices": devices,
+        **({} if drive.twin is None else {"compared": _compared(drive.twin)}),
     }
     write_text(folder / "drive.json", json.dumps(meta, indent=1) + "\n")
     lines = [f"{drive.cluster.batches} batches on {len(devices)} devices"]
@@ -248,4 +276,8 @@ def _result(drive: _Drive, folder: Path) -> StepResult:
               f"{d['retransmitted']} sent again" for d in devices if d["drops"]]  # fmt: skip
     if drive.options.save:
         lines.append(f"checkpoint at batch {drive.saved}: {drive.options.save}")
-    return StepResult("drive", folder, True, tuple(lines), meta)
+    twin = drive.twin
+    if twin is not None:
+        verdict = "every bit equal" if not twin.mismatches else "MISMATCH: " + "; ".join(twin.mismatches[:5])
+        lines.append(f"{twin.batches} batches and {twin.words:,} words of state against the emulator: {verdict}")
+    return StepResult("drive", folder, True, tuple(lines), meta, passed=twin is None or not twin.mismatches)

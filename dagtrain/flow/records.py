@@ -319,6 +319,16 @@ class DrivenDeviceRecord(TypedDict):
     most_credits: Count
 
 
+class DriveComparison(TypedDict):
+    """Of ``drive.json``: what the emulator, which trained the same, was compared in."""
+
+    batches: Count
+    # of state
+    words: Count
+    # the first of them; none: every bit equal
+    mismatches: list[str]
+
+
 class DriveRecord(Versioned):
     """``drive.json``."""
 
@@ -328,6 +338,7 @@ class DriveRecord(Versioned):
     # the checkpoint, if one was wanted
     saved: str | None
     devices: list[DrivenDeviceRecord]
+    compared: NotRequired[DriveComparison]
 
 
 class TrainDataRecord(TypedDict):
