@@ -69,8 +69,11 @@ def test_a_wrong_bit_is_named_shown_and_leads_to_its_circuit(case: Case) -> None
     step = 2.0 ** -int(first["format"].split(".")[1])
     now = first["cycle"] * PERIOD_PS
     assert held(lanes_of, now) == first["found"] * step
+    # viewers begin there
+    assert f"\n*0.000000 {now} -1 " in (case.out / "debug" / "waves.gtkw").read_text().replace("\n-1", " -1")
+    assert f"\ncursor_set {now}\n" in (case.out / "debug" / "waves.sucl").read_text()
     # and inside the circuit is a register that has it right: the bit was turned round behind it
-    assert re.search(r"waves.gtkw show \d+ streams around cycle [\d,]+, and \d\d signals inside r_node", text.out)
+    assert re.search(r"waves.vcd shows \d+ streams around cycle [\d,]+, and \d\d signals inside r_node", text.out)
     register = vcd_values(case.out / "debug" / "waves.vcd", "r_node", "inside", "m2s_pipe0_payload")
     assert int(held(register, now)) >> 16 * (lane % lanes_a_beat(case)) & 0xFFFF == first["expected"]
     wrong = [
@@ -177,6 +180,7 @@ def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(
     # signals inside are a group of the node's, arrays aside
     node = save.split("\n-r_node\n")[1]
     assert "\n-inside\n" in node
+    shown_by_surfer(case.out / "cosim" / "waves")
     beats, lanes = relu_beats(case), lanes_a_beat(case)
     assert f"r_node.inside.m2s_pipe0_payload[{17 * lanes - 1}:0]\n" in node
     assert "c_node.inside.convolution0" in save
@@ -203,6 +207,41 @@ def test_waveforms_of_both_kinds_hold_what_the_emulator_makes_while_frames_pass(
     assert sorted(others.items())[1:] == sorted(values.items())[1:]
     assert others[min(others)] == values[min(values)]
     assert {time: value for time, value in inside.items() if time} == {t: v for t, v in payload.items() if t}
+
+
+def shown_by_surfer(path: Path) -> None:
+    """Surfer's commands name scopes and variables that are there, all of the streams and none of an array."""
+    scopes, variables = set(), set()
+    with path.with_suffix(".vcd").open("rb") as file:
+        stack: list[str] = []
+        for token in tokenize(file):
+            if token.kind is TokenKind.SCOPE:
+                stack.append(token.scope.ident)
+                assert "." not in token.scope.ident
+                scopes.add(".".join(stack))
+            elif token.kind is TokenKind.UPSCOPE:
+                stack.pop()
+            elif token.kind is TokenKind.VAR:
+                # "[3]" behind a name is a word of an array
+                place = "" if token.var.bit_index is None else "[]"
+                variables.add(".".join((*stack, token.var.reference)) + place)
+            elif token.kind is TokenKind.ENDDEFINITIONS:
+                break
+    lines = [line.split(" ", 1) for line in path.with_suffix(".sucl").read_text().splitlines()]
+    groups = {line[1] for line in lines if line[0] == "scope_add_as_group"}
+    assert groups == {
+        name.removesuffix(".payload") for name in variables if name.endswith(("_sent.payload", "_got.payload"))
+    }
+    assert groups <= scopes
+    added = {line[1] for line in lines if line[0] == "variable_add"}
+    assert added == {name for name in variables if ".inside." in name and not name.endswith("]")}
+    assert [line for line in lines if line[0] not in ("scope_add_as_group", "variable_add")] == [
+        ["divider_add", "c_node"],
+        ["divider_add", "inside"],
+        ["divider_add", "r_node"],
+        ["divider_add", "inside"],
+        ["zoom_fit"],
+    ]
 
 
 def fst_values(case: Case, chosen: Sequence[object], *names: str) -> list[dict[int, float]]:

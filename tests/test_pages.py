@@ -60,6 +60,7 @@ def test_steps_leave_the_files_that_the_page_names(root: Path) -> None:
         "cosim/efficiency.json",
         "cosim/waves.vcd",
         "cosim/waves.gtkw",
+        "cosim/waves.sucl",
         "place/graph.json",
         "place/graph.npz",
     }

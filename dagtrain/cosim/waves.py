@@ -2,8 +2,7 @@
 beside them signals inside the circuits that send and get them (`dagtrain.cosim.inside`).
 
 The bench writes a line whenever a stream's handshake or payload changes; what is chosen of that becomes a VCD file, or
-an FST file, beside a save file for GTKWave in which every node is a group, of a group for each of its streams and one
-for what is inside (Surfer reads both waveforms too).
+an FST file, beside what tells viewers how to show it (`dagtrain.cosim.viewers`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from string import hexdigits
 from typing import Any, Protocol
 
 from vcd import VCDWriter
-from vcd.gtkw import GTKWSave
 from vcd.writer import RealVariable
 
 from dagtrain.cosim.inside import Inner
@@ -32,9 +30,9 @@ from hdl.tensor import Port
 
 # lanes of a payload that have a line of their own
 SHOWN_LANES = 16
-HEX = frozenset(hexdigits)
 # the scope of signals inside a node's circuit, beside those of its streams
 INSIDE = "inside"
+HEX = frozenset(hexdigits)
 
 
 class WaveKind(Enum):
@@ -81,10 +79,10 @@ class Wave:
     window: Window = Window()
 
     @property
-    def name(self) -> tuple[str, ...]:
-        """Device, node, and the port with what stands behind it."""
+    def scope(self) -> tuple[str, ...]:
+        """Where its variables stand: the port, with what stands behind it, in the node."""
         one = self.traced
-        return one.device, one.node, f"{one.port}_{'sent' if one.produced else 'got'}"
+        return *node_scope(one.device, one.node), f"{one.port}_{'sent' if one.produced else 'got'}"
 
     def tensor_at(self, cycle: int) -> int:
         """How many tensors had passed whole before a cycle."""
@@ -94,6 +92,16 @@ class Wave:
         """When tensors passed, counted from 0, both ends among them; None if none of them did."""
         beats = self.passed[first * self.port.beats : (last + 1) * self.port.beats]
         return Window(beats[0], beats[-1]) if beats else None
+
+
+def node_scope(device: str, node: str) -> tuple[str, ...]:
+    """Scopes of what is shown of a node: viewers take a point for the end of a scope's name."""
+    return device, *node.split(".")
+
+
+def inner_scope(one: Inner) -> tuple[str, ...]:
+    """Where a signal inside a circuit stands."""
+    return *node_scope(one.device, one.node), INSIDE, *one.scope
 
 
 def parse_range(text: str | None, option: str, least: int) -> tuple[int, int] | None:
@@ -179,7 +187,7 @@ def _within(changes: Sequence[Change], window: Window) -> tuple[Change, ...]:
 
 
 def write_waves(path: Path, waves: Sequence[Wave], kind: WaveKind, period_ps: int, inner: Sequence[Inner] = ()) -> Path:
-    """The waveform at ``path`` with the ending of its kind, and a save file for GTKWave beside it; returns the former.
+    """The waveform at ``path`` with the ending of its kind; returns that.
 
     A cycle of the clock is ``period_ps`` long; names are device, node, port, or what is inside of a node's circuit.
     Raises `DagtrainError` where the library for FST is missing."""
@@ -188,7 +196,6 @@ def write_waves(path: Path, waves: Sequence[Wave], kind: WaveKind, period_ps: in
         events = [*_stream_events(sink, waves, period_ps), *_inner_events(sink, inner)]
         for time, variable, value in sorted(events, key=lambda event: event[0]):
             sink.change(variable, time, value)
-    _save(path.with_suffix(".gtkw"), file, waves, inner)
     return file
 
 
@@ -211,7 +218,7 @@ _Event = tuple[int, Any, int | float | None]
 
 def _stream_events(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> Iterator[_Event]:
     for wave in waves:
-        fixed, scope = wave.port.tensor.fixed, wave.name
+        fixed, scope = wave.port.tensor.fixed, wave.scope
         valid, ready = sink.variable(scope, "valid", 1), sink.variable(scope, "ready", 1)
         frame = sink.variable(scope, "tensor", 32)
         payload = sink.variable(scope, "payload", wave.port.payload_bits)
@@ -231,7 +238,7 @@ def _stream_events(sink: _Sink, waves: Sequence[Wave], period_ps: int) -> Iterat
 
 def _inner_events(sink: _Sink, inner: Sequence[Inner]) -> Iterator[_Event]:
     for one in inner:
-        variable = sink.variable((one.device, one.node, INSIDE, *one.scope), one.name, one.bits)
+        variable = sink.variable(inner_scope(one), one.name, one.bits)
         for time, value in one.changes:
             yield time, variable, value
 
@@ -304,38 +311,3 @@ def _fst(path: Path) -> Iterator[_Sink]:
         yield sink
     finally:
         sink.close()
-
-
-def _save(path: Path, waveform: Path, waves: Sequence[Wave], inner: Sequence[Inner]) -> None:
-    """Groups of nodes, of a group for each stream (handshake, the frame that passes, lanes as numbers, the payload) and
-    one for signals inside, arrays aside."""
-    with path.open("w") as file:
-        save = GTKWSave(file)
-        save.dumpfile(waveform.name, abspath=False)
-        for device, node in dict.fromkeys((wave.name[0], wave.name[1]) for wave in waves):
-            with save.group(node):
-                for wave in waves:
-                    if wave.name[:2] == (device, node):
-                        _save_stream(save, wave)
-                own = [one for one in inner if (one.device, one.node) == (device, node) and not one.is_element]
-                if own:
-                    with save.group(INSIDE, closed=True):
-                        for one in own:
-                            prefix = ".".join((device, node, INSIDE, *one.scope))
-                            save.trace(f"{prefix}.{one.name}{_range(one.bits)}", datafmt="hex")
-
-
-def _save_stream(save: GTKWSave, wave: Wave) -> None:
-    prefix = ".".join(wave.name)
-    with save.group(wave.name[-1]):
-        for name in ("valid", "ready"):
-            save.trace(f"{prefix}.{name}", datafmt="bin")
-        save.trace(f"{prefix}.tensor{_range(32)}", datafmt="dec")
-        for lane in range(min(wave.port.lanes, SHOWN_LANES)):
-            save.trace(f"{prefix}.lane{lane}", datafmt="real")
-        save.trace(f"{prefix}.payload{_range(wave.port.payload_bits)}", datafmt="hex")
-
-
-def _range(bits: int) -> str:
-    """What stands behind the name of a signal of so many bits."""
-    return f"[{bits - 1}:0]" if bits > 1 else ""

@@ -23,6 +23,7 @@ from dagtrain.cosim.simulator import Simulator, step_ps
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.cosim.timeline import STRETCHES
 from dagtrain.cosim.trace import traced_streams
+from dagtrain.cosim.viewers import GTKWAVE, SURFER, write_views
 from dagtrain.cosim.waves import (
     Wave,
     WaveKind,
@@ -56,6 +57,7 @@ from placement.problem.plan import Plan
 
 # waveforms in the step's folder, with the ending of their kind
 WAVES = "waves"
+VIEWS = f"{WAVES}{GTKWAVE} for GTKWave and {WAVES}{SURFER} for Surfer"
 # what engines did in a batch among others
 TIMELINE = "timeline.json"
 # poorly used engines that the summary names
@@ -108,7 +110,7 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
         f"{_batches(meta)}",
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
-        *(() if options.waves is None else (f"{folder / WAVES}.{options.waves}, {folder / WAVES}.gtkw (waveforms)",)),
+        *(() if options.waves is None else (f"{folder / WAVES}.{options.waves} (waveforms), with {VIEWS}",)),
         *(line for line in (saturated(meta["saturations"]), meta["traffic"], meta["mac_efficiency"]) if line),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
@@ -273,7 +275,8 @@ def _write_waves(
     waves = read_waves(folder / "bench", traced_streams(ready.delivered.devices, ready.graph), ready.graph)
     chosen = chosen_waves(waves, options.wave_nodes, counted, cycles)
     inner = inner_signals(folder / "bench", ready, options.seed, plan, inside, chosen)
-    write_waves(folder / WAVES, chosen, WaveKind(options.waves), clock_period_ps(plan), inner)
+    file = write_waves(folder / WAVES, chosen, WaveKind(options.waves), clock_period_ps(plan), inner)
+    write_views(file, chosen, inner)
 
 
 def inner_signals(

@@ -15,9 +15,11 @@ from dagtrain.cosim.cluster import simulate_cluster
 from dagtrain.cosim.emitted import emitted_layer
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.cosim.trace import Traced, Traces, Wrong, traced_streams
+from dagtrain.cosim.viewers import write_views
 from dagtrain.cosim.waves import WaveKind, Window, chosen_waves, read_waves, write_waves
 from dagtrain.files import open_archive, write_text
 from dagtrain.flow.cosim_step import (
+    VIEWS,
     WAVES,
     CosimOptions,
     Prepared,
@@ -117,11 +119,14 @@ def _work(folder: Path, workspace: Workspace, options: DebugOptions, progress: P
         near = chosen_waves(waves, sorted(_beside(ready.graph, first)), None, around)
         plan = load_plan(workspace)
         inner = inner_signals(bench, ready, options.seed, plan, inside, near)
-        file = write_waves(folder / WAVES, near, WaveKind(options.waves), clock_period_ps(plan), inner)
+        period_ps = clock_period_ps(plan)
+        file = write_waves(folder / WAVES, near, WaveKind(options.waves), period_ps, inner)
+        write_views(file, near, inner, first.cycle * period_ps)
         result = workspace.folder("debug") / file.name
         lines = [
-            f"{result} and {result.with_suffix('.gtkw').name} show {len(near)} streams around cycle {first.cycle:,}"
-            + "".join(f", and {len(inner)} signals inside {one.nodes[0]}" for one in inside)
+            f"{result} shows {len(near)} streams around cycle {first.cycle:,}"
+            + "".join(f", and {len(inner)} signals inside {one.nodes[0]}" for one in inside),
+            f"beside it {VIEWS}",
         ]
     np.savez_compressed(folder / SENT, allow_pickle=False, **dict(traces.sent))
     meta = _meta(workspace, ready, traces, ended)
