@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from dagtrain.report.picture import DEVICE_COLOURS
+from hdl.fixed import IntArray
 from tests.flow_support import Case, new_case, quick_costs
 from tests.test_report import COSIM, EPOCHS, TIMELINE, TIMING
 
@@ -53,6 +56,11 @@ AFTER = """<script>
     const found = (pair[0] + 0.05) / (pair[1] + 0.05);
     if (found < contrast) [contrast, faint] = [found, one.outerHTML.slice(0, 80)];
   }
+  const cut = [...document.querySelectorAll("svg text")].filter((one) => {
+    const box = one.getBoundingClientRect(), around = one.ownerSVGElement.getBoundingClientRect();
+    return box.width && (box.left < around.left - 1 || box.right > around.right + 1 ||
+      box.top < around.top - 1 || box.bottom > around.bottom + 1);
+  });
   const paper = document.querySelector(".picture-paper");
   const find = document.getElementById("find");
   find.value = "r_node.error";
@@ -87,9 +95,12 @@ AFTER = """<script>
   const panned = frame.scrollLeft - left;
   const stuck = [...document.querySelectorAll("*")].filter((one) =>
     one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === "auto" && one.tabIndex !== 0);
+  document.activeElement.blur();
+  scrollTo(0, 0);
   parent.postMessage(JSON.stringify({
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    wide: wide.map((one) => one.outerHTML.slice(0, 120)), contrast, faint, said, clear, filtered, clicked, entered,
+    wide: wide.map((one) => one.outerHTML.slice(0, 120)), cut: cut.map((one) => one.outerHTML), contrast,
+    faint, said, clear, filtered, clicked, entered,
     zoomed: after / before, reached: nodes.every((one) => one.tabIndex === 0 && one.getAttribute("aria-label")),
     dark: matchMedia("(prefers-color-scheme: dark)").matches, paper: getComputedStyle(paper).fill,
     page: getComputedStyle(document.body).backgroundColor, told: window.told,
@@ -99,14 +110,24 @@ AFTER = """<script>
 </script>"""
 
 # Chromium's windows are 500 pixels wide at least, a frame is as wide as it is told
-AROUND = """<!doctype html><meta charset="utf-8"><body><script>
+AROUND = """<!doctype html><meta charset="utf-8"><body style="margin: 0"><script>
 addEventListener("message", (event) => {
   const found = document.createElement("pre");
   found.id = "checked";
   found.textContent = event.data;
+  found.hidden = true;
   document.body.append(found);
+  scrollTo(0, 0);
 });
-</script><iframe src="checked.html" width="WIDTH" height="900" style="border: 0"></iframe>"""
+</script><iframe src="checked.html" width="WIDTH" height="HEIGHT" style="border: 0"></iframe>"""
+# of the page that a screenshot shows, pixels
+HEIGHT = 6000
+# steps of grey between neighbouring pixels: something that is easily seen, and something at all
+SEEN, THERE = 90, 8
+# what is seen in a square of so many pixels a side in one scheme is there in the other
+SQUARE = 16
+# beside the page's content nothing is drawn, pixels
+MARGIN = 12
 
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and "CI" not in os.environ, reason="there is no chromium on the PATH; `make test` installs it"
@@ -133,33 +154,63 @@ def _with_checks(case: Case) -> Path:
     return path
 
 
-def looked_at(page: Path, width: int, dark: bool) -> dict[str, Any]:
-    """What the checks found at a width, in a scheme."""
+def looked_at(page: Path, width: int, dark: bool) -> tuple[dict[str, Any], Path]:
+    """What the checks found at a width, in a scheme, and a screenshot."""
     assert CHROMIUM is not None, "CI has no chromium: `make test` installs it"
-    around = page.with_name(f"around-{width}.html")
-    around.write_text(AROUND.replace("WIDTH", str(width)))
+    around, shot = page.with_name(f"around-{width}.html"), page.with_name(f"{width}-{dark}.png")
+    around.write_text(AROUND.replace("WIDTH", str(width)).replace("HEIGHT", str(HEIGHT)))
     words = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={page.parent / 'profile'}",
-        f"--window-size={width + 100},1000", f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        f"--window-size={width + 100},{HEIGHT}", "--hide-scrollbars", f"--screenshot={shot}",
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
         "--virtual-time-budget=3000", "--dump-dom", around.as_uri(),
     ]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    found = re.search(r'<pre id="checked">(.*?)</pre>', done.stdout, re.DOTALL)
+    found = re.search(r'<pre id="checked" hidden="">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]
     text = found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
     result = json.loads(text)
     assert isinstance(result, dict)
-    return result
+    return result, shot
+
+
+def contrasts(shot: Path, width: int) -> IntArray:
+    """Of a screenshot's pixels the greatest step of grey to the left or upper neighbour, of a page so wide."""
+    grey = np.asarray(Image.open(shot).convert("L"), np.int64)[:, :width]
+    return np.maximum(
+        np.abs(np.diff(grey, axis=1, prepend=grey[:, :1])), np.abs(np.diff(grey, axis=0, prepend=grey[:1]))
+    )
+
+
+def lost(shown: IntArray, other: IntArray) -> list[tuple[int, int]]:
+    """(x, y) of squares in which something is seen in one scheme and nothing is there in the other."""
+    rows, columns = (size // SQUARE * SQUARE for size in shown.shape)
+    squares = [
+        steps[:rows, :columns].reshape(rows // SQUARE, SQUARE, columns // SQUARE, SQUARE).max((1, 3))
+        for steps in (shown, other)
+    ]
+    at = np.argwhere((squares[0] >= SEEN) & (squares[1] < THERE)) * SQUARE
+    return [(int(x), int(y)) for y, x in at]
 
 
 @needs_chromium
-@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_at_a_width_in_a_scheme(width: int, dark: bool, page: Path) -> None:
-    found = looked_at(page, width, dark)
+def test_the_page_at_a_width(width: int, page: Path) -> None:
+    (light, light_shot), (dark, dark_shot) = (looked_at(page, width, scheme) for scheme in (False, True))
+    check_page(light, width, dark=False)
+    check_page(dark, width, dark=True)
+    shown = [contrasts(shot, width) for shot in (light_shot, dark_shot)]
+    assert min((steps >= SEEN).mean() for steps in shown) > 0.005
+    assert (lost(*shown), lost(*reversed(shown))) == ([], [])
+    for steps in shown:
+        assert not (steps[:, 1:MARGIN] >= THERE).any()
+        assert not (steps[:, -MARGIN:] >= THERE).any()
+
+
+def check_page(found: dict[str, Any], width: int, dark: bool) -> None:
     assert found["told"] == []
     assert found["dark"] == dark
-    assert (found["overflow"], found["wide"]) == (0, [])
+    assert (found["overflow"], found["wide"], found["cut"]) == (0, [], [])
     assert found["width"] == width
     assert found["contrast"] >= 4.5, found["faint"]
     assert found["paper"] == found["page"] or not dark
