@@ -16,7 +16,12 @@ import tomllib
 
 HOST, DATA, ACK, NAK, HELLO, READY, RESET = 0xFFFF, 1, 2, 3, 4, 5, 6
 START, LOAD, RUN, DUMP, STATE = 1, 2, 3, 4, 5
-WINDOW, TIMER = 4, 0.05
+WINDOW, TIMER, HEAD = 4, 0.05, ">BBHHHIIHI"
+
+
+TABLE = list(range(256))
+for _ in range(8):
+    TABLE = [(rest >> 1) ^ (0x82F63B78 * (rest & 1)) for rest in TABLE]
 
 
 def crc32c(data):
@@ -24,15 +29,6 @@ def crc32c(data):
     for byte in data:
         crc = TABLE[(crc ^ byte) & 255] ^ crc >> 8
     return crc ^ 0xFFFFFFFF
-
-
-def entry(byte):
-    for _ in range(8):
-        byte = (byte >> 1) ^ (0x82F63B78 * (byte & 1))
-    return byte
-
-
-TABLE = [entry(byte) for byte in range(256)]
 
 
 class Device:
@@ -58,18 +54,15 @@ class Device:
 
     def send(self, kind, payload=b"", sequence=None):
         sequence = self.next if sequence is None else sequence
-        head = struct.pack(
-            ">BBHHHIIHI", 16 | kind, 0, self.number, HOST, self.epoch, sequence, self.expected,
-            len(payload) // self.size, self.digest,
-        )  # fmt: skip
+        beats, ends = len(payload) // self.size, (self.number, HOST)
+        head = struct.pack(HEAD, 16 | kind, 0, *ends, self.epoch, sequence, self.expected, beats, self.digest)
         self.socket.sendto(head + payload + struct.pack(">I", crc32c(head + payload)), self.host)
         self.due = False
 
     def hear(self, data, place):
         if len(data) < 26 or struct.unpack(">I", data[-4:])[0] != crc32c(data[:-4]):
             return
-        fields = struct.unpack(">BBHHHIIHI", data[:22])
-        kind, flags, source, target, epoch, sequence, acknowledged, beats, digest = fields
+        kind, flags, source, target, epoch, sequence, acknowledged, beats, digest = struct.unpack(HEAD, data[:22])
         if (source, target, flags, kind >> 4) != (HOST, self.number, 0, 1) or len(data) != 26 + beats * self.size:
             return
         self.host = place
@@ -114,11 +107,10 @@ class Device:
                 elif words:
                     assert sequence == self.places[number] % 256, "sequence of words"
                     self.places[number] += words
-                    told = self.by_number[number]
-                    self.queues[told["carries"]] += [
-                        payload[k : k + self.size] for k in range(at, at + words * self.size, self.size)
-                    ]
-                    at += words * self.size
+                    end = at + words * self.size
+                    came = [payload[k : k + self.size] for k in range(at, end, self.size)]
+                    self.queues[self.by_number[number]["carries"]] += came
+                    at = end
                     self.asked.append((number, words))
 
     def work(self):

@@ -377,7 +377,10 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
             async with Cluster(wiring_of(graph), graph, Settings(bind=place)):
                 pass
 
-        with pytest.raises(LinkFault, match=rf"UDP port 127.0.0.1:{taken.getsockname()[1]} is in use; end the other"):
+        with pytest.raises(
+            LinkFault,
+            match=rf"UDP port 127.0.0.1:{taken.getsockname()[1]} is in use; end the other program, or choose",
+        ):
             asyncio.run(enter(taken.getsockname()))
     with pytest.raises(LinkFault, match=r"203.0.113.7 is no address of this machine; `ip address add"):
         asyncio.run(enter(("203.0.113.7", 0)))

@@ -7,7 +7,6 @@ checkpoint at staleness above 0 needs the state behind two batches in succession
 from __future__ import annotations
 
 import asyncio
-import errno
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from dagtrain.emission.state import Dumped, dumped, links_of, load_records, restored, rounds
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph
-from dagtrain.host.endpoint import ACK_US, EPOCH_STEP, Endpoint, Pair, Place
+from dagtrain.host.endpoint import ACK_US, EPOCH_STEP, Endpoint, Pair, Place, not_bound
 from dagtrain.host.streams import Incoming, LinkFault, Outgoing
 from dagtrain.host.wiring import (
     FROM_DEVICE,
@@ -154,7 +153,7 @@ class Cluster:
         try:
             self._endpoint.open(bind)
         except OSError as error:
-            raise _not_bound(bind, error) from error
+            raise not_bound(bind, error, "--bind") from error
         try:
             await self._connect()
         except BaseException:
@@ -506,12 +505,3 @@ def _cure(device: DeviceTable) -> str:
     if not command:
         return "see that it runs, and that no firewall drops UDP"
     return f"see that it is configured and cabled; devices answer no ARP, so enter its address: `{command}`"
-
-
-def _not_bound(bind: Place, error: OSError) -> LinkFault:
-    where = f"{bind[0] or '0.0.0.0'}:{bind[1]}"
-    if error.errno == errno.EADDRINUSE:
-        return LinkFault(f"UDP port {where} is in use", "end the other host program, or choose another with --bind")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return LinkFault(f"{bind[0]} is no address of this machine", f"`ip address add {bind[0]}/24 dev INTERFACE`")
-    return LinkFault(f"cannot take UDP port {where}: {error.strerror}", "choose another with --bind")

@@ -8,6 +8,7 @@ senders `Endpoint.drops`).  Times are microseconds of the monotonic clock.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
 from collections import Counter
@@ -120,6 +121,16 @@ Pairs = Callable[[int], Sequence[Pair]]
 def now_us() -> int:
     """Now, on the clock of all times here."""
     return time.monotonic_ns() // 1000
+
+
+def not_bound(bind: Place, error: OSError, option: str) -> LinkFault:
+    """What a system says that does not give a port, and by which option another can be had."""
+    where = f"{bind[0] or '0.0.0.0'}:{bind[1]}"
+    if error.errno == errno.EADDRINUSE:
+        return LinkFault(f"UDP port {where} is in use", f"end the other program, or choose another with {option}")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return LinkFault(f"{bind[0]} is no address of this machine", f"`ip address add {bind[0]}/24 dev INTERFACE`")
+    return LinkFault(f"cannot take UDP port {where}: {error.strerror}", f"choose another with {option}")
 
 
 class Endpoint:

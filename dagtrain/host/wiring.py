@@ -88,6 +88,8 @@ class HostTable(Table):
 
     ip: Ip
     port: Port = UDP_PORT
+    # by which devices know it; of no use to the host itself
+    mac: Mac = None
 
 
 class Wiring(Table):

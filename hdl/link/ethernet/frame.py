@@ -326,6 +326,48 @@ def ends_of(data: bytes) -> tuple[Address, Address]:
     return source, target
 
 
+def wrapped(datagram: bytes, source: Address, target: Address) -> bytes:
+    """A frame of a datagram (DTL to trailer), as the MAC gets it.  Raises `ValueError` as `pack_fields`."""
+    length = DTL_START - ETH_BYTES + len(datagram)
+    values = {
+        "eth.target": target.mac,
+        "eth.source": source.mac,
+        "ip.length": length,
+        "ip.checksum": 0,
+        "ip.source": source.ip,
+        "ip.target": target.ip,
+        "udp.length": length - IP_BYTES,
+    }
+    values["ip.checksum"] = ip_checksum(pack_fields(OUTER, values)[ETH_BYTES : ETH_BYTES + IP_BYTES])
+    return pack_fields(OUTER, values) + datagram
+
+
+def unwrapped(data: bytes) -> bytes:
+    """The datagram of a frame that a MAC delivers, without FCS, as an operating system gives it to a UDP socket.
+
+    Raises:
+        Dropped: it is short or foreign, or its IPv4 checksum or a length is wrong.
+    """
+    if len(data) < HEADER_BYTES + CRC_BYTES:
+        raise Dropped(Drop.SHORT, f"{len(data)} bytes")
+    values = _outer(data)
+    if not values["ip.length"] == len(data) - ETH_BYTES == values["udp.length"] + IP_BYTES:
+        raise Dropped(Drop.LENGTH, f"{len(data)} bytes, {values['ip.length']} of IPv4, {values['udp.length']} of UDP")
+    return data[DTL_START:]
+
+
+def _outer(data: bytes) -> dict[str, int]:
+    """Fields in front of DTL.  Raises `Dropped` where they are not those of a frame of ours."""
+    outer = data[:DTL_START]
+    values = unpack_fields(OUTER, outer)
+    for label, field in OUTER.items():
+        if field.required and values[label] != field.constant:
+            raise Dropped(Drop.FOREIGN, f"{label} = {values[label]:#x}")
+    if ip_checksum(outer[ETH_BYTES : ETH_BYTES + IP_BYTES]):
+        raise Dropped(Drop.CHECKSUM, f"{values['ip.checksum']:#06x}")
+    return values
+
+
 @dataclass(frozen=True, kw_only=True)
 class Frame:
     """What a frame says, between two known addresses."""
@@ -459,19 +501,7 @@ class FrameFormat:
         Raises:
             ValueError: as `datagram`, or an address does not fit its field.
         """
-        datagram = self.datagram(frame)
-        length = DTL_START - ETH_BYTES + len(datagram)
-        values = {
-            "eth.target": target.mac,
-            "eth.source": source.mac,
-            "ip.length": length,
-            "ip.checksum": 0,
-            "ip.source": source.ip,
-            "ip.target": target.ip,
-            "udp.length": length - IP_BYTES,
-        }
-        values["ip.checksum"] = ip_checksum(pack_fields(OUTER, values)[ETH_BYTES : ETH_BYTES + IP_BYTES])
-        return pack_fields(OUTER, values) + datagram
+        return wrapped(self.datagram(frame), source, target)
 
     def datagram(self, frame: Frame) -> bytes:
         """What a frame is to a UDP socket: from DTL on.
@@ -518,13 +548,7 @@ class FrameFormat:
         """
         if len(data) < HEADER_BYTES + CRC_BYTES:
             raise Dropped(Drop.SHORT, f"{len(data)} bytes")
-        outer = data[:DTL_START]
-        values = unpack_fields(OUTER, outer)
-        for label, field in OUTER.items():
-            if field.required and values[label] != field.constant:
-                raise Dropped(Drop.FOREIGN, f"{label} = {values[label]:#x}")
-        if ip_checksum(outer[ETH_BYTES : ETH_BYTES + IP_BYTES]):
-            raise Dropped(Drop.CHECKSUM, f"{values['ip.checksum']:#06x}")
+        values = _outer(data)
         lengths = values["ip.length"] == len(data) - ETH_BYTES == values["udp.length"] + IP_BYTES
         return self._parsed(data[DTL_START:], lengths)
 
