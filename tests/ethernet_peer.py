@@ -49,8 +49,7 @@ class Device:
         self.credits = {number: s["credits"] for number, s in self.by_number.items()}
         self.queues = {carries: [] for carries in self.streams}
         self.out = {"result": [], "dump": []}
-        self.states, self.allowed, self.frames, self.total = [], 0, 0, 0
-        self.asked = []
+        self.states, self.asked, self.allowed, self.frames, self.total = [], [], 0, 0, 0
 
     def send(self, kind, payload=b"", sequence=None):
         sequence = self.next if sequence is None else sequence
@@ -107,10 +106,9 @@ class Device:
                 elif words:
                     assert sequence == self.places[number] % 256, "sequence of words"
                     self.places[number] += words
-                    end = at + words * self.size
-                    came = [payload[k : k + self.size] for k in range(at, end, self.size)]
+                    came = [payload[k : k + self.size] for k in range(at, at + words * self.size, self.size)]
                     self.queues[self.by_number[number]["carries"]] += came
-                    at = end
+                    at += words * self.size
                     self.asked.append((number, words))
 
     def work(self):
@@ -174,11 +172,9 @@ class Device:
             count = min(len(queue), self.credits.get(number, 0), 1 if carries == "result" else 8)
             if count:
                 words = b"".join(word.to_bytes(self.size, "little") for word in queue[:count])
-                last = (carries == "result") << 24
-                told = struct.pack(">HBBI", number, count, self.places[number] % 256, last)
+                told = struct.pack(">HBBI", number, count, self.places[number] % 256, (carries == "result") << 24)
                 del queue[:count]
-                self.credits[number] -= count
-                self.places[number] += count
+                self.credits[number], self.places[number] = self.credits[number] - count, self.places[number] + count
                 return told.ljust(self.size, b"\0") + words
         return b""
 
