@@ -5,6 +5,8 @@
 // Where the bench has several clocks, clocks.inc lists them, `clk` first: port, period and first rising edge, in steps of
 // time.  Edges that fall together are one step.
 //
+// Where FPGAs have Ethernet ports, macs.inc lists them, and the switch between them is network.inc.
+//
 // Where the bench is to show what is inside circuits, inside.inc says of which, and Verilator was told so.
 #include <cstdio>
 #include <cstdlib>
@@ -46,19 +48,34 @@ struct Inside {
 };
 #endif
 
+#if __has_include("macs.inc")
+#include "ethernet.inc"
+#include "network.inc"
+#else
+struct MacPins {};
+struct Network {
+    Network(VerilatedContext&, const std::vector<MacPins>&) {}
+    void sample(unsigned long long) {}
+    bool drive(unsigned long long) { return true; }
+    void close() {}
+};
+#endif
+
 struct Clock {
     CData* pin;
     unsigned long long period, next;
 };
 
 // to the next rising edge of `clk`, which begins a cycle, all others on the way; returns at that edge
-static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& inside, unsigned long long cycle) {
+static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& inside, Network& network,
+                    unsigned long long cycle) {
     for (bool rose = false; !rose;) {
         unsigned long long now = clocks[0].next;
         for (const Clock& clock : clocks) now = clock.next < now ? clock.next : now;
         bool rises = false;
         for (const Clock& clock : clocks) rises |= clock.next == now && !*clock.pin;
         if (rises) inside.show(cycle, now);
+        if (clocks[0].next == now && !*clocks[0].pin && !bench.rst) network.sample(cycle);
         for (Clock& clock : clocks) {
             if (clock.next != now) continue;
             *clock.pin = !*clock.pin;
@@ -80,6 +97,12 @@ int main(int argc, char** argv) {
         {&bench.clk, 2, 1},
 #endif
     };
+    std::vector<MacPins> macs{
+#if __has_include("macs.inc")
+#include "macs.inc"
+#endif
+    };
+    Network network{context, macs};
     unsigned long long cycles = 0;
     unsigned last_progress = 0;
     const char* end = nullptr;
@@ -87,8 +110,9 @@ int main(int argc, char** argv) {
     bench.rst = 1;
     bench.eval();
     while (!end) {
-        advance(bench, clocks, inside, cycles + 1);
+        advance(bench, clocks, inside, network, cycles + 1);
         if (++cycles == 16) bench.rst = 0;
+        if (!bench.rst && !network.drive(cycles)) end = "cycles";
         if (bench.progress != last_progress) {
             last_progress = bench.progress;
             std::printf("frames %u %llu\n", last_progress, cycles);
@@ -100,6 +124,7 @@ int main(int argc, char** argv) {
         else if (bench.network_error && !bench.rst) end = "network error";
     }
     inside.close();
+    network.close();
     bench.final();
     std::printf("%s %llu\n", end, cycles);
     return 0;

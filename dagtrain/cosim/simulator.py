@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from dagtrain.cosim.inside import tracing
+from dagtrain.cosim.network import HostConnection, MacPort, SwitchHost, write_macs
 from dagtrain.cosim.outermost import STREAMS_FILE, WATCH_FILE
 from hdl.convert.tools import run_tool
 from hdl.errors import DagtrainError, ToolError
@@ -121,11 +122,13 @@ def build(
     optimise: bool = True,
     clocks: Sequence[BenchClock] = (),
     inside: Sequence[str] = (),
+    macs: Sequence[MacPort] = (),
 ) -> Path:
     """Build the simulation of module `dagtrain_bench`, made of ``sources`` alone, into ``folder``; returns the program.
 
     ``clocks``: all clocks of the bench, `clk` first, if there are several.
     ``inside``: instances below the bench of which Verilator can record all signals.
+    ``macs``: MACs at ports of the bench, in the order of the switch's ports, which C++ alone drives.
     ``optimise`` False builds fast and runs slowly.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,6 +142,7 @@ def build(
         return program
     for name in (CLOCKS_FILE, INSIDE):
         (folder / name).unlink(missing_ok=True)
+    write_macs(folder, macs)
     if inside:
         (folder / INSIDE).write_text("".join(f"// {path}\n" for path in inside))
     if clocks:
@@ -172,10 +176,12 @@ def execute(
     on_frame: Callable[[int], None],
     timeout_s: float | None = None,
     arguments: Sequence[str] = (),
+    host: SwitchHost | None = None,
 ) -> RunLog:
     """Run a built bench in ``folder``, where its memory files lie; ``on_frame`` gets the number of frames done.
 
     ``arguments`` are plusargs for the Verilog.
+    ``host`` is at the host's port of the switch of a bench with MACs; what it raises ends the run.
 
     Raises `StuckError` when nothing moves, `BrokenError` for what a watcher saw, `ToolError` for what a memory did."""
     command = [*(["vvp", "-n"] if program.suffix == ".vvp" else []), str(program), *arguments]
@@ -183,27 +189,36 @@ def execute(
     frame_cycles: list[int] = []
     cycles = None
     tail: list[str] = []
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            words = line.split()
-            if words[:1] == ["frames"]:
-                frame_cycles.append(int(words[2]))
-                on_frame(int(words[1]))
-            elif words[:1] == ["cycles"]:
-                cycles = int(words[1])
-            elif words[:1] == ["stuck"]:
-                raise stuck_error(folder, int(words[1]), len(frame_cycles))
-            elif words[:2] in (["network", "error"], ["memory", "error"]):
-                raise refusal(folder, words[0], int(words[2]))
-            else:
-                tail.append(line)
-        process.wait(timeout=timeout_s)
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait()
+    with HostConnection(host) as connection:
+        process = subprocess.Popen(
+            [*command, *connection.arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            pass_fds=connection.descriptors,
+        )
+        connection.begin()
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                words = line.split()
+                if words[:1] == ["frames"]:
+                    frame_cycles.append(int(words[2]))
+                    on_frame(int(words[1]))
+                elif words[:1] == ["cycles"]:
+                    cycles = int(words[1])
+                elif words[:1] == ["stuck"]:
+                    raise stuck_error(folder, int(words[1]), len(frame_cycles))
+                elif words[:2] in (["network", "error"], ["memory", "error"]):
+                    raise refusal(folder, words[0], int(words[2]))
+                else:
+                    tail.append(line)
+            process.wait(timeout=timeout_s)
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.wait()
     if cycles is None:
         raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")
     return RunLog(cycles, tuple(frame_cycles), seen_by_watchers(folder))

@@ -13,7 +13,9 @@ from typing import BinaryIO
 
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _ORDER, _LINKTYPE_ETHERNET = 0x1A2B3C4D, 1
-_END, _IF_NAME, _IF_TSRESOL = 0, 2, 9
+_END, _IF_NAME, _IF_TSRESOL, _EPB_FLAGS = 0, 2, 9, 2
+# of a packet: it comes in at the interface, it leaves there
+_INBOUND, _OUTBOUND = 1, 2
 # digits behind the second
 _DIGITS = 9
 
@@ -43,11 +45,15 @@ class Capture:
             options = _option(_IF_NAME, port.encode()) + _option(_IF_TSRESOL, bytes([_DIGITS])) + _option(_END, b"")
             stream.write(_block(_INTERFACE, struct.pack("<HHI", _LINKTYPE_ETHERNET, 0, 0) + options))
 
-    def write(self, port: int, frame: bytes, cycle: int) -> None:
-        """A frame without FCS as it passes a port at a cycle."""
+    def write(self, port: int, frame: bytes, cycle: int, *, arrives: bool | None = None) -> None:
+        """A frame without FCS as it passes a port at a cycle.  ``arrives``: whether it comes to whom the port belongs,
+        or from there; None: it is not said."""
         high, low = divmod(cycle * 10**_DIGITS // self._clock_hz, 1 << 32)
         head = struct.pack("<IIIII", port, high, low, len(frame), len(frame))
-        self._stream.write(_block(_PACKET, head + _padded(frame)))
+        way = b""
+        if arrives is not None:
+            way = _option(_EPB_FLAGS, struct.pack("<I", _INBOUND if arrives else _OUTBOUND)) + _option(_END, b"")
+        self._stream.write(_block(_PACKET, head + _padded(frame) + way))
 
 
 @contextmanager

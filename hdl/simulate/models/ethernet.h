@@ -98,6 +98,10 @@ public:
         return under_way_.empty();
     }
 
+    // of a cycle, and those that a frame occupies a cable
+    uint64_t parts() const { return rules_.bits ? rules_.bits : 1; }
+    uint64_t cable_parts(size_t bytes) const { return rules_.bits ? 8 * (bytes + CABLE_BYTES) * rules_.per_cycles : 0; }
+
     // a whole frame has come from a port, without preamble and FCS
     void enter(int port, const Frame& frame, uint64_t now) {
         uint64_t number = numbers_[port]++, mac = 0;
@@ -115,7 +119,6 @@ public:
         while (!under_way_.empty() && under_way_.top().ready <= now) {
             Waiting next = under_way_.top();
             under_way_.pop();
-            // in parts of a cycle, of which the rate's bits make one
             uint64_t ends = std::max(next.ready * parts(), free_[next.target]) + cable_parts(next.frame.size());
             free_[next.target] = ends;
             leaving_[next.target].push_back({ends, next.source, std::move(next.frame)});
@@ -152,9 +155,6 @@ private:
     std::map<int, std::deque<Gone>> leaving_;
     std::priority_queue<Waiting> under_way_;
     uint64_t order_ = 0;
-
-    uint64_t parts() const { return rules_.bits ? rules_.bits : 1; }
-    uint64_t cable_parts(size_t bytes) const { return rules_.bits ? 8 * (bytes + CABLE_BYTES) * rules_.per_cycles : 0; }
 
     bool down(int port, uint64_t now) const {
         for (const Down& one : rules_.down) if (one.port == port && one.first <= now && now < one.end) return true;

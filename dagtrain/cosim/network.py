@@ -1,0 +1,281 @@
+"""Ethernet in a co-simulation: MACs of FPGAs on a switch in C++, and a host at one more port of it.
+
+``network.h`` is the bench's side.  What happens depends on the seed alone: the bench runs ahead to a cycle that the
+host has chosen, then both exchange the frames that have come out of the host's port and those that enter there.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from threading import Thread
+from typing import Protocol, Self
+
+from dagtrain.emission.capture import capture
+from hdl.convert.netlist import Direction, PortDecl
+from hdl.errors import ToolError
+from hdl.simulate.models import ethernet
+from hdl.simulate.models.ethernet import EthernetSwitch
+
+HEADER = Path(__file__).with_name("network.h")
+SWITCH_HEADER = Path(ethernet.__file__).with_name("ethernet.h")
+# in the folder of a build: the MACs, and the headers by names under which the texts count for what is built
+MACS_FILE = "macs.inc"
+HEADERS = {"network.inc": HEADER, "ethernet.inc": SWITCH_HEADER}
+# in the folder of a run: what the switch is, what it has counted, all frames
+SWITCH_FILE, COUNTS_FILE, FRAMES_FILE = "switch.txt", "network.txt", "frames.bin"
+# cycle and number of frames, or bytes; cycle, port, way and bytes
+_STAMP, _LOGGED = struct.Struct("=QI"), struct.Struct("=QHHI")
+
+
+class Mac(Enum):
+    """How a MAC takes beats."""
+
+    AXI_STREAM = "axi-stream"
+    AVALON = "avalon-st"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MacPort:
+    """The ports of the bench through which a MAC gets frames of an FPGA and gives it some."""
+
+    # of their names
+    prefix: str
+    kind: Mac
+    # of a beat
+    word_bits: int
+
+    @property
+    def ports(self) -> tuple[PortDecl, ...]:
+        """As the bench has them."""
+        sent, got = Direction.OUT, Direction.IN
+        return (
+            *(PortDecl(f"{self.prefix}_tx_{name}", bits, sent) for name, bits in self._signals.items()),
+            PortDecl(f"{self.prefix}_tx_{self._ready}", 1, got),
+            *(PortDecl(f"{self.prefix}_rx_{name}", bits, got) for name, bits in self._signals.items()),
+            PortDecl(f"{self.prefix}_rx_{self._bad}", 1, got),
+        )
+
+    @property
+    def _axi(self) -> bool:
+        return self.kind is Mac.AXI_STREAM
+
+    @property
+    def _ready(self) -> str:
+        return "tready" if self._axi else "ready"
+
+    @property
+    def _bad(self) -> str:
+        return "tuser" if self._axi else "error"
+
+    @property
+    def _signals(self) -> dict[str, int]:
+        """Of both ways: valid, data, last, size and, where there is a mark of it, first."""
+        size = self.word_bits // 8
+        if self._axi:
+            return {"tvalid": 1, "tdata": self.word_bits, "tlast": 1, "tkeep": size}
+        return {
+            "valid": 1,
+            "data": self.word_bits,
+            "endofpacket": 1,
+            "empty": (size - 1).bit_length(),
+            "startofpacket": 1,
+        }
+
+    @property
+    def row(self) -> str:
+        """It as a ``MacPins`` of C++."""
+        valid, *rest = self._signals
+        data, last, size, first = (*rest, "")[:4]
+
+        def pin(way: str, name: str) -> str:
+            return f"&bench.{self.prefix}_{way}_{name}" if name else "nullptr"
+
+        pins = [pin("tx", name) for name in (valid, self._ready, data, last, size, first)]
+        pins += [pin("rx", name) for name in (valid, data, last, self._bad, size, first)]
+        return f"    {{{str(not self._axi).lower()}, {self.word_bits // 8}, {', '.join(pins)}}},\n"
+
+
+def write_macs(folder: Path, macs: Sequence[MacPort]) -> None:
+    """What C++ includes of a bench with MACs, in the order of the switch's ports; none: nothing is left of it."""
+    for name, header in HEADERS.items():
+        if macs:
+            (folder / name).write_text(header.read_text())
+        else:
+            (folder / name).unlink(missing_ok=True)
+    if macs:
+        (folder / MACS_FILE).write_text("".join(mac.row for mac in macs))
+    else:
+        (folder / MACS_FILE).unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------ the host
+
+# cycle, frame
+Stamped = tuple[int, bytes]
+
+
+class SwitchHost(Protocol):
+    """Who is at the host's port of the switch."""
+
+    def exchange(self, cycle: int, frames: Sequence[Stamped]) -> tuple[int, Sequence[Stamped]] | None:
+        """The bench has come to a cycle, and these frames have come out of the port since the call before.
+
+        Returns the cycle, later than this one, of the next call, and frames that enter from this cycle on, in the order
+        of their cycles; None ends the run."""
+        ...
+
+
+class HostConnection:
+    """Answers a bench in a thread, from `begin` on until the bench has ended or the host does.  Leaving the context
+    waits for it, and raises what the host raised.  Without a host it does nothing."""
+
+    def __init__(self, host: SwitchHost | None) -> None:
+        self._host = host
+        self._fault: BaseException | None = None
+        self._thread: Thread | None = None
+        if host is not None:
+            self._ours, self._theirs = socket.socketpair()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Files that the bench has to inherit."""
+        return () if self._host is None else (self._theirs.fileno(),)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """How it is told of them."""
+        return tuple(f"+host={descriptor}" for descriptor in self.descriptors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def begin(self) -> None:
+        """The bench has been started."""
+        if self._host is not None:
+            self._theirs.close()
+            self._thread = Thread(target=self._serve, args=(self._host,), daemon=True)
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._host is None:
+            return
+        self._theirs.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._ours.close()
+        if self._fault is not None:
+            raise self._fault
+
+    def _serve(self, host: SwitchHost) -> None:
+        try:
+            answer_bench(self._ours, host)
+        except BaseException as error:
+            self._fault = error
+        # the bench ends too
+        self._ours.close()
+
+
+def answer_bench(connection: socket.socket, host: SwitchHost) -> None:
+    """Answer a bench until it ends, or the host does."""
+    with suppress(EOFError, ConnectionError):
+        while True:
+            cycle, count = _STAMP.unpack(_taken(connection, _STAMP.size))
+            frames = []
+            for _ in range(count):
+                came, size = _STAMP.unpack(_taken(connection, _STAMP.size))
+                frames.append((came, _taken(connection, size)))
+            answer = host.exchange(cycle, frames)
+            if answer is None:
+                return
+            later, entering = answer
+            parts = [_STAMP.pack(later, len(entering))]
+            parts += [_STAMP.pack(when, len(frame)) + frame for when, frame in entering]
+            connection.sendall(b"".join(parts))
+
+
+def _taken(connection: socket.socket, size: int) -> bytes:
+    """So many bytes.  Raises `EOFError` where there are none any more."""
+    parts, rest = [], size
+    while rest:
+        part = connection.recv(rest)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        rest -= len(part)
+    return b"".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------ what came of it
+
+
+def write_switch(folder: Path, switch: EthernetSwitch) -> None:
+    """What the bench reads when it begins a run in a folder."""
+    (folder / SWITCH_FILE).write_text(switch.text)
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Frames from a port of the switch to another one: what befell them there, and what they were."""
+
+    source: int
+    target: int
+    entered: int
+    lost: int
+    doubled: int
+    reordered: int
+    corrupted: int
+    down: int
+    left: int
+    # those to this port alone, and of them DATA, DATA that was sent before, bytes on the cable of all and of those
+    frames: int
+    data: int
+    again: int
+    sent_bytes: int
+    again_bytes: int
+
+    @property
+    def share_lost(self) -> float:
+        """Of the cable's time that frames took, what those sent again did."""
+        return self.again_bytes / self.sent_bytes if self.sent_bytes else 0.0
+
+
+def read_counts(folder: Path) -> tuple[PairCounts, ...]:
+    """Of each pair of ports between which frames went, in a run in a folder."""
+    path = folder / COUNTS_FILE
+    if not path.is_file():
+        raise ToolError(f"the simulation left no {path}")
+    return tuple(PairCounts(*map(int, line.split())) for line in path.read_text().splitlines())
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A frame as it passes a port of the switch."""
+
+    cycle: int
+    port: int
+    # whether it goes to the port, and not from there
+    arrives: bool
+    frame: bytes
+
+
+def read_frames(folder: Path) -> Iterator[Passed]:
+    """All frames of a run in a folder, in their order."""
+    with (folder / FRAMES_FILE).open("rb") as stream:
+        while head := stream.read(_LOGGED.size):
+            cycle, port, way, size = _LOGGED.unpack(head)
+            yield Passed(cycle, port, bool(way), stream.read(size))
+
+
+def write_capture(path: Path, folder: Path, ports: Sequence[str], clock_hz: int) -> int:
+    """All frames of a run as a capture file, an interface for each port by its name; how many there are."""
+    count = 0
+    with capture(path, ports, clock_hz) as written:
+        for count, passed in enumerate(read_frames(folder), 1):  # noqa: B007
+            written.write(passed.port, passed.frame, passed.cycle, arrives=passed.arrives)
+    return count
