@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from dagtrain.files import open_archive
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.trained import begun_from
 from dagtrain.graph.ir import Role
+from dagtrain.graph.storage import StorageError
 from dagtrain.host.cluster import Trained
 from dagtrain.host.twin import Twin
 from dagtrain.host.wiring import wiring_text
@@ -189,6 +191,63 @@ def test_ctrl_c_keeps_a_checkpoint(case: Case, tmp_path: Path) -> None:
     assert "Traceback" not in error
 
 
+class _Trap:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_is_read_without_running_anything_in_it(case: Case, tmp_path: Path) -> None:
+    trap, bad = tmp_path / "sprung", tmp_path / "bad.npz"
+    np.savez(bad, document=np.array([_Trap(trap)], object), allow_pickle=True)
+    for command in (("drive", "--addresses", tmp_path / "addresses.toml"), ("emit", "--weights", bad)):
+        with cluster(case, tmp_path):
+            outcome = case.step(*command, *(("--resume", bad) if command[0] == "drive" else ()))
+        assert outcome.code == 1
+        assert "bad.npz" in outcome.error
+        assert "Object arrays cannot be loaded" in outcome.error
+    assert not trap.exists()
+
+
+def test_a_damaged_checkpoint_is_a_message(case: Case, tmp_path: Path) -> None:
+    """300 checkpoints of which one value is another: each is taken, or refused in words."""
+    graph, seed = load_placed_graph(case.workspace), 17
+    rng, path = random.Random(seed), tmp_path / "state.npz"
+    emulator = Emulator(graph)
+    emulator.save(path, {"mine": [1]})
+    held = arrays(path)
+    document = json.loads(str(held["document"]))
+    refused = 0
+    for _ in range(300):
+        changed = json.loads(json.dumps(document))
+        _change(changed, rng)
+        np.savez(path, **(held | {"document": np.array(json.dumps(changed))}))
+        try:
+            emulator.load(path)
+        except StorageError:
+            refused += 1
+        assert type(emulator.executor.batches) is int
+    assert 100 < refused <= 300, f"seed {seed}"
+
+
+def _change(document: object, rng: random.Random) -> None:
+    """Another value somewhere inside a document."""
+    places = list(document.items() if isinstance(document, dict) else enumerate(document))  # type: ignore[call-overload]
+    key, value = rng.choice(places)
+    if isinstance(value, dict | list) and value and rng.random() < 0.8:
+        _change(value, rng)
+        return
+    if isinstance(document, dict) and rng.random() < 0.3:
+        del document[key]
+        return
+    other = [None, True, -1, 1e308, "x", [], {}, {"array": "a0"}, {"array": "none"}, {"dict": 3}, {"deque": [[]]}]
+    document[key] = rng.choice([new for new in other if new != value])  # type: ignore[index]
+
+
 def _program(words: list[object]) -> subprocess.Popen[str]:
     code = "from dagtrain.cli import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, *map(str, words)], stderr=subprocess.PIPE, text=True)
@@ -219,10 +278,17 @@ def test_what_cannot_be_driven_is_said(case: Case, tmp_path: Path) -> None:
     outcome = case.step("drive", "--addresses", file, "--host", "127.0.0.1:9", "--answer-seconds", 0.5)
     assert outcome.code == 1
     assert outcome.error.count("at 127.0.0.1:9: no answer within 0.5 s; see that it runs") == 2
+    # a checkpoint without the record of a training, or with one that is of another kind
+    foreign = tmp_path / "foreign.npz"
     with cluster(case, tmp_path) as found:
         other = case.step("drive", *found, "--resume", tmp_path / "none.npz")
-    assert other.code == 1
-    assert "none.npz" in other.error
+        assert other.code == 1
+        assert "none.npz" in other.error
+        for record in (None, {"identity": {}, "epochs": [{"epoch": "x"}], "begun": {}}):
+            Emulator(graph).save(foreign, record)
+            other = case.step("drive", *found, "--resume", foreign)
+            assert other.code == 1
+            assert "has no record of a training; leave --resume out to begin anew" in other.error
 
 
 def test_a_panel_stands_below_the_bars() -> None:

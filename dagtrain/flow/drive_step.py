@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.files import write_text
 from dagtrain.flow.placed import graph_of, load_placed_graph, load_plan
+from dagtrain.flow.records import TrainingRecord
 from dagtrain.flow.result import Interrupted, StepResult
 from dagtrain.flow.train_step import NO_DATA, data_name, epoch_record
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
@@ -37,6 +40,8 @@ from hdl.link.ethernet.frame import UDP_PORT
 
 # what `dagtrain emit` is to write, in its folder
 ADDRESSES = Path("network") / "addresses.toml"
+# what a checkpoint says of its training
+_RECORD = TypeAdapter(TrainingRecord)
 HEADINGS = ("device", "sent", "heard", "again", "dropped", "round trip, ms", "credits")
 
 
@@ -94,11 +99,13 @@ class _Drive:
         """Go on behind a checkpoint.  Raises `DagtrainError` where it is of another training."""
         path, wanted = self.options.resume, json.loads(json.dumps(self.identity))
         try:
-            known, self.epochs, begun = record["identity"], list(record["epochs"]), Metrics(**record["begun"])
-        except (KeyError, TypeError):
+            told = _RECORD.validate_python(record)
+        except ValidationError:
             raise DagtrainError(f"{path} has no record of a training", "leave --resume out to begin anew") from None
+        self.epochs = cast(list[dict[str, float]], told["epochs"])
+        known, begun = told["identity"], Metrics(**told["begun"])
         if known != wanted:
-            other = ", ".join(key for key in wanted if not isinstance(known, dict) or known.get(key) != wanted[key])
+            other = ", ".join(key for key in wanted if known.get(key) != wanted[key])
             raise DagtrainError(f"{path} is of a training with other {other}", "give what it was trained with")
         self.saved = self.cluster.batches
         self.begun = {self.saved: begun}

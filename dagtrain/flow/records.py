@@ -5,7 +5,7 @@ Further keys are for people and other programs; they are kept and not checked.
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -291,6 +291,24 @@ class EpochRecord(TypedDict):
     train_accuracy: float
     held_out_loss: float
     held_out_accuracy: float
+
+
+class BegunRecord(TypedDict):
+    """Means over the batches of an epoch that are done."""
+
+    frames: Count
+    loss: float
+    accuracy: float
+
+
+class TrainingRecord(TypedDict):
+    """What a checkpoint says of its training."""
+
+    # of data, seed and steps
+    identity: dict[str, Any]
+    epochs: list[EpochRecord]
+    # of the next one
+    begun: BegunRecord
 
 
 class TrainRecord(Versioned):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
@@ -305,16 +306,16 @@ class Cluster:
             self._say(stream, load_records(executor, device.links))
         self._states = {self._batches: Dumped(self._batches, words)}
         self._tasks = [
-            asyncio.create_task(self._guarded(self._read_dumps(device, stream)))
+            asyncio.create_task(self._guarded(partial(self._read_dumps, device, stream)))
             for device, stream in self._state_streams("dump")
         ]
         await self._until_ahead([self._outgoing(stream) for _, stream in self._state_streams("load")])
         return record
 
-    async def _guarded(self, work: Any) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """A task whose error reaches whoever waits."""
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -333,6 +334,8 @@ class Cluster:
     async def _read_dumps(self, device: DeviceTable, stream: StreamTable) -> None:
         """What comes out of a device's chain: records that all have read, and states in front of each DUMP."""
         incoming = self._incoming(stream)
+        # of the longest record that this chain knows
+        most = max([1, *(link.words for link in device.links)])
         words: list[int] = []
         states: list[int] = []
         while True:
@@ -340,7 +343,7 @@ class Cluster:
             while incoming.tensors:
                 words += [int(word) & (1 << 64) - 1 for word in incoming.layout.decode(incoming.get())]
             self._endpoint.soon()
-            while words and len(words) > (behind := _behind(words[0])):
+            while words and len(words) > (behind := _behind(words[0], most, device.name)):
                 record, words = words[: 1 + behind], words[1 + behind :]
                 (read,) = records_of(record)
                 if read.kind is Kind.LOAD:
@@ -407,7 +410,7 @@ class Cluster:
             await self.load_state()
         self._stop = False
         self._done = self._batches
-        feeding = asyncio.create_task(self._guarded(self._feed(batches, every)))
+        feeding = asyncio.create_task(self._guarded(partial(self._feed, batches, every)))
         self._tasks.append(feeding)
         stream = self.wiring.only("result")
         incoming, batch = self._incoming(stream), self.wiring.batch
@@ -488,11 +491,14 @@ def _check(wiring: Wiring, graph: Graph) -> None:
         raise WiringError.listing(f"the addresses are not of this plan of {graph.name}", problems, cure, lines=True)
 
 
-def _behind(header: int) -> int:
-    """Words behind a header.  Raises `StateError` for what is none: a count is believed only of a known kind."""
+def _behind(header: int, most: int, device: str) -> int:
+    """Words behind a header.  Raises `StateError` for what is none: a count is believed only of a known kind, and of no
+    more words than any record of the device has."""
     if header & ((1 << KIND_BITS) - 1) not in set(Kind):
         list(records_of([header]))
-    return header >> COUNT_AT
+    if (count := header >> COUNT_AT) > most:
+        raise StateError(f"{device} speaks of {count} words of state, where {most} are the most", "load its own plan")
+    return count
 
 
 def _metrics(records: IntArray) -> Metrics:

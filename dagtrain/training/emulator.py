@@ -150,7 +150,7 @@ class Emulator:
         try:
             document = parse_json(str(arrays["document"]))
             missing = {"states", "weights", "batches", "record"} - set(document)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             missing = {"readable document"}
         if missing:
             raise StorageError(f"{path} has no {', '.join(sorted(missing))}", "train from the beginning")
@@ -158,12 +158,18 @@ class Emulator:
         for name, value in wanted.items():
             if document.get(name) != value:
                 raise StorageError(f"{path} is of {name} {document.get(name)}, not {value}", "train from the beginning")
-        states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
+        batches = document["batches"]
+        if type(batches) is not int or batches < 0:
+            raise StorageError(f"{path} has {batches!r} batches behind it", "train from the beginning")
+        try:
+            states, weights = _unpack(document["states"], arrays), _unpack(document["weights"], arrays)
+        except KeyError as error:
+            raise StorageError(f"{path} has no array {error}", "train from the beginning") from None
         if not (_fits(self.executor.states, states) and _fits(self.executor.weights, weights)):
             raise StorageError(f"{path} is of another version of graph {self.graph.name}", "train from the beginning")
         self.executor.states = states
         self.executor.weights = weights
-        self.executor.batches = document["batches"]
+        self.executor.batches = batches
         return document["record"]
 
 
