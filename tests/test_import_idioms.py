@@ -552,6 +552,71 @@ def test_adaptive_pooling_by_gathering(size: int, outputs: int) -> None:
     ]
 
 
+def masked_pooling(sizes: tuple[int, int], outputs: tuple[int, int], scaled: bool = False) -> ModelProto:
+    """As PyTorch's dynamo exporter writes adaptive pooling whose windows have unlike sizes; ``scaled``: by products."""
+    pixels = [windows(size, output) for size, output in zip(sizes, outputs, strict=True)]
+    there = [np.diff(each, axis=1, prepend=-1) > 0 for each in pixels]
+    kernel = [each.shape[1] for each in pixels]
+    shape = (outputs[0], kernel[0], outputs[1], kernel[1])
+    rows, columns = np.broadcast_to(pixels[0][:, :, None, None], shape), np.broadcast_to(pixels[1], shape)
+    constants: dict[str, Any] = {"i": np.stack([rows, columns], -1), "zero": np.float32(0)}
+    constants |= {"mask0": ~there[0][:, :, None, None], "mask1": ~there[1]}
+    counts = there[0].sum(axis=1)[:, None] * there[1].sum(axis=1).astype(np.float32)
+    constants["counts"] = (1 / counts if scaled else counts).astype(np.float32)
+    constants |= {f"p{place}": np.array(place) for place in range(max(kernel))}
+    nodes = [
+        node("Transpose", "x", "t", perm=[2, 3, 0, 1]),
+        node("GatherND", "t i", "g"),
+        node("Transpose", "g", "w", perm=[4, 5, 0, 1, 2, 3]),
+        node("Where", "mask0 zero w", "m"),
+        node("Where", "mask1 zero m", "n"),
+    ]
+    total = ""
+    for row, column in np.ndindex(*kernel):
+        nodes += [
+            node("Gather", f"n p{row}", f"r{row}{column}", axis=3),
+            node("Gather", f"r{row}{column} p{column}", f"e{row}{column}", axis=4),
+        ]
+        if total:
+            nodes.append(node("Add", f"{total} e{row}{column}", f"s{row}{column}"))
+        total = f"s{row}{column}" if total else f"e{row}{column}"
+    nodes.append(node("Mul" if scaled else "Div", f"{total} counts", "y"))
+    return model(nodes, constants, ("N", 2, *sizes), opset=18)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "outputs", "wanted"),
+    [
+        ((8, 8), (3, 3), ["AveragePool"]),
+        ((11, 6), (4, 3), ["AveragePool"]),
+        ((8, 14), (3, 4), ["AveragePool", "Gather"]),
+        ((5, 9), (3, 5), ["AveragePool"]),
+    ],
+)
+def test_adaptive_pooling_by_windows_that_are_smaller_at_the_edges(
+    sizes: tuple[int, int], outputs: tuple[int, int], wanted: list[str]
+) -> None:
+    becomes(masked_pooling(sizes, outputs), wanted)
+    becomes(masked_pooling(sizes, outputs, scaled=True), wanted)
+
+
+def test_adaptive_pooling_by_windows_that_are_larger_in_the_middle_is_refused() -> None:
+    _, problems = rewritten(masked_pooling((9, 9), (7, 7)))
+    assert ["breaks at node m_node (Where)" in str(problem) for problem in problems] == [True]
+
+
+@pytest.mark.parametrize("broken", ["counts", "mask1", "p0", "zero"])
+def test_sums_that_are_no_means_of_windows_stay(broken: str) -> None:
+    proto = masked_pooling((8, 8), (3, 3))
+    for one in proto.graph.initializer:
+        if one.name == broken:
+            value = numpy_helper.to_array(one)
+            other = ~value if broken == "mask1" else value + 1
+            one.CopyFrom(numpy_helper.from_array(other, broken))
+    made, _ = rewritten(proto)
+    assert "AveragePool" not in {item.op for item in made.nodes}
+
+
 @pytest.mark.parametrize(
     ("wanted", "before", "attributes"),
     [
@@ -638,7 +703,7 @@ def test_adaptive_pooling_by_windows_of_several_sizes_is_named() -> None:
     _, problems = rewritten(model(nodes, constants, ("N", 2, 8, 8), opset=18))
     assert [str(problem) for problem in problems] == [
         "node g_node (GatherND): begins adaptive pooling spelt out, which breaks at node y_node (Where); a mean over "
-        "windows of one size, as where the size of the result divides that of the map, must follow"
+        "windows of one size but at the edges, as where the size of the result divides that of the map, must follow"
     ]
 
 

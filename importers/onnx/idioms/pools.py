@@ -3,15 +3,17 @@
 AveragePool, MaxPool of 1x1 and stride 1                            -> nothing
 ReduceMean over rows of ReduceMean over columns                     -> one ReduceMean
 GlobalMaxPool, ReduceMax over the map                               -> MaxPool
-Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, if its windows are all of one size,
-                                                                       Gather; or if the map is one pixel
+Transpose, GatherND, Transpose, ReduceMean: adaptive pooling        -> AveragePool, Gather, if its windows are all of
+                                                                       one size; or if the map is one pixel
+Transpose, GatherND, Transpose, Where, sum of Gathers, Div          -> AveragePool with padding that doesn't count,
+                                                                       Gather, if only those at the edges are smaller
 Pad before Conv, MaxPool, AveragePool                               -> their pads
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,6 +82,20 @@ def _global_max(node: OnnxNode, scene: Scene) -> Rewrite | None:
 
 # ---- adaptive pooling
 
+
+@dataclass(frozen=True)
+class Windows:
+    """Those of a pool along an axis."""
+
+    kernel: int
+    stride: int
+    # padding at both ends
+    before: int
+    after: int
+    # which of them; None: all
+    places: Array | None = None
+
+
 WINDOWS = Op(
     "Transpose",
     Op("GatherND", Op("Transpose", Tensor("x"), name="pixels"), Constant("indices")),
@@ -104,32 +120,123 @@ def _adaptive(node: OnnxNode, scene: Scene) -> Rewrite | None:
         size = [indices.shape[0], indices.shape[2]]
         attributes = {"kernel_shape": size, "pads": [side - 1 for side in size] * 2}
         return Rewrite((in_place(node, "AveragePool", found["x"], attributes=attributes),))
-    axes = [_windows(indices[:, :, 0, 0, 0], shape[2]), _windows(indices[0, 0, :, :, 1], shape[3])]
-    if None in axes:
+    return _pool(node, found["x"], [_windows(windows, size) for windows, size in _sides(indices, shape)])
+
+
+def _sides(indices: Array, shape: tuple[int, ...]) -> list[tuple[Array, int]]:
+    """(windows (number, of pixels), size of the map) of both axes, of the indices that GatherND reads of ``shape``."""
+    return [(indices[:, :, 0, 0, 0], shape[2]), (indices[0, 0, :, :, 1], shape[3])]
+
+
+def _pool(node: OnnxNode, x: str, axes: Sequence[Windows | None]) -> Rewrite | None:
+    """The mean of every window of both axes, if there is a pool that has them."""
+    known = [axis for axis in axes if axis is not None]
+    if len(known) < len(axes):
         return None
-    kernel, strides, places = zip(*(axis for axis in axes if axis is not None), strict=True)
-    attributes = {"kernel_shape": list(kernel), "strides": list(strides)}
+    pads = [axis.before for axis in known] + [axis.after for axis in known]
+    attributes: dict[str, list[int]] = {
+        "kernel_shape": [axis.kernel for axis in known],
+        "strides": [axis.stride for axis in known],
+        **({"pads": pads} if any(pads) else {}),
+    }
     # of windows that are not all one distance apart: those of a pool of every one
-    picks = [(axis, chosen) for axis, chosen in enumerate(places, 2) if chosen is not None]
-    names = [f"{node.name}//{axis}" for axis, _ in picks]
-    nodes = [OnnxNode(f"{node.name}//pool", "AveragePool", (found["x"],), (f"{node.name}//pool",), attributes)]
+    picks = [(number, axis.places) for number, axis in enumerate(known, 2) if axis.places is not None]
+    names = [f"{node.name}//{number}" for number, _ in picks]
+    nodes = [OnnxNode(f"{node.name}//pool", "AveragePool", (x,), (f"{node.name}//pool",), attributes)]
     for (axis, _), name in zip(picks, names, strict=True):
         nodes.append(OnnxNode(name, "Gather", (nodes[-1].outputs[0], f"{name} places"), (name,), {"axis": axis}))
     nodes[-1] = replace(nodes[-1], name=node.name, outputs=node.outputs[:1])
     return Rewrite(tuple(nodes), {f"{name} places": chosen for name, (_, chosen) in zip(names, picks, strict=True)})
 
 
-def _windows(windows: Array, size: int) -> tuple[int, int, Array | None] | None:
-    """(kernel, stride, which of the windows of such a pool over ``size`` if not all) of windows (number, of pixels)."""
+def _windows(windows: Array, size: int, there: Array | None = None) -> Windows | None:
+    """The windows (number, of pixels) over ``size``, of whose pixels only those are read that are ``there``."""
     windows = windows % size
-    count, kernel = windows.shape
-    starts = windows[:, 0]
-    if not np.array_equal(windows, starts[:, None] + np.arange(kernel)) or (np.diff(starts) < 1).any():
+    lengths = np.full(len(windows), windows.shape[1]) if there is None else there.sum(axis=1)
+    starts, kernel = windows[:, 0], int(lengths.max())
+    steps = np.arange(windows.shape[1])
+    read = steps < lengths[:, None]
+    if there is not None and not np.array_equal(there, read):
         return None
-    stride = int(starts[1] - starts[0]) if count > 1 else size
-    if np.array_equal(starts, np.arange(count) * stride) and (size - kernel) // stride + 1 == count:
-        return kernel, stride, None
-    return kernel, 1, starts
+    if (windows != starts[:, None] + steps)[read].any() or (np.diff(starts) < 1).any():
+        return None
+    # a smaller window at an edge is a whole one of which some is padding, which does not count
+    missing = kernel - lengths
+    before = int(missing[0]) if starts[0] == 0 else 0
+    after = int(missing[-1]) if starts[-1] + lengths[-1] == size and len(starts) > 1 else 0
+    if missing.sum() != before + after:
+        return None
+    # from the beginning of the padding
+    starts = starts + before
+    starts[0] -= before
+    stride = int(starts[1] - starts[0]) if len(starts) > 1 else size
+    fitting = (size + before + after - kernel) // stride + 1
+    if np.array_equal(starts, np.arange(len(starts)) * stride) and fitting == len(starts):
+        return Windows(kernel, stride, before, after)
+    return Windows(kernel, 1, before, after, starts)
+
+
+def _unlike(node: OnnxNode, scene: Scene) -> Rewrite | None:
+    """Windows of fewer pixels than others are filled up, and what fills them becomes 0 before each window is summed up
+    pixel by pixel, and divided by how many it has."""
+    masked = _masked(node, scene)
+    if masked is None:
+        return None
+    tensor, counts, there = masked
+    found = first_match(WINDOWS, tensor, scene)
+    shape = scene.shape(found["x"]) if found is not None else None
+    indices = scene.constant(found["indices"]) if found is not None else None
+    if found is None or shape is None or indices is None or indices.shape != (*there.shape, 2):
+        return None
+    orders = [scene.made(found, name).attributes.get("perm") for name in ("pixels", "windows")]
+    rows, columns = there.any(axis=(2, 3)), there.any(axis=(0, 1))
+    if orders != [[2, 3, 0, 1], [4, 5, 0, 1, 2, 3]] or (there != rows[:, :, None, None] & columns).any():
+        return None
+    pixels = rows.sum(axis=1)[:, None] * columns.sum(axis=1)
+    if counts.ndim > 2 or not np.allclose(np.broadcast_to(counts, pixels.shape), pixels, rtol=1e-6):
+        return None
+    sides = zip(_sides(indices, shape), (rows, columns), strict=True)
+    return _pool(node, found["x"], [_windows(windows, size, some) for (windows, size), some in sides])
+
+
+def _masked(node: OnnxNode, scene: Scene) -> tuple[str, Array, Array] | None:
+    """(windows, what their sums are divided by, which pixels of them are summed up: (rows, of a window, columns, of a
+    window)) of adaptive pooling whose last node this is."""
+    known = [scene.constant(name) for name in node.inputs]
+    if len(known) != 2 or known[0] is not None or known[1] is None or known[1].dtype.kind != "f":
+        return None
+    taps, tensor = _summed(node.inputs[0], scene)
+    shape = scene.shape(tensor)
+    if shape is None or len(shape) != 6 or sorted(taps) != list(np.ndindex(shape[3], shape[5])):
+        return None
+    there = np.ones(shape[2:], bool)
+    while (where := scene.producer(tensor)) is not None and where.op == "Where":
+        mask, zero = scene.constant(where.inputs[0]), scene.number(where.inputs[1])
+        if mask is None or zero != 0 or mask.ndim > 4:
+            return None
+        there &= ~np.broadcast_to(mask, there.shape)
+        tensor = where.inputs[2]
+    return tensor, known[1] if node.op == "Div" else 1 / known[1], there
+
+
+def _summed(tensor: str, scene: Scene) -> tuple[list[tuple[int, int]], str]:
+    """(the pixels that are added up, by row and column in a window; of which tensor); none if it is no such sum."""
+    taps, sources, left = [], set(), [tensor]
+    while left:
+        producer = scene.producer(left.pop())
+        if producer is not None and producer.op == "Add":
+            left += producer.inputs
+            continue
+        places = []
+        for axis in (4, 3):
+            place = scene.number(producer.inputs[1]) if producer is not None and producer.op == "Gather" else None
+            if producer is None or place is None or producer.attributes.get("axis") != axis:
+                return [], ""
+            places.append(int(place))
+            sources.add(producer.inputs[0]) if axis == 3 else None
+            producer = scene.producer(producer.inputs[0])
+        taps.append((places[1], places[0]))
+    return (taps, sources.pop()) if len(sources) == 1 else ([], "")
 
 
 # ---- padding
@@ -207,12 +314,14 @@ def _why(_node: OnnxNode, _scene: Scene) -> str:
 
 TURN = Step(("Transpose",), "a Transpose")
 AVERAGE = Step(
-    ("ReduceMean",), "a mean over windows of one size, as where the size of the result divides that of the map,"
+    ("ReduceMean",),
+    "a mean over windows of one size but at the edges, as where the size of the result divides that of the map,",
 )
 POOLS = (
     Idiom("a pool of one pixel", ("AveragePool", "MaxPool"), _single),
     Idiom("mean over the map", ("ReduceMean",), _mean_of_means),
     Idiom("largest of the map", ("GlobalMaxPool", "ReduceMax"), _global_max),
     Idiom("adaptive pooling", ("ReduceMean",), _adaptive, ("GatherND",), (TURN, AVERAGE), _why),
+    Idiom("adaptive pooling", ("Div", "Mul"), _unlike),
     Idiom("padding", ("Conv", "MaxPool", "AveragePool"), _padded),
 )
