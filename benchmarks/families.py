@@ -7,7 +7,6 @@ map, a classifier.  Digits of 8x8 keep their size in the stem; larger images are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph
@@ -21,15 +20,6 @@ CLASSES = 10
 SMALL = 8
 # height from which on a stem halves twice
 LARGE = 24
-
-
-@dataclass(frozen=True)
-class Family:
-    """A network and what it is trained with where that is not the study's default."""
-
-    build: Callable[[GraphBuilder, str], str]
-    # of the mean gradient over a batch
-    learning_rate: float = 0.02
 
 
 def stem(net: GraphBuilder, x: str, filters: int, norm: bool = True) -> str:
@@ -156,7 +146,11 @@ def convnext(net: GraphBuilder, x: str) -> str:
         return net.add(net.conv(y, channels, 1, bias=True), x)
 
     patch = 1 if net.shapes[x][0] <= SMALL else 4
-    x = net.channel_norm(net.conv(x, 16, patch if patch > 1 else 3, stride=patch, padding=int(patch == 1), bias=True))
+    kernel = patch if patch > 1 else 3
+    x = net.conv(x, 16, kernel, stride=patch, padding=int(patch == 1))
+    # not 0, but as PyTorch begins: black pixels would be flat, and where channels are all alike their normalisation
+    # multiplies the error by 1 / sqrt(epsilon)
+    x = net.channel_norm(net.bias(x, spread=1 / kernel))
     x = net.conv(net.channel_norm(block(x)), 32, 2, stride=2, bias=True)
     return head(net, net.channel_norm(block(x)))
 
@@ -172,18 +166,18 @@ def vgg(net: GraphBuilder, x: str) -> str:
     return net.gemm(net.relu(net.gemm(x, 48)), CLASSES)
 
 
-FAMILIES: Mapping[str, Family] = {
-    "ResNet": Family(resnet),
-    "MobileNetV2": Family(mobilenet_v2),
-    "MobileNetV3": Family(mobilenet_v3),
-    "DenseNet": Family(densenet),
-    "ShuffleNetV2": Family(shufflenet_v2),
-    "ConvNeXt": Family(convnext),
-    "VGG": Family(vgg),
+FAMILIES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
+    "ResNet": resnet,
+    "MobileNetV2": mobilenet_v2,
+    "MobileNetV3": mobilenet_v3,
+    "DenseNet": densenet,
+    "ShuffleNetV2": shufflenet_v2,
+    "ConvNeXt": convnext,
+    "VGG": vgg,
 }
 
 
 def forward(family: str, recipe: Recipe, height: int, seed: int) -> Graph:
     """The forward graph for grey square images of that height."""
     net = GraphBuilder(family, recipe, seed)
-    return net.classify(FAMILIES[family].build(net, net.input(height, height, 1)))
+    return net.classify(FAMILIES[family](net, net.input(height, height, 1)))

@@ -2,12 +2,13 @@
 
     python benchmarks/learning.py --table [--only ResNet VGG] [--data digits] [--seeds 5] [--minutes 30]
     python benchmarks/learning.py --table --minutes 0      # what is known, without another run
+    python benchmarks/learning.py --table --staleness 9    # of both columns: what is left is what bits make
 
 Networks are those of `benchmarks.families`, on images as they are, and ResNet-18 and MobileNetV2 as published, in the
 form for 32x32 images (`examples/models`), on images surrounded by 0.  16 bits is the integer emulator, staleness as
 in the recipe of the digits; float is the float64 reference at staleness 0, plain mini-batch SGD.  The learning rate
-falls along a cosine to 0 at the last batch.  Each seed has its own split (80 % / 20 %), order of images, random bits
-and, of the families, initial weights.
+rises for an epoch, then falls along a cosine to 0 at the last batch; the momentum is Nesterov's.  Each seed has its own
+split (80 % / 20 %), order of images, random bits and, of the families, initial weights.
 
 Finished runs stand in benchmarks/learning.json under the digest of what they follow from, the calibrated graph with
 its weights: a run goes on where another stopped, and what would have other bits is run anew.
@@ -70,11 +71,14 @@ class Run:
     data: str
     mode: Mode
     seed: int
+    # None: that of the recipe at 16 bits, none in float
+    staleness: int | None = None
 
     @property
     def name(self) -> str:
         """For messages and the store."""
-        return f"{self.network}, {self.data}, {self.mode.value}, seed {self.seed}"
+        known = "" if self.staleness is None else f", staleness {self.staleness}"
+        return f"{self.network}, {self.data}, {self.mode.value}, seed {self.seed}{known}"
 
 
 @cache
@@ -97,10 +101,11 @@ def split(run: Run) -> tuple[Dataset, Dataset]:
 def prepared(run: Run, data: Dataset) -> Graph:
     """The training graph; at 16 bits, in formats fitted to the first batches."""
     recipe = Recipe(**tomllib.loads(RECIPE.read_text()))
-    period = DATA[run.data] * (len(data) // recipe.batch)
-    recipe = replace(recipe, seed=run.seed, schedule=Schedule.COSINE, period=period)
-    if run.mode is Mode.REFERENCE:
-        recipe = replace(recipe, staleness=0)
+    epoch = len(data) // recipe.batch
+    recipe = replace(recipe, schedule=Schedule.COSINE, warm_up=epoch, period=(DATA[run.data] - 1) * epoch)
+    usual = recipe.staleness if run.mode is Mode.GOLDEN else 0
+    staleness = usual if run.staleness is None else run.staleness
+    recipe = replace(recipe, seed=run.seed, nesterov=True, staleness=staleness)
     if run.network in PUBLISHED:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
@@ -163,7 +168,8 @@ def runs(options: argparse.Namespace) -> Iterator[Run]:
             for seed in range(1, options.seeds + 1):
                 for network in networks:
                     if network in options.only:
-                        yield from (Run(network, data, mode, seed) for mode in (Mode.REFERENCE, Mode.GOLDEN))
+                        for mode in (Mode.REFERENCE, Mode.GOLDEN):
+                            yield Run(network, data, mode, seed, options.staleness)
 
 
 def fill_store(store: Store, options: argparse.Namespace) -> None:
@@ -198,8 +204,8 @@ def table(store: Store, options: argparse.Namespace) -> tuple[list[str], bool]:
         for data in options.data:
             found: dict[Mode, list[float]] = {}
             for mode in (Mode.REFERENCE, Mode.GOLDEN):
-                last = (store.last(Run(network, data, mode, seed)) for seed in range(1, options.seeds + 1))
-                found[mode] = [value for value in last if value is not None]
+                every = (Run(network, data, mode, seed, options.staleness) for seed in range(1, options.seeds + 1))
+                found[mode] = [value for run in every if (value := store.last(run)) is not None]
             plain, exact = found[Mode.REFERENCE], found[Mode.GOLDEN]
             verdicts.append(verdict(plain, exact, options.seeds))
             both = min(len(plain), len(exact))
@@ -223,6 +229,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--staleness", type=int, help="frames, at 16 bits and in float; default: the recipe's, and 0")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no run after that")
     options = parser.parse_args(words)
     store = Store(STORE)

@@ -45,7 +45,8 @@ from hdl.recipe import Recipe
 class GraphBuilder:
     """Collects nodes; every method takes and returns edges, and names its node after itself and a number.
 
-    Initial weights are He et al. 2015 (normal, variance 2 / fan-in), seeded; scales are 1, shifts and biases 0."""
+    Initial weights are He et al. 2015 (normal, variance 2 / fan-in), seeded; scales are 1, shifts 0,
+    and so are biases unless said."""
 
     def __init__(self, name: str, recipe: Recipe, seed: int = 0) -> None:
         self.name = name
@@ -119,11 +120,12 @@ class GraphBuilder:
         y = self._add("gemm", layer, {"x": x}, {"w": self._he((filters, channels, height, width))})
         return self.bias(y) if bias else y
 
-    def bias(self, x: str) -> str:
-        """A learnt number a channel, added."""
+    def bias(self, x: str, spread: float = 0.0) -> str:
+        """A learnt number a channel, added; begins with 0, or uniformly drawn from -``spread`` to ``spread``."""
         height, width, channels = self.shapes[x]
         layer = Bias(height=height, width=width, channels=channels, recipe=self.recipe)
-        return self._add("bias", layer, {"x": x}, {"b": np.zeros(channels)})
+        values = self.rng.uniform(-spread, spread, channels) if spread else np.zeros(channels)
+        return self._add("bias", layer, {"x": x}, {"b": values})
 
     def norm(self, x: str) -> str:
         """Online normalisation with scale and shift."""
