@@ -189,7 +189,7 @@ def _unlike(node: OnnxNode, scene: Scene) -> Rewrite | None:
     if found is None or shape is None or indices is None or indices.shape != (*there.shape, 2):
         return None
     orders = [scene.made(found, name).attributes.get("perm") for name in ("pixels", "windows")]
-    rows, columns = there.any(axis=(2, 3)), there.any(axis=(0, 1))
+    rows, columns = np.asarray(there.any(axis=(2, 3))), np.asarray(there.any(axis=(0, 1)))
     if orders != [[2, 3, 0, 1], [4, 5, 0, 1, 2, 3]] or (there != rows[:, :, None, None] & columns).any():
         return None
     pixels = rows.sum(axis=1)[:, None] * columns.sum(axis=1)
