@@ -34,8 +34,8 @@ def main() -> None:
 def _rows(root: Path) -> list[tuple[str, float, float]]:
     from dagtrain.cosim.cluster import simulate_cluster
     from dagtrain.cosim.simulator import Simulator
-    from dagtrain.flow.emit_step import library
     from dagtrain.flow import cosim_step, emit_step, import_step, place_step, report_step
+    from dagtrain.flow.emit_step import library
     from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.workspace import Workspace
     from dagtrain.progress import Silent
