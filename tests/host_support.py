@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dagtrain.emission.state import links_of
+from dagtrain.emission.state import links_of, load_records
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
@@ -28,10 +29,12 @@ from dagtrain.passes.calibrate import calibrate
 from dagtrain.passes.insert_forks import insert_forks
 from dagtrain.planning.choices import folded_graph
 from dagtrain.training.feeds import host_ports, synthetic_feeds
+from hdl.engine.weights.records import Kind, Record, words_of
 from hdl.recipe import Recipe
 from hdl.simulate.models.ethernet import EthernetSwitch, Faults
 
 PEER = Path(__file__).parent / "ethernet_peer.py"
+HOST_PEER = PEER.with_name("ethernet_host.py")
 BATCH = 2
 
 
@@ -77,6 +80,37 @@ def wiring_of(graph: Graph, *, word_bits: int = 64, mtu: int = 1500, key: str | 
         device=tuple(devices),
         stream=tuple(streams),
     )
+
+
+def work_of(graph: Graph, wiring: Wiring, feeds: Feeds, batches: int = 1) -> dict[str, Any]:
+    """What `tests/ethernet_host.py` is to send and to wait for, so that a cluster trains a batch from the beginning."""
+    executor, send, ends = Executor(graph), {}, {}
+    for device in wiring.device:
+        for stream in wiring.streams_of(device.name, ("load",)):
+            records = [*load_records(executor, device.links), Record(Kind.RUN, (batches,))]
+            send[stream.number], ends[stream.number] = [f"{word:x}" for word in words_of(records)], 0
+    image, label, _ = host_ports(graph)
+    for carries, name in (("image", image), ("label", label)):
+        stream = wiring.only(carries)
+        bits, per = stream.element_bits, wiring.word_bits // stream.element_bits
+        codes = graph.by_name[name].layer.sources[0].tensor.fixed.encode(feeds[name]).reshape(-1, stream.elements)
+        words = []
+        for row in codes:
+            masked = [int(code) & (1 << bits) - 1 for code in row]
+            for at in range(0, len(masked), per):
+                words.append(sum(code << bits * place for place, code in enumerate(masked[at : at + per])))
+        send[stream.number], ends[stream.number] = [f"{word:x}" for word in words], -(-stream.elements // per)
+    return {"send": send, "ends": ends, "want": {wiring.only("result").number: graph.recipe.batch}}
+
+
+def hosted(wiring: Wiring, work: dict[str, Any], gateway: tuple[str, int], folder: Path) -> dict[int, list[int]]:
+    """Words that came to `tests/ethernet_host.py`, by stream."""
+    (folder / "hosted.toml").write_text(wiring_text(wiring))
+    (folder / "work.json").write_text(json.dumps(work))
+    words = [folder / "hosted.toml", f"{gateway[0]}:{gateway[1]}", folder / "work.json"]
+    run = subprocess.run([sys.executable, HOST_PEER, *words], capture_output=True, text=True, timeout=180, check=False)
+    assert run.returncode == 0, run.stderr
+    return {int(number): [int(word, 16) for word in words] for number, words in json.loads(run.stdout).items()}
 
 
 def feeds_of(graph: Graph, batch: int) -> Feeds:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dagtrain.graph.executor import Executor
@@ -19,9 +20,20 @@ from dagtrain.host.bridge import Bridge
 from dagtrain.host.cluster import Cluster, Settings
 from dagtrain.host.streams import LinkFault
 from dagtrain.host.wiring import Wiring, WiringError
+from dagtrain.training.feeds import host_ports
 from hdl.link.ethernet.frame import Drop
 from hdl.simulate.models.ethernet import EthernetSwitch, Faults
-from tests.host_support import counts_of, expected_losses, played, small_net, train_all, wiring_of
+from tests.host_support import (
+    counts_of,
+    expected_losses,
+    feeds_of,
+    hosted,
+    played,
+    small_net,
+    train_all,
+    wiring_of,
+    work_of,
+)
 
 LIMIT = 60.0
 HOST_MAC, HOST_IP = "02:00:00:00:ff:ff", "10.0.0.254"
@@ -139,6 +151,19 @@ def test_a_cluster_is_trained_through_the_port_of_a_switch(tmp_path: Path, fault
         assert all(befell[what] for what in ("lost", "doubled", "reordered", "corrupted")), befell
     else:
         assert not bridge.drops
+
+
+def test_a_host_that_shares_no_code_trains_a_batch(tmp_path: Path) -> None:
+    """`tests/ethernet_host.py`: state, a batch and RUN go to the devices, and records come back."""
+    graph, seed = small_net(), 6
+    wiring = wiring_of(graph)
+    fresh = counts_of(Executor(graph), wiring)
+    faults = Faults(loss=0.02, duplicate=0.02, reorder=0.02, corrupt=0.02)
+    with played(wiring, tmp_path) as reached, bridged(reached, faults, seed) as (bridge, _):
+        came = hosted(wiring, work_of(graph, wiring, feeds_of(graph, 0)), bridge.bound, tmp_path)
+    losses = [word & 2**15 - 1 for word in came[wiring.only("result").number]]
+    form = graph.by_name[host_ports(graph)[2]].layer.sinks[0].tensor.fixed
+    assert form.decode(np.array(losses)).mean() == expected_losses(graph, [0], fresh)[0], f"seed {seed}"
 
 
 def test_a_bridge_passes_only_what_is_of_the_cluster() -> None:
