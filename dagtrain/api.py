@@ -324,9 +324,7 @@ class Network:
     estimate = _step(estimate_step.EstimateOptions, estimate_step.run, Done)
     timing = _step(timing_step.TimingOptions, timing_step.run, Done)
 
-    def export(self) -> Exported:
-        """The trained network as an ONNX file."""
-        return Exported(self, export_step.run(self.workspace, self.progress))
+    export = _step(export_step.ExportOptions, export_step.run, Exported)
 
     def report(self) -> Done:
         """One self-contained page of all that the steps left."""

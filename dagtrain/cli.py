@@ -532,6 +532,10 @@ def _train(
     stratify: Stratify = False,
     seed: Seed = 1,
     resume: Resume = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Go on from this one of the same training, as `dagtrain drive` leaves.", show_default=False),
+    ] = None,
     tensorboard: TensorBoard = False,
 ) -> Jobs:
     """Train with the hardware's exact arithmetic, in the fast emulator.
@@ -540,7 +544,7 @@ def _train(
     return (
         lambda net: net.train(
             epochs=epochs, data=data, held_out=held_out, stratify=stratify, seed=seed, resume=resume,
-            tensorboard=tensorboard,
+            checkpoint=checkpoint, tensorboard=tensorboard,
         ),
     )  # fmt: skip
 
@@ -617,9 +621,17 @@ def _profile(
     )
 
 
-def _export() -> Jobs:
+def _export(
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="A checkpoint of `dagtrain train` or `drive`, or a folder that has one; default: the last training.",
+            show_default=False,
+        ),
+    ] = None,
+) -> Jobs:
     """Write the trained network as an ONNX file: weights and statistics as the hardware has them."""
-    return (Network.export,)
+    return (lambda net: net.export(weights=weights),)
 
 
 def _report() -> Jobs:

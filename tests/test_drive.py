@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 
@@ -151,6 +152,18 @@ def test_checkpoints_go_on_in_the_emulator_and_on_devices(case: Case, tmp_path: 
         assert (a[0] >> 8, list(a[1:])) == (b[0] >> 8, list(b[1:]))
     begun = begun_from(after.graph, run)
     assert begun.begun == 2 * BATCHES
+    # and back: the emulator goes on with what devices have, and it is exported
+    more = case.step("train", "--epochs", 3, "--checkpoint", run)
+    assert more.code == 0, more.error
+    done_epochs = json.loads((case.out / "train" / "train.json").read_text())["epochs"]
+    held = json.loads(str(arrays(run)["document"]))["record"]["epochs"]
+    assert (len(done_epochs), done_epochs[:2]) == (3, held)
+    exported = case.step("export", "--weights", run, "--json")
+    assert exported.code == 0, exported.error
+    proto = onnx.load(json.loads(exported.out)["path"])
+    found = {item.name: onnx.numpy_helper.to_array(item) for item in proto.graph.initializer}
+    for name, values in after.parameters().items():
+        np.testing.assert_array_equal(found[name.replace(".w", ".weight")].ravel(), values.ravel())
 
 
 def test_a_killed_driver_s_checkpoint_ends_in_the_bits_of_an_uninterrupted_one(case: Case, tmp_path: Path) -> None:

@@ -283,6 +283,7 @@ def case(tmp_path: Path) -> Case:
     ("words", "message"),
     [
         (("export",), "holds no result of `dagtrain train`; run `dagtrain train` first"),
+        (("export", "--weights", "none.npz"), "none.npz does not exist; give a checkpoint that"),
         (("evaluate",), "holds no result of `dagtrain train`; run `dagtrain train` first"),
         (("evaluate", "nowhere.onnx"), "nowhere.onnx does not exist; give an ONNX file"),
         (("evaluate", __file__), "is neither .onnx nor .npz; give"),

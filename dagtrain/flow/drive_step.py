@@ -13,15 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from dagtrain.files import write_text
 from dagtrain.flow.placed import graph_of, load_placed_graph, load_plan
-from dagtrain.flow.records import TrainingRecord
 from dagtrain.flow.result import Interrupted, StepResult
-from dagtrain.flow.train_step import NO_DATA, data_name, epoch_record
+from dagtrain.flow.train_step import DRIVEN, NO_DATA, data_name, epoch_record, other_keys, training_of
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
 from dagtrain.host.cluster import Cluster, Feeds, Settings, Trained
 from dagtrain.host.endpoint import Place
@@ -40,8 +37,6 @@ from hdl.link.ethernet.frame import UDP_PORT
 
 # what `dagtrain emit` is to write, in its folder
 ADDRESSES = Path("network") / "addresses.toml"
-# what a checkpoint says of its training
-_RECORD = TypeAdapter(TrainingRecord)
 HEADINGS = ("device", "sent", "heard", "again", "dropped", "round trip, ms", "credits")
 
 
@@ -97,15 +92,10 @@ class _Drive:
 
     def take_up(self, record: Any) -> None:
         """Go on behind a checkpoint.  Raises `DagtrainError` where it is of another training."""
-        path, wanted = self.options.resume, json.loads(json.dumps(self.identity))
-        try:
-            told = _RECORD.validate_python(record)
-        except ValidationError:
-            raise DagtrainError(f"{path} has no record of a training", "leave --resume out to begin anew") from None
-        self.epochs = cast(list[dict[str, float]], told["epochs"])
-        known, begun = told["identity"], Metrics(**told["begun"])
-        if known != wanted:
-            other = ", ".join(key for key in wanted if known.get(key) != wanted[key])
+        path = self.options.resume
+        assert path is not None
+        known, self.epochs, begun = training_of(record, path)
+        if other := other_keys(known, self.identity):
             raise DagtrainError(f"{path} is of a training with other {other}", "give what it was trained with")
         self.saved = self.cluster.batches
         self.begun = {self.saved: begun}
@@ -209,7 +199,7 @@ def run(workspace: Workspace, options: DriveOptions, progress: Progress) -> Step
     cluster = Cluster(wiring, graph, _settings(options, wiring))
     identity = {"data": choice.digest, "seed": options.seed, "steps": graph_of(workspace)}
     drive = _Drive(cluster, data, held_out, options, identity)
-    folder = workspace.root / "drive"
+    folder = workspace.root / DRIVEN
     try:
         asyncio.run(_train(drive, folder, progress))
     except KeyboardInterrupt:

@@ -14,14 +14,14 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from dagtrain.files import write_text
-from dagtrain.flow.placed import graph_of, load_current_graph
+from dagtrain.flow.placed import graph_of
 from dagtrain.flow.records import EvaluateRecord
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.trained import STATE, load_trained, train_record
+from dagtrain.flow.trained import STATE, load_checkpoint, load_trained, train_record
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.progress import Progress
 from dagtrain.training.data import Dataset
-from dagtrain.training.emulator import Emulator, Metrics
+from dagtrain.training.emulator import Metrics
 from dagtrain.training.feeds import check_dataset
 from dagtrain.training.spec import DataChoice, choose_data
 from hdl.errors import DagtrainError
@@ -102,7 +102,7 @@ def _work(folder: Path, workspace: Workspace, path: Path | None, judged: Judged,
         metrics, scores, data, how = _run_onnx(path, data, told, progress)
     else:
         how = "emulator"
-        emulator = _emulator(workspace, path)
+        emulator = load_trained(workspace) if path is None else load_checkpoint(workspace, path)
         data = check_dataset(emulator.graph, data, told)
         progress.begin("evaluate", 1)
         metrics, scores = emulator.judge(data, FRAMES)
@@ -132,15 +132,6 @@ def _judged(workspace: Workspace, source: str | None) -> Judged:
         what = f"{record['name']} is not what `dagtrain train` was given any more"
         raise DagtrainError(what, "train again, or say by which data to judge: --data")
     return Judged(choice, f"what was held out of {record['name']}", record["seed"])
-
-
-def _emulator(workspace: Workspace, path: Path | None) -> Emulator:
-    """As training left it, or as a checkpoint of the current graph says."""
-    if path is None:
-        return load_trained(workspace)
-    emulator = Emulator(load_current_graph(workspace))
-    emulator.load(path)
-    return emulator
 
 
 def _run_onnx(path: Path, data: Dataset, told: str, progress: Progress) -> tuple[Metrics, FloatArray, Dataset, str]:

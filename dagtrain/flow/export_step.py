@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dagtrain.files import write_bytes, write_text
 from dagtrain.flow.import_step import IMPORT_COMMAND
-from dagtrain.flow.records import ExportRecord, ImportRecord, TrainRecord
+from dagtrain.flow.placed import graph_of
+from dagtrain.flow.records import ExportRecord, ImportRecord
 from dagtrain.flow.result import StepResult
-from dagtrain.flow.trained import load_trained, train_record
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.flow.trained import STATE, load_checkpoint, load_trained, train_record
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, file_digest, read_json
 from dagtrain.progress import Progress
+from dagtrain.training.emulator import Emulator
+from hdl.errors import DagtrainError
 from importers.onnx.writing import IMAGE, SCORES, write_model
 
 
-def run(workspace: Workspace, progress: Progress) -> StepResult:
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What the user said."""
+
+    # a checkpoint, or a folder that has one, of `train` or `drive`; None: what was trained last
+    weights: Path | None = None
+
+
+def run(workspace: Workspace, options: ExportOptions, progress: Progress) -> StepResult:
     """Export unless nothing changed."""
-    trained = train_record(workspace)
-    depends = {step: workspace.fingerprint(step) for step in ("import", "train")}
-    done = workspace.run("export", depends, lambda folder: _work(folder, workspace, trained, progress))
+    file = options.weights
+    if file is None:
+        last = train_record(workspace)["epochs"][-1]
+        notes = {"epochs": str(last["epoch"]), "held_out_accuracy": f"{last['held_out_accuracy']:.4f}"}
+        emulate = partial(load_trained, workspace)
+        depends = {step: workspace.fingerprint(step) for step in ("import", "train")}
+    else:
+        file = file / STATE if file.is_dir() else file
+        if not file.is_file():
+            raise DagtrainError(f"{file} does not exist", "give a checkpoint that `dagtrain train` or `drive` left")
+        emulate, notes = partial(load_checkpoint, workspace, file), {}
+        depends = {**graph_of(workspace), "weights": file_digest(file)}
+    done = workspace.run("export", depends, lambda folder: _work(folder, workspace, emulate, notes, progress))
     folder = workspace.folder("export")
     meta = read_json(folder / "export.json", "dagtrain export", ExportRecord)
     lines = (
@@ -31,14 +54,19 @@ def run(workspace: Workspace, progress: Progress) -> StepResult:
     return StepResult("export", folder, done, lines, {**meta, "path": str(folder / meta["file"])})
 
 
-def _work(folder: Path, workspace: Workspace, trained: TrainRecord, progress: Progress) -> None:
+def _work(
+    folder: Path,
+    workspace: Workspace,
+    emulate: Callable[[], Emulator],
+    notes: Mapping[str, str],
+    progress: Progress,
+) -> None:
     progress.begin("export", 1)
     imported = read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND, ImportRecord)
-    emulator = load_trained(workspace)
+    emulator = emulate()
     values = emulator.executor.parameters()
-    last = trained["epochs"][-1]
-    notes = {"epochs": str(last["epoch"]), "held_out_accuracy": f"{last['held_out_accuracy']:.4f}"}
-    model = write_model(emulator.graph, values, emulator.executor.states, notes)
+    told = {"batches": str(emulator.executor.batches), **notes}
+    model = write_model(emulator.graph, values, emulator.executor.states, told)
     file = f"{imported['name']}.onnx"
     write_bytes(folder / file, model.SerializeToString(deterministic=True))
     meta: Mapping[str, object] = {

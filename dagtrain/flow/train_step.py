@@ -12,11 +12,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.files import write_text
 from dagtrain.flow.placed import graph_of, load_current_graph
-from dagtrain.flow.records import ImportRecord, TrainRecord
+from dagtrain.flow.records import ImportRecord, TrainingRecord, TrainRecord
 from dagtrain.flow.result import Interrupted, StepResult
 from dagtrain.flow.trained import STATE
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
@@ -36,6 +38,10 @@ CHECKPOINT = ".train-checkpoint.npz"
 CHECKPOINT_BATCHES = 50
 # curves of a training under way, in the working folder
 LIVE = "train-live"
+# where `dagtrain drive` writes its curves, in the working folder
+DRIVEN = "drive"
+# what a checkpoint says of its training
+_RECORD = TypeAdapter(TrainingRecord)
 NO_DATA = "train needs data: give --data FILE.npz (images, labels), here or to `dagtrain import`"
 
 
@@ -51,6 +57,8 @@ class TrainOptions:
     seed: int = 1
     # go on from what is there, or fail
     resume: bool = False
+    # go on from this checkpoint of the same training, which `drive` left, or fail
+    checkpoint: Path | None = None
     # write event files too
     tensorboard: bool = False
 
@@ -194,10 +202,11 @@ def _begin(
     emulator = Emulator(graph)
     fresh = emulator.executor
     reasons = []
-    for path, curves in (
+    left = [
         (checkpoint, workspace.root / LIVE),
         (workspace.folder("train") / STATE, workspace.folder("train")),
-    ):
+    ]
+    for path, curves in left if options.checkpoint is None else [(options.checkpoint, workspace.root / DRIVEN)]:
         found = _take_up(emulator, path, identity, options.epochs)
         if not isinstance(found, str):
             epochs, begun = found
@@ -205,8 +214,8 @@ def _begin(
             return Training(emulator, data, held_out, identity, epochs, begun, checkpoint, batches), curves
         reasons.append(found)
         emulator.executor = Executor(fresh.graph, fresh.mode)
-    if options.resume:
-        cure = "leave --resume out to begin anew"
+    if options.resume or options.checkpoint:
+        cure = f"leave {'--resume' if options.checkpoint is None else '--checkpoint'} out to begin anew"
         raise DagtrainError.listing("nothing to go on from", reasons, cure)
     return Training(emulator, data, held_out, identity, [], NO_METRICS, checkpoint, 0), workspace.root / LIVE
 
@@ -218,17 +227,31 @@ def _take_up(
     if not path.exists():
         return f"{path} does not exist"
     try:
-        record = emulator.load(path)
-        known, done, begun = record["identity"], record["epochs"], Metrics(**record["begun"])
-    except (KeyError, TypeError, DagtrainError) as error:
+        known, done, begun = training_of(emulator.load(path), path)
+    except DagtrainError as error:
         return f"{path} is no checkpoint of this training: {error}"
-    wanted = json.loads(json.dumps(identity))
-    if known != wanted:
-        other = ", ".join(key for key in wanted if not isinstance(known, dict) or known.get(key) != wanted[key])
+    if other := other_keys(known, identity):
         return f"{path} is of a training with other {other}"
     if len(done) + bool(begun.frames) > epochs:
         return f"{path} has {len(done)} epochs and {begun.frames} frames behind it, more than --epochs {epochs}"
     return done, begun
+
+
+def training_of(record: Any, path: Path) -> tuple[Mapping[str, Any], list[dict[str, float]], Metrics]:
+    """(identity, complete epochs, metrics of the one begun) in the record of a checkpoint.
+
+    Raises `DagtrainError` where it is of another kind."""
+    try:
+        told = _RECORD.validate_python(record)
+    except ValidationError:
+        raise DagtrainError(f"{path} has no record of a training", "leave --resume out to begin anew") from None
+    return told["identity"], cast(list[dict[str, float]], told["epochs"]), Metrics(**told["begun"])
+
+
+def other_keys(known: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
+    """In what a checkpoint's training differs from this one; "" if in nothing."""
+    wanted = json.loads(json.dumps(identity))
+    return ", ".join(key for key in wanted if known.get(key) != wanted[key])
 
 
 def epoch_record(epoch: int, trained: Metrics, tested: Metrics) -> dict[str, float]:

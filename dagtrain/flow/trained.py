@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dagtrain.flow.import_step import load_training_graph
-from dagtrain.flow.placed import load_placed_graph
+from dagtrain.flow.placed import load_current_graph, load_placed_graph
 from dagtrain.flow.records import TrainedOnRecord
 from dagtrain.flow.workspace import COMMANDS, MissingStep, Workspace, read_json
 from dagtrain.graph.ir import Graph
@@ -31,6 +31,13 @@ def load_trained(workspace: Workspace) -> Emulator:
         emulator.load(folder / STATE)
     except StorageError as error:
         raise MissingStep(error.what, f"run `{COMMAND}` again") from error
+    return emulator
+
+
+def load_checkpoint(workspace: Workspace, path: Path) -> Emulator:
+    """The emulator as a checkpoint of the current graph says."""
+    emulator = Emulator(load_current_graph(workspace))
+    emulator.load(path)
     return emulator
 
 
