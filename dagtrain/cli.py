@@ -284,6 +284,15 @@ StateAccess = Annotated[
         "has a stream by which a host loads them, and one by which it dumps them).",
     ),
 ]
+HostAccess = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        help="How the host is reached: network (images, labels, results, state are streams of the Ethernet ports) or "
+        "ports (they are ports of a device). [default: network on Ethernet, else ports]",
+        show_default=False,
+    ),
+]
 HeldOut = Annotated[
     str | None,
     typer.Option(
@@ -463,9 +472,9 @@ def _place(
     return jobs
 
 
-def _emit(weights: Weights = None, state_access: StateAccess = "none") -> Jobs:
+def _emit(weights: Weights = None, state_access: StateAccess = "none", host: HostAccess = None) -> Jobs:
     """Write one folder of Verilog for each FPGA: sources, memory images, constraints, project, manifest."""
-    return (lambda net: net.emit(weights=weights, state_access=state_access),)
+    return (lambda net: net.emit(weights=weights, state_access=state_access, host=host),)
 
 
 def _cosim(

@@ -29,6 +29,7 @@ from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
 from hdl.engine.weights.records import WORD_BITS
+from hdl.errors import DagtrainError
 from hdl.link.format import LinkFormat
 from hdl.signals import ClockReset
 from hdl.simulate.models.dram import dram_model
@@ -146,7 +147,14 @@ def add_cluster(
 ) -> list[Dump]:
     """All FPGAs with their memories and the network; returns the state that can be dumped below an instance `dut`.
 
-    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs."""
+    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs.
+    Raises `DagtrainError` for FPGAs with Ethernet ports."""
+    framed = [device.manifest.device for device in devices if device.manifest.ethernet]
+    if framed:
+        raise DagtrainError(
+            f"co-simulation over Ethernet, which {', '.join(framed)} speak, is not built yet",
+            "write network.kind = 'words' in the cluster file, place and emit again",
+        )
     assembly.port("network_error", 1, Direction.OUT)
     assembly.port("memory_error", 1, Direction.OUT)
     dumps: list[Dump] = []

@@ -20,6 +20,8 @@ class Assembly:
     instances: list[Instance] = field(default_factory=list)
     assigns: list[tuple[str, str]] = field(default_factory=list)
     parameters: dict[str, int | str] = field(default_factory=dict)
+    # name -> (bits, value)
+    constants: dict[str, tuple[int, int]] = field(default_factory=dict)
     # stream net -> who writes it, who reads it
     writers: dict[str, str] = field(default_factory=dict)
     readers: dict[str, str] = field(default_factory=dict)
@@ -65,6 +67,15 @@ class Assembly:
             (f"{target}_payload", f"{source}_payload"),
             (f"{source}_ready", f"{target}_ready"),
         ]
+
+    def constant(self, name: str, bits: int, value: int) -> str:
+        """Declare a constant of the module; returns its name."""
+        self.constants[name] = bits, value
+        return name
+
+    def silence(self, net: str, payload_bits: int) -> None:
+        """Nothing ever comes on a stream net."""
+        self.assigns += [(f"{net}_valid", "1'b0"), (f"{net}_payload", f"{payload_bits}'d0")]
 
     def drain(self, net: str) -> None:
         """Take every beat of a stream net, for nobody."""
@@ -127,4 +138,5 @@ class Assembly:
             tuple(self.assigns),
             self.parameters,
             self.comment,
+            self.constants,
         )

@@ -22,8 +22,10 @@ from dagtrain.emission.manifest import (
     read_manifest,
 )
 from hdl.convert.netlist import Direction
+from hdl.link.ethernet.transmitter import PEER_BITS, own_constant, peer_constant
 
 _MODULE = re.compile(r"^\s*module\s+(\w+)", re.MULTILINE)
+_CONSTANT = re.compile(r"^localparam (?:\[\d+:0\] )?(\w+) = \d+'h([0-9a-f]+);$", re.MULTILINE)
 _TOP_PORT = re.compile(r"^\s*(input|output) wire (?:\[(\d+):0\] )?(\w+)", re.MULTILINE)
 
 
@@ -104,6 +106,7 @@ def load_delivered(folders: Sequence[Path]) -> Delivered:
     if len(devices) > 1 and len(networks) > 1:
         listed = ", ".join(f"{mhz:g} MHz" for mhz in sorted(networks))
         problems.append(f"the manifests tell of different clocks of the network: {listed}")
+    problems += _strangers([device.manifest for device in devices])
     for what in ("cycles_per_frame", "needed_staleness"):
         if len({getattr(device.manifest, what) for device in devices}) > 1:
             problems.append(f"the manifests of {', '.join(d.manifest.device for d in devices)} differ in {what}")
@@ -156,6 +159,39 @@ def _source_problems(path: Path, manifest: Manifest) -> Iterable[str]:
         if ports != manifest.ports:
             differing = {port.name for port in {*ports} ^ {*manifest.ports}}
             yield f"ports of {path} differ from the manifest's: {', '.join(sorted(differing)) or 'their order'}"
+        yield from _constant_problems(path, text, manifest)
+
+
+def _constant_problems(path: Path, text: str, manifest: Manifest) -> Iterable[str]:
+    """What an Ethernet port is told of itself, its peers and the plan, and is not what the manifest says."""
+    record = manifest.ethernet
+    if record is None:
+        return
+    own, peers = record.own.address, [peer.address for peer in record.peers]
+    told = {
+        "OWN": own_constant(own),
+        "OTHERS": sum(peer_constant(own, peer) << at * PEER_BITS for at, peer in enumerate(peers)),
+        "DIGEST": int(record.digest, 16),
+    }
+    found = {name: int(value, 16) for name, value in _CONSTANT.findall(text)}
+    wrong = [name for name, value in told.items() if found.get(name) != value]
+    if wrong:
+        yield f"{', '.join(wrong)} of {path} are not what {MANIFEST} says of addresses and plan"
+
+
+def _strangers(manifests: Sequence[Manifest]) -> Iterable[str]:
+    """Devices on one Ethernet that would not hear one another."""
+    ports = {manifest.device: manifest.ethernet for manifest in manifests if manifest.ethernet}
+    for what in ("digest", "word_bits", "mtu", "window"):
+        if len({getattr(port, what) for port in ports.values()}) > 1:
+            yield f"the manifests of {', '.join(ports)} differ in {what}"
+    ends = {port.own.number: port.own for port in ports.values()}
+    if len(ends) < len(ports):
+        yield f"the manifests of {', '.join(ports)} give one number to two devices"
+    for name, port in ports.items():
+        wrong = [str(peer.number) for peer in port.peers if ends.get(peer.number, peer) != peer]
+        if wrong:
+            yield f"the manifest of {name} has other addresses of devices {', '.join(wrong)} than these have"
 
 
 def _read_words(path: Path, width: int) -> list[int]:

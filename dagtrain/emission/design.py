@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from dagtrain.emission.device import DeviceDesign, design_device, stored_edges
+from dagtrain.emission.ethernet import Ethernet, HostStream, device_port, host_streams
 from dagtrain.emission.links import NETWORK_CYCLES, Crossing, crossings_of, link_format, receiver_beats
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
@@ -38,6 +39,10 @@ class ClusterDesign:
     form: LinkFormat
     # device of another clock than the network's -> what a cycle there lasts in cycles of that
     periods: Mapping[str, Fraction] = field(default_factory=dict)
+    # None: words go over the network as they are
+    ethernet: Ethernet | None = None
+    # of the host, over the network
+    host_streams: tuple[HostStream, ...] = ()
 
 
 def design_cluster(
@@ -55,6 +60,7 @@ def design_cluster(
     parts: Sequence[Part] = DEFAULT_PARTS,
     periods: Mapping[str, Fraction] | None = None,
     state_access: bool = False,
+    ethernet: Ethernet | None = None,
 ) -> ClusterDesign:
     """Design every device of ``devices`` that holds a node, for ``cycles`` a frame.
 
@@ -63,6 +69,7 @@ def design_cluster(
     ``folds`` says what each node is folded for, if not for ``cycles``; ``parts`` are those of the cluster.
     ``fifo_override`` replaces analysed FIFO depths (beats by edge), to see what a wrong depth does.
     ``state_access``: whether every device has streams by which state is loaded and dumped (docs/state.md).
+    ``ethernet``: the network is Ethernet.
     ``dram`` names the edges whose FIFO lies in DRAM; layers that keep a memory outside use it in any case.
     Raises `DagtrainError` for an edge in DRAM that doesn't exist, and for state that can't be loaded."""
     built = fold_graph(graph, folds or cycles, parts)
@@ -73,7 +80,8 @@ def design_cluster(
     if unknown:
         raise DagtrainError(f"graph {graph.name} has no edges {', '.join(unknown)} that could lie in DRAM")
     crossings = crossings_of(folded, used)
-    form = link_format(crossings, len(used), word_bits)
+    streams = host_streams(folded, used, len(crossings), ethernet, cycles) if ethernet else ()
+    form = link_format(len(crossings) + len(streams), len(used), word_bits, ethernet is not None)
     delays = {crossing.edge: network_cycles for crossing in crossings}
     clocks = periods or {}
     lasting = {name: clocks[device] for name, device in placed.items() if device in clocks}
@@ -84,11 +92,18 @@ def design_cluster(
     behind = {
         c.edge: receiver_beats(c.sink, depths[c.edge], c.edge in stored, cycles, network_cycles) for c in crossings
     }
-    tops = tuple(
-        design_device(
-            name, folded, depths, crossings, behind, library, form, number, use.at(clocks.get(name)), name in clocks
+    tops = []
+    for number, name in enumerate(used):
+        port = None
+        shared = any(name in (crossing.source_device, crossing.target_device) for crossing in crossings)
+        if ethernet is not None and (shared or ethernet.host):
+            period = clocks.get(name, Fraction(1))
+            port = device_port(ethernet, name, crossings, streams, form, cycles, folded.recipe.batch, period)
+        own = name in clocks and port is None
+        tops.append(
+            design_device(
+                name, folded, depths, crossings, behind, library, form, number, use.at(clocks.get(name)), own, port
+            )
         )
-        for number, name in enumerate(used)
-    )
     staleness = needed_staleness(folded, timing, delays)
-    return ClusterDesign(folded, cycles, depths, crossings, tops, staleness, form, clocks)
+    return ClusterDesign(folded, cycles, depths, crossings, tuple(tops), staleness, form, clocks, ethernet, streams)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
+from dagtrain.emission.ethernet import DevicePort, EthernetNetwork, HostStream
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, MemoryPort, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
@@ -107,11 +108,13 @@ class DeviceDesign:
     # frames a batch, and times that state is loaded
     batch: int = 1
     rounds: int = 1
+    # the Ethernet port; None: words go over the network as they are
+    port: DevicePort | None = None
 
     @property
     def has_network(self) -> bool:
-        """Whether the top has a network port."""
-        return bool(self.egress or self.ingress)
+        """Whether the top has a network port that takes words."""
+        return bool(self.egress or self.ingress) and self.port is None
 
 
 def design_device(
@@ -125,11 +128,12 @@ def design_device(
     number: int,
     dram: DramUse | None = None,
     own_clock: bool = False,
+    ethernet: DevicePort | None = None,
 ) -> DeviceDesign:
     """The design of device ``name``, the ``number``th of the network.
 
     ``fifo_beats`` are depths by edge, ``receiver_beats`` those of the FIFOs behind receivers, by crossing edge.
-    ``own_clock``: whether its clock is another than the network's."""
+    ``own_clock``: its clock is another than the network's.  ``ethernet``: its port, where the network is Ethernet."""
     use = dram or DramUse()
     nodes = [node for node in graph.nodes if graph.placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
@@ -137,6 +141,7 @@ def design_device(
     egress = tuple(crossing for crossing in crossings if crossing.source_device == name)
     images: list[ImageFile] = []
     host_ports: list[HostPort] = []
+    host = _HostStreams(ethernet)
     memory = MemoryPort(assembly, library, use, use.channels.get(name, 1))
     _declare_nets(assembly, nodes)
     for node in graph.circuits:
@@ -144,7 +149,7 @@ def design_device(
             continue
         if node.layer.sinks and node.layer.sources:
             images += _add_layer(assembly, graph, node, library)
-        else:
+        elif not host.take(node):
             host_ports += _add_host_port(assembly, node)
     stored = stored_edges(graph, use)
     for node in nodes:
@@ -159,8 +164,10 @@ def design_device(
             elif not arrives:
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
         _add_rings(assembly, graph, node, memory)
-    links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library)
-    if egress or ingress:
+    links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library, host)
+    if ethernet is not None:
+        _add_network_port(host.network(assembly, library, form, ethernet), egress, ingress, receiver_beats, stored)
+    elif egress or ingress:
         network = NetworkPort(assembly, library, form, own_clock)
         _add_network_port(network, egress, ingress, receiver_beats, stored)
     stores = memory.finish()
@@ -188,7 +195,40 @@ def design_device(
         links=links_of(links, graph),
         batch=graph.recipe.batch,
         rounds=rounds(graph.recipe.staleness),
+        port=ethernet,
     )
+
+
+class _HostStreams:
+    """The streams of the host that a device's Ethernet port has, and the nets that they are on."""
+
+    def __init__(self, port: DevicePort | None) -> None:
+        self._streams = port.streams if port else ()
+        self.nets: list[tuple[HostStream, str]] = []
+
+    def take(self, node: Node) -> bool:
+        """Whether it has that of a host node, which then has a net."""
+        found = [stream for stream in self._streams if stream.node == node.name]
+        for stream in found:
+            edges = node.outputs if stream.arrives else node.inputs
+            (edge,) = edges.values()
+            self.nets.append((stream, produced_net(edge) if stream.arrives else consumed_net(edge)))
+        return bool(found)
+
+    def take_state(self, carries: str, net: str) -> bool:
+        """Whether it has the one that loads or dumps state, which then is on this net."""
+        found = [stream for stream in self._streams if stream.carries == carries]
+        self.nets += [(stream, net) for stream in found]
+        return bool(found)
+
+    def network(
+        self, assembly: Assembly, library: ModuleLibrary, form: LinkFormat, port: DevicePort
+    ) -> EthernetNetwork:
+        """The port under construction, with the ends of all that has a net."""
+        network = EthernetNetwork(assembly, library, form, port=port)
+        for stream, net in self.nets:
+            network.add_host(stream, net)
+        return network
 
 
 def produced_net(edge: str) -> str:
@@ -345,7 +385,7 @@ def _add_network_port(
         words = link_words(crossing, beats[crossing.edge], port.form.word_bits)
         net = arrived_net(crossing.edge) if crossing.edge in stored else consumed_net(crossing.edge)
         port.add_ingress(crossing, net, words)
-    port.finish(egress, ingress)
+    port.finish()
 
 
 def _add_channel(
@@ -395,14 +435,19 @@ def _add_rings(assembly: Assembly, graph: Graph, node: Node, memory: MemoryPort)
         memory.add_ring(node.name, ring, preloaded, nets)
 
 
-def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary) -> list[Node]:
-    """The chain by which state is loaded and dumped, from one port of the device to another, through all nodes that it
-    returns; none where no node is a link of it."""
+def _add_chain(assembly: Assembly, circuits: Sequence[Node], library: ModuleLibrary, host: _HostStreams) -> list[Node]:
+    """The chain by which state is loaded and dumped, from one port of the device to another or streams of the host,
+    through all nodes that it returns; none where no node is a link of it."""
     links = [node for node in circuits if node.layer.accessed]
     if not links:
         return links
-    entry = assembly.stream_port(STATE_LOAD, WORD_BITS, Direction.IN)
-    leave = assembly.stream_port(STATE_DUMP, WORD_BITS, Direction.OUT)
+    over_network = host.take_state("load", STATE_LOAD) and host.take_state("dump", STATE_DUMP)
+    for net, way in ((STATE_LOAD, Direction.IN), (STATE_DUMP, Direction.OUT)):
+        if over_network:
+            assembly.stream(net, WORD_BITS)
+        else:
+            assembly.stream_port(net, WORD_BITS, way)
+    entry, leave = STATE_LOAD, STATE_DUMP
     marked = chain_net(links[0].name, LOAD)
     module = library.block(
         "chain_entry",

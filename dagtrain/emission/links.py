@@ -124,9 +124,9 @@ def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, 
     return tuple(found)
 
 
-def link_format(crossings: Sequence[Crossing], devices: int, word_bits: int) -> LinkFormat:
-    """The header that suits a cluster."""
-    return LinkFormat(word_bits=word_bits, streams=max(1, len(crossings)), devices=devices)
+def link_format(streams: int, devices: int, word_bits: int, framed: bool = False) -> LinkFormat:
+    """The header that suits a cluster.  ``framed``: words go in frames, which say for which device they are."""
+    return LinkFormat(word_bits=word_bits, streams=max(1, streams), devices=1 if framed else devices)
 
 
 def link_words(crossing: Crossing, fifo_beats: int, word_bits: int) -> int:
@@ -290,8 +290,11 @@ class NetworkPort:
     form: LinkFormat
     # whether the device's clock is another than the network's
     own_clock: bool = False
-    # word streams that want to leave
-    leaving: list[str] = dataclasses.field(default_factory=list)
+    # word streams that want to leave, and the place of the device that each goes to
+    leaving: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    # (net, number) of streams that arrive, and of those whose credits come back
+    taking: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    repaid: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     # error flags of receivers
     errors: list[str] = dataclasses.field(default_factory=list)
 
@@ -315,56 +318,63 @@ class NetworkPort:
         """A header field's value as Verilog."""
         return f"{self.form.width(field)}'d{value}"
 
+    def place(self, device: int) -> str:
+        """The place of a device in the cluster as Verilog."""
+        return self.constant("device", device)
+
     def add_egress(self, crossing: Crossing, net: str, credits: int) -> None:
         """The sending end of a stream whose elements are on ``net``."""
-        name = verilog_name(crossing.edge)
-        unit = sender(crossing, self.form, credits)
-        words, returned = self.stream(f"tx_{name}"), self.stream(f"back_{name}")
-        ports = {
-            "number": self.constant("stream", crossing.number),
-            "device": self.constant("device", crossing.target_index),
-        }
-        streams = {"x": net, "credits": returned, "y": words}
-        self.unit("link_egress", unit, f"egress_{name}", streams, ports, sender_role(crossing.edge))
-        self.leaving.append(words)
+        self.send(crossing.edge, sender(crossing, self.form, credits), crossing.number, crossing.target_index, net)
 
     def add_ingress(self, crossing: Crossing, net: str, depth: int) -> None:
         """The receiving end of a stream; its elements leave on ``net``."""
-        name = verilog_name(crossing.edge)
-        unit = receiver(crossing, self.form, depth)
+        self.receive(crossing.edge, receiver(crossing, self.form, depth), crossing.number, crossing.source_index, net)
+
+    def send(self, edge: str, unit: Egress, number: int, device: int, net: str) -> None:
+        """A sender of what is on ``net``, to the device at this place."""
+        name = verilog_name(edge)
+        words, returned = self.stream(f"tx_{name}"), self.stream(f"back_{name}")
+        ports = {"number": self.constant("stream", number), "device": self.place(device)}
+        streams = {"x": net, "credits": returned, "y": words}
+        self.unit("link_egress", unit, f"egress_{name}", streams, ports, sender_role(edge))
+        self.leaving.append((words, device))
+        self.repaid.append((returned, number))
+
+    def receive(self, edge: str, unit: Ingress, number: int, device: int, net: str) -> None:
+        """A receiver of a stream from the device at this place, to ``net``."""
+        name = verilog_name(edge)
         words, returned = self.stream(f"rx_{name}"), self.stream(f"credit_{name}")
         error = self.assembly.wire(f"error_{name}")
         self.errors.append(error)
-        ports = {
-            "number": self.constant("stream", crossing.number),
-            "device": self.constant("device", crossing.source_index),
-            "error": error,
-        }
+        ports = {"number": self.constant("stream", number), "device": self.place(device), "error": error}
         streams = {"x": words, "y": net, "credits": returned}
-        self.unit("link_ingress", unit, receiver_name(crossing.edge), streams, ports, receiver_role(crossing.edge))
-        self.leaving.append(returned)
+        self.unit("link_ingress", unit, receiver_name(edge), streams, ports, receiver_role(edge))
+        self.leaving.append((returned, device))
+        self.taking.append((words, number))
 
-    def finish(self, egress: Sequence[Crossing], ingress: Sequence[Crossing]) -> None:
+    def finish(self) -> None:
         """The chains of splits and merges, the two ports, the error flag."""
         if self.own_clock:
             self.assembly.port("net_clk", 1, Direction.IN)
             self.assembly.port("net_rst", 1, Direction.IN)
-        arriving = self._crossed(self._receive_port(), "arrived", HERE)
-        wanted = [(crossing, 0) for crossing in ingress] + [(crossing, 1) for crossing in egress]
+        self.deal_out(self._crossed(self._receive_port(), "arrived", HERE))
+        self._transmit_port(self._crossed(self.merged([words for words, _ in self.leaving]), LEFT, THERE))
+        self.assembly.port("net_error", 1, Direction.OUT)
+        self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
+
+    def deal_out(self, arriving: str) -> None:
+        """The chain of splits, from words that arrive to receivers and senders, and what finds that one is nobody's."""
+        wanted = [(net, number, 0) for net, number in self.taking] + [(net, number, 1) for net, number in self.repaid]
         split = Split(format=self.form)
-        for position, (crossing, credit) in enumerate(wanted):
+        for position, (mine, number, credit) in enumerate(wanted):
             rest = self.stream(f"rest{position}")
-            mine = f"{'back' if credit else 'rx'}_{verilog_name(crossing.edge)}"
-            ports = {"number": self.constant("stream", crossing.number), "credit": f"1'd{credit}"}
+            ports = {"number": self.constant("stream", number), "credit": f"1'd{credit}"}
             streams = {"x": arriving, "mine": mine, "rest": rest}
             self.unit("link_split", split, f"split{position}", streams, ports)
             arriving = rest
         stray = self.assembly.wire("error_stray")
         self.errors.append(stray)
         self.unit("link_drain", Drain(format=self.form), "drain", {"x": arriving}, {"error": stray})
-        self._transmit_port(self._crossed(self._merged(), LEFT, THERE))
-        self.assembly.port("net_error", 1, Direction.OUT)
-        self.assembly.assigns.append(("net_error", " | ".join(self.errors)))
 
     def _crossed(self, words: str, name: str, clocks: Mapping[str, str]) -> str:
         """The word stream at the other clock, where there is one."""
@@ -402,12 +412,12 @@ class NetworkPort:
                 (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
             )
 
-    def _merged(self) -> str:
-        """All leaving word streams in one, by a balanced tree."""
-        words = list(self.leaving)
+    def merged(self, leaving: Sequence[str], label: str = "") -> str:
+        """Word streams in one, by a balanced tree."""
+        words = list(leaving)
         for number, (a, b) in enumerate(merged_pairs(len(words))):
-            out = self.stream(f"merged{number}")
+            out = self.stream(f"merged{label}{number}")
             streams = {"a": words[a], "b": words[b], "y": out}
-            self.unit("link_merge", Merge(format=self.form), f"merge{number}", streams, {})
+            self.unit("link_merge", Merge(format=self.form), f"merge{label}{number}", streams, {})
             words.append(out)
         return words[-1]

@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dagtrain.emission.state import StateLink
 from hdl.convert.netlist import Direction
@@ -20,6 +20,7 @@ from hdl.dram.axi import AxiFormat
 from hdl.dram.region import regroup
 from hdl.dram.store import DramFifo
 from hdl.errors import DagtrainError
+from hdl.link.ethernet.frame import Address
 from hdl.link.format import LinkFormat
 from hdl.records import parse_json
 
@@ -27,7 +28,7 @@ from hdl.records import parse_json
 MANIFEST_SCHEMA = 3
 MANIFEST = "manifest.json"
 # keys that are said only where there is something to say
-OPTIONAL = frozenset({"network_mhz", "state"})
+OPTIONAL = frozenset({"network_mhz", "state", "ethernet"})
 # of the sources, in order of compilation
 FILE_LIST = "files.f"
 COMMAND = "dagtrain emit"
@@ -193,6 +194,62 @@ class NetworkRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EndRecord:
+    """A device on the Ethernet, or the host."""
+
+    # number in the cluster; 65535: the host
+    number: int
+    # as "02:00:00:00:00:01" and "10.0.0.1"
+    mac: Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
+    ip: Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")]
+
+    @property
+    def address(self) -> Address:
+        """As numbers."""
+        ip = 0
+        for part in self.ip.split("."):
+            ip = ip << 8 | int(part) & 0xFF
+        return Address(number=self.number, mac=int(self.mac.replace(":", ""), 16), ip=ip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStreamRecord:
+    """A stream of this device whose other end is the host, over the network."""
+
+    # "image", "label", "load": to the device; "result", "dump": from it
+    carries: str
+    # of the graph; "" of state
+    node: str
+    stream_number: int
+    element_bits: int
+    # of a tensor; 0: no tensors, each word holds one
+    elements: int
+    # that the receiver holds: the credits of the sender
+    words: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EthernetRecord:
+    """The device's Ethernet port, `mac_tx` and `mac_rx`."""
+
+    # "axi-stream" or "avalon-st"
+    mac_port: str
+    # of a beat and of the greatest IP packet
+    word_bits: int
+    mtu: int
+    own: EndRecord
+    # in the order of their flags in `net_faults`
+    peers: tuple[EndRecord, ...]
+    # first 32 bits of the plan's SHA-256, as 8 hexadecimal digits
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
+    # frames on their way to a peer; cycles of the device
+    window: int
+    timer_cycles: int
+    ack_cycles: int
+    host_streams: tuple[HostStreamRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CrossingRecord:
     """A stream that leaves or enters over the network."""
 
@@ -211,7 +268,7 @@ class CrossingRecord:
 class StateRecord:
     """The streams by which state is loaded and dumped: docs/state.md."""
 
-    # prefixes of their three signals
+    # prefixes of their three signals, ports of the top or, where the host has streams for them, nets in it
     load: str
     dump: str
     # frames a batch; times that START and LOADs are sent
@@ -256,16 +313,24 @@ class Manifest:
     ingress: tuple[CrossingRecord, ...]
     # None: version 0 of weights and all other state stand in the images
     state: StateRecord | None = None
+    # None: words go over the network as they are, or there is none
+    ethernet: EthernetRecord | None = None
 
     # an unknown key is an error
     __pydantic_config__ = ConfigDict(extra="forbid")
 
+    @property
+    def link_word_bits(self) -> int:
+        """Bits of data of a word of the network, which the device has."""
+        if self.ethernet is not None:
+            return self.ethernet.word_bits
+        assert self.network is not None
+        return self.network.format.word_bits
+
     def to_json(self) -> str:
         """The file's text."""
         record = _ADAPTER.dump_python(self, mode="json")
-        plain = {
-            key: value for key, value in record.items() if key not in ("network_mhz", "state") or value is not None
-        }
+        plain = {key: value for key, value in record.items() if key not in OPTIONAL or value is not None}
         return json.dumps(plain, indent=1) + "\n"
 
 

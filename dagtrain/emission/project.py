@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.device import STATE_DUMP, STATE_LOAD, DeviceDesign
+from dagtrain.emission.ethernet import DevicePort
 from dagtrain.emission.links import Crossing
 from dagtrain.emission.manifest import (
     FILE_LIST,
@@ -22,7 +23,10 @@ from dagtrain.emission.manifest import (
     ContentsRecord,
     CopyRecord,
     CrossingRecord,
+    EndRecord,
+    EthernetRecord,
     HostRecord,
+    HostStreamRecord,
     ImageRecord,
     Manifest,
     MemoryRecord,
@@ -40,6 +44,7 @@ from hdl.convert.images import write_image, write_sparse_image
 from hdl.convert.netlist import Module
 from hdl.convert.tools import LINT, lint_verilog, run_tool
 from hdl.convert.verilog import VerilogModule
+from hdl.link.ethernet.frame import Address
 
 # part of a cycle by which bits of a count that goes to another clock may arrive apart
 SKEW = 0.8
@@ -52,7 +57,9 @@ def write_cluster(
     pace = Pace(design.cycles_per_frame, design.needed_staleness)
     for device in design.devices:
         own = design.periods.get(device.name)
-        clocks = Clocks(clock_mhz, None) if own is None else Clocks(float(Fraction(clock_mhz) / own), clock_mhz)
+        # an Ethernet port stands at the device's clock
+        network = None if own is None or device.port else clock_mhz
+        clocks = Clocks(clock_mhz if own is None else float(Fraction(clock_mhz) / own), network)
         write_device(folder / device.name, device, library, parts[device.name], clocks, pace)
 
 
@@ -233,6 +240,7 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clocks: C
         egress=tuple(_crossing(crossing, design) for crossing in design.egress),
         ingress=tuple(_crossing(crossing, design) for crossing in design.ingress),
         state=_state(design),
+        ethernet=_ethernet(design.port) if design.port else None,
     )
 
 
@@ -240,6 +248,36 @@ def _state(design: DeviceDesign) -> StateRecord | None:
     if not design.links:
         return None
     return StateRecord(load=STATE_LOAD, dump=STATE_DUMP, batch=design.batch, rounds=design.rounds, links=design.links)
+
+
+def _ethernet(port: DevicePort) -> EthernetRecord:
+    ethernet, timing = port.ethernet, port.unit.timing
+    return EthernetRecord(
+        mac_port=port.adapter.kind,
+        word_bits=ethernet.frames.word_bits,
+        mtu=ethernet.frames.mtu,
+        own=_end(port.own),
+        peers=tuple(map(_end, port.peers)),
+        digest=f"{ethernet.digest:08x}",
+        window=timing.window,
+        timer_cycles=timing.timer_cycles,
+        ack_cycles=timing.ack_cycles,
+        host_streams=tuple(
+            HostStreamRecord(
+                carries=stream.carries,
+                node=stream.node,
+                stream_number=stream.number,
+                element_bits=stream.element_bits,
+                elements=stream.elements,
+                words=stream.words,
+            )
+            for stream in port.streams
+        ),
+    )
+
+
+def _end(address: Address) -> EndRecord:
+    return EndRecord(number=address.number, mac=address.mac_text, ip=address.ip_text)
 
 
 def _crossing(crossing: Crossing, design: DeviceDesign) -> CrossingRecord:

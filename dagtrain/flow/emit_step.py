@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
+from dagtrain.emission.ethernet import Ethernet
 from dagtrain.emission.manifest import COMMAND as COMMAND
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, used_modules, write_cluster
@@ -41,6 +43,8 @@ from placement.problem.plan import Plan
 BEGUN = "begun.npz"
 # how state comes in and goes out
 STATE_ACCESS = ("none", "ports")
+# how the host is reached
+PORTS, NETWORK = HOST_ACCESS = ("ports", "network")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +57,13 @@ class EmitOptions:
     weights: Path | None = None
     # "ports": devices have streams by which a host loads and dumps state; "none": it stands in images
     state_access: str = STATE_ACCESS[0]
+    # "network": the host's streams are streams of Ethernet ports; "ports": they are ports of a device; None: "network"
+    # where there is one that it speaks
+    host: str | None = None
 
     def __post_init__(self) -> None:
+        if self.host not in (None, *HOST_ACCESS):
+            raise DagtrainError(f"--host {self.host} is unknown", f"choose one of {', '.join(HOST_ACCESS)}")
         if self.state_access not in STATE_ACCESS:
             raise DagtrainError(
                 f"--state-access {self.state_access} is unknown", f"choose one of {', '.join(STATE_ACCESS)}"
@@ -67,11 +76,7 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
     if options.weights is not None:
         graph = begun_from(graph, options.weights)
     plan, cluster = load_plan(workspace), load_plan_cluster(workspace)
-    if cluster.network.frames is not None and plan.crossings:
-        raise DagtrainError(
-            "the cluster file says network.kind = 'ethernet': circuits for its frames are not built yet",
-            'write "words" to emit, and place again',
-        )
+    options = replace(options, host=host_access(options.host, cluster))
     depends: dict[str, Any] = {
         "import": workspace.fingerprint("import"),
         "place": workspace.fingerprint("place"),
@@ -81,6 +86,8 @@ def run(workspace: Workspace, options: EmitOptions, progress: Progress) -> StepR
         depends["weights"] = weights_digest(graph)
     if options.state_access != STATE_ACCESS[0]:
         depends["state_access"] = options.state_access
+    if options.host != PORTS:
+        depends["host"] = options.host
     done = workspace.run("emit", depends, lambda folder: _work(folder, graph, plan, cluster, options, progress))
     folder = workspace.folder("emit")
     meta = read_json(folder / "emit.json", COMMAND, EmitRecord)
@@ -103,16 +110,43 @@ def library() -> ModuleLibrary:
     return ModuleLibrary(cache_folder() / "modules")
 
 
+def host_access(chosen: str | None, cluster: Cluster) -> str:
+    """How the host is reached.  Raises `DagtrainError` where there is no network that it could speak on."""
+    framed = cluster.network.frames is not None
+    if chosen == NETWORK and not framed:
+        raise DagtrainError(
+            "--host network: the cluster file says network.kind = 'words', which no host speaks",
+            'write network.kind = "ethernet", or leave --host out',
+        )
+    return chosen or (NETWORK if framed else PORTS)
+
+
+def plan_digest(plan: Plan) -> int:
+    """The first 32 bits of a plan's SHA-256, by which devices know who trains with the same one."""
+    return int.from_bytes(hashlib.sha256(plan.to_json().encode()).digest()[:4], "big")
+
+
 def planned_design(
-    graph: Graph, plan: Plan, cluster: Cluster, modules: ModuleLibrary, *, state_access: bool = False
+    graph: Graph,
+    plan: Plan,
+    cluster: Cluster,
+    modules: ModuleLibrary,
+    *,
+    state_access: bool = False,
+    host: str | None = None,
 ) -> ClusterDesign:
     """The design of a plan: every node folded as the plan says, its memory and itself where it says; with streams by
-    which state is loaded and dumped, if so chosen."""
+    which state is loaded and dumped, if so chosen, and the ``host`` of `HOST_ACCESS` (as in `EmitOptions`)."""
     placed = {item.item: item.device for item in plan.items}
     devices = [device.device for device in plan.devices]
     choices = plan_choices(plan)
     channels = planned_channels(chosen_graph(graph, choices), plan)
-    return chosen_design(graph, placed, choices, plan_pace(plan), devices, cluster, modules, channels, state_access)
+    ethernet = None
+    if cluster.network.frames is not None:
+        ethernet = Ethernet.of(cluster, plan_digest(plan), host=host_access(host, cluster) == NETWORK)
+    return chosen_design(
+        graph, placed, choices, plan_pace(plan), devices, cluster, modules, channels, state_access, ethernet
+    )
 
 
 def chosen_design(
@@ -125,6 +159,7 @@ def chosen_design(
     modules: ModuleLibrary,
     channels: Mapping[str, int] | None = None,
     state_access: bool = False,
+    ethernet: Ethernet | None = None,
 ) -> ClusterDesign:
     """The design of nodes where they are ``placed``, each built as chosen for it, what lies in DRAM in its channel."""
     graph = chosen_graph(graph, choices)
@@ -141,6 +176,7 @@ def chosen_design(
         parts=pace.parts,
         periods={device: period for device, period in cluster.periods.items() if device in set(placed.values())},
         state_access=state_access,
+        ethernet=ethernet,
     )
 
 
@@ -150,7 +186,7 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     modules = library()
     progress.begin("emit", len(plan.devices) + 1)
     with_ports = options.state_access != STATE_ACCESS[0]
-    design = planned_design(graph, plan, cluster, modules, state_access=with_ports)
+    design = planned_design(graph, plan, cluster, modules, state_access=with_ports, host=options.host)
     progress.advance(note=f"{len(list(modules))} distinct modules")
     parts = {use.device: use.part for use in plan.devices}
     write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6)

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from dagtrain.emission.ethernet import FROM_DEVICE as FROM_DEVICE
+from dagtrain.emission.ethernet import TO_DEVICE as TO_DEVICE
 from dagtrain.emission.state import StateLink
 from dagtrain.host.streams import Layout
 from hdl.engine.weights.records import WORD_BITS as STATE_BITS
@@ -24,8 +26,6 @@ from placement.problem.network import Ip, Mac
 from placement.problem.tables import Name, Table, repeated
 
 SCHEMA = 1
-# what streams carry: to devices, and from them
-TO_DEVICE, FROM_DEVICE = ("image", "label", "load"), ("result", "dump")
 Count = Annotated[int, Field(strict=True, ge=0, description="a whole number, 0 or more")]
 Positive = Annotated[int, Field(strict=True, ge=1, description="a whole number, 1 or more")]
 Port = Annotated[int, Field(strict=True, ge=0, lt=1 << 16, description="a UDP port")]

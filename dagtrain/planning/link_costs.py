@@ -110,7 +110,7 @@ class LinkCosts:
     ) -> LinkCosts:
         """Of a placement; of none yet: no edge crosses."""
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
-        form = link_format(found, len(devices), word_bits)
+        form = link_format(len(found), len(devices), word_bits)
         return cls({crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles)
 
     @property

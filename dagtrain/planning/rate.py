@@ -65,7 +65,7 @@ def plan_time(
         for edge, _p, _s, consumer, sink in folded.streams
         if edge in outside
     }
-    form = link_format(crossings, len(cluster.devices), cluster.link_word_bits)
+    form = link_format(len(crossings), len(cluster.devices), cluster.link_word_bits)
     behind = {
         crossing.edge: receiver_beats(
             crossing.sink, depths[crossing.edge], crossing.edge in outside, pace.interval, cluster.network_cycles

@@ -69,9 +69,8 @@ def _receivers(manifest: Manifest) -> Iterator[FifoUse]:
     """FIFOs behind the network port, which hold whole words of it."""
     writers = {stream.writer: stream for stream in manifest.streams}
     for crossing in manifest.ingress:
-        assert manifest.network is not None
         name = receiver_role(crossing.edge)
-        per_word = elements_per_word(crossing.element_bits, manifest.network.format.word_bits)
+        per_word = elements_per_word(crossing.element_bits, manifest.link_word_bits)
         ends = crossing.source, writers[name].reader
         yield _in_the_fpga(manifest, name, ends, crossing.words, per_word * crossing.element_bits)
 

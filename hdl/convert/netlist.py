@@ -60,7 +60,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Module:
-    """A structural module.  ``assigns`` are (net, expression); ``parameters`` map names to default values."""
+    """A structural module.  ``assigns`` are (net, expression), ``parameters`` map names to default values."""
 
     name: str
     ports: tuple[PortDecl, ...]
@@ -69,6 +69,8 @@ class Module:
     assigns: tuple[tuple[str, str], ...] = ()
     parameters: Mapping[str, int | str] = field(default_factory=dict)
     comment: str = ""
+    # local parameters: name -> (bits, value)
+    constants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def to_verilog(self) -> str:
         """The same text for the same data.  Raises `ConversionError` for names that aren't declared once."""
@@ -77,6 +79,10 @@ class Module:
         parts += [f"module {self.name}{_parameter_list(self.parameters)} ("]
         parts += [",\n".join(f"    {port.direction.value} wire {_declared(port)}" for port in self.ports)]
         parts += [");", ""]
+        parts += [
+            f"localparam {_range(bits)}{name} = {bits}'h{value:0{-(-bits // 4)}x};"
+            for name, (bits, value) in self.constants.items()
+        ]
         parts += [f"wire {_range(wire.width)}{wire.name};" for wire in self.wires]
         parts += [f"assign {net} = {expression};" for net, expression in self.assigns]
         parts += [_instance(instance) for instance in self.instances]
@@ -86,7 +92,7 @@ class Module:
     def check(self) -> None:
         """Every name declared once, every used name declared."""
         declared = [port.name for port in self.ports] + [wire.name for wire in self.wires]
-        names = declared + [instance.name for instance in self.instances] + list(self.parameters)
+        names = declared + [instance.name for instance in self.instances] + list(self.parameters) + list(self.constants)
         for name in names:
             if not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise ConversionError(f"module {self.name}: {name!r} is not a Verilog identifier")
@@ -94,7 +100,7 @@ class Module:
                 raise ConversionError(f"module {self.name}: {name!r} is a Verilog keyword", "rename it")
             if names.count(name) > 1:
                 raise ConversionError(f"module {self.name}: {name!r} is declared twice")
-        known = set(declared) | set(self.parameters)
+        known = set(declared) | set(self.parameters) | set(self.constants)
         for where, text in self._expressions():
             for used in identifiers(text):
                 if used not in known:

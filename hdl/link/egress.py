@@ -69,7 +69,7 @@ def link_egress(
     door = pipe(domain, x, entered, policy=Policy.S2M if early else Policy.NONE)
     adapter = width_adapter(domain, entered, packed, element_bits=unit.element_bits, flush_every=unit.elements)
     stage = pipe(domain, word, y, policy=Policy.M2S if early else Policy.FULL)
-    final, most = unit.words - 1, unit.credits
+    final, most = unit.final, unit.credits
     position = Signal(intbv(0)[address_width(unit.words) :])
     order = Signal(intbv(0)[form.sequence_bits :])
     credit = Signal(intbv(0, min=0, max=unit.credits + 1))

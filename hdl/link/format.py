@@ -146,7 +146,7 @@ class LinkEnd(LinkUnit, ABC):
     element_bits: int
     # elements a beat of the stream at this end
     lanes: int
-    # elements of a tensor
+    # elements of a tensor; 0: there are no tensors, and each word holds one element
     elements: int
 
     @property
@@ -157,9 +157,14 @@ class LinkEnd(LinkUnit, ABC):
     @property
     def per_word(self) -> int:
         """Elements of a word."""
-        return elements_per_word(self.element_bits, self.format.word_bits)
+        return elements_per_word(self.element_bits, self.format.word_bits) if self.elements else 1
 
     @property
     def words(self) -> int:
-        """Words of a tensor."""
-        return wire_words(self.elements, self.element_bits, self.format.word_bits)
+        """Words of a tensor; 1 where there are none."""
+        return wire_words(self.elements, self.element_bits, self.format.word_bits) if self.elements else 1
+
+    @property
+    def final(self) -> int:
+        """Position of the word that ends a tensor; one that no word has where there are none."""
+        return self.words - 1 if self.elements else self.words

@@ -88,7 +88,7 @@ def link_ingress(
     fifo = queue(domain, arriving, waiting, depth=unit.depth)
     taken = Stream(used)
     adapter = width_adapter(domain, taken, y, element_bits=unit.element_bits, flush_every=unit.elements)
-    final, batch, depth = unit.words - 1, credit_batch(unit.depth), unit.depth
+    final, batch, depth = unit.final, credit_batch(unit.depth), unit.depth
     others = batch - 1
     # freed words whose credits have not gone back; never above depth while the sender spends only what it has
     freed = Signal(intbv(0, min=0, max=unit.depth + 1))

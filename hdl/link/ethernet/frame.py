@@ -315,6 +315,16 @@ class Address:
     mac: int
     ip: int
 
+    @property
+    def mac_text(self) -> str:
+        """As "02:00:00:00:00:01"."""
+        return ":".join(f"{byte:02x}" for byte in self.mac.to_bytes(6, "big"))
+
+    @property
+    def ip_text(self) -> str:
+        """As "10.0.0.1"."""
+        return ".".join(str(byte) for byte in self.ip.to_bytes(4, "big"))
+
 
 def ends_of(data: bytes) -> tuple[Address, Address]:
     """From where and to where a frame goes, by what it says.  One whose ends are not those that the cluster has for

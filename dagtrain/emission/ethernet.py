@@ -1,0 +1,337 @@
+"""The Ethernet port of an FPGA: who its peers are, which streams the host has, how large its memories are.
+
+Structure (units of `hdl.link` and `hdl.link.ethernet`)::
+
+    egress streams ─▶ Egress ─┐
+                              ├─▶ Merge tree of each peer ─▶ EthernetPort ─▶ MacAdapter ─▶ MAC
+    ingress credits ──────────┘                                  │
+    consumers ◀─ FIFO ◀─ Ingress ◀─ Split chain ◀────────────────┘
+
+The host is a peer of every device, if it speaks over the network: images, labels and results, and state that is loaded
+and dumped, are streams like those between devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Self
+
+from dagtrain.emission.links import (
+    ARRIVING,
+    NETWORK_ROLE,
+    Crossing,
+    NetworkPort,
+    receiver_beats,
+    receiver_words,
+)
+from dagtrain.graph.ir import PlacedGraph
+from dagtrain.training.feeds import host_ports
+from hdl.convert.netlist import Direction
+from hdl.engine.weights.records import WORD_BITS as STATE_BITS
+from hdl.errors import DagtrainError
+from hdl.link.egress import Egress
+from hdl.link.ethernet.adapter import MacAdapter
+from hdl.link.ethernet.frame import HOST, Address, FrameFormat
+from hdl.link.ethernet.packer import Packer
+from hdl.link.ethernet.peers import Timing
+from hdl.link.ethernet.port import EthernetPort
+from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, own_constant, peer_constant
+from hdl.link.format import LinkFormat
+from hdl.link.ingress import Ingress
+from hdl.tensor import Port
+from hdl.unit import Unit
+from placement.problem.cluster import Cluster
+
+# words that the host holds of a stream at least
+HOST_WORDS = 4096
+# words of state that a device holds before its chain takes them
+LOAD_WORDS = 512
+# frames on their way to a peer
+LEAST_WINDOW, MOST_WINDOW = 16, 256
+# what streams of the host carry: to devices, and from them
+TO_DEVICE, FROM_DEVICE = ("image", "label", "load"), ("result", "dump")
+# epoch of a device that no host has reset
+FIRST_EPOCH = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ethernet:
+    """What emission is told of a cluster's Ethernet."""
+
+    frames: FrameFormat
+    addresses: Mapping[str, Address]
+    # None: the host has ports of its own
+    host: Address | None
+    # device -> the ports of its MAC
+    macs: Mapping[str, str]
+    # first 32 bits of the plan's SHA-256
+    digest: int
+    # cycles of the cluster's clock from a frame to its acknowledgement, at most
+    rtt_cycles: int
+
+    @classmethod
+    def of(cls, cluster: Cluster, digest: int, *, host: bool = True) -> Self:
+        """Of a cluster file with ``network.kind = "ethernet"``; ``host``: whether its host speaks over the network.
+
+        Raises:
+            DagtrainError: of frames with a key, which ports neither make nor ask for; where the host speaks, and nobody
+                knows its MAC address.
+        """
+        network = cluster.network
+        assert network.frames is not None
+        assert network.host_ip is not None
+        if network.frames.key is not None:
+            raise DagtrainError("network.key: ports of frames with a key are not built yet", "leave it out")
+        if host and network.host_mac is None:
+            raise DagtrainError(
+                "network.host_mac is missing: devices ask nobody for the MAC address that frames to the host go to",
+                'write that of the host\'s network card, as "02:00:00:00:ff:ff", or emit with --host ports',
+            )
+        end = Address(number=HOST, mac=network.host_mac or 0, ip=network.host_ip)
+        return cls(
+            frames=network.frames,
+            addresses={d.name: address for d, address in zip(cluster.devices, network.addresses, strict=True)},
+            host=end if host else None,
+            macs={device.name: device.board.mac for device in cluster.devices},
+            digest=digest,
+            rtt_cycles=cluster.network_cycles,
+        )
+
+    @property
+    def timing(self) -> Timing:
+        """Of every pair: the window holds full frames for a round trip."""
+        frame = -(-self.frames.frame_bytes(self.frames.payload_beats) // self.frames.word_bytes)
+        window = 1 << (self.rtt_cycles // frame + 1).bit_length()
+        return Timing(
+            window=min(MOST_WINDOW, max(LEAST_WINDOW, window)),
+            timer_cycles=4 * self.rtt_cycles,
+            ack_cycles=-(-self.rtt_cycles // 5),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStream:
+    """A stream between the host and a device."""
+
+    # of `TO_DEVICE` or `FROM_DEVICE`
+    carries: str
+    # of the graph; "" of state
+    node: str
+    device: str
+    # in the cluster
+    number: int
+    element_bits: int
+    # elements a beat inside the device
+    lanes: int
+    # of a tensor; 0: no tensors, each word holds one
+    elements: int
+    # that the receiver holds: the credits of the sender
+    words: int
+
+    @property
+    def label(self) -> str:
+        """What messages and nets call it."""
+        return f"host {self.carries}"
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the device receives it."""
+        return self.carries in TO_DEVICE
+
+    def end(self, form: LinkFormat) -> Egress | Ingress:
+        """The device's end of it."""
+        bits, lanes, elements = self.element_bits, self.lanes, self.elements
+        if self.arrives:
+            return Ingress(format=form, element_bits=bits, lanes=lanes, elements=elements, depth=self.words)
+        return Egress(format=form, element_bits=bits, lanes=lanes, elements=elements, credits=self.words)
+
+
+def host_streams(
+    graph: PlacedGraph, devices: Sequence[str], first: int, ethernet: Ethernet, cycles: int
+) -> tuple[HostStream, ...]:
+    """The host's streams, numbered from ``first``; ``cycles``: of a frame.  None where it has ports of its own.
+
+    Raises `GraphError` where the graph has not one input for images, one for labels and one output."""
+    if ethernet.host is None:
+        return ()
+    found: list[HostStream] = []
+
+    def add(carries: str, device: str, node: str, port: Port | None, words: int) -> None:
+        found.append(
+            HostStream(
+                carries=carries,
+                node=node,
+                device=device,
+                number=first + len(found),
+                element_bits=port.tensor.fixed.width if port else STATE_BITS,
+                lanes=port.lanes if port else 1,
+                elements=port.elements if port else 0,
+                words=words,
+            )
+        )
+
+    for carries, name in zip(("image", "label", "result"), host_ports(graph), strict=True):
+        layer = graph.by_name[name].layer
+        (port,) = (*layer.sources, *layer.sinks)
+        beats = receiver_beats(port, 1 << 30, True, cycles, ethernet.rtt_cycles)
+        words = receiver_words(port, beats, ethernet.frames.word_bits)
+        add(carries, graph.placed[name], name, port, words if layer.sources else max(HOST_WORDS, 2 * words))
+    for device in devices:
+        if any(node.layer.accessed for node in graph.circuits if graph.placed[node.name] == device):
+            add("load", device, "", None, LOAD_WORDS)
+            add("dump", device, "", None, HOST_WORDS)
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePort:
+    """The Ethernet port of one device."""
+
+    ethernet: Ethernet
+    device: str
+    # in the order of their numbers, the host last
+    peers: tuple[Address, ...]
+    # position of a device in the design, or `HOST` -> index of a peer
+    index: Mapping[int, int]
+    unit: EthernetPort
+    adapter: MacAdapter
+    # of the host, here
+    streams: tuple[HostStream, ...]
+
+    @property
+    def own(self) -> Address:
+        """Where the device is."""
+        return self.ethernet.addresses[self.device]
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What a port has once, beside the ends of streams and what merges and splits them."""
+        return self.unit, self.adapter
+
+
+def device_port(
+    ethernet: Ethernet,
+    device: str,
+    crossings: Sequence[Crossing],
+    streams: Sequence[HostStream],
+    form: LinkFormat,
+    cycles: int,
+    batch: int,
+    period: Fraction = Fraction(1),
+) -> DevicePort:
+    """The port of a device among all streams of a cluster, of which it has some.
+
+    Every pair of devices that share a stream are peers, and with each the host, if it has streams.  A peer's region of
+    the replay memory holds what is sent to it in a round trip at the planned rate, and two longest payloads at least.
+
+    Args:
+        cycles: of a frame.
+        batch: frames of a batch.
+        period: what a cycle of the device lasts in cycles of the cluster's clock."""
+    sent: dict[int, Fraction] = {}
+    for crossing in crossings:
+        words = Fraction(crossing.words(form.word_bits), batch if crossing.source.tensor.kind.per_batch else 1)
+        if crossing.source_device == device:
+            sent[crossing.target_index] = sent.get(crossing.target_index, Fraction(0)) + words
+        elif crossing.target_device == device:
+            sent.setdefault(crossing.source_index, Fraction(0))
+    names = {c.source_index: c.source_device for c in crossings} | {c.target_index: c.target_device for c in crossings}
+    if ethernet.host is not None:
+        sent[HOST] = Fraction(0)
+    order = sorted(sent)
+    peers = tuple(ethernet.addresses[names[at]] if at in names else _host(ethernet) for at in order)
+    least = 2 * ethernet.frames.payload_beats
+    regions = tuple(max(least, -(-sent[at] * ethernet.rtt_cycles // cycles)) for at in order)
+    packer = Packer(frames=ethernet.frames, form=form, regions=regions)
+    unit = EthernetPort(packer=packer, timing=_in_own_cycles(ethernet.timing, period))
+    return DevicePort(
+        ethernet=ethernet,
+        device=device,
+        peers=peers,
+        index={at: index for index, at in enumerate(order)},
+        unit=unit,
+        adapter=MacAdapter(sink=unit.sink, kind=ethernet.macs[device]),
+        streams=tuple(stream for stream in streams if stream.device == device),
+    )
+
+
+def _host(ethernet: Ethernet) -> Address:
+    assert ethernet.host is not None
+    return ethernet.host
+
+
+def _in_own_cycles(timing: Timing, period: Fraction) -> Timing:
+    """The same times at another clock."""
+    return Timing(
+        window=timing.window,
+        timer_cycles=-(-timing.timer_cycles // period),
+        ack_cycles=-(-timing.ack_cycles // period),
+        retries=timing.retries,
+    )
+
+
+@dataclass
+class EthernetNetwork(NetworkPort):
+    """The Ethernet port of one device under construction."""
+
+    port: DevicePort = field(kw_only=True)
+
+    def place(self, device: int) -> str:
+        """See the base class: the tree of each peer leads to it alone."""
+        del device
+        return self.constant("device", 0)
+
+    def add_host(self, stream: HostStream, net: str) -> None:
+        """The device's end of a stream of the host, whose elements are on ``net``."""
+        end = stream.end(self.form)
+        if isinstance(end, Ingress):
+            self.receive(stream.label, end, stream.number, HOST, net)
+        else:
+            self.send(stream.label, end, stream.number, HOST, net)
+
+    def finish(self) -> None:
+        """The chain of splits, a tree of merges for each peer, the port, its MAC's ports, counters, the error flag."""
+        port, assembly = self.port, self.assembly
+        words = self.stream(ARRIVING)
+        tx, rx = (assembly.stream(name, port.adapter.streams[name]) for name in ("tx", "rx"))
+        self.deal_out(words)
+        xs = {f"xs{index}": self._leaving(at, index) for at, index in port.index.items()}
+        streams = {**xs, "tx": tx, "rx": rx, "words": words}
+        self.unit("ethernet_port", port.unit, "ethernet", streams, dict(self._constants()) | dict(self._counters()))
+        ports = {
+            name: assembly.port(name, width, way)
+            for widths, way in ((port.adapter.inputs, Direction.IN), (port.adapter.outputs, Direction.OUT))
+            for name, width in widths.items()
+        }
+        self.unit("mac_adapter", port.adapter, "mac", {"tx": tx, "rx": rx}, ports)
+        assembly.port("net_error", 1, Direction.OUT)
+        assembly.assigns.append(("net_error", " | ".join([*self.errors, "net_malformed"])))
+
+    def _leaving(self, device: int, index: int) -> str:
+        """The words that go to a peer."""
+        leaving = [words for words, target in self.leaving if target == device]
+        if leaving:
+            return self.merged(leaving, f"{index}_")
+        quiet = self.stream(f"silent{index}")
+        self.assembly.writers[quiet] = NETWORK_ROLE
+        self.assembly.silence(quiet, self.form.payload_bits)
+        return quiet
+
+    def _constants(self) -> Iterator[tuple[str, str]]:
+        """What the port is told of itself, its peers and the plan."""
+        port = self.port
+        others = sum(peer_constant(port.own, peer) << at * PEER_BITS for at, peer in enumerate(port.peers))
+        for name, bits, value in (
+            ("own", OWN_BITS, own_constant(port.own)),
+            ("others", PEER_BITS * len(port.peers), others),
+            ("epoch", EPOCH_BITS, FIRST_EPOCH),
+            ("digest", DIGEST_BITS, port.ethernet.digest),
+        ):
+            yield name, self.assembly.constant(name.upper(), bits, value)
+
+    def _counters(self) -> Iterator[tuple[str, str]]:
+        """What the port says of frames and peers, as ports of the top."""
+        for name, bits in self.port.unit.outputs.items():
+            yield name, self.assembly.port(f"net_{name}", bits, Direction.OUT)
