@@ -24,7 +24,7 @@ namespace {
 using Words = std::vector<uint32_t>;
 
 template <class T>
-std::enable_if_t<std::is_integral_v<T>> assign(T& port, const Words& words) {
+std::enable_if_t<std::is_integral<T>::value> assign(T& port, const Words& words) {
     uint64_t value = words[0];
     if (words.size() > 1) value |= uint64_t(words[1]) << 32;
     port = T(value);
@@ -36,7 +36,7 @@ void assign(VlWide<N>& port, const Words& words) {
 }
 
 template <class T>
-std::enable_if_t<std::is_integral_v<T>> fetch(const T& port, Words& words) {
+std::enable_if_t<std::is_integral<T>::value> fetch(const T& port, Words& words) {
     words[0] = uint32_t(port);
     if (words.size() > 1) words[1] = uint32_t(uint64_t(port) >> 32);
 }
