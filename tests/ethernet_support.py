@@ -153,6 +153,9 @@ class Exchanged:
     malformed: bool
     opponents: list[Opponent]
     switch: EthernetSwitch
+    # the circuit's epoch, and (first cycle, cycle behind the last) of each time that it said reset
+    epoch: int
+    resets: list[tuple[int, int]]
 
 
 @dataclass(kw_only=True)
@@ -181,6 +184,14 @@ class Network:
     digests: Mapping[int, int] = field(default_factory=dict)
     # cycles that must pass after the last word
     rest: int = 0
+    # of the peers; else those that follow the circuit's
+    numbers: Sequence[int] | None = None
+    # cycle → opponent → epoch in which it begins anew
+    restarts: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+
+    def number_of(self, peer: int) -> int:
+        """Of a peer."""
+        return OWN + 1 + peer if self.numbers is None else self.numbers[peer]
 
     @property
     def unit(self) -> EthernetPort:
@@ -241,14 +252,12 @@ class _Bench:
     ) -> None:
         self.network, self.unit, self.streams, self.ports = network, unit, streams, ports
         frames, peers = network.frames, len(network.there)
-        rng = self.rng = random.Random(f"{network.seed}/bench")
+        self.rng = random.Random(f"{network.seed}/bench")
         late, self.unready, untaken = network.stalls
         form = unit.packer.form
-        self.sources = [
-            Source(f"xs{peer}", form.payload_bits, [form.encode(word) for word in words], rng, late)
-            for peer, words in enumerate(network.there)
-        ]
-        self.sink = Sink("words", None, rng, untaken)
+        self.late, self.untaken, self.form = late, untaken, form
+        self.resets: list[tuple[int, int]] = []
+        self.begin_words()
         self.sent: list[bytes] = []
         self.frame = bytearray()
         self.was: int | None = None
@@ -256,7 +265,7 @@ class _Bench:
         self.cycle = 0
         self.found: Exchanged | None = None
         self.rest = network.rest
-        rules = Rules(
+        self.rules = Rules(
             window=network.timing.window,
             replay_beats=4 * frames.payload_beats,
             word_bytes=frames.word_bytes,
@@ -264,43 +273,52 @@ class _Bench:
             ack_cycles=network.timing.ack_cycles,
             retries=network.timing.retries,
         )
-        self.opponents = [
-            Opponent(
-                frames,
-                rules,
-                Peer(number=OWN + 1 + peer, other=OWN, epoch=EPOCH, digest=network.digests.get(peer, DIGEST)),
-                deque(frames.payload_of(bursts) for bursts in frames.fill(bursts_of(words))),
-            )
-            for peer, words in enumerate(network.back)
-        ]
+        self.opponents = [self.opponent(peer, EPOCH) for peer in range(peers)]
+        numbers = [OWN, *map(network.number_of, range(peers))]
         self.switch = EthernetSwitch(
-            ports={address_of(OWN + number).mac: number for number in range(peers + 1)},
+            ports={address_of(number).mac: port for port, number in enumerate(numbers)},
             latency=network.latency,
             faults=network.faults,
             seed=network.seed,
+        )
+
+    def begin_words(self) -> None:
+        """What streams of the device send and get, from the beginning."""
+        self.sources = [
+            Source(f"xs{peer}", self.form.payload_bits, [self.form.encode(word) for word in words], self.rng, self.late)
+            for peer, words in enumerate(self.network.there)
+        ]
+        self.sink = Sink("words", None, self.rng, self.untaken)
+
+    def opponent(self, peer: int, epoch: int) -> Opponent:
+        """As it begins."""
+        network = self.network
+        number, frames = network.number_of(peer), network.frames
+        return Opponent(
+            frames,
+            self.rules,
+            Peer(number=number, other=OWN, epoch=epoch, digest=network.digests.get(peer, DIGEST)),
+            deque(frames.payload_of(bursts) for bursts in frames.fill(bursts_of(network.back[peer]))),
         )
 
     def constants(self) -> None:
         own = address_of(OWN)
         self.ports["own"].next = own_constant(own)
         self.ports["others"].next = sum(
-            peer_constant(own, address_of(OWN + 1 + peer)) << peer * PEER_BITS for peer in range(len(self.opponents))
+            peer_constant(own, address_of(self.network.number_of(peer))) << peer * PEER_BITS
+            for peer in range(len(self.opponents))
         )
         self.ports["epoch"].next, self.ports["digest"].next = EPOCH, DIGEST
 
     def step(self, cycle: int) -> bool:
         self.cycle = cycle
         network, switch = self.network, self.switch
-        for source in self.sources:
-            x = self.streams[source.name]
-            source.step(cycle, bool(x.ready))
-            x.valid.next, x.payload.next = source.valid, source.payload
-        words = self.streams["words"]
-        self.sink.step(cycle, bool(words.valid), int(words.payload))
-        words.ready.next = self.sink.ready
+        self._words(cycle)
         self._transmitted(cycle)
         if cycle == network.faults_until:
             switch.faults = Faults()
+        for number, epoch in network.restarts.get(cycle, {}).items():
+            self.opponents[number] = self.opponent(number, epoch)
         for number, opponent in enumerate(self.opponents):
             data = opponent.speak(cycle)
             if data is not None:
@@ -314,6 +332,24 @@ class _Bench:
             self._arrive(network.injected[cycle])
         self._received()
         return self._done()
+
+    def _words(self, cycle: int) -> None:
+        """The device's streams, which begin anew when the port says so."""
+        if self.ports["reset"]:
+            since = self.resets.pop()[0] if self.resets and self.resets[-1][1] == cycle else cycle
+            self.resets.append((since, cycle + 1))
+            self.begin_words()
+        elif self.resets and self.resets[-1][1] == cycle:
+            # what is left of the words before would come now
+            self.sink = Sink("words", None, self.rng, 0.0)
+        for source in self.sources:
+            x = self.streams[source.name]
+            if not self.ports["reset"]:
+                source.step(cycle, bool(x.ready))
+            x.valid.next, x.payload.next = source.valid, source.payload
+        words = self.streams["words"]
+        self.sink.step(cycle, bool(words.valid), int(words.payload))
+        words.ready.next = self.sink.ready
 
     def _transmitted(self, cycle: int) -> None:
         """The MAC takes a beat, if there is one."""
@@ -380,4 +416,6 @@ class _Bench:
             malformed=bool(self.ports["malformed"]),
             opponents=self.opponents,
             switch=self.switch,
+            epoch=int(self.ports["current"]),
+            resets=self.resets,
         )

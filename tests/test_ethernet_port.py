@@ -270,8 +270,6 @@ def test_random_and_mutated_frames_bring_no_word_and_are_counted_as_the_codec_sa
     given.max_cycles = 40 + 30 * (len(frames) + 1)
     found = given.run()
     expected = {cause: sum(c.name == cause.name for _, c in frames) for cause in Cause}
-    # the codec looks for a tag only where the length is right
-    expected[Cause.VERSION] += sum(c.name == "TAG" for _, c in frames)
     assert found.dropped == expected, f"seed {seed}"
     assert found.words == [] and not found.malformed  # noqa: PT018
 

@@ -111,7 +111,7 @@ class Drop(Enum):
     # lengths of IPv4, UDP and DTL that disagree with one another or with the frame
     LENGTH = "length"
     CRC = "crc"
-    # without the cluster's key
+    # without the cluster's key.  That there is no tag, or one and no key, is seen before the length
     TAG = "tag"
     # descriptors that announce other words than there are
     PAYLOAD = "payload"
@@ -576,13 +576,13 @@ class FrameFormat:
         if version != VERSION or kind is None or flags & ~_KEYED:
             raise Dropped(Drop.VERSION, f"version {version}, type {number}, flags {flags:#x}")
         keyed = bool(flags)
+        if keyed != (self.key is not None):
+            raise Dropped(Drop.TAG, "a tag in a cluster without key" if keyed else "no tag")
         told = DTL_BYTES + beats * self.word_bytes + CRC_BYTES + keyed * TAG_BYTES
         if not lengths or told != len(data) or beats > self.payload_beats:
             raise Dropped(Drop.LENGTH, f"{len(data)} bytes from DTL on, {beats} beats")
         if bool(beats) != (kind is FrameType.DATA) and kind is not FrameType.CONTROL:
             raise Dropped(Drop.LENGTH, f"{beats} beats in a frame of type {number}")
-        if keyed != (self.key is not None):
-            raise Dropped(Drop.TAG, "a tag in a cluster without key" if keyed else "no tag")
         end = len(data) - self.trailer_bytes
         covered, found = data[:end], data[end:]
         right = self.trailer(covered)

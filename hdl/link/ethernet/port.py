@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from myhdl import Signal, always_comb, block, intbv
 
+from hdl.link.ethernet.anew import begin_anew
 from hdl.link.ethernet.packer import Packer, packer
 from hdl.link.ethernet.peers import Faults, Heard, Saying, Timing, peer_state
 from hdl.link.ethernet.receiver import COUNTER_BITS, Cause, FrameSink, receiver
@@ -22,8 +23,10 @@ from hdl.unit import Unit
 class EthernetPort(Unit):
     """Words ``xs0`` … for each peer leave in frames ``tx``; frames ``rx`` bring ``words``.
 
-    Inputs: ``own``, ``others``, ``epoch``, ``digest`` (`hdl.link.ethernet.transmitter.transmitter`).  Outputs: counters
-    ``dropped`` (`Cause`), ``faults``, three bits a peer (`hdl.link.ethernet.peers.Faults`), ``malformed``.
+    Inputs: ``own``, ``others``, ``digest`` (`hdl.link.ethernet.transmitter.transmitter`), ``epoch``, that after reset.
+    Outputs: counters ``dropped`` (`Cause`), ``faults``, three bits a peer (`hdl.link.ethernet.peers.Faults`),
+    ``malformed``; ``reset``, for the rest of the device beside its own: the host wants all to begin anew
+    (`hdl.link.ethernet.anew`); ``current``, the epoch now.
 
     Raises:
         ValueError: on creation, of frames with a key, whose tags it neither makes nor asks for.
@@ -60,7 +63,8 @@ class EthernetPort(Unit):
     @property
     def outputs(self) -> Mapping[str, int]:
         """See the base class."""
-        return {"dropped": len(Cause) * COUNTER_BITS, "faults": 3 * self.packer.peers, "malformed": 1}
+        flags = {"faults": 3 * self.packer.peers, "malformed": 1, "reset": 1, "current": EPOCH_BITS}
+        return {"dropped": len(Cause) * COUNTER_BITS, **flags}
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
@@ -91,21 +95,26 @@ def ethernet_port(
     dropped: Bits,
     faults: Bits,
     malformed: Bit,
+    reset: Bit,
+    current: Bits,
     *,
     unit: EthernetPort,
 ) -> Instances:
     """See `EthernetPort`.  Cost: `packer`, the replay memory, `transmitter`, `receiver`, and of each peer `peer_state`
-    and `replay_ring`.
+    and `replay_ring`; `begin_anew`.
 
     Ports:
         xs: in, streams of `LinkFormat.payload_bits` bits, valid and payload from registers.
         tx: out, stream of beats of frames, as `transmitter` gives them.
         rx: in, stream of beats of frames, as `receiver` takes them: always ready.
         words: out, stream of `LinkFormat.payload_bits` bits.
-        own, others, epoch, digest: in, as `transmitter` takes them, constant.
+        own, others, digest: in, as `transmitter` takes them, constant.
+        epoch: in, 16 bits, constant: after ``domain``'s reset.
         dropped: out, `COUNTER_BITS` bits a `Cause`, from registers.
         faults: out, 3 bits a peer, lost, stranger and unsent from the lowest, from registers.
         malformed: out, 1 bit, from a register.
+        reset: out, 1 bit, from a register: whatever words come from and go to is to begin anew.
+        current: out, 16 bits, from registers: the epoch.
     """
     words_of, timing, sink = unit.packer, unit.timing, unit.sink
     peers, bits, beats_bits = words_of.peers, words_of.address_bits, words_of.beats_bits
@@ -122,33 +131,44 @@ def ethernet_port(
     made_peer = Signal(intbv(0)[address_width(peers) :])
     made_beats = Signal(intbv(0)[beats_bits:])
     room, all_heads = row_of(rooms), row_of(heads)
+    # of frames that are heard, that the host wants, and of those that are sent
+    now, told, stamp = (Signal(intbv(0)[EPOCH_BITS:]) for _ in range(3))
+    resets, holds, resetting = (Signal(bool(0)) for _ in range(3))
+    anew = ClockReset(domain.clk)
+    keeper = begin_anew(domain, resets, told, epoch, idle, now, stamp, resetting, holds)
     wrong = row_of([flag for found in wrongs for flag in (found.lost, found.stranger, found.unsent)])
     packs = packer(
-        domain, xs, room, all_heads, idle, write, write_at, write_data, made, made_peer, made_beats, made_end,
+        anew, xs, room, all_heads, idle, write, write_at, write_data, made, made_peer, made_beats, made_end,
         unit=words_of,
     )  # fmt: skip
     replay = simple_dual_port(
         domain.clk, write, write_at, write_data, fetch, fetch_at, word, depth=words_of.depth, width=word_bits
     )
     keeps = [
-        port_peer(domain, made, made_peer, made_beats, made_end, hears[i], said, sayings[i], wrongs[i],
+        port_peer(anew, made, made_peer, made_beats, made_end, hears[i], said, sayings[i], wrongs[i],
                   rooms[i], heads[i], starts[i], lengths[i], index=i, unit=words_of, timing=timing)
         for i in range(peers)
     ]  # fmt: skip
     sends = transmitter(
-        domain, sayings, said, row_of(starts), row_of(lengths), own, others, epoch, digest, fetch, fetch_at, word, tx,
+        domain, sayings, said, row_of(starts), row_of(lengths), own, others, stamp, digest, fetch, fetch_at, word, tx,
         idle, unit=words_of,
     )  # fmt: skip
     takes = receiver(
-        domain, rx, row_of([saying.acknowledge for saying in sayings]), own, others, epoch, digest, hears, words,
-        dropped, malformed, sink=sink,
+        domain, anew, rx, row_of([saying.acknowledge for saying in sayings]), own, others, now, digest, hears, resets,
+        told, words, dropped, malformed, sink=sink,
     )  # fmt: skip
+
+    @always_comb
+    def begin() -> None:
+        anew.rst.next = domain.rst or holds
 
     @always_comb
     def out() -> None:
         faults.next = wrong
+        reset.next = resetting
+        current.next = now
 
-    return packs, replay, keeps, sends, takes, out
+    return keeper, packs, replay, keeps, sends, takes, begin, out
 
 
 @block

@@ -218,7 +218,8 @@ class Peer:
         if (frame.source, frame.target) != (self.other, self.number):
             return self, Heard(cause=Drop.ADDRESS)
         if frame.kind is FrameType.RESET:
-            return self, self._reset(frame)
+            heard = self._reset(frame)
+            return (replace(self, stranger=True) if heard.cause is Drop.DIGEST else self), heard
         if frame.epoch != self.epoch:
             return self, Heard(cause=Drop.EPOCH)
         if frame.digest != self.digest:
@@ -305,3 +306,33 @@ class Peer:
             payload=payload,
         )
         return replace(after, receiver=after.receiver.told(), ack_at=None), frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """All that a device keeps of its peers."""
+
+    peers: tuple[Peer, ...]
+
+    @property
+    def epoch(self) -> int:
+        """Of all of them."""
+        return self.peers[0].epoch
+
+    def hear(self, frame: Frame, now: int, rules: Rules) -> tuple[Device, Heard]:
+        """As `Peer.hear`, of whichever peer it came from.  When the host resets, all begin anew."""
+        at = next((at for at, peer in enumerate(self.peers) if peer.other == frame.source), None)
+        if at is None:
+            return self, Heard(cause=Drop.ADDRESS)
+        after, heard = self.peers[at].hear(frame, now, rules)
+        if heard.reset is not None:
+            return self.restarted(heard.reset), heard
+        return self.with_peer(at, after), heard
+
+    def restarted(self, epoch: int) -> Device:
+        """As after reset, in another epoch."""
+        return Device(peers=tuple(peer.restarted(epoch) for peer in self.peers))
+
+    def with_peer(self, at: int, peer: Peer) -> Device:
+        """With another state of one peer."""
+        return Device(peers=(*self.peers[:at], peer, *self.peers[at + 1 :]))

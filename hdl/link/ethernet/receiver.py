@@ -16,22 +16,12 @@ from enum import IntEnum
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
+from hdl.link.ethernet.claims import CLAIMS_CYCLES, Claims, header_claims
 from hdl.link.ethernet.crc import CRC_BITS, CRC_CYCLES, Crc32c, crc32c_beats
-from hdl.link.ethernet.frame import (
-    CRC_BYTES,
-    DESCRIPTOR,
-    DESCRIPTOR_BITS,
-    ETH_BYTES,
-    HEADER,
-    HEADER_BYTES,
-    IP_BYTES,
-    VERSION,
-    DescriptorFlag,
-    FrameFormat,
-    FrameType,
-)
-from hdl.link.ethernet.peers import KIND_BITS, SEQUENCE_BITS, Heard
-from hdl.link.ethernet.transmitter import IP_BITS, LENGTH_BITS, MAC_BITS, NUMBER_BITS, PEER_BITS, row_of
+from hdl.link.ethernet.frame import CRC_BYTES, HEADER, HEADER_BYTES, FrameFormat, FrameType
+from hdl.link.ethernet.peers import Heard
+from hdl.link.ethernet.transmitter import row_of
+from hdl.link.ethernet.unpack import unpack_words
 from hdl.link.format import LinkFormat
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
@@ -41,7 +31,7 @@ from hdl.streams.pipes import m2s_pipe
 from hdl.streams.reads import read_stream
 
 # from the last beat of a frame at the port to what becomes of it, without the register at the port
-VERDICT_CYCLES = 5
+VERDICT_CYCLES = CLAIMS_CYCLES + 1
 # words of a block memory at least: a store of fewer takes as many blocks
 LEAST_STORE = 512
 # payloads in the store, at most
@@ -58,12 +48,13 @@ class Cause(IntEnum):
     VERSION = 3
     LENGTH = 4
     CRC = 5
-    ADDRESS = 6
-    EPOCH = 7
-    DIGEST = 8
-    OVERRUN = 9
-    DUPLICATE = 10
-    GAP = 11
+    TAG = 6
+    ADDRESS = 7
+    EPOCH = 8
+    DIGEST = 9
+    OVERRUN = 10
+    DUPLICATE = 11
+    GAP = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +101,10 @@ class Ending:
         self.stored: Bits = Signal(intbv(0)[address_width(sink.store) + 1 :])
 
 
-class Claims:
-    """What the header of a frame says, `VERDICT_CYCLES` later: whether it is one of ours, whose, of which kind.
-    ``beats`` are there a cycle before."""
-
-    def __init__(self, sink: FrameSink) -> None:
-        self.foreign: Bit = Signal(bool(0))
-        self.checksum: Bit = Signal(bool(0))
-        self.version: Bit = Signal(bool(0))
-        self.length: Bit = Signal(bool(0))
-        self.address: Bit = Signal(bool(0))
-        self.epoch: Bit = Signal(bool(0))
-        self.digest: Bit = Signal(bool(0))
-        self.beats: Bits = Signal(intbv(0)[HEADER["dtl.beats"].bits :])
-        self.kind: Bits = Signal(intbv(0)[KIND_BITS:])
-        self.acknowledge: Bits = Signal(intbv(0)[SEQUENCE_BITS:])
-        # a bit a peer
-        self.source: Bits = Signal(intbv(0)[sink.peers :])
-        # DATA that is expected, or came before
-        self.expected: Bit = Signal(bool(0))
-        self.stale: Bit = Signal(bool(0))
-
-
 @block
 def receiver(
     domain: ClockReset,
+    anew: ClockReset,
     x: Stream,
     expected: Bits,
     own: Bits,
@@ -142,6 +112,8 @@ def receiver(
     epoch: Bits,
     digest: Bits,
     heard: Sequence[Heard],
+    resets: Bit,
+    told: Bits,
     y: Stream,
     dropped: Bits,
     malformed: Bit,
@@ -152,36 +124,48 @@ def receiver(
     `VERDICT_CYCLES`, `crc32c_beats`, the store, a beat behind it, a group's descriptors.
 
     Ports:
+        anew: in, clock and reset, which the host's word resets too: payloads that are stored are forgotten, and so is
+            one whose frame goes on.
         x: in, stream of ``sink.beat_bits`` bits, always ready.
         expected: in, 32 bits a peer: the only sequence number that is taken.
         own, others: in, constant, as in `hdl.link.ethernet.transmitter`.
         epoch: in, 16 bits.
         digest: in, 32 bits, constant.
         heard: out, of each peer, combinational in registers.
+        resets: out, 1 bit, combinational in registers, for one cycle: the host wants all to begin anew.
+        told: out, 16 bits, from registers, with ``resets``: in this epoch.
         y: out, stream of `LinkFormat.payload_bits` bits, device 0.
         dropped: out, `COUNTER_BITS` bits a `Cause`, from registers: frames that were not heard; they stop at the last.
         malformed: out, 1 bit, from a register until reset: a frame that is whole announces other words than it has.
     """
-    ending, claims = Ending(sink), Claims(sink)
+    ending, claims = Ending(sink), Claims(sink.peers)
     header = Signal(intbv(0)[HEADER_BYTES * 8 :])
     keep, good = (Signal(bool(0)) for _ in range(2))
     room = Signal(bool(0))
     store_data = Signal(intbv(0)[sink.frames.word_bits :])
     write = Signal(bool(0))
     causes = Signal(intbv(0)[len(Cause) :])
-    front = frame_front(domain, x, header, write, store_data, room, ending, sink=sink)
-    looks = header_claims(domain.clk, header, expected, own, others, epoch, digest, claims, sink=sink)
-    verdict = frame_verdict(domain.clk, ending, claims, heard, keep, good, causes, sink=sink)
+    front = frame_front(domain, anew.rst, x, header, write, store_data, room, ending, sink=sink)
+    looks = header_claims(
+        domain.clk, header, expected, own, others, epoch, digest, claims, frames=sink.frames, peers=sink.peers
+    )
+    verdict = frame_verdict(domain.clk, ending, claims, heard, resets, keep, good, causes, sink=sink)
     count = drop_counters(domain, causes, dropped)
     beats = Stream(sink.frames.word_bits + 1)
-    store = frame_store(domain, write, store_data, room, keep, good, ending, beats, sink=sink)
-    words = unpack_words(domain, beats, y, malformed, form=sink.form)
-    return front, looks, verdict, count, store, words
+    store = frame_store(anew, write, store_data, room, keep, good, ending, beats, sink=sink)
+    words = unpack_words(anew, beats, y, malformed, form=sink.form)
+
+    @always_comb
+    def out() -> None:
+        told.next = claims.told
+
+    return front, looks, verdict, count, store, words, out
 
 
 @block
 def frame_front(
     domain: ClockReset,
+    clears: Bit,
     x: Stream,
     header: Bits,
     write: Bit,
@@ -194,6 +178,7 @@ def frame_front(
     """Takes beats apart: header, payload, check sequence.
 
     Ports:
+        clears: in, 1 bit: the store forgets what it has.
         x: in, stream of ``sink.beat_bits`` bits, always ready.
         header: out, 512 bits, the first byte lowest, from registers, from two cycles after its last beat.
         write: out, 1 bit: a beat of payload for the store, a cycle after it came.
@@ -264,6 +249,10 @@ def frame_front(
                 stored.next = stored + 1
             elif not room:
                 overrun.next = True
+        if clears and stored != 0:
+            # the rest of the frame alone is no payload
+            stored.next = 0
+            overrun.next = not ends
         if domain.rst:
             place.next = 0
             beats.next = 0
@@ -312,281 +301,12 @@ def frame_front(
 
 
 @block
-def header_claims(
-    clk: Clock,
-    header: Bits,
-    expected: Bits,
-    own: Bits,
-    others: Bits,
-    epoch: Bits,
-    digest: Bits,
-    claims: Claims,
-    *,
-    sink: FrameSink,
-) -> Instances:
-    """What the header of a frame says; stages that move in every cycle.
-
-    Ports:
-        header: in, 512 bits, the first byte lowest.
-        expected: in, 32 bits a peer, as of two cycles before ``claims``.
-        own, others, epoch, digest: in, as in `receiver`.
-        claims: out, `VERDICT_CYCLES` - 1 cycles after ``header``, from registers; ``checksum`` a cycle later.
-    """
-    top = HEADER_BYTES - 1
-    number = Signal(intbv(0)[HEADER_BYTES * 8 :])
-    first = Claims(sink)
-    sequence = Signal(intbv(0)[SEQUENCE_BITS:])
-    fixed = fixed_fields(clk, number, first.foreign, first.version)
-    sums = ip_sums(clk, number, claims.checksum)
-    lengths = told_lengths(clk, number, first.length, sink=sink)
-    places = address_fields(clk, number, own, others, epoch, digest, first, sink=sink)
-    kept = late_claims(clk, first, sequence, expected, claims, sink=sink)
-    kind_at, sequence_at, acknowledge_at, beats_at = (
-        HEADER[f"dtl.{name}"].low for name in ("type", "sequence", "acknowledge", "beats")
-    )
-    kind_end, sequence_end = kind_at + KIND_BITS, sequence_at + SEQUENCE_BITS
-    acknowledge_end, beats_end = acknowledge_at + SEQUENCE_BITS, beats_at + len(first.beats)
-
-    @always_comb
-    def swap() -> None:
-        for i in range(top + 1):
-            number.next[bits_of(i, 8)] = header[bits_of(top - i, 8)]
-
-    @always(clk.posedge)
-    def hold() -> None:
-        first.kind.next = number[kind_end:kind_at]
-        first.acknowledge.next = number[acknowledge_end:acknowledge_at]
-        first.beats.next = number[beats_end:beats_at]
-        sequence.next = number[sequence_end:sequence_at]
-
-    return fixed, sums, lengths, places, kept, swap, hold
-
-
-@block
-def fixed_fields(clk: Clock, number: Bits, foreign: Bit, version: Bit) -> Instances:
-    """Whether fields that must have one value have another one.
-
-    Ports:
-        number: in, a header, the first byte highest.
-        foreign: out, 1 bit, 1 cycle later: in Ethernet, IPv4 or UDP.
-        version: out, 1 bit, 1 cycle later: there is no such version, type or flag.
-    """
-    fields = [field for field in HEADER.values() if field.required and field.layer != "dtl"]
-    mask = sum(((1 << field.bits) - 1) << field.low for field in fields)
-    value = sum((field.constant or 0) << field.low for field in fields)
-    wide = len(number)
-    different = Signal(intbv(0)[wide:])
-    version_at, kind_at, flags_at = (HEADER[f"dtl.{name}"].low for name in ("version", "type", "flags"))
-    version_end, kind_end, flags_end = version_at + 4, kind_at + KIND_BITS, flags_at + 8
-    only, most = VERSION, max(FrameType)
-
-    @always_comb
-    def compare() -> None:
-        different.next = (number ^ intbv(value)[512:]) & intbv(mask)[512:]
-
-    @always(clk.posedge)
-    def judge() -> None:
-        foreign.next = different != 0
-        version.next = (
-            number[version_end:version_at] != only
-            or number[kind_end:kind_at] == 0
-            or number[kind_end:kind_at] > most
-            or number[flags_end:flags_at] != 0
-        )
-
-    return compare, judge
-
-
-@block
-def ip_sums(clk: Clock, number: Bits, wrong: Bit) -> Instances:
-    """Whether the IPv4 header's checksum is wrong.
-
-    Ports:
-        number: in, a header, the first byte highest.
-        wrong: out, 1 bit, 5 cycles later.
-    """
-    low = (HEADER_BYTES - ETH_BYTES - IP_BYTES) * 8
-    pairs = [Signal(intbv(0)[17:]) for _ in range(5)]
-    more = [Signal(intbv(0)[18:]) for _ in range(3)]
-    most = Signal(intbv(0)[19:])
-    rest = Signal(intbv(0)[17:])
-    total = Signal(intbv(0)[20:])
-    folded = Signal(intbv(0)[17:])
-
-    @always(clk.posedge)
-    def add_words() -> None:
-        for i in range(5):
-            pairs[i].next = number[bits_of(2 * i, 16, low)] + number[bits_of(2 * i + 1, 16, low)]
-
-    @always(clk.posedge)
-    def add_pairs() -> None:
-        more[0].next = pairs[0] + pairs[1]
-        more[1].next = pairs[2] + pairs[3]
-        more[2].next = pairs[4]
-
-    @always(clk.posedge)
-    def add_all() -> None:
-        most.next = more[0] + more[1]
-        rest.next = more[2]
-        total.next = most + rest
-
-    @always_comb
-    def fold() -> None:
-        folded.next = total[16:] + total[20:16]
-
-    @always(clk.posedge)
-    def judge() -> None:
-        wrong.next = folded != 0xFFFF
-
-    return add_words, add_pairs, add_all, fold, judge
-
-
-@block
-def told_lengths(clk: Clock, number: Bits, wrong: Bit, *, sink: FrameSink) -> Instances:
-    """Whether lengths of IPv4, UDP and DTL disagree, or a type of frame has a payload that it can't have.
-
-    Ports:
-        number: in, a header, the first byte highest.
-        wrong: out, 1 bit, 1 cycle later, not from a register.
-    """
-    ip_at, udp_at, beats_at, kind_at = (
-        HEADER[name].low for name in ("ip.length", "udp.length", "dtl.beats", "dtl.type")
-    )
-    ip_end, udp_end, beats_end, kind_end = ip_at + 16, udp_at + 16, beats_at + 16, kind_at + KIND_BITS
-    size, bare, ip_bytes = sink.frames.word_bytes, sink.frames.frame_bytes(0) - ETH_BYTES, IP_BYTES
-    data_kind, control_kind = int(FrameType.DATA), int(FrameType.CONTROL)
-    told, whole = (Signal(intbv(0)[16 + size.bit_length() :]) for _ in range(2))
-    length = Signal(intbv(0)[16:])
-    empty, data, bare_kind = (Signal(bool(0)) for _ in range(3))
-
-    @always(clk.posedge)
-    def add() -> None:
-        told.next = number[beats_end:beats_at] * size + bare
-        whole.next = number[udp_end:udp_at] + ip_bytes
-        length.next = number[ip_end:ip_at]
-        empty.next = number[beats_end:beats_at] == 0
-        data.next = number[kind_end:kind_at] == data_kind
-        bare_kind.next = number[kind_end:kind_at] != data_kind and number[kind_end:kind_at] != control_kind
-
-    @always_comb
-    def judge() -> None:
-        wrong.next = told != length or whole != length or (data and empty) or (bare_kind and not empty)
-
-    return add, judge
-
-
-@block
-def address_fields(
-    clk: Clock,
-    number: Bits,
-    own: Bits,
-    others: Bits,
-    epoch: Bits,
-    digest: Bits,
-    claims: Claims,
-    *,
-    sink: FrameSink,
-) -> Instances:
-    """Whether a frame is for this device, and which peer's.
-
-    Ports:
-        number: in, a header, the first byte highest.
-        own, others, epoch, digest: in, as in `receiver`.
-        claims: out, ``address`` (to another device), ``epoch``, ``digest`` and ``source``, 1 cycle later.
-    """
-    count = sink.peers
-    mac_at, target_at, source_at = (HEADER[name].low for name in ("eth.target", "ip.target", "ip.source"))
-    to_at, from_at, epoch_at, digest_at = (
-        HEADER[f"dtl.{name}"].low for name in ("target", "source", "epoch", "digest")
-    )
-    mac_end, target_end, source_end = mac_at + MAC_BITS, target_at + IP_BITS, source_at + IP_BITS
-    to_end, from_end, epoch_end, digest_end = to_at + 16, from_at + 16, epoch_at + 16, digest_at + 32
-    ip_low, mac_low, own_top = NUMBER_BITS, NUMBER_BITS + IP_BITS, NUMBER_BITS + IP_BITS + MAC_BITS
-    # device number and IP address of a peer, behind its sum
-    told = Signal(intbv(0)[NUMBER_BITS + IP_BITS :])
-    low, half = LENGTH_BITS, NUMBER_BITS + IP_BITS
-
-    @always_comb
-    def source() -> None:
-        told.next[ip_low:] = number[from_end:from_at]
-        told.next[half:ip_low] = number[source_end:source_at]
-
-    @always(clk.posedge)
-    def judge() -> None:
-        claims.address.next = (
-            number[mac_end:mac_at] != own[own_top:mac_low]
-            or number[target_end:target_at] != own[mac_low:ip_low]
-            or number[to_end:to_at] != own[ip_low:]
-        )
-        claims.epoch.next = number[epoch_end:epoch_at] != epoch
-        claims.digest.next = number[digest_end:digest_at] != digest
-        for i in range(count):
-            claims.source.next[i] = told == others[bits_of(0, half, i * PEER_BITS + low)]
-
-    return source, judge
-
-
-@block
-def late_claims(
-    clk: Clock, first: Claims, sequence: Bits, expected: Bits, claims: Claims, *, sink: FrameSink
-) -> Instances:
-    """Claims in the cycle of the verdict, and where the sequence number stands.
-
-    Ports:
-        first: in, but for ``checksum``, ``expected`` and ``stale``.
-        sequence: in, 32 bits, with ``first``.
-        expected: in, 32 bits a peer, two cycles before ``claims``.
-        claims: out, but for ``checksum``, 3 cycles after ``first``, ``beats`` a cycle earlier, from registers.
-    """
-    count, half = sink.peers, 1 << (SEQUENCE_BITS - 1)
-    second, third = Claims(sink), Claims(sink)
-    later, wanted = (Signal(intbv(0)[SEQUENCE_BITS:]) for _ in range(2))
-    beats = Signal(intbv(0)[len(first.beats) :])
-    ahead = Signal(modbv(0)[SEQUENCE_BITS:])
-    holds = [_hold_claims(clk, a, b) for a, b in ((first, second), (second, third), (third, claims))]
-
-    @always_comb
-    def choose() -> None:
-        wanted.next = expected[SEQUENCE_BITS:]
-        for i in range(1, count):
-            if second.source[i]:
-                wanted.next = expected[bits_of(i, SEQUENCE_BITS)]
-
-    @always(clk.posedge)
-    def compare() -> None:
-        later.next = sequence
-        beats.next = first.beats
-        claims.beats.next = beats
-        ahead.next = wanted - later
-        claims.expected.next = ahead == 0
-        claims.stale.next = ahead != 0 and ahead <= half
-
-    return holds, choose, compare
-
-
-@block
-def _hold_claims(clk: Clock, x: Claims, y: Claims) -> Instances:
-    @always(clk.posedge)
-    def hold() -> None:
-        y.foreign.next = x.foreign
-        y.version.next = x.version
-        y.length.next = x.length
-        y.address.next = x.address
-        y.epoch.next = x.epoch
-        y.digest.next = x.digest
-        y.kind.next = x.kind
-        y.acknowledge.next = x.acknowledge
-        y.source.next = x.source
-
-    return hold
-
-
-@block
 def frame_verdict(
     clk: Clock,
     ending: Ending,
     claims: Claims,
     heard: Sequence[Heard],
+    resets: Bit,
     keep: Bit,
     good: Bit,
     causes: Bits,
@@ -598,12 +318,13 @@ def frame_verdict(
     Ports:
         ending, claims: in, of the same frame.
         heard: out, of each peer, in the same cycle.
+        resets: out, 1 bit, in the same cycle: it is the host's, and all begins anew.
         keep: out, 1 bit: the frame has something in the store.
         good: out, 1 bit, with ``keep``: which is to be delivered.
         causes: out, a bit a `Cause`: the frame is dropped for it.
     """
     data_kind, reset_kind = int(FrameType.DATA), int(FrameType.RESET)
-    short, foreign, checksum, version, length, crc, address, of_epoch, of_digest, no_room, duplicate, gap = map(
+    short, foreign, checksum, version, length, crc, tag, address, of_epoch, of_digest, no_room, duplicate, gap = map(
         int, Cause
     )
     found = Signal(intbv(0)[len(Cause) :])
@@ -621,9 +342,11 @@ def frame_verdict(
         found.next[foreign] = claims.foreign
         found.next[checksum] = claims.checksum
         found.next[version] = claims.version
-        found.next[length] = ending.uneven or claims.length or differs
-        found.next[crc] = ending.corrupt
-        found.next[address] = claims.address or claims.source == 0 or claims.kind == reset_kind
+        # without what the length and the check sequence are to be
+        found.next[length] = not claims.unkeyed and (ending.uneven or claims.length or differs)
+        found.next[crc] = not claims.unkeyed and ending.corrupt
+        found.next[tag] = claims.unkeyed
+        found.next[address] = claims.address or claims.source == 0
         found.next[of_epoch] = claims.epoch
         found.next[of_digest] = claims.digest
         found.next[no_room] = ending.overrun
@@ -639,6 +362,7 @@ def frame_verdict(
     def out() -> None:
         keep.next = ending.valid and ending.stored != 0
         good.next = taken
+        resets.next = heeded and claims.kind == reset_kind
 
     @always_comb
     def first() -> None:
@@ -797,103 +521,3 @@ def frame_store(
             room.next = False
 
     return records, memory, reads, stage, places, push, pass_on, step
-
-
-@block
-def unpack_words(domain: ClockReset, x: Stream, y: Stream, malformed: Bit, *, form: LinkFormat) -> Instances:
-    """Words and credits of payloads.
-
-    Ports:
-        x: in, stream of ``form.word_bits + 1`` bits: beats of payloads, and a bit that ends one.
-        y: out, stream of `LinkFormat.payload_bits` bits; a cycle for each word, credit and beat of descriptors.
-        malformed: out, 1 bit, from a register until reset: descriptors announce other words than there are.
-    """
-    word_bits, slots = form.word_bits, form.word_bits // DESCRIPTOR_BITS
-    group = Signal(intbv(0)[word_bits:])
-    current, after = (Signal(intbv(0)[DESCRIPTOR_BITS:]) for _ in range(2))
-    word = Stream(form.payload_bits)
-    stage = m2s_pipe(domain, word, y)
-    # words of the descriptor that went, and one more
-    done, following = (Signal(modbv(0)[8:]) for _ in range(2))
-    sequence = Signal(modbv(0)[8:])
-    there, over, credit, counts, more, final, fire, ends, data = (Signal(bool(0)) for _ in range(9))
-    last_at, sequence_at, stream_at, credit_at, device_at = form.header
-    total, stream_bits, top = form.payload_bits, credit_at - stream_at, DESCRIPTOR_BITS // 8 - 1
-    stream_low, words_low, sequence_low, flags_low, credits_low = (field.low for field in DESCRIPTOR.values())
-    stream_end, words_end, sequence_end = stream_low + stream_bits, words_low + 8, sequence_low + 8
-    last_flag, credit_flag = (
-        flags_low + flag.bit_length() - 1 for flag in (DescriptorFlag.LAST, DescriptorFlag.CREDIT)
-    )
-    credit_bits = DESCRIPTOR["descriptor.credits"].bits
-    credits_end, next_low = credits_low + credit_bits, DESCRIPTOR_BITS if slots > 1 else 0
-
-    @always_comb
-    def swap() -> None:
-        for i in range(top + 1):
-            current.next[bits_of(i, 8)] = group[bits_of(top - i, 8)]
-            after.next[bits_of(i, 8)] = group[bits_of(top - i, 8, next_low)]
-
-    @always_comb
-    def look() -> None:
-        credit.next = there and current[credit_flag]
-        counts.next = current[words_end:words_low] != 0
-        final.next = current[credit_flag] or following == current[words_end:words_low]
-        more.next = slots > 1 and (after[words_end:words_low] != 0 or after[credit_flag])
-        sequence.next = current[sequence_end:sequence_low] + done
-
-    @always_comb
-    def judge() -> None:
-        # what the descriptor announces is still to come
-        data.next = there and not credit and counts and not over
-
-    @always_comb
-    def handshake() -> None:
-        word.valid.next = credit or (data and x.valid)
-        x.ready.next = not there or (data and word.ready)
-        fire.next = word.ready and (credit or (data and x.valid))
-        ends.next = data and x.valid and word.ready and x.payload[word_bits]
-
-    @always_comb
-    def out() -> None:
-        word.payload.next[word_bits:0] = x.payload[word_bits:]
-        word.payload.next[last_at] = final and current[last_flag]
-        word.payload.next[stream_at:sequence_at] = sequence
-        if credit:
-            word.payload.next[word_bits:0] = current[credits_end:credits_low]
-            word.payload.next[last_at] = True
-            word.payload.next[stream_at:sequence_at] = 0
-        word.payload.next[credit_at:stream_at] = current[stream_end:stream_low]
-        word.payload.next[credit_at] = credit
-        word.payload.next[total:device_at] = 0
-
-    @always(domain.clk.posedge)
-    def step() -> None:
-        if not there:
-            # descriptors; those behind which the payload ends announce credits at most
-            group.next = x.payload[word_bits:]
-            over.next = x.payload[word_bits]
-            there.next = x.valid
-            done.next = 0
-            following.next = 1
-        elif fire:
-            if final:
-                group.next = group >> next_low
-                there.next = more
-                done.next = 0
-                following.next = 1
-            else:
-                done.next = following
-                following.next = following + 1
-        elif not credit and not data:
-            there.next = False
-            malformed.next = True
-        if ends:
-            over.next = True
-            if not final:
-                there.next = False
-                malformed.next = True
-        if domain.rst:
-            there.next = False
-            malformed.next = False
-
-    return stage, swap, look, judge, handshake, out, step
