@@ -21,9 +21,11 @@ from dagtrain.emission.ethernet import Ethernet
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import MANIFEST, DeliveryError
 from dagtrain.emission.modules import ModuleLibrary
-from dagtrain.emission.project import lint_devices
+from dagtrain.emission.project import lint_devices, write_cluster
 from dagtrain.emission.stored import DramUse
 from dagtrain.flow.emit_step import EmitOptions, host_access
+from dagtrain.host.designed import designed_wiring
+from dagtrain.host.wiring import ADDRESSES, read_wiring, wiring_text
 from hdl.cache import cache_folder
 from hdl.convert.netlist import Module
 from hdl.errors import DagtrainError
@@ -233,6 +235,42 @@ def test_the_verilog_is_clean_for_both_kinds_of_mac(design: ClusterDesign, writt
     assert {"mac_tx_tkeep", "mac_rx_tuser"} <= names["alpha"]
     assert {"mac_tx_empty", "mac_rx_error"} <= names["beta"]
     assert "mac_rx_tready" not in names["alpha"]
+
+
+def test_the_host_is_told_what_devices_have(design: ClusterDesign, emit: Path, written: Path) -> None:
+    wiring = designed_wiring(design)
+    file = emit / ADDRESSES
+    file.parent.mkdir()
+    file.write_text(wiring_text(wiring))
+    assert read_wiring(file) == wiring
+    records = {name: json.loads((written / name / MANIFEST).read_text()) for name in NUMBERS}
+    assert [device.name for device in wiring.device] == [*records]
+    for device in wiring.device:
+        port, state = records[device.name]["ethernet"], records[device.name]["state"]
+        assert (device.number, device.mac, device.ip) == tuple(port["own"].values())
+        assert [{"node": link.node, "words": link.words} for link in device.links] == state["links"]
+        streams = [[s.number, s.carries, s.element_bits, s.elements, s.credits] for s in wiring.stream
+                   if s.device == device.name]  # fmt: skip
+        names = ("stream_number", "carries", "element_bits", "elements", "words")
+        assert streams == [[stream[name] for name in names] for stream in port["host_streams"]]
+        assert (wiring.digest, wiring.mtu, wiring.window) == (port["digest"], port["mtu"], port["window"])
+        assert (wiring.batch, wiring.rounds) == (state["batch"], state["rounds"]) == (2, 2)
+    assert (wiring.host.ip, wiring.host.port) == ("10.0.0.254", 17492)
+
+
+def test_another_file_of_addresses_is_found(design: ClusterDesign, tmp_path: Path) -> None:
+    file = tmp_path / ADDRESSES
+    file.parent.mkdir()
+    file.write_text(wiring_text(designed_wiring(design)))
+    parts = dict.fromkeys(NUMBERS, "AGFB014")
+    write_cluster(tmp_path, design, LIBRARY, parts, 200.0, [file])
+    load_delivered([tmp_path / name for name in NUMBERS])
+    file.write_text(file.read_text().replace("10.0.0.254", "10.0.0.253"))
+    with pytest.raises(DeliveryError, match=r"addresses\.toml is not the file that .*alpha/manifest\.json tells of"):
+        load_delivered([tmp_path / name for name in NUMBERS])
+    file.unlink()
+    with pytest.raises(DeliveryError, match=r"addresses\.toml is missing"):
+        load_delivered([tmp_path / name for name in NUMBERS])
 
 
 def test_timers_and_regions_follow_the_round_trip() -> None:

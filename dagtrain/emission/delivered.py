@@ -5,6 +5,7 @@ The co-simulation compiles these files, and nothing else of the design.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,12 @@ def _problems(device: DeliveredDevice) -> Iterable[str]:
     for memory in manifest.memory or ():
         if not (folder / memory.image).is_file():
             yield f"{folder / memory.image} is missing"
+    for shared in manifest.ethernet.files if manifest.ethernet else ():
+        path = folder / shared.file
+        if not path.is_file():
+            yield f"{path} is missing"
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != shared.sha256:
+            yield f"{path} is not the file that {folder / MANIFEST} tells of"
 
 
 def _source_problems(path: Path, manifest: Manifest) -> Iterable[str]:

@@ -229,6 +229,15 @@ class HostStreamRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """A file that all devices of a cluster share."""
+
+    # from the device's folder
+    file: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class EthernetRecord:
     """The device's Ethernet port, `mac_tx` and `mac_rx`."""
 
@@ -247,6 +256,8 @@ class EthernetRecord:
     timer_cycles: int
     ack_cycles: int
     host_streams: tuple[HostStreamRecord, ...]
+    # what the host's program and Wireshark are told of the network
+    files: tuple[FileRecord, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from dagtrain.emission.manifest import (
     CrossingRecord,
     EndRecord,
     EthernetRecord,
+    FileRecord,
     HostRecord,
     HostStreamRecord,
     ImageRecord,
@@ -51,10 +52,17 @@ SKEW = 0.8
 
 
 def write_cluster(
-    folder: Path, design: ClusterDesign, library: ModuleLibrary, parts: Mapping[str, str], clock_mhz: float
+    folder: Path,
+    design: ClusterDesign,
+    library: ModuleLibrary,
+    parts: Mapping[str, str],
+    clock_mhz: float,
+    shared: Sequence[Path] = (),
 ) -> None:
-    """Write ``<folder>/<device>/`` for every device; ``parts`` names their FPGAs, ``clock_mhz`` is the network's."""
-    pace = Pace(design.cycles_per_frame, design.needed_staleness)
+    """Write ``<folder>/<device>/`` for every device; ``parts`` names their FPGAs, ``clock_mhz`` is the network's,
+    ``shared`` are files below ``folder`` that tell of their Ethernet."""
+    files = tuple(FileRecord(file=f"../{path.relative_to(folder)}", sha256=_sha256(path)) for path in shared)
+    pace = Pace(design.cycles_per_frame, design.needed_staleness, files)
     for device in design.devices:
         own = design.periods.get(device.name)
         # an Ethernet port stands at the device's clock
@@ -73,11 +81,13 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Pace:
-    """What a manifest says of the whole cluster's pipeline."""
+    """What a manifest says of the whole cluster."""
 
     cycles_per_frame: int
     # frames
     needed_staleness: int
+    # what tells of its Ethernet
+    files: tuple[FileRecord, ...] = ()
 
 
 def write_device(
@@ -240,7 +250,7 @@ def _manifest(design: DeviceDesign, sources: Sequence[str], part: str, clocks: C
         egress=tuple(_crossing(crossing, design) for crossing in design.egress),
         ingress=tuple(_crossing(crossing, design) for crossing in design.ingress),
         state=_state(design),
-        ethernet=_ethernet(design.port) if design.port else None,
+        ethernet=_ethernet(design.port, pace.files) if design.port else None,
     )
 
 
@@ -250,7 +260,11 @@ def _state(design: DeviceDesign) -> StateRecord | None:
     return StateRecord(load=STATE_LOAD, dump=STATE_DUMP, batch=design.batch, rounds=design.rounds, links=design.links)
 
 
-def _ethernet(port: DevicePort) -> EthernetRecord:
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _ethernet(port: DevicePort, files: tuple[FileRecord, ...]) -> EthernetRecord:
     ethernet, timing = port.ethernet, port.unit.timing
     return EthernetRecord(
         mac_port=port.adapter.kind,
@@ -273,6 +287,7 @@ def _ethernet(port: DevicePort) -> EthernetRecord:
             )
             for stream in port.streams
         ),
+        files=files,
     )
 
 

@@ -23,7 +23,7 @@ from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
 from dagtrain.host.cluster import Cluster, Feeds, Settings, Trained
 from dagtrain.host.endpoint import Place
 from dagtrain.host.twin import Twin
-from dagtrain.host.wiring import Wiring, read_wiring
+from dagtrain.host.wiring import ADDRESSES, Wiring, read_wiring
 from dagtrain.passes.access_state import access_state
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Panel, Progress
@@ -35,8 +35,6 @@ from dagtrain.training.spec import choose_data
 from hdl.errors import DagtrainError
 from hdl.link.ethernet.frame import UDP_PORT
 
-# what `dagtrain emit` is to write, in its folder
-ADDRESSES = Path("network") / "addresses.toml"
 HEADINGS = ("device", "sent", "heard", "again", "dropped", "round trip, ms", "credits")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dagtrain.emission.design import ClusterDesign, design_cluster
 from dagtrain.emission.device import DeviceDesign
+from dagtrain.emission.dissector import write_dissector
 from dagtrain.emission.ethernet import Ethernet
 from dagtrain.emission.manifest import COMMAND as COMMAND
 from dagtrain.emission.modules import ModuleLibrary
@@ -23,6 +24,8 @@ from dagtrain.flow.tools import require_tools
 from dagtrain.flow.trained import begun_from, weights_digest
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
 from dagtrain.graph.ir import Graph
+from dagtrain.host.designed import designed_wiring
+from dagtrain.host.wiring import ADDRESSES, wiring_text
 from dagtrain.planning.choices import (
     Choice,
     Pace,
@@ -189,7 +192,7 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     design = planned_design(graph, plan, cluster, modules, state_access=with_ports, host=options.host)
     progress.advance(note=f"{len(list(modules))} distinct modules")
     parts = {use.device: use.part for use in plan.devices}
-    write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6)
+    write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6, _network_files(folder, design))
     if options.lint:
         tops = {folder / device.name: device.top.name for device in design.devices}
         lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))
@@ -207,6 +210,24 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     }
     write_text(folder / "emit.json", json.dumps(meta, indent=1) + "\n")
     progress.end()
+
+
+def _network_files(folder: Path, design: ClusterDesign) -> list[Path]:
+    """Write what the host and Wireshark are told of the Ethernet, if there is one."""
+    if design.ethernet is None:
+        return []
+    network = folder / ADDRESSES.parent
+    if any(device.name == network.name for device in design.devices):
+        raise DagtrainError(
+            f"a device is called {network.name!r}, as the folder of what the host is told",
+            "give it another name in the cluster file",
+        )
+    network.mkdir()
+    found = [write_dissector(network)]
+    if design.ethernet.host is not None:
+        write_text(folder / ADDRESSES, wiring_text(designed_wiring(design)))
+        found.append(folder / ADDRESSES)
+    return found
 
 
 def _summary(name: str, nodes: int, modules: int, device: DeviceDesign) -> dict[str, object]:

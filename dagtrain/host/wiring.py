@@ -26,6 +26,8 @@ from placement.problem.network import Ip, Mac
 from placement.problem.tables import Name, Table, repeated
 
 SCHEMA = 1
+# the file, in the folder of `dagtrain emit`
+ADDRESSES = Path("network") / "addresses.toml"
 Count = Annotated[int, Field(strict=True, ge=0, description="a whole number, 0 or more")]
 Positive = Annotated[int, Field(strict=True, ge=1, description="a whole number, 1 or more")]
 Port = Annotated[int, Field(strict=True, ge=0, lt=1 << 16, description="a UDP port")]
