@@ -150,6 +150,14 @@ def test_the_host_s_streams_are_in_the_port_of_their_device_and_no_ports_of_the_
         assert [name for name in names if not re.match(r"(clk|rst|mac_[rt]x_\w+|net_\w+)$", name)] == []
 
 
+def test_the_host_s_reset_is_that_of_all_but_the_port(design: ClusterDesign) -> None:
+    for device in design.devices:
+        assert ("anew", "rst | net_reset") in device.top.assigns
+        resets = {one.name: one.connections["rst"] for one in device.top.instances if "rst" in one.connections}
+        assert {name for name, reset in resets.items() if reset == "rst"} == {"ethernet", "mac"}
+        assert {*resets.values()} == {"rst", "anew"}
+
+
 def test_with_host_ports_no_stream_of_the_port_is_the_host_s() -> None:
     found = designed(host=False)
     assert found.host_streams == ()

@@ -27,6 +27,8 @@ class Assembly:
     readers: dict[str, str] = field(default_factory=dict)
     # instances whose streams out all carry what comes in, as messages call them -> beats that they hold
     copies: dict[str, int] = field(default_factory=dict)
+    # of all instances but those that are told another
+    reset: str = "rst"
     # nets that are connected
     _same: list[tuple[str, str]] = field(default_factory=list)
 
@@ -94,7 +96,7 @@ class Assembly:
 
         ``role`` is what messages call the instance, by default its name."""
         ways = {port.name: port.direction for port in module.verilog.ports}
-        connections = {"clk": "clk", "rst": "rst", **(signals or {})}
+        connections = {"clk": "clk", "rst": self.reset, **(signals or {})}
         for stream, net in streams.items():
             prefix = module.prefixes[stream]
             ends = self.writers if ways[f"{prefix}_valid"] is Direction.OUT else self.readers

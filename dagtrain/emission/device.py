@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dagtrain.emission.assembly import Assembly
-from dagtrain.emission.ethernet import DevicePort, EthernetNetwork, HostStream
+from dagtrain.emission.ethernet import ANEW, DevicePort, EthernetNetwork, HostStream
 from dagtrain.emission.links import Crossing, NetworkPort, link_words
 from dagtrain.emission.memory import DeviceMemory, MemoryPort, fifo_regions
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
@@ -137,6 +137,8 @@ def design_device(
     use = dram or DramUse()
     nodes = [node for node in graph.nodes if graph.placed[node.name] == name]
     assembly = Assembly(verilog_name(name), f"FPGA {name} of {graph.name}")
+    if ethernet is not None:
+        assembly.reset = assembly.wire(ANEW)
     ingress = tuple(crossing for crossing in crossings if crossing.target_device == name)
     egress = tuple(crossing for crossing in crossings if crossing.source_device == name)
     images: list[ImageFile] = []
@@ -165,10 +167,8 @@ def design_device(
                 _add_channel(assembly, edge, source, port, fifo_beats[edge], library)
         _add_rings(assembly, graph, node, memory)
     links = _add_chain(assembly, [node for node in graph.circuits if graph.placed[node.name] == name], library, host)
-    if ethernet is not None:
-        _add_network_port(host.network(assembly, library, form, ethernet), egress, ingress, receiver_beats, stored)
-    elif egress or ingress:
-        network = NetworkPort(assembly, library, form, own_clock)
+    if ethernet is not None or egress or ingress:
+        network = host.network(assembly, library, form, own_clock)
         _add_network_port(network, egress, ingress, receiver_beats, stored)
     stores = memory.finish()
     names = tuple(node.name for node in nodes)
@@ -203,6 +203,7 @@ class _HostStreams:
     """The streams of the host that a device's Ethernet port has, and the nets that they are on."""
 
     def __init__(self, port: DevicePort | None) -> None:
+        self._port = port
         self._streams = port.streams if port else ()
         self.nets: list[tuple[HostStream, str]] = []
 
@@ -221,11 +222,11 @@ class _HostStreams:
         self.nets += [(stream, net) for stream in found]
         return bool(found)
 
-    def network(
-        self, assembly: Assembly, library: ModuleLibrary, form: LinkFormat, port: DevicePort
-    ) -> EthernetNetwork:
+    def network(self, assembly: Assembly, library: ModuleLibrary, form: LinkFormat, own_clock: bool) -> NetworkPort:
         """The port under construction, with the ends of all that has a net."""
-        network = EthernetNetwork(assembly, library, form, port=port)
+        if self._port is None:
+            return NetworkPort(assembly, library, form, own_clock)
+        network = EthernetNetwork(assembly, library, form, port=self._port)
         for stream, net in self.nets:
             network.add_host(stream, net)
         return network

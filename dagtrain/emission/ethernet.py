@@ -54,6 +54,8 @@ LEAST_WINDOW, MOST_WINDOW = 16, 256
 TO_DEVICE, FROM_DEVICE = ("image", "label", "load"), ("result", "dump")
 # epoch of a device that no host has reset
 FIRST_EPOCH = 0
+# reset of all but the port: that of the top, or the host's
+ANEW = "anew"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,13 +301,16 @@ class EthernetNetwork(NetworkPort):
         self.deal_out(words)
         xs = {f"xs{index}": self._leaving(at, index) for at, index in port.index.items()}
         streams = {**xs, "tx": tx, "rx": rx, "words": words}
-        self.unit("ethernet_port", port.unit, "ethernet", streams, dict(self._constants()) | dict(self._counters()))
+        told = dict(self._constants()) | dict(self._counters())
+        # the host's reset is the port's to give, and frames that are being sent leave whole
+        self.unit("ethernet_port", port.unit, "ethernet", streams, {**told, "rst": "rst"})
         ports = {
             name: assembly.port(name, width, way)
             for widths, way in ((port.adapter.inputs, Direction.IN), (port.adapter.outputs, Direction.OUT))
             for name, width in widths.items()
         }
-        self.unit("mac_adapter", port.adapter, "mac", {"tx": tx, "rx": rx}, ports)
+        self.unit("mac_adapter", port.adapter, "mac", {"tx": tx, "rx": rx}, {**ports, "rst": "rst"})
+        assembly.assigns.append((ANEW, "rst | net_reset"))
         assembly.port("net_error", 1, Direction.OUT)
         assembly.assigns.append(("net_error", " | ".join([*self.errors, "net_malformed"])))
 
