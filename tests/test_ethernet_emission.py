@@ -18,7 +18,7 @@ from dagtrain.cosim.parts import BenchOptions
 from dagtrain.emission.delivered import load_delivered
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.ethernet import Ethernet
-from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.links import NetworkModel, unit_module
 from dagtrain.emission.manifest import MANIFEST, DeliveryError
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, write_cluster
@@ -28,9 +28,13 @@ from dagtrain.host.designed import designed_wiring
 from dagtrain.host.wiring import ADDRESSES, read_wiring, wiring_text
 from hdl.cache import cache_folder
 from hdl.convert.netlist import Module
+from hdl.convert.tools import lint_verilog
 from hdl.errors import DagtrainError
-from hdl.link.ethernet.adapter import AVALON, AXI_STREAM
+from hdl.link.ethernet.adapter import AVALON, AXI_STREAM, MacAdapter
 from hdl.link.ethernet.frame import HOST, Address, FrameFormat
+from hdl.link.ethernet.packer import Packer
+from hdl.link.ethernet.port import EthernetPort
+from hdl.link.format import LinkFormat
 from placement.problem.cluster import parse_cluster
 from tests.cosim_support import DEVICES, deliver, tiny_design, tiny_net
 from tests.flow_support import with_few_dsp
@@ -243,6 +247,21 @@ def test_the_verilog_is_clean_for_both_kinds_of_mac(design: ClusterDesign, writt
     assert {"mac_tx_tkeep", "mac_rx_tuser"} <= names["alpha"]
     assert {"mac_tx_empty", "mac_rx_error"} <= names["beta"]
     assert "mac_rx_tready" not in names["alpha"]
+
+
+@pytest.mark.parametrize("word_bits", [256, 512])
+def test_ports_of_wide_beats_are_clean(word_bits: int, tmp_path: Path) -> None:
+    # one beat holds all headers, or two
+    frames = FrameFormat(word_bits=word_bits, mtu=1500)
+    form = LinkFormat(word_bits=word_bits, streams=9, devices=1)
+    port = EthernetPort(packer=Packer(frames=frames, form=form, regions=(2 * frames.payload_beats,)))
+    units = {"ethernet_port": port, AXI_STREAM: MacAdapter(sink=port.sink, kind=AXI_STREAM),
+             AVALON: MacAdapter(sink=port.sink, kind=AVALON)}  # fmt: skip
+    for kind, unit in units.items():
+        module = unit_module(LIBRARY, kind.replace("-", "_"), unit)
+        path = tmp_path / f"{module.name}.v"
+        path.write_text(module.verilog.text)
+        lint_verilog([path], module.name)
 
 
 def test_the_host_is_told_what_devices_have(design: ClusterDesign, emit: Path, written: Path) -> None:

@@ -223,7 +223,7 @@ def frame_front(
         x.ready.next = True
         always_on.next = True
         starts.next = valid and place == start_beat
-        counts.next = valid and not last and place >= start_beat
+        counts.next = valid and not last and place + 1 > start_beat
         body.next = valid and not last and place == headers
         ends.next = valid and last
 

@@ -397,7 +397,7 @@ def frame_steps(
         marks.fetched.next = fetched
         marks.last.next = trailer
         marks.starts.next = header and place == start_beat
-        marks.counts.next = (header and place >= start_beat) or fetched
+        marks.counts.next = (header and place + 1 > start_beat) or fetched
 
     @always_comb
     def ask() -> None:
