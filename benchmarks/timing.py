@@ -120,6 +120,7 @@ _WINDOW = {"kernel": (3, 3), "padding": (1, 1, 1, 1), "stride": (2, 2)}
 _SMALL = {**_WINDOW, "stride": (1, 1)}
 _MAP = {"height": 56, "width": 56, "channels": 64, "lanes": 4}
 _RAGGED = {"height": 14, "width": 14, "channels": 20, "filters": 20, "tile": Tile(3, 3, 1), **_KERNEL}
+_SHORT = {"height": 112, "width": 112, "channels": 64, "filters": 64, "kernel": (1, 1), "tile": Tile(2, 2)}
 _NORM = {**_MAP, "core_lanes": 4, "statistic_lanes": 1, "multiplied": True, "recipe": Recipe(batch=256, staleness=48)}
 # with memories of several blocks, or of no network above
 LAYERS: Mapping[str, Layer] = {
@@ -199,6 +200,9 @@ LAYERS: Mapping[str, Layer] = {
     "convolution of ragged tiles": Conv(**_RAGGED),  # type: ignore[arg-type]
     "error of ragged tiles": ConvError(**_RAGGED),  # type: ignore[arg-type]
     "gradient of ragged tiles": ConvGradient(**_RAGGED),  # type: ignore[arg-type]
+    "convolution of short rows": Conv(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
+    "error of short rows": ConvError(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
+    "gradient of short rows": ConvGradient(**_SHORT, small_buffers=True),  # type: ignore[arg-type]
     "norm, statistics of a channel at a time": OnlineNorm(**_NORM),  # type: ignore[arg-type]
     "way back of such a norm": OnlineNormBackward(**_NORM),  # type: ignore[arg-type]
     "update of constants on multipliers": Update(

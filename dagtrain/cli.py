@@ -231,6 +231,14 @@ ShareStatistics = Annotated[
         "leaves time for) or never.",
     ),
 ]
+SmallBuffers = Annotated[
+    str,
+    typer.Option(
+        "--small-buffers",
+        help="Convolutions store few pixels of their maps: those that see one pixel parts of rows, others by tiles "
+        "whose taps read few copies: auto or never.",
+    ),
+]
 DealStreams = Annotated[
     str,
     typer.Option(
@@ -448,6 +456,7 @@ def _place(
     ragged_tiles: RaggedTiles = "never",
     share_statistics: ShareStatistics = "never",
     deal_streams: DealStreams = "never",
+    small_buffers: SmallBuffers = "never",
     explain: Explain = False,
     sweep: Sweep = False,
 ) -> Jobs:
@@ -460,7 +469,7 @@ def _place(
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
         split=not no_split, share_weights=share_weights, multiply_constants=multiply_constants, recompute=recompute,
         update_frames=update_frames, ragged_tiles=ragged_tiles, share_statistics=share_statistics,
-        deal_streams=deal_streams,
+        deal_streams=deal_streams, small_buffers=small_buffers,
     )  # fmt: skip
     jobs: list[Job] = [lambda net: net.place(options)]
     if walls:

@@ -31,5 +31,7 @@ class Strips:
     rest_cycles: int = 0
     # between the last operation of one version of the weights and the first one of the next, at least
     load_cycles: int = 0
+    # strips of a pass over the map, where they are parts of its rows; else 0
+    parts: int = 0
     # results leave after the last strip of all, instead of with the strips of the last pass
     reordered: bool = False

@@ -76,7 +76,7 @@ def test_tables_of_moves_lead_from_every_operation_to_the_next(seed: int) -> Non
 def test_rows_are_needed_before_they_are_read_and_freed_after(seed: int) -> None:
     walk = random_walk(seed)
     axis = walk.rows
-    needs, freed = axis.needs(), axis.freed()
+    needs, freed = axis.needs, axis.freed()
     assert freed[-1] == axis.stored
     assert list(freed) == sorted(freed)
     before = 0

@@ -361,6 +361,9 @@ CIRCUITS: dict[str, Callable[[], Any]] = {
     "ragged_tile": lambda: elaborate(
         ConvGradient(height=4, width=4, channels=2, filters=5, kernel=(3, 3), tile=Tile(3, 2), e_lanes=5)
     )[0],
+    "short_rows": lambda: elaborate(
+        Conv(height=2, width=64, channels=32, filters=4, kernel=(1, 1), tile=Tile(2, 2), small_buffers=True)
+    )[0],
     "widen": unit_block(
         AxiWiden(
             narrow=AxiFormat(data_bits=16, address_bits=15), wide=AxiFormat(data_bits=128, address_bits=12), burst=2

@@ -11,8 +11,16 @@ from dagtrain.graph.ir import Graph
 from dagtrain.passes.multiply_constants import multiply_constants, multiplying_nodes
 from dagtrain.passes.ragged_tiles import ragged_tiles
 from dagtrain.passes.share_statistics import share_statistics
+from dagtrain.passes.small_buffers import small_buffers
 from dagtrain.passes.spread_updates import spread_updates
-from dagtrain.planning.problem import DealStreams, MultiplyConstants, Problem, RaggedTiles, ShareStatistics
+from dagtrain.planning.problem import (
+    DealStreams,
+    MultiplyConstants,
+    Problem,
+    RaggedTiles,
+    ShareStatistics,
+    SmallBuffers,
+)
 from dagtrain.planning.recomputing import Recompute, with_recomputing
 from dagtrain.planning.sharing import ShareWeights, with_shared_weights
 from hdl.errors import DagtrainError
@@ -31,6 +39,7 @@ class Levers:
     ragged_tiles: RaggedTiles
     share_statistics: ShareStatistics
     deal_streams: DealStreams
+    small_buffers: SmallBuffers
 
 
 def levers_wanted(options: PlaceOptions) -> Levers:
@@ -57,6 +66,8 @@ def with_levers(graph: Graph, cluster: Cluster, search: SearchOptions, options: 
     levers = levers_wanted(options)
     if levers.ragged_tiles is RaggedTiles.AUTO:
         graph = ragged_tiles(graph)
+    if levers.small_buffers is SmallBuffers.AUTO:
+        graph = small_buffers(graph)
     graph = with_recomputing(Problem(graph, cluster, search, {}), levers.recompute)
     if options.update_frames != 1:
         graph = spread_updates(graph, options.update_frames)

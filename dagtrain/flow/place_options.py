@@ -50,6 +50,8 @@ class PlaceOptions:
     share_statistics: str = "never"
     # of `dagtrain.planning.problem.DealStreams`
     deal_streams: str = "never"
+    # of `dagtrain.planning.problem.SmallBuffers`
+    small_buffers: str = "never"
 
 
 def read_options_cluster(options: PlaceOptions) -> Cluster:

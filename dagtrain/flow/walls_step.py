@@ -58,6 +58,7 @@ def run(workspace: Workspace, options: PlaceOptions, progress: Progress) -> Step
         "update_frames": options.update_frames,
         "share_statistics": options.share_statistics,
         "deal_streams": options.deal_streams,
+        "small_buffers": options.small_buffers,
     }
     done = workspace.run("walls", depends, lambda folder: _work(folder, workspace, options, progress))
     folder = workspace.folder("walls")

@@ -45,6 +45,14 @@ class ShareStatistics(Enum):
     NEVER = "never"
 
 
+class SmallBuffers(Enum):
+    """Whether engines of convolutions store few pixels of their maps."""
+
+    # all that can
+    AUTO = "auto"
+    NEVER = "never"
+
+
 class DealStreams(Enum):
     """Whether a stream to DRAM may be dealt out over memory channels of its device."""
 

@@ -208,6 +208,20 @@ def with_ragged_tiles(layer: Layer) -> Layer:
     return _changed(layer, ragged=True) if isinstance(layer, Padding) else layer
 
 
+@runtime_checkable
+class Buffering(Protocol):
+    """Stores pixels of a map, and can be folded so that these take few block memories."""
+
+    @property
+    def small_buffers(self) -> bool:
+        """Whether it is."""
+
+
+def with_small_buffers(layer: Layer) -> Layer:
+    """The layer with small buffers of its map, if it has such."""
+    return _changed(layer, small_buffers=True) if isinstance(layer, Buffering) else layer
+
+
 def with_sums_of(layer: Layer, bits: int) -> Layer:
     """The layer with sums of so many bits, if it sums over a batch."""
     return _changed(layer, sum_width=bits) if isinstance(layer, Summing) else layer

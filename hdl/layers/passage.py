@@ -307,9 +307,27 @@ class Passage:
         pixel = -(-channels // word) * word
         elements = port.tensor.elements // rows
         row = elements // channels * pixel
+        if strips.parts:
+            return self._results_of_parts(strips, port, begins, ends, (word, pixel, left))
         begins, ends = begins[-rows:, None], ends[-rows:, None]
         within = self.ports[port.name].marks[: count // rows]
         made = within // channels * pixel + np.ceil(within % channels / word) * word
         share = np.minimum(row, made) / row
         offered = begins + (ends - begins) * share + left * (within == elements) + strips.result_cycles
         return np.asarray(offered, np.float64).reshape(-1)
+
+    def _results_of_parts(
+        self, strips: Strips, port: Port, begins: FloatArray, ends: FloatArray, words: tuple[int, int, int]
+    ) -> FloatArray:
+        """`_results` of strips that are parts of rows.  ``words``: elements of a word, of a pixel's words, beats that
+        are left of the last one."""
+        (word, pixel, left), channels = words, port.tensor.shape[-1]
+        elements = port.tensor.elements // strips.parts
+        marks = self.ports[port.name].marks
+        strip = (np.ceil(marks / elements) - 1).astype(int)
+        within = marks - strip * elements
+        part = elements // channels * pixel
+        made = within // channels * pixel + np.ceil(within % channels / word) * word
+        share = np.minimum(part, made) / part
+        offered = begins[strip] + (ends - begins)[strip] * share + left * (within == elements) + strips.result_cycles
+        return np.asarray(offered, np.float64)

@@ -132,11 +132,11 @@ class Windowed(InputMap):
     def ring_rows(self, stored: str) -> int:
         """Rows of the map at port ``stored`` that the engine holds, so that it keeps to its cycles."""
         port, walk = self.port(stored), self.walk
-        row_beats = max(port.beats // port.tensor.shape[0], walk.row_words)
+        row_beats = max(port.beats // walk.rows.stored, walk.row_words)
         return walk.ring_rows(row_beats, self.cycles_per_frame)
 
     def rows_required(self, stored: str, source: str, elements: int) -> int:
         """Elements at port ``stored`` that must be there for ``elements`` of ``source``: whole rows."""
-        (_, *made), (_, *kept) = self.port(source).tensor.shape, self.port(stored).tensor.shape
-        row = (elements - 1) // (made[0] * made[1])
-        return self.walk.rows.needs()[row] * kept[0] * kept[1]
+        rows = self.walk.rows
+        row = (elements - 1) // (self.port(source).tensor.elements // rows.outputs)
+        return rows.needs[row] * (self.port(stored).tensor.elements // rows.stored)

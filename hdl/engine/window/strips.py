@@ -75,6 +75,7 @@ def result_strips(
         result_cycles=DATA_AFTER - 1 + sum_cycles + ACCUMULATE_LATENCY + rounding_cycles + leave
         + max(min(1, adapter_cycles(word, port.lanes)) for port, word in results.values()),
         load_cycles=load_cycles,
+        parts=walk.rows.outputs if walk.cut else 0,
         reordered=reordered,
     )  # fmt: skip
 

@@ -10,6 +10,8 @@ every ``sharing`` repeat groups read stored words of their own, the last of them
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,10 +102,10 @@ class Axis:
         far = self.position(output, 0) + (0 if self.transposed else (taps - 1) * self.dilation)
         return min(max(far + 1, 0), self.stored) if taps > 0 else 0
 
+    @cached_property
     def needs(self) -> list[int]:
         """`needed` by output position, made monotonic, and at least one, so that no frame starts before its input."""
-        found = [max(1, self.needed(output)) for output in range(self.outputs)]
-        return [max(found[: output + 1]) for output in range(self.outputs)]
+        return list(itertools.accumulate((max(1, self.needed(output)) for output in range(self.outputs)), max))
 
     def freed(self) -> list[int]:
         """Leading stored positions that no later output reads, by output position; all after the last."""
@@ -137,6 +139,27 @@ class Walk:
     sums_repeats: bool = False
     # successive repeat groups that read the same stored words, if ``group_steps`` moves behind them
     sharing: int = 1
+    # whether rows are parts of those of the map (`in_short_rows`): each strip needs one more and frees one
+    cut: bool = False
+
+    def in_short_rows(self, length: int) -> Walk:
+        """The same order of work over the same words, with rows of ``length`` pixels, which divides those of a row.
+
+        Of one pass of a kernel of one tap without stride or padding: no result sees more than a pixel."""
+        rows = self.rows.stored * self.columns.stored // length
+        long = dataclasses.replace(self.rows, stored=rows, outputs=rows)
+        short = dataclasses.replace(self.columns, stored=length, outputs=length)
+        return dataclasses.replace(self, rows=long, columns=short, cut=True)
+
+    @property
+    def strips_told_apart(self) -> int:
+        """Strips of a frame that tables tell apart: of rows that were cut all are alike, and two stand for them."""
+        return 2 if self.cut else len(self.strip_needs)
+
+    @property
+    def freed_at_once(self) -> int:
+        """Rows that end with a strip, at most."""
+        return 1 if self.cut else self.rows.stored
 
     @property
     def levels(self) -> int:
@@ -176,7 +199,7 @@ class Walk:
     @property
     def strip_needs(self) -> list[int]:
         """Stored rows that must be there for each strip."""
-        return self.rows.needs() + [self.rows.stored] * (self.rows.outputs * (self.passes - 1))
+        return self.rows.needs + [self.rows.stored] * (self.rows.outputs * (self.passes - 1))
 
     @property
     def strip_frees(self) -> list[int]:

@@ -37,7 +37,7 @@ class Steps:
         self.read = flag[5]
         depth = ring_rows * walk.row_words
         self.addresses = [Signal(intbv(0)[address_width(depth) :]) for _ in range(walk.taps)]
-        self.freed = signal_for([walk.rows.stored])
+        self.freed = signal_for([walk.freed_at_once])
         # five cycles later, beside the words of the row store: an operation, the first or last of a result, and
         # which of the parallel taps lie inside the map
         self.valid, self.first, self.last = flag[6], flag[7], flag[8]
@@ -63,7 +63,7 @@ class Operation:
         self.last: Bit = Signal(bool(0))
         self.pass_last: Bit = Signal(bool(0))
         # which strip of its frame
-        self.strip: Bits = Signal(intbv(0)[address_width(len(walk.strip_needs)) :])
+        self.strip: Bits = Signal(intbv(0)[address_width(walk.strips_told_apart) :])
         # how the loops move behind it: a row of `Walk.deltas`, of those that `shared_moves` adds none
         self.move = signal_for([LEVELS * walk.phases - 1])
 
@@ -79,7 +79,7 @@ class Placed:
         self.live: Bit = Signal(bool(0))
         self.frees: Bit = Signal(bool(0))
         # rows that end with its strip
-        self.freed = signal_for([walk.rows.stored])
+        self.freed = signal_for([walk.freed_at_once])
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,10 @@ def walker(
         weights: how the weight word moves; None when nothing reads weights.
     """
     token, taken = Signal(bool(0)), Signal(bool(0))
-    grant = row_grants(domain, row_written, claim, claimable, token, taken, walk=walk)
+    if walk.cut:
+        grant = even_grants(domain, row_written, claim, claimable, token, taken, walk=walk, ring_rows=ring_rows)
+    else:
+        grant = row_grants(domain, row_written, claim, claimable, token, taken, walk=walk)
     operation, placed = Operation(walk), Placed(walk)
     move = operation.move if walk.sharing == 1 else signal_for([walk.levels * walk.phases - 1])
     nest = loop_nest(domain, token, may, taken, steps, operation, walk=walk)
@@ -232,6 +235,68 @@ def row_grants(
     return roms, decide, start, count
 
 
+@block
+def even_grants(
+    domain: ClockReset,
+    row_written: Bit,
+    claim: Bit,
+    claimable: Bit,
+    token: Bit,
+    taken: Bit,
+    *,
+    walk: Walk,
+    ring_rows: int,
+) -> Instances:
+    """`row_grants` of short rows: a strip for each stored row, in one pass a frame, so nothing is looked up.
+
+    Ports:
+        row_written, claimable: in, 1 bit each, of `walker`.
+        claim: out, 1 bit, combinational in ``claimable``.
+        token: out, 1 bit, from registers.
+        taken: in, 1 bit, only while ``token``.
+    """
+    last_row = walk.rows.stored - 1
+    row = Signal(intbv(0)[address_width(walk.rows.stored) :])
+    opens: Bit = Signal(True)
+    # rows written for which no strip was granted
+    written = Signal(intbv(0, min=0, max=ring_rows + 1))
+    tokens = Signal(intbv(0, min=0, max=GRANTS + 1))
+    grant = Signal(bool(0))
+
+    @always_comb
+    def decide() -> None:
+        grant.next = written != 0 and tokens != GRANTS and (not opens or claimable)
+        token.next = tokens != 0
+
+    @always_comb
+    def start() -> None:
+        claim.next = grant and opens
+
+    @always(domain.clk.posedge)
+    def count() -> None:
+        if grant and not row_written:
+            written.next = written - 1
+        elif row_written and not grant:
+            written.next = written + 1
+        if grant:
+            opens.next = row == last_row
+            if row == last_row:
+                row.next = 0
+            else:
+                row.next = row + 1
+        if grant and not taken:
+            tokens.next = tokens + 1
+        elif taken and not grant:
+            tokens.next = tokens - 1
+        if domain.rst:
+            row.next = 0
+            opens.next = True
+            written.next = 0
+            tokens.next = 0
+
+    return decide, start, count
+
+
 def _phase_tables(walk: Walk) -> dict[str, tuple[int, ...]]:
     """By phase: last indices of the inner loops, whether there are taps, the phases of the next pixels."""
     limits = [walk.limits(phase) for phase in range(walk.phases)]
@@ -268,7 +333,7 @@ def loop_nest(
     tap_column, tap_row, reduce = (signal_for(tables[name]) for name in ("tap_column", "tap_row", "reduce"))
     repeats, columns, rows = walk.repeat, walk.columns.outputs, walk.rows.outputs
     repeat, column, row = (signal_for([count - 1]) for count in (repeats, columns, rows))
-    at_strip = Signal(intbv(0)[len(operation.strip) :])
+    at_strip = Signal((modbv if walk.cut else intbv)(0)[len(operation.strip) :])
     level = Signal(intbv(0, min=0, max=LEVELS))
     issue, fresh = Signal(bool(0)), Signal(bool(0))
     phases, whole = walk.phases, 0 if walk.sums_repeats else 1
@@ -429,7 +494,7 @@ def second_stage(clk: Clock, operation: Operation, placed: Placed, steps: Steps,
         placed: out, 1 cycle later.
         steps: out, ``weight_read`` and ``weight_pass_last`` alone.
     """
-    frees_after = walk.strip_frees
+    frees_after = [1, 2] if walk.cut else walk.strip_frees
     table = tuple(now - then for then, now in zip([0, *frees_after[:-1]], frees_after, strict=True))
     rom = registered_look_up(clk, operation.strip, placed.freed, table=table)
 

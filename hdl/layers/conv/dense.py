@@ -125,10 +125,9 @@ class DenseEngine(WindowEngine, _Filters):
         """Groups that a tile takes at once."""
         return max(1, tile.po * self.groups // self.filters)
 
-    @property
-    def map_words(self) -> tuple[int, int]:
+    def map_words_of(self, tile: Tile) -> tuple[int, int]:
         """Channels of x; filters."""
-        return self.tile.pi * self.groups_of(self.tile), self.tile.po
+        return tile.pi * self.groups_of(tile), tile.po
 
     def _buildable(self, tile: Tile) -> bool:
         """With groups also: it lies in one of them, or takes whole ones."""

@@ -44,10 +44,9 @@ class _DepthwiseEngine(WindowEngine):
         """(channels, 1, rows, columns)."""
         return (self.channels, 1, *self.kernel)
 
-    @property
-    def map_words(self) -> tuple[int, int]:
+    def map_words_of(self, tile: Tile) -> tuple[int, int]:
         """Each channel meets only its own."""
-        return self.tile.po, self.tile.po
+        return tile.po, tile.po
 
     def walk_of(self, tile: Tile) -> Walk:
         """Pixel, group of channels, taps."""
@@ -57,6 +56,15 @@ class _DepthwiseEngine(WindowEngine):
         """Memory blocks of the weights and of the ring, which every parallel tap reads a copy of."""
         ring = (self.window.extent[0] + 1) * self.walk_of(tile).row_words
         return super()._memory_share(tile, parts) + tile.pk * block_share(parts, ring, tile.po * SHARE_BITS)
+
+    def _rank(self, tile: Tile, parts: Sequence[Part]) -> tuple[Fraction | int, ...]:
+        """With small buffers some multipliers more, where they save more of the memory blocks: a tap at a time reads no
+        copy."""
+        if not self.small_buffers:
+            return super()._rank(tile, parts)
+        factors = {(SHARE_BITS, SHARE_BITS): tile.size}
+        multipliers = max(Fraction(part.dsp_blocks(factors), part.dsp) for part in parts)
+        return multipliers + self._memory_share(tile, parts), tile.size, tile.po
 
     def _by_tap(self, weights: Any) -> Any:
         """Weights as (taps, channels)."""

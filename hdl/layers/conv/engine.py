@@ -27,6 +27,7 @@ from hdl.errors import FoldingError
 from hdl.layers.folding import divisors, lanes_for, weight_lanes
 from hdl.layers.storage import Home
 from hdl.layers.windowed import Windowed
+from hdl.memory import LOGIC_MEMORY_WORDS
 from hdl.parts.catalogue import DEFAULT_PARTS
 from hdl.parts.part import Part, block_share
 from hdl.recipe import Recipe
@@ -37,6 +38,8 @@ from hdl.tensor import Tile
 LOAD_LATENCY = 16
 # upper bound on the cycles of adapters, memories, multipliers, adder tree, rounding and output queue
 PIPELINE = 64
+# cycles of work on the shortest row that is stored, at least: enough for some rows to be on their way
+SHORTEST_STRIP = 64
 # bits of a weight or a sum that tiles of one size are compared at
 SHARE_BITS = 16
 
@@ -54,6 +57,8 @@ class WindowEngine(Windowed):
     tile: Tile = field(default_factory=Tile)
     # frames' time in which weights that are kept on chip come, and gradients go, once a batch
     update_frames: int = field(default=1, repr=False, metadata=QUIET)
+    # whether folding looks for few block memories of maps as well, and kernels of one tap store parts of rows
+    small_buffers: bool = field(default=False, metadata=QUIET)
 
     # which tiles can be built, for messages
     tile_rule: ClassVar[str]
@@ -80,10 +85,14 @@ class WindowEngine(Windowed):
     def walk_of(self, tile: Tile) -> Walk:
         """The order of work with that tile."""
 
-    @property
     @abstractmethod
+    def map_words_of(self, tile: Tile) -> tuple[int, int]:
+        """Elements of the forward layer's input map and of its output map that it handles at a time with that tile."""
+
+    @property
     def map_words(self) -> tuple[int, int]:
-        """Elements of the forward layer's input map and of its output map that the engine handles at a time."""
+        """With its own."""
+        return self.map_words_of(self.tile)
 
     @property
     def pads(self) -> bool:
@@ -149,10 +158,27 @@ class WindowEngine(Windowed):
         """Weight words from a row of taps to the next."""
         return self.kernel[1] // self.parallel_taps(self.tile.pk)[1]
 
-    @property
+    @cached_property
     def walk(self) -> Walk:
-        """The order of work."""
-        return self.walk_of(self.tile)
+        """The order of work; with small buffers and a kernel that sees one pixel, over parts of rows."""
+        walk = self.walk_of(self.tile)
+        whole, length = walk.columns.stored, self._short_row(walk)
+        return walk if length == whole else walk.in_short_rows(length)
+
+    def _short_row(self, walk: Walk) -> int:
+        """Pixels of a stored row: the fewest that divide those of the map's and keep the engine busy while a row comes
+        or goes, and two rows of which are worth a block memory."""
+        whole = walk.columns.stored
+        pointwise = (*self.kernel, *self.stride) == (1, 1, 1, 1) and not any(self.padding)
+        if not (self.small_buffers and pointwise) or walk.outer_repeat:
+            return whole
+        work = max(walk.cycles // walk.pixels, walk.groups)
+        lengths = (
+            length
+            for length in divisors(whole)
+            if length * work >= SHORTEST_STRIP and 2 * length * walk.groups > LOGIC_MEMORY_WORDS
+        )
+        return next(lengths, whole)
 
     def stream_tile(self, port: str) -> Tile | None:
         """Weights and gradients flow tile by tile."""
@@ -257,9 +283,27 @@ class WindowEngine(Windowed):
         """The tiles in the order of `tiles`."""
         names = tuple(part.name for part in parts)
         if names not in self._orders:
-            ranks = [(tile.size, self._memory_share(tile, parts), tile.po + tile.pi, tile) for tile in self._paces]
-            self._orders[names] = [tile for *_, tile in sorted(ranks)]
+            ranks = [(self._rank(tile, parts), tile) for tile in self._paces]
+            self._orders[names] = [tile for _, tile in sorted(ranks)]
         return self._orders[names]
+
+    def _rank(self, tile: Tile, parts: Sequence[Part]) -> tuple[Fraction | int, ...]:
+        """What `tiles` orders by; with small buffers memory is that of a ring of rows too."""
+        memory = self._memory_share(tile, parts)
+        if self.small_buffers:
+            memory += self._ring_share(tile, parts)
+        return tile.size, memory, tile.po + tile.pi
+
+    def _ring_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
+        """Memory blocks of the rings of all three engines, about, of which every parallel tap reads a copy: the forward
+        and the gradient engine store x, the error engine e."""
+        walk, rows = self.walk_of(tile), self.window.extent[0] + 1
+        row = self._short_row(walk)
+        x, e = (
+            block_share(parts, rows * row * -(-channels // word), word * SHARE_BITS)
+            for channels, word in zip((self.channels, self.weight_shape[0]), self.map_words_of(tile), strict=True)
+        )
+        return tile.pk * (2 * x + e)
 
     def _memory_share(self, tile: Tile, parts: Sequence[Part]) -> Fraction:
         """Memory blocks of the weights (or their sums), to tell apart tiles of one size."""
