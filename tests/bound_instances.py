@@ -25,7 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdl.tensor import Kind
-from placement.problem.instance import Configuration, Device, Instance, Item, Link, instance_to_json
+from placement.problem.instance import (
+    Configuration,
+    Device,
+    Framing,
+    Instance,
+    Item,
+    Link,
+    NetworkPort,
+    instance_to_json,
+)
 
 STORE = Path(__file__).with_name("bound_optima.json")
 CLOCK = 1000
@@ -276,6 +285,32 @@ def _best(devices: Sequence[Device]) -> Device:
     return replace(devices[0], **most)
 
 
+# of words of 512 bits in frames of 1 500 bytes
+FRAMING = Framing(mtu=1500, word_bits=512, keyed=False, round_trip_cycles=1)
+SHARE = Fraction(112, 125)
+
+
+def on_ethernet(known: Problem) -> Problem:
+    """The same items on devices with ports that are dear: capacities as they were, and in addition what a port takes
+    with a number of peers that the seed chooses, so that one more is too many, or just fits."""
+    rng = np.random.default_rng([2026, known.seed + 100])
+    count = len(known.instance.devices)
+    devices, like = [], {}
+    for device in known.instance.devices:
+        if device.shape not in like:
+            m20k, alm = (np.cumsum(rng.integers(0, most, count + 1)).tolist() for most in (12, 200))
+            host = (Fraction(int(rng.integers(0, 200)), 3) for _ in range(2))
+            port = NetworkPort(
+                m20k=tuple(m20k), alm=tuple(alm), replay_words=tuple(10**6 * (n + 1) for n in range(count + 1)),
+                host_in_bits_per_frame=next(host), host_out_bits_per_frame=next(host),
+            )  # fmt: skip
+            like[device.shape] = port, int(rng.integers(0, count))
+        port, peers = like[device.shape]
+        more = {"m20k": device.m20k + port.m20k[peers], "alm": device.alm + port.alm[peers]}
+        devices.append(replace(device, **more, port=port, link_efficiency=SHARE))
+    return replace(known, instance=replace(known.instance, devices=tuple(devices), framing=FRAMING))
+
+
 # --- the optimum -------------------------------------------------------------------------------------------------
 
 
@@ -362,20 +397,26 @@ def _least_on(
         here = standing == n
         out = [link for link in crossing if places[int(link.source[1:])] == n]
         into = [link for link in crossing if places[int(link.target[1:])] == n]
+        met = {link.target for link in out} | {link.source for link in into}
+        peers = len({places[int(name[1:])] for name in met})
         for name in ("dsp", "m20k", "alm"):
             ports = 0
             if name != "dsp" and without != "ports":
-                ports = sum(getattr(link, f"sender_{name}") for link in out)
+                ports += getattr(device.port, name)[peers] if device.port and here.any() else 0
+                ports += sum(getattr(link, f"sender_{name}") for link in out)
                 ports += sum(getattr(link, f"receiver_{name}") for link in into)
             if without != name:
                 fits &= of(name)[:, here].sum(1) + ports <= getattr(device, name)
         for kind, links, others in (("egress", out, into), ("ingress", into, out)):
             bits = sum((link.bits_per_frame for link in links), Fraction(0))
             bits += sum((link.credit_bits_per_frame for link in others), Fraction(0))
+            if device.port and here.any():
+                out_of = kind == "egress"
+                bits += device.port.host_out_bits_per_frame if out_of else device.port.host_in_bits_per_frame
             if bits and without != kind:
                 if not device.link_bits_per_s:
                     return None
-                cycles = np.maximum(cycles, math.ceil(bits * CLOCK / device.link_bits_per_s))
+                cycles = np.maximum(cycles, math.ceil(bits * CLOCK / (device.link_bits_per_s * device.link_efficiency)))
         moved = of("dram_bytes_per_frame")[:, here].sum(1)
         if without != "dram":
             if device.dram_bytes_per_s:

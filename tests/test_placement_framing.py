@@ -24,6 +24,7 @@ from placement.problem.instance import (
     Instance,
     Item,
     Link,
+    NetworkPort,
     Route,
     instance_from_json,
     instance_to_json,
@@ -36,7 +37,9 @@ from tests.flow_support import CLUSTER, new_case, quick_costs
 CLOCK = 200_000_000
 # of 256-bit words at an MTU of 1500
 SHARE = Fraction(352, 383)
-FRAMING = Framing(mtu=1500, word_bits=256, keyed=False)
+FRAMING = Framing(mtu=1500, word_bits=256, keyed=False, round_trip_cycles=2000)
+# 44 beats fit into a frame, 45 hold its 44 words: two frames for the host, a round trip of words for the other device
+PORT = NetworkPort(m20k=(0, 0), alm=(0, 0), replay_words=(1640, 1730))
 CABLE = 40 * 10**9
 
 
@@ -51,7 +54,7 @@ def pair(share: Fraction = SHARE, framing: Framing | None = FRAMING, bits: int =
         devices=tuple(
             Device(
                 name=f"d{n}", part="P", dsp=1, m20k=1, alm=1, dram_bytes_per_s=1, link_bits_per_s=CABLE,
-                link_efficiency=share,
+                link_efficiency=share, port=PORT if framing else None,
             )
             for n in range(2)
         ),
@@ -100,7 +103,7 @@ def test_the_validator_s_own_count_is_the_formula_s() -> None:
         for keyed in (False, True):
             for mtu in (*range(LEAST_MTU, LEAST_MTU + 80), 1500, 4160, 9000, MOST_MTU):
                 form = FrameFormat(word_bits=word_bits, mtu=mtu, key=1 if keyed else None)
-                told = _words_share(Framing(mtu=mtu, word_bits=word_bits, keyed=keyed))
+                told = _words_share(Framing(mtu=mtu, word_bits=word_bits, keyed=keyed, round_trip_cycles=1))
                 assert told == form.efficiency(), (word_bits, mtu, keyed)
 
 
@@ -175,7 +178,7 @@ def test_place_counts_with_frames_and_emit_refuses_them(tmp_path: Path, monkeypa
     planned = case.step("place", "--pin", "c_node=worker")
     assert planned.code == 0, planned.error
     instance = instance_from_json((case.out / "place" / "instance.json").read_text())
-    assert instance.framing == Framing(mtu=1500, word_bits=512, keyed=False)
+    assert instance.framing == Framing(mtu=1500, word_bits=512, keyed=False, round_trip_cycles=2224)
     plan = load_plan(case.workspace)
     assert violations(instance, plan) == []
     assert plan.crossings

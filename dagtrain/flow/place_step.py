@@ -46,7 +46,7 @@ from dagtrain.rates import rate_text, training_text
 from hdl.costs.estimate import Estimator
 from hdl.parts.catalogue import part
 from placement.problem.deadline import Deadline, Ended
-from placement.problem.plan import Plan
+from placement.problem.plan import DeviceUse, Plan
 from placement.search.search import Solver
 
 # options that say how long to search and not what for: an unfinished search goes on under others
@@ -143,7 +143,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
         *(
             f"{use.device} ({use.part}): {use.items} nodes, {use.dsp}/{use.dsp_capacity} DSP, "
             f"{use.m20k}/{use.m20k_capacity} {part(use.part).block_memory}, "
-            f"{use.alm}/{use.alm_capacity} {part(use.part).logic_cell.name}"
+            f"{use.alm}/{use.alm_capacity} {part(use.part).logic_cell.name}{_port(use)}"
             for use in plan.devices
         ),
         *_splits(meta["splits"]),
@@ -217,6 +217,14 @@ def _imported_splits(workspace: Workspace) -> dict[str, Parts]:
     return parts_from_json(
         read_json(workspace.folder("import") / "import.json", IMPORT_COMMAND, ImportRecord)["splits"]
     )
+
+
+def _port(use: DeviceUse) -> str:
+    """What a device's Ethernet port takes of that."""
+    if not use.port_alm:
+        return ""
+    taken = f"{use.port_m20k} {part(use.part).block_memory}, {use.port_alm} {part(use.part).logic_cell.name}"
+    return f"; of them its Ethernet port, with {use.peers} other devices: {taken}"
 
 
 def _splits(parts: Mapping[str, str]) -> list[str]:

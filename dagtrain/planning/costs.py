@@ -57,6 +57,8 @@ class LevelCosts:
     devices: Sequence[str]
     link_word_bits: int
     network_cycles: int = NETWORK_CYCLES
+    # whether the host's streams come over the network too
+    host_on_network: bool = False
     # whether every node may also have its memory where ``homes`` doesn't say
     free: bool = True
     # cycles a frame that each node is folded for, if not all for ``cycles``
@@ -222,6 +224,11 @@ class LevelCosts:
             if crossing is not None and crossing in self.links.crossings:
                 sending = self.links.sending(crossing, self.depths[crossing])
                 pieces += _pieces(Use.PORT, port.name, self._units(sending))
+        if node.role is Role.HOST and self.host_on_network:
+            for port in layer.sources:
+                pieces += _pieces(Use.PORT, port.name, self._units(self.links.from_host(port, self.cycles)))
+            for port in layer.sinks:
+                pieces += _pieces(Use.PORT, port.name, self._units(self.links.to_host(port)))
         pieces += [piece for name, stored in units for piece in self._stored(name, stored)]
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None

@@ -42,18 +42,32 @@ NO_CREDITS: Mapping[str, int] = {}
 MOST_PER_BATCH, MOST_ALONE, MOST_BEHIND = PER_BATCH_BEATS, 1, 3
 
 
-def network_links(graph: Graph, word_bits: int, credit_words: Mapping[str, int] = NO_CREDITS) -> Iterator[Link]:
+def many_streams(devices: int, word_bits: int) -> LinkFormat:
+    """Words of a cluster where it isn't known yet how many streams cross its network."""
+    return LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices)
+
+
+def network_links(
+    graph: Graph,
+    word_bits: int,
+    credit_words: Mapping[str, int] = NO_CREDITS,
+    credit_bits: Fraction | None = None,
+) -> Iterator[Link]:
     """Edges with the bits that they carry a frame, whole words of the network; without ports.
 
-    ``credit_words``: edge -> words that a credit word stands for; of others credits are left out."""
+    Args:
+        credit_words: edge -> words that a credit word stands for; of others credits are left out.
+        credit_bits: what a credit word takes; None: as much as any word."""
+    back_bits = Fraction(word_bits) if credit_bits is None else credit_bits
     for edge, producer, _source, consumer, sink in graph.streams:
         tensor = sink.tensor
-        bits = wire_words(sink.elements, tensor.fixed.width, word_bits) * word_bits
+        words = wire_words(sink.elements, tensor.fixed.width, word_bits)
         # whole bits: depths of FIFOs, which tell how many words a credit word stands for, have few common divisors
-        back = -(-bits // credit_words[edge]) if edge in credit_words else 0
+        back = math.ceil(words * back_bits / credit_words[edge]) if edge in credit_words else 0
         frames = graph.recipe.batch if tensor.kind.per_batch else 1
         yield Link(
-            source=producer.name, target=consumer.name, kind=tensor.kind, bits_per_frame=Fraction(bits, frames),
+            source=producer.name, target=consumer.name, kind=tensor.kind,
+            bits_per_frame=Fraction(words * word_bits, frames),
             credit_bits_per_frame=Fraction(back, frames),
         )  # fmt: skip
 
@@ -166,6 +180,31 @@ class LinkCosts:
         )
         return ingress, Split(format=self.form), Merge(format=self.form)
 
+    def from_host(self, port: Port, cycles: int) -> tuple[Unit, ...]:
+        """Units at the receiving end of a stream that the host sends, as deep as the way between two devices asks for
+        at so many cycles a frame."""
+        beats = receiver_beats(port, port.beats, True, cycles, self.network_cycles)
+        depth = receiver_words(port, beats, self.form.word_bits)
+        ingress = Ingress(
+            format=self.form,
+            element_bits=port.tensor.fixed.width,
+            lanes=port.lanes,
+            elements=port.elements,
+            depth=depth,
+        )
+        return ingress, Split(format=self.form), Merge(format=self.form)
+
+    def to_host(self, port: Port) -> tuple[Unit, ...]:
+        """Units at the sending end of a stream to the host."""
+        egress = Egress(
+            format=self.form,
+            element_bits=port.tensor.fixed.width,
+            lanes=port.lanes,
+            elements=port.elements,
+            credits=LEAST_LINK_WORDS,
+        )
+        return egress, Split(format=self.form), Merge(format=self.form)
+
 
 @dataclass
 class PortCosts:
@@ -181,7 +220,7 @@ class PortCosts:
     @classmethod
     def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Contents) -> PortCosts:
         """Of a cluster."""
-        return cls(LinkFormat(word_bits=word_bits, streams=MANY_STREAMS, devices=devices), parts, estimator)
+        return cls(many_streams(devices, word_bits), parts, estimator)
 
     def sender(self, source: Port, sink: Port) -> Usage:
         """Of a stream that leaves; the most on any part."""

@@ -9,6 +9,7 @@ from typing import Any
 from dagtrain.planning.choices import Choice
 from hdl.costs.resources import Usage
 from hdl.layers.storage import Home
+from hdl.link.format import LinkFormat
 from placement.problem.instance import Configuration
 
 # no node has its memory elsewhere
@@ -33,6 +34,8 @@ class PricedLevel:
     tells_streams: bool = False
     # edge that may cross the network -> words that a credit word stands for
     credit_words: Mapping[str, int] = field(default_factory=dict)
+    # what words look like, of the placement that it was priced for; None: there is none yet
+    form: LinkFormat | None = None
 
 
 def level_key(

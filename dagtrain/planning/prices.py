@@ -15,7 +15,8 @@ from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Choice, Dealing, cluster_dealing, cluster_dram
 from dagtrain.planning.clocks import paces, periods_of
 from dagtrain.planning.costs import LevelCosts
-from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, network_links
+from dagtrain.planning.frame_ports import FramePorts, free_ports, host_bits
+from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, many_streams, network_links
 from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
@@ -24,10 +25,11 @@ from hdl.costs.resources import fit
 from hdl.errors import FoldingError
 from hdl.layers.storage import Home
 from hdl.link.clocks import ClockCrossing
+from hdl.link.format import LinkFormat
 from hdl.parts.part import Part
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Deadline
-from placement.problem.instance import Configuration, Device, Instance, Item, Link, pareto
+from placement.problem.instance import Configuration, Device, Instance, Item, Link, NetworkPort, pareto
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Prices:
     ported: tuple[Link, ...] | None = field(default=None, init=False)
     # what was priced, by `level_key`: rounds of refinement ask again
     known: dict[tuple[Any, ...], PricedLevel] = field(default_factory=dict, init=False)
+    # Ethernet ports of devices, by what words look like in them
+    frame_ports: dict[LinkFormat, dict[str, NetworkPort]] = field(default_factory=dict, init=False)
 
     def forget_ports(self) -> None:
         """Price the ports of links with the levels that are asked for next."""
@@ -125,7 +129,14 @@ class Prices:
         self.progress.end()
         reserved = {part.name: level.reserved(part) for part in self.parts}
         return PricedLevel(
-            offers, frozenset(level.tiles), sizes, mlabs, reserved, tells_streams=True, credit_words=level.credit_words
+            offers,
+            frozenset(level.tiles),
+            sizes,
+            mlabs,
+            reserved,
+            tells_streams=True,
+            credit_words=level.credit_words,
+            form=level.links.form if level.links.placed else None,
         )
 
     def costs(
@@ -151,6 +162,7 @@ class Prices:
             devices=[device.name for device in self.cluster.devices],
             link_word_bits=self.cluster.link_word_bits,
             network_cycles=self.cluster.network_cycles,
+            host_on_network=self.cluster.network.frames is not None,
             free=free,
             folds=folds,
             multiply=self.multiply,
@@ -203,7 +215,7 @@ class Prices:
             items=tuple(items),
             links=tuple(links),
             devices=tuple(self._devices(levels)),
-            framing=self.cluster.network.framing,
+            framing=self.cluster.network.framing(self.cluster.clock_hz),
         )
         return instance.with_pins(self.pins) if self.pins else instance
 
@@ -230,7 +242,8 @@ class Prices:
         return tuple({device.board.part.name: device.board.part for device in self.cluster.devices}.values())
 
     def _devices(self, levels: Sequence[PricedLevel]) -> Iterable[Device]:
-        """The devices, less what is reserved on them."""
+        """The devices with their ports, less what is reserved on them."""
+        ports = self._frame_ports(levels)
         for device in self.cluster.placement_devices():
             reserved = [level.reserved[device.part] for level in levels if level.reserved]
             m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
@@ -238,13 +251,35 @@ class Prices:
             if device.clock_hz:
                 alm -= self._clock_crossings[device.part]
             channels = device.dram_channels if all(level.tells_streams for level in levels) else 1
-            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels)
+            port = ports.get(device.name)
+            yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels, port=port)
+
+    def _frame_ports(self, levels: Sequence[PricedLevel]) -> dict[str, NetworkPort]:
+        """Device -> its port, where words cross the network in frames.  Words have the fields that the crossings of a
+        placement need, or before there is one those of many.  Where levels reserve nothing, since a bound is asked for,
+        ports take nothing either."""
+        if self.cluster.network.frames is None:
+            return {}
+        if not any(level.reserved for level in levels):
+            return free_ports(self.graph, self.cluster)
+        forms = {level.form for level in levels}
+        form = forms.pop() if len(forms) == 1 else None
+        form = form or many_streams(len(self.cluster.devices), self.cluster.link_word_bits)
+        if form not in self.frame_ports:
+            bits = host_bits(self.graph, self.cluster)
+            wanted = Wanted()
+            for device in self.cluster.devices:
+                FramePorts(self.cluster, form, wanted, bits).of(device)
+            self._prepare("circuits of Ethernet ports", wanted.circuits, Deadline())
+            ports = FramePorts(self.cluster, form, self.estimator, bits)
+            self.frame_ports[form] = {device.name: ports.of(device) for device in self.cluster.devices}
+        return self.frame_ports[form]
 
     @cached_property
     def _clock_crossings(self) -> dict[str, int]:
         """Part -> ALMs of the crossings between a device's clock and that of the network, one either way; they hold few
         words and take no block memory."""
-        form = PortCosts.of(len(self.cluster.devices), self.cluster.link_word_bits, self.parts, self.estimator).form
+        form = many_streams(len(self.cluster.devices), self.cluster.link_word_bits)
         unit = ClockCrossing(payload_bits=form.payload_bits)
         contents = self.estimator.block(repr(unit), dict(unit.streams), unit.build)
         return {part.name: 2 * fit(contents, part).alm for part in self.parts}
@@ -290,4 +325,6 @@ class Prices:
         """Edges with the bits that they carry a frame; without ports.  See `network_links`.
 
         ``folded``: the graph folded, whose tiles may have empty places that pass too; None: the least."""
-        return network_links(folded or self.graph, self.cluster.link_word_bits, credit_words)
+        network = self.cluster.network
+        back = None if network.frames is None else network.credit_bits
+        return network_links(folded or self.graph, self.cluster.link_word_bits, credit_words, back)

@@ -98,6 +98,9 @@ class State(NamedTuple):
     # cycle → difference of hops; [sum of |differences|]
     load: Any
     net: Any
+    # (device, device): links between units on the one and on the other; device → others that it has such links to
+    between: Any
+    peers: Any
     skew: Any
     skews: Any
     # device → its energy; the same before the move, for the devices touched by it; stamps and list of those
@@ -173,7 +176,11 @@ def _energy(
 @inlined
 def _device_energy(problem: Problem, state: State, d: int) -> float:
     net = state.net[d]
-    return _energy(problem, d, state.load[d], state.load[d], 0.0, (net[0], net[1], net[2], net[3]))
+    m20k, alm = net[2], net[3]
+    if problem.port.shape[1] > 0:
+        blocks = problem.port[d, state.peers[d]]
+        m20k, alm = m20k + blocks[0], alm + blocks[1]
+    return _energy(problem, d, state.load[d], state.load[d], 0.0, (net[0], net[1], m20k, alm))
 
 
 @inlined
@@ -206,6 +213,18 @@ def _end(problem: Problem, state: State, d: int, link: int, side: int, sign: flo
 
 
 @inlined
+def _meet(state: State, d: int, other: int, change: int) -> None:
+    """A link more or less between two devices: whether they are peers."""
+    before = state.between[d, other]
+    state.between[d, other] = state.between[other, d] = before + change
+    if before == 0 or before + change == 0:
+        _touch(state, d)
+        _touch(state, other)
+        state.peers[d] += change
+        state.peers[other] += change
+
+
+@inlined
 def _shift(problem: Problem, state: State, u: int, d: int) -> None:
     """Move a unit to a device: its costs, its links' loads, and the cycles through links that are cut or joined."""
     old = state.device[u]
@@ -232,6 +251,11 @@ def _shift(problem: Problem, state: State, u: int, d: int) -> None:
             _end(problem, state, other, link, 1 - mine, -1.0)
         if other in (old, d):
             _bend(problem, state, link, 1 if other == old else -1)
+        if problem.port.shape[1] > 0:
+            if other != old:
+                _meet(state, old, other, -1)
+            if other != d:
+                _meet(state, d, other, 1)
     state.device[u] = d
 
 
@@ -386,7 +410,8 @@ def _fresh(problem: Problem, device: Ints, tile: Ints) -> State:
     devices, units = len(problem.part), len(problem.pin)
     state = State(
         device, tile, np.zeros((units, parts, levels, 4)), np.zeros((units, parts), dtype=np.int64),
-        np.zeros((devices, levels, 4)), np.zeros((devices, 4)), np.zeros(problem.cycles[0], dtype=np.int64),
+        np.zeros((devices, levels, 4)), np.zeros((devices, 4)), np.zeros((devices, devices), dtype=np.int64),
+        np.zeros(devices, dtype=np.int64), np.zeros(problem.cycles[0], dtype=np.int64),
         np.zeros(1, dtype=np.int64), np.zeros(devices), np.zeros(devices), np.full(devices, -1, dtype=np.int64),
         np.zeros(devices, dtype=np.int64), np.zeros(3, dtype=np.int64),
         np.zeros((min(units, LONGEST_MOVE), 2), dtype=np.int64),
@@ -420,6 +445,8 @@ def _fill(problem: Problem, state: State) -> None:
         if a != b:
             _end(problem, state, a, k, 0, 1.0)
             _end(problem, state, b, k, 1, 1.0)
+            if problem.port.shape[1] > 0:
+                _meet(state, a, b, 1)
             for c in range(problem.cycle_start[k], problem.cycle_start[k + 1]):
                 state.skew[problem.cycle_list[c]] += problem.cycle_sign[c]
     for cycle in range(len(state.skew)):
@@ -450,7 +477,8 @@ def _restore(state: State) -> None:
 def _try_units(problem: Problem, state: State, temperature: float, reach: float) -> float:
     """Move units at random; the rise in energy, 0 if the move was taken back or there was none."""
     wishes = _propose(problem, state.device, state.wish, reach)
-    if wishes == 1:
+    # where peers count, a move touches other devices than two
+    if wishes == 1 and problem.port.shape[1] == 0:
         return _try_unit(problem, state, state.wish[0, 0], state.wish[0, 1], temperature)
     skews = state.skews[0]
     # granted wishes become (unit, where it was), so that going over them again takes them back

@@ -51,6 +51,8 @@ class Problem(NamedTuple):
     link_a: Any
     link_b: Any
     link_loads: Any
+    # (device, peers, 2): M20K and ALMs of its port with so many other devices; without frames no row, and nobody counts
+    port: Any
     unit_link_start: Any
     unit_link_list: Any
     cycle_start: Any
@@ -228,6 +230,7 @@ def encode(
         np.array([len(names) for names in menu.slots], dtype=np.int64),
         np.array(pins, dtype=np.int64),
         np.array([a for a, _ in pairs], dtype=np.int64), np.array([b for _, b in pairs], dtype=np.int64), link_loads,
+        _port_blocks(instance),
         *_csr(at_unit), *_cycle_arrays(hop_cycles(instance, grounded=grounded), units, pairs),
         np.array(line, dtype=np.int64), *_csr(_layers(instance, units)),
         *(np.arange(count, dtype=np.int64) for count in (len(pins), len(pairs), len(flat.members))),
@@ -274,7 +277,16 @@ def _capacities(instance: Instance, cycles: int, scale: int) -> Floats:
     for device in instance.devices:
         dram = device.dram_bytes_per_s * cycles // instance.clock_hz
         link = device.word_bits_per_s * cycles * scale // instance.clock_hz
-        rows.append([*device.capacities, dram, link, link])
+        rows.append([*device.capacities, dram, *(link - bits * scale for bits in device.host_bits)])
+    return np.array(rows, dtype=np.float64)
+
+
+def _port_blocks(instance: Instance) -> Floats:
+    """See `Problem.port`; no rows either where peers add nothing."""
+    peers = range(len(instance.devices))
+    rows = [[device.port_blocks(count) for count in peers] for device in instance.devices]
+    if all(row == [(0, 0)] * len(peers) for row in rows):
+        return np.zeros((len(rows), 0, 2))
     return np.array(rows, dtype=np.float64)
 
 

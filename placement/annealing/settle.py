@@ -51,11 +51,15 @@ def _room(instance: Instance, places: Sequence[int], cycles: int) -> list[Ints]:
         )
         for device in instance.devices
     ]
+    peers: list[set[int]] = [set() for _ in room]
     for link in instance.links:
         ends = [places[instance.item_index[name]] for name in (link.source, link.target)]
         if ends[0] != ends[1]:
-            for d, blocks in zip(ends, link.ends, strict=True):
+            for d, other, blocks in zip(ends, reversed(ends), link.ends, strict=True):
                 room[d][1:3] -= blocks
+                peers[d].add(other)
+    for left, met, device in zip(room, peers, instance.devices, strict=True):
+        left[1:3] -= device.port_blocks(len(met))
     return room
 
 

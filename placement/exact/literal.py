@@ -32,6 +32,7 @@ from placement.problem.flat import check_magnitudes
 from placement.problem.instance import PORT_RESOURCES, RESOURCES, Instance, hop_order
 from placement.problem.options import OptionTable
 from placement.problem.plan import Assignment, Bound, Plan, build_plan, least_cycles
+from placement.problem.ports import added_by_peers
 from placement.problem.restrict import Restricted
 from placement.problem.settings import OnProgress, Progress, SearchOptions
 
@@ -99,7 +100,8 @@ def _next(clock_hz: int, reached: int, failed: int, slowest: int) -> int | None:
 
 def _slowest(instance: Instance, slowest_engine: int) -> int:
     """A T at which nothing but blocks and hops binds: all links and all DRAM traffic through the thinnest device."""
-    bits = sum(bits for link in instance.links for *_, bits in link.ways)
+    bits = sum((bits for link in instance.links for *_, bits in link.ways), Fraction(0))
+    bits += sum((bits for device in instance.devices for bits in device.host_bits), Fraction(0))
     traffic = sum(max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs)
                   for item in instance.items)  # fmt: skip
     rates = [device.word_bits_per_s for device in instance.devices if device.word_bits_per_s]
@@ -142,6 +144,8 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
             model.add_bool_and([on[l, n], on[k, n].negated()]).only_enforce_if(product)
             model.add_bool_or([on[l, n].negated(), on[k, n], product])
 
+    peers = _peer_costs(instance, model, on, ends)
+
     # (2), network ports included; DRAM bandwidth in bytes a frame
     for n, device in enumerate(instance.devices):
         limits = {name: getattr(device, name) for name in RESOURCES}
@@ -155,6 +159,7 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
                 for link, (l, k) in zip(instance.links, ends, strict=True)
                 if name in PORT_RESOURCES
             )
+            port += sum(added * more for added, more in peers.get((n, name), ()))
             model.add(used + port <= limit)
 
     # (3), bits a frame scaled to integers
@@ -163,9 +168,10 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
     credits = [int(link.credit_bits_per_frame * scale) for link in instance.links]
     for n, device in enumerate(instance.devices):
         limit = device.word_bits_per_s * cycles * scale // instance.clock_hz
+        out, into = (int(host * scale) for host in device.host_bits)
         flows = list(zip(bits, credits, ends, strict=True))
-        model.add(sum(F * apart[l, k, n] + C * apart[k, l, n] for F, C, (l, k) in flows) <= limit)
-        model.add(sum(F * apart[k, l, n] + C * apart[l, k, n] for F, C, (l, k) in flows) <= limit)
+        model.add(out + sum(F * apart[l, k, n] + C * apart[k, l, n] for F, C, (l, k) in flows) <= limit)
+        model.add(into + sum(F * apart[k, l, n] + C * apart[l, k, n] for F, C, (l, k) in flows) <= limit)
 
     # (4), and hops 0 where nothing arrives
     hops = {l: model.new_int_var(0, len(instance.items), f"H[{l}]") for l in hop_order(instance)}
@@ -189,6 +195,35 @@ def decide(instance: Instance, table: OptionTable, cycles: int, effort: Effort) 
         places = tuple(chosen[l][0] for l in layers)
         return Answer.FEASIBLE, Assignment(places, tuple(chosen[l][1] for l in layers))
     return (Answer.INFEASIBLE if status == cp_model.INFEASIBLE else Answer.UNKNOWN), None
+
+
+def _peer_costs(
+    instance: Instance, model: cp_model.CpModel, on: dict[tuple[int, int], cp_model.IntVar],
+    ends: list[tuple[int, int]],
+) -> dict[tuple[int, str], list[tuple[int, cp_model.IntVar]]]:  # fmt: skip
+    """What the poster does not have: (device, resource) → what each further peer of its port adds, and whether it is
+    there."""
+    costs = {(n, name): added_by_peers(device.port, name) for n, device in enumerate(instance.devices)
+             for name in PORT_RESOURCES}  # fmt: skip
+    if not any(any(added) for added in costs.values()):
+        return {}
+    devices = range(len(instance.devices))
+    meets = {(n, m): model.new_bool_var(f"meets[{n},{m}]") for n in devices for m in devices if n != m}
+    for l, k in {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}:
+        for n, m in meets:
+            model.add_implication(on[k, m], meets[n, m]).only_enforce_if(on[l, n])
+    found = {}
+    for n in devices:
+        number = model.new_int_var(0, len(devices), f"peers[{n}]")
+        model.add(number == sum(meets[n, m] for m in devices if m != n))
+        more = []
+        for k in range(1, len(devices)):
+            more.append(model.new_bool_var(f"peers[{n}] >= {k}"))
+            model.add(number >= k).only_enforce_if(more[-1])
+            model.add(number < k).only_enforce_if(more[-1].negated())
+        for name in PORT_RESOURCES:
+            found[n, name] = list(zip(costs[n, name], more, strict=False))
+    return found
 
 
 def _shared_choices(

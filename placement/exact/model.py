@@ -6,6 +6,7 @@ Variables, in English:
     tile[g, t]       the items of tile group g share tile t
     crosses[i, j]    items i and j, joined by links i → j, stand on different devices
     sends[i, j, n]   item i stands on device n, and item j, joined to it by links, elsewhere
+    peers[n]         by number k: device n exchanges words with k other devices or more
     hops[i]          network hops from the input to item i along activation and error links (H of the poster)
     goes[i, n, k, s] by memory channel of device n: stream s to DRAM of configuration k of item i goes through it
 
@@ -29,6 +30,7 @@ from placement.problem.deadline import Deadline
 from placement.problem.instance import PORT_RESOURCES, Instance, hop_order
 from placement.problem.options import Options
 from placement.problem.plan import Assignment
+from placement.problem.ports import added_by_peers
 
 
 class Family(enum.Enum):
@@ -60,6 +62,7 @@ class Model:
     tile: dict[tuple[str, str], cp_model.IntVar] = field(default_factory=dict)
     crosses: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
     sends: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
+    peers: dict[int, list[cp_model.IntVar]] = field(default_factory=dict)
     hops: dict[int, cp_model.IntVar] = field(default_factory=dict)
     # of a stream to DRAM on a device with several channels, by channel
     goes: dict[tuple[int, int, int, int], list[cp_model.IntVar]] = field(default_factory=dict)
@@ -127,9 +130,9 @@ def place_once(model: Model) -> None:
 
 def respect_blocks(model: Model, resource: str) -> None:
     """(2)  Σ_l Σ_c d[l,n,c] · R_layer[l,n,t](c) ≤ R_dev[n,t]   for every device n; `resource` t is "dsp", "m20k"
-    or "alm". Senders and receivers of links that cross stand on the left as well."""
+    or "alm". Senders and receivers of links that cross stand on the left as well, and what peers add to a port."""
     for n, device in enumerate(model.instance.devices):
-        terms = _costs(model, n, resource) + _port_costs(model, n, resource)
+        terms = _costs(model, n, resource) + _port_costs(model, n, resource) + _peer_costs(model, n, resource)
         if terms and model.holds(Family[resource.upper()], device.name):
             model.solver.add(sum(cost * pick for cost, pick in terms) <= getattr(device, resource))
 
@@ -193,9 +196,9 @@ def respect_links(model: Model) -> None:
                 if (end, n) in model.on:
                     load[n].append(amount * sending(model, end, other, n))
     for n, budget in enumerate(budgets):
-        for load in (egress, ingress):
-            if load[n] and model.holds(Family.LINKS, instance.devices[n].name):
-                solver.add(sum(load[n]) <= budget)
+        for load, host in zip((egress, ingress), instance.devices[n].host_bits, strict=True):
+            if (load[n] or host) and model.holds(Family.LINKS, instance.devices[n].name):
+                solver.add(sum(load[n]) <= budget - int(host * scale))
 
 
 def equal_hops(model: Model) -> None:
@@ -447,6 +450,31 @@ def _port_costs(model: Model, n: int, resource: str) -> list[tuple[int, cp_model
                 if amount and i != j and (end, n) in model.on:
                     terms.append((amount, sending(model, end, other, n)))
     return terms
+
+
+def _peer_costs(model: Model, n: int, resource: str) -> list[tuple[int, cp_model.IntVar]]:
+    """What each further peer of device n adds to its port."""
+    added = added_by_peers(model.instance.devices[n].port, resource) if resource in PORT_RESOURCES else ()
+    return list(zip(added, peers_of(model, n), strict=False)) if any(added) else []
+
+
+def peers_of(model: Model, n: int) -> list[cp_model.IntVar]:
+    """Literals that are 1 where device n exchanges words with one, two … other devices at least; nothing gains from
+    them elsewhere, since a further peer never makes a port smaller."""
+    if n not in model.peers:
+        instance, solver = model.instance, model.solver
+        others = [m for m in range(len(instance.devices)) if m != n]
+        meets = {m: solver.new_bool_var(f"meets[{n},{m}]") for m in others}
+        ends = {(instance.item_index[link.source], instance.item_index[link.target]) for link in instance.links}
+        for i, j in {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}:
+            for m in others:
+                if (i, n) in model.on and (j, m) in model.on:
+                    solver.add_bool_or([model.on[i, n].negated(), model.on[j, m].negated(), meets[m]])
+        model.peers[n] = [solver.new_bool_var(f"peers[{n}] >= {k + 1}") for k in range(len(others))]
+        solver.add(sum(meets.values()) <= sum(model.peers[n]))
+        for fewer, more in itertools.pairwise(model.peers[n]):
+            solver.add_implication(more, fewer)
+    return model.peers[n]
 
 
 def sending(model: Model, end: int, other: int, n: int) -> cp_model.IntVar:

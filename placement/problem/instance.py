@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -121,6 +121,26 @@ class Link:
 
 @exact
 @dataclass(frozen=True, kw_only=True)
+class NetworkPort:
+    """What the Ethernet port of a device takes, where anything stands on it: by the number of other devices that it
+    exchanges words with, none, one and so on.  The host is a peer of every device and comes on top."""
+
+    # blocks without senders and receivers of streams; more peers never take less
+    m20k: tuple[int, ...]
+    alm: tuple[int, ...]
+    # words that the replay memory holds
+    replay_words: tuple[int, ...]
+    # bits a frame of streams from the host and to it, credits among them
+    host_in_bits_per_frame: Fraction = Fraction(0)
+    host_out_bits_per_frame: Fraction = Fraction(0)
+
+    def blocks(self, peers: int) -> tuple[int, int]:
+        """M20K blocks and ALMs with so many other devices."""
+        return self.m20k[peers], self.alm[peers]
+
+
+@exact
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One FPGA of the cluster, capacities after the utilisation caps."""
 
@@ -140,6 +160,8 @@ class Device:
     clock_hz: int = 0
     # part of the cable's rate that frames leave for words: as the instance's framing has it, 1 without
     link_efficiency: Fraction = Fraction(1)
+    # of its frames; None: without frames a port is no more than its senders and receivers
+    port: NetworkPort | None = None
 
     @property
     def capacities(self) -> tuple[int, int, int]:
@@ -152,10 +174,20 @@ class Device:
         return self.link_bits_per_s * self.link_efficiency
 
     @property
-    def shape(self) -> tuple[str, int, int, int, int, Fraction, int, int]:
+    def host_bits(self) -> tuple[Fraction, Fraction]:
+        """Bits a frame to the host, and from there."""
+        port = self.port
+        return (port.host_out_bits_per_frame, port.host_in_bits_per_frame) if port else (Fraction(0), Fraction(0))
+
+    def port_blocks(self, peers: int) -> tuple[int, int]:
+        """M20K blocks and ALMs of its port with so many other devices, without senders and receivers."""
+        return self.port.blocks(peers) if self.port else (0, 0)
+
+    @property
+    def shape(self) -> tuple[Hashable, ...]:
         """Everything but the name: devices of equal shape are interchangeable."""
         rates = (self.dram_bytes_per_s, self.word_bits_per_s, self.dram_channels, self.clock_hz)
-        return (self.part, self.dsp, self.m20k, self.alm, *rates)
+        return (self.part, self.dsp, self.m20k, self.alm, *rates, self.port)
 
 
 @exact
@@ -169,6 +201,8 @@ class Framing:
     word_bits: int
     # whether each frame ends in a tag
     keyed: bool
+    # cycles of the instance's clock until what is sent is known to have arrived
+    round_trip_cycles: int
 
 
 @exact
@@ -255,7 +289,8 @@ class Instance:
     @cached_property
     def link_scale(self) -> int:
         """What bits a frame are multiplied by to be integers."""
-        return lcm(*{bits.denominator for link in self.links for *_, bits in link.ways})
+        denominators = {bits.denominator for link in self.links for *_, bits in link.ways}
+        return lcm(*denominators, *(bits.denominator for device in self.devices for bits in device.host_bits))
 
     def configurations(self, item: int, device: int) -> tuple[Configuration, ...]:
         """Configurations of an item (position) on a device (position); empty if the part cannot hold it."""
@@ -347,6 +382,7 @@ def _problems(instance: Instance) -> list[str]:
         problems += _negatives(f"device {device.name!r}", device)
         if device.dram_channels < 1:
             problems.append(f"device {device.name!r}: {device.dram_channels} memory channels")
+        problems += _port_problems(instance, device)
     problems += [problem for item in instance.items for problem in _item_problems(instance, item)]
     names = {item.name for item in instance.items}
     for link in instance.links:
@@ -362,6 +398,22 @@ def _problems(instance: Instance) -> list[str]:
     if problems:
         return problems
     return _group_problems(instance)
+
+
+def _port_problems(instance: Instance, device: Device) -> list[str]:
+    port, where = device.port, f"device {device.name!r}"
+    if (port is None) != (instance.framing is None):
+        return [f"{where}: a port of frames there is where words cross the network in frames, and nowhere else"]
+    if port is None:
+        return []
+    found = [f"{where}: {bits} bits a frame between it and the host" for bits in device.host_bits if bits < 0]
+    for name in ("m20k", "alm", "replay_words"):
+        told: tuple[int, ...] = getattr(port, name)
+        if len(told) < len(instance.devices):
+            found.append(f"{where}: {name} of a port with 0 to {len(told) - 1} of {len(instance.devices)} devices")
+        elif list(told) != sorted(told) or told[0] < 0:
+            found.append(f"{where}: {name} of a port are {', '.join(map(str, told))}, less with more peers")
+    return found
 
 
 def _item_problems(instance: Instance, item: Item) -> list[str]:
@@ -447,7 +499,11 @@ def _dumps(record: Any) -> str:
 
 
 def _device_record(device: Device) -> dict[str, Any]:
-    return _without_defaults({**vars_of(device), "link_efficiency": str(device.link_efficiency)})
+    port = None
+    if device.port is not None:
+        host = ("host_in_bits_per_frame", "host_out_bits_per_frame")
+        port = {**vars_of(device.port), **{name: str(getattr(device.port, name)) for name in host}}
+    return _without_defaults({**vars_of(device), "link_efficiency": str(device.link_efficiency), "port": port})
 
 
 def _item_record(item: Item) -> dict[str, Any]:
@@ -478,8 +534,14 @@ def instance_from_json(text: str) -> Instance:
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
     """A record without what says that there is one memory channel, one clock, one copy, no frames, and that no credits
     go back."""
-    plain = {"dram_streams": (), "dram_channels": 1, "clock_hz": 0, "credit_bits_per_frame": "0", "copies": 1}
-    plain["link_efficiency"] = "1"
+    plain: dict[str, Any] = {
+        "dram_streams": (),
+        "dram_channels": 1,
+        "clock_hz": 0,
+        "credit_bits_per_frame": "0",
+        "copies": 1,
+    }
+    plain |= {"link_efficiency": "1", "port": None}
     return {key: value for key, value in record.items() if key not in plain or value != plain[key]}
 
 

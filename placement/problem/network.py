@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hdl.errors import Problem
-from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
+from hdl.link.ethernet.frame import DESCRIPTOR_BITS, LEAST_MTU, MOST_MTU, WORD_BITS, Address, FrameFormat
 from hdl.link.ethernet.packer import FLUSH_CYCLES
 from placement.problem.instance import Framing
 from placement.problem.tables import Number, Table, device_names, entries, repeated
@@ -147,11 +147,39 @@ class Network:
         """Cycles under way that buffers allow for: credits are back in them."""
         return WORDS_ALLOWED_CYCLES if self.frames is None else 2 * self.way_cycles(clock_hz)
 
-    @property
-    def framing(self) -> Framing | None:
+    def framing(self, clock_hz: int) -> Framing | None:
         """What an instance says of the frames."""
         form = self.frames
-        return None if form is None else Framing(mtu=form.mtu, word_bits=form.word_bits, keyed=form.key is not None)
+        if form is None:
+            return None
+        return Framing(
+            mtu=form.mtu,
+            word_bits=form.word_bits,
+            keyed=form.key is not None,
+            round_trip_cycles=self.allowed_cycles(clock_hz),
+        )
+
+    @property
+    def credit_bits(self) -> Fraction:
+        """What credits that go back take of what a cable carries of words, in bits, where words leave in frames: a
+        descriptor, beside as many words as a full frame has for its beats."""
+        form = self.frames
+        assert form is not None
+        return Fraction(DESCRIPTOR_BITS * form.full_words(), form.full_beats())
+
+    def replay_regions(self, rates: Sequence[Fraction], clock_hz: int) -> tuple[int, ...]:
+        """Words of the replay memory that each peer needs to which so many words a cycle go: those of two longest
+        frames, or what leaves for it until it is known to have arrived."""
+        form = self.frames
+        assert form is not None
+        beats = Fraction(form.full_beats() * self.allowed_cycles(clock_hz), form.full_words())
+        return tuple(max(2 * form.payload_beats, ceil(rate * beats)) for rate in rates)
+
+    def most_regions(self, peers: int, rate: Fraction, clock_hz: int) -> tuple[int, ...]:
+        """No smaller in all than `replay_regions` of so many peers to which so many words a cycle go in all, however
+        they are spread: as where all go to one, and a word for each of the others that would be rounded up."""
+        first, *others = self.replay_regions([rate, *[Fraction(0)] * (peers - 1)], clock_hz)
+        return first + len(others), *others
 
 
 # the network that is no Ethernet

@@ -102,6 +102,12 @@ class DeviceUse:
     dram_channel_bytes_per_frame: tuple[int, ...] = ()
     # of its engines, Hz, where that is not the plan's: `cycles_per_frame` of its items count at it
     clock_hz: int = 0
+    # where words cross the network in frames, of a device that holds anything: other devices that it exchanges words
+    # with, the blocks of its port, which `m20k` and `alm` contain, and the words of the port's replay memory
+    peers: int = 0
+    port_m20k: int = 0
+    port_alm: int = 0
+    replay_words: int = 0
 
 
 @exact
@@ -170,8 +176,16 @@ class Plan:
 
 
 def _without_defaults(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what only devices with several memory channels or a clock of their own say."""
-    said = ("dram_channels", "dram_channel_bytes_per_frame", "clock_hz")
+    """A record without what only devices with several memory channels, a clock of their own or frames say."""
+    said = (
+        "dram_channels",
+        "dram_channel_bytes_per_frame",
+        "clock_hz",
+        "peers",
+        "port_m20k",
+        "port_alm",
+        "replay_words",
+    )
     return {key: value for key, value in record.items() if key not in said or value}
 
 
@@ -219,9 +233,11 @@ class Loads:
     # device position → bits a frame, leaving and entering
     egress: tuple[Fraction, ...]
     ingress: tuple[Fraction, ...]
-    # device position → M20K blocks and ALMs of senders and receivers
+    # device position → M20K blocks and ALMs of its port, senders and receivers among them; devices that it exchanges
+    # words with
     port_m20k: tuple[int, ...]
     port_alm: tuple[int, ...]
+    peers: tuple[int, ...]
 
 
 def loads_of(instance: Instance, assignment: Assignment) -> Loads:
@@ -229,14 +245,15 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
     count = len(instance.devices)
     dram, egress, ingress = [0] * count, [Fraction(0)] * count, [Fraction(0)] * count
     m20k, alm = [0] * count, [0] * count
+    met: list[set[int]] = [set() for _ in instance.devices]
     channels = [[0] * device.dram_channels for device in instance.devices]
     configurations = chosen(instance, assignment)
-    for device, configuration, placed in zip(
+    for place, configuration, placed in zip(
         assignment.devices, configurations, channels_of(instance, assignment), strict=True
     ):
-        dram[device] += configuration.dram_bytes_per_frame
+        dram[place] += configuration.dram_bytes_per_frame
         for channel, size in zip(placed, configuration.streams, strict=True):
-            channels[device][channel] += size
+            channels[place][channel] += size
     for link in instance.links:
         source = assignment.devices[instance.item_index[link.source]]
         target = assignment.devices[instance.item_index[link.target]]
@@ -245,11 +262,20 @@ def loads_of(instance: Instance, assignment: Assignment) -> Loads:
             ingress[target] += link.bits_per_frame
             egress[target] += link.credit_bits_per_frame
             ingress[source] += link.credit_bits_per_frame
-            for device, (end_m20k, end_alm) in zip((source, target), link.ends, strict=True):
-                m20k[device] += end_m20k
-                alm[device] += end_alm
+            for end, other, blocks in zip((source, target), (target, source), link.ends, strict=True):
+                m20k[end] += blocks[0]
+                alm[end] += blocks[1]
+                met[end].add(other)
+    for n in set(assignment.devices):
+        device = instance.devices[n]
+        port_m20k, port_alm = device.port_blocks(len(met[n]))
+        m20k[n] += port_m20k
+        alm[n] += port_alm
+        egress[n] += device.host_bits[0]
+        ingress[n] += device.host_bits[1]
     through = tuple(map(tuple, channels))
-    return Loads(tuple(dram), through, tuple(egress), tuple(ingress), tuple(m20k), tuple(alm))
+    peers = tuple(map(len, met))
+    return Loads(tuple(dram), through, tuple(egress), tuple(ingress), tuple(m20k), tuple(alm), peers)
 
 
 def channels_of(instance: Instance, assignment: Assignment) -> tuple[tuple[int, ...], ...]:
@@ -489,6 +515,8 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
     uses = []
     for n, device in enumerate(instance.devices):
         here = [c for c, placed in zip(configurations, assignment.devices, strict=True) if placed == n]
+        port = device.port if here else None
+        port_m20k, port_alm = port.blocks(loads.peers[n]) if port else (0, 0)
         uses.append(
             DeviceUse(
                 device=device.name,
@@ -510,6 +538,10 @@ def _device_uses(instance: Instance, assignment: Assignment, cycles: int) -> lis
                 link_capacity_bits_per_s=ceil(device.word_bits_per_s),
                 dram_channel_bytes_per_frame=loads.channels[n] if device.dram_channels > 1 else (),
                 clock_hz=device.clock_hz,
+                peers=loads.peers[n] if port else 0,
+                port_m20k=port_m20k,
+                port_alm=port_alm,
+                replay_words=port.replay_words[loads.peers[n]] if port else 0,
             )
         )
     return uses

@@ -27,6 +27,7 @@ class Rule(enum.Enum):
     RESOURCES = "(2) blocks of a device"
     DRAM = "(2) DRAM bandwidth of a device, and of its memory channels"
     NETWORK = "(3) network bandwidth of a device"
+    REPLAY = "words that a device keeps until they have arrived"
     HOPS = "(4) equal hops where branches join"
     PINS = "(5) pinned items"
     OBJECTIVE = "(6) throughput"
@@ -56,6 +57,7 @@ def violations(instance: Instance, plan: Plan) -> list[Violation]:
     facts = _Facts(instance, plan)
     checks = (
         _tile_violations, _same_device_violations, _resource_violations, _dram_violations, _network_violations,
+        _replay_violations,
         _hop_violations, _pin_violations, _objective_violations, _bound_violations, _item_record_violations,
         _device_record_violations, _crossing_record_violations,
     )  # fmt: skip
@@ -69,9 +71,15 @@ _ANNOUNCED = 32
 
 
 def _words_share(framing: Framing | None) -> Fraction:
-    """Part of a cable's rate that words have, by laying out the longest frame beat after beat."""
+    """Part of a cable's rate that words have."""
     if framing is None:
         return Fraction(1)
+    words, _beats, size = _longest_frame(framing)
+    return Fraction(words * framing.word_bits // 8, size)
+
+
+def _longest_frame(framing: Framing) -> tuple[int, int, int]:
+    """Words and beats of the longest frame, laid out beat after beat, and its bytes on the cable."""
     beat, group = framing.word_bits // 8, framing.word_bits // 64 * _ANNOUNCED
     size, words, left = _PACKET_HEADERS + _TAG * framing.keyed, 0, 0
     while size + beat <= framing.mtu:
@@ -81,7 +89,8 @@ def _words_share(framing: Framing | None) -> Fraction:
     if left == group:
         # descriptors that announce nothing are not sent
         size -= beat
-    return Fraction(words * beat, _LINK_HEADER + size + _BETWEEN)
+    beats = (size - _PACKET_HEADERS - _TAG * framing.keyed) // beat
+    return words, beats, _LINK_HEADER + size + _BETWEEN
 
 
 class _Facts:
@@ -102,8 +111,10 @@ class _Facts:
         self.rate = {device.name: device.link_bits_per_s * share for device in instance.devices}
         self.egress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
         self.ingress: dict[str, Fraction] = dict.fromkeys(parts, Fraction(0))
-        # (device, resource) → blocks of senders and receivers
+        # (device, resource) → blocks of senders and receivers, then of the rest of ports
         self.port: Counter[tuple[str, str]] = Counter()
+        # device → device that it sends words or credits to → bits a frame
+        self.sent: dict[str, dict[str, Fraction]] = {name: {} for name in parts}
         for item in instance.items:
             entry = placed[item.name]
             offered = {c.label: c for c in item.configurations[parts[entry.device]]}
@@ -123,6 +134,16 @@ class _Facts:
                 self.port[source, "alm"] += link.sender_alm
                 self.port[target, "m20k"] += link.receiver_m20k
                 self.port[target, "alm"] += link.receiver_alm
+                for here, there, bits in (
+                    (source, target, link.bits_per_frame), (target, source, link.credit_bits_per_frame),
+                ):  # fmt: skip
+                    self.sent[here][there] = self.sent[here].get(there, Fraction(0)) + bits
+        for port, name in ((d.port, d.name) for d in instance.devices if d.name in self.device.values()):
+            if port is not None:
+                self.port[name, "m20k"] += port.m20k[len(self.sent[name])]
+                self.port[name, "alm"] += port.alm[len(self.sent[name])]
+                self.egress[name] += port.host_out_bits_per_frame
+                self.ingress[name] += port.host_in_bits_per_frame
 
     def _add_streams(self, item: str, device: str, channels: tuple[int, ...]) -> None:
         streams, loads = self.configuration[item].streams, self.channels[device]
@@ -294,6 +315,27 @@ def _network_violations(facts: _Facts) -> list[Violation]:
     ]
 
 
+def _replay_violations(facts: _Facts) -> list[Violation]:
+    """Of each peer, the host one of them, a device keeps two longest frames at least, and all that leaves for it until
+    the peer is known to have it."""
+    framing, found = facts.instance.framing, []
+    if framing is None:
+        return []
+    words, beats, _size = _longest_frame(framing)
+    # beats of a frame for a bit of words, on their way at this pace
+    held = Fraction(beats * framing.round_trip_cycles, words * framing.word_bits * max(1, facts.plan.cycles_per_frame))
+    for device in facts.instance.devices:
+        if device.port is None or device.name not in facts.device.values():
+            continue
+        sent = [*facts.sent[device.name].values(), device.port.host_out_bits_per_frame]
+        needed = sum(max(2 * beats, -int(-bits * held // 1)) for bits in sent)
+        has = device.port.replay_words[len(sent) - 1]
+        if has < needed:
+            message = f"{device.name}: {has} words for {len(sent)} peers, who need {needed}"
+            found.append(Violation(Rule.REPLAY, message))
+    return found
+
+
 def _hop_violations(facts: _Facts) -> list[Violation]:
     return facts.hops()[1]
 
@@ -423,6 +465,11 @@ def _device_record_violations(facts: _Facts) -> list[Violation]:
             true[f"{direction}_bits_per_frame"] = str(load)
             true[f"{direction}_bits_per_s"] = -(-load * clock // cycles)
         true["link_capacity_bits_per_s"] = -(-facts.rate[name] // 1)
+        port, peers = (device.port if true["items"] else None), len(facts.sent[name])
+        true["peers"] = peers if port else 0
+        for what in ("m20k", "alm"):
+            true[f"port_{what}"] = getattr(port, what)[peers] if port else 0
+        true["replay_words"] = port.replay_words[peers] if port else 0
         found += _differences(f"device {name!r}", entry, true)
     return found
 

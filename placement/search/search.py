@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from hdl.errors import DagtrainError, InfeasibleError
 from placement.annealing.settle import cheapest_on_devices
@@ -35,6 +36,7 @@ from placement.problem.plan import (
     least_cycles,
     unequal_joins,
 )
+from placement.problem.ports import beside_ports
 from placement.problem.restrict import Restricted, restrict
 from placement.problem.settings import OnProgress, Progress, SearchOptions, Solver
 from placement.problem.validate import violations
@@ -82,9 +84,10 @@ def find_plan(
 
 
 def _problem(instance: Instance, options: SearchOptions) -> Restricted:
-    """What is searched: the instance in time, with the restrictions of the options, its streams to DRAM in channels."""
+    """What is searched: the instance in time, with the restrictions of the options, beside its ports, its streams to
+    DRAM in channels."""
     problem = restrict(in_time(instance), options.same_device, options.exclude)
-    return replace(problem, original=instance, instance=in_channels(problem.instance))
+    return replace(problem, original=instance, instance=in_channels(beside_ports(problem.instance)))
 
 
 def proven_bound(instance: Instance, options: SearchOptions, deadline: Deadline | None = None) -> Bound:
@@ -211,7 +214,8 @@ def slowest_cycles(instance: Instance, least_fps: float | None = None) -> int:
             raise DagtrainError(f"least throughput of {least_fps} frames/s must lie above 0 and not above the clock")
         return int(instance.clock_hz // least_fps)
     engines = max(c.cycles_per_frame for item in instance.items for cs in item.configurations.values() for c in cs)
-    bits = sum(bits for link in instance.links for *_, bits in link.ways)
+    bits = sum((bits for link in instance.links for *_, bits in link.ways), Fraction(0))
+    bits += sum((host for device in instance.devices for host in device.host_bits), Fraction(0))
     bytes_ = sum(
         max(c.dram_bytes_per_frame for cs in item.configurations.values() for c in cs) for item in instance.items
     )
@@ -243,7 +247,7 @@ def plan_from_assignment(
         DagtrainError: an unknown item or device, or an item without a device.
     """
     options = options or SearchOptions()
-    places, same = _places(instance, assignment), in_time(instance)
+    places, same = _places(instance, assignment), beside_ports(in_time(instance))
     fixed = in_channels(fixed_instance(same, places))
     options = replace(options, exact_choices=2**62, anneal_budget=0, tidy_seconds=0.0, window_seconds=0.0)
     search = Descent(fixed, options, lambda _: None, slowest_cycles(same, options.least_fps), deadline)
