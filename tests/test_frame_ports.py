@@ -8,13 +8,18 @@ from functools import cache
 
 import pytest
 
+from dagtrain.emission.ethernet import Ethernet, device_port
+from dagtrain.emission.links import crossings_of, link_format
 from dagtrain.graph.ir import Role
+from dagtrain.passes.fold import fold_graph
+from dagtrain.passes.place import place
 from dagtrain.planning.frame_ports import FramePorts, elaborated_peers, host_bits
 from dagtrain.planning.link_costs import many_streams, network_links
 from dagtrain.planning.prices import Prices
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Circuit, Estimator, elaborated_contents
 from hdl.costs.resources import Resources, Usage, fit
+from hdl.link.ethernet.adapter import MacAdapter
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
@@ -70,15 +75,18 @@ def test_a_device_s_table_is_of_ports_elaborated_for_its_peers(key: bool) -> Non
     whole = math.ceil(beats * round_trip)
     plain = type(frames)(word_bits=256, mtu=1500)
     for others in range(4):
-        regions = (whole + others, *[2 * frames.payload_beats] * others)
+        least = 2 * frames.payload_beats
+        # a word more for each whose share is rounded up, in steps of a block's widest shape
+        words = -(-(whole + others + others * least) // 512) * 512
+        regions = (words - others * least, *[least] * others)
         unit = EthernetPort(
             packer=Packer(frames=plain, form=form, regions=tuple(max(size, 90) for size in regions)),
-            timing=Timing(timer_cycles=4 * round_trip),
+            timing=Timing(window=64, timer_cycles=4 * round_trip, ack_cycles=-(-round_trip // 5)),
         )
-        usage = cost(unit, found)
+        usage, mac = cost(unit, found), cost(MacAdapter(sink=unit.sink, kind="axi-stream"), found)
         tags = 2 * cost(KeyedTag(), found).alm if key else 0
-        assert (table.m20k[others], table.alm[others]) == (usage.m20k, usage.alm + tags)
-        assert table.replay_words[others] == sum(regions)
+        assert (table.m20k[others], table.alm[others]) == (usage.m20k, usage.alm + mac.alm + tags)
+        assert table.replay_words[others] == words
     assert list(table.alm) == sorted(set(table.alm))
     assert (table.host_in_bits_per_frame, table.host_out_bits_per_frame) == (512, 256)
 
@@ -155,3 +163,32 @@ def test_a_plan_s_problem_has_ports_of_frames_and_ends_for_the_host(monkeypatch:
     assert sum(name.startswith("EthernetPort") for name in asked) == 4
     for node in graph.nodes:
         assert (frames[node.name] > words[node.name]) == (node.role is Role.HOST)
+
+
+@pytest.mark.parametrize("used", [2, 3])
+def test_a_placement_is_charged_with_the_ports_that_emission_builds(used: int) -> None:
+    """On two devices with one another and the host for peers, or on three with two."""
+    found = cluster(more='host_mac = "02:00:00:00:ff:ff"\n')
+    cycles, devices = 4096, [device.name for device in found.devices]
+    graph = fold_graph.run(residual(2), cycles, (found.devices[0].board.part,))
+    places = {node.name: devices[used * at // len(graph.nodes)] for at, node in enumerate(graph.nodes)}
+    places |= {node.name: devices[0] for node in graph.nodes if node.layer.pinned_to_host}
+    crossings = crossings_of(place.run(graph, places, devices), devices)
+    form = link_format(len(crossings), 3, 256, True)
+    ethernet = Ethernet.of(found, 0)
+    for device in found.devices[:used]:
+        built = device_port(ethernet, device.name, crossings, (), form, cycles, graph.recipe.batch)
+        sent: dict[str, Fraction] = {}
+        for c in crossings:
+            words = Fraction(c.words(256), graph.recipe.batch if c.source.tensor.kind.per_batch else 1) / cycles
+            if device.name in (c.source_device, c.target_device):
+                other = c.target_device if device.name == c.source_device else c.source_device
+                sent[other] = sent.get(other, Fraction(0)) + (words if device.name == c.source_device else 0)
+        peers = len(sent) + 1
+        assert len(built.peers) == peers == used
+        charged = FramePorts(found, form, Estimator(":memory:"), {}).placed(device, [*sent.values(), Fraction(0)])
+        usage = cost(built.unit, found) + cost(built.adapter, found)
+        assert charged.replay_words[peers - 1] >= built.unit.packer.depth
+        assert charged.m20k[peers - 1] >= usage.m20k
+        # how the memory is cut makes a few comparisons larger or smaller
+        assert charged.alm[peers - 1] == pytest.approx(usage.alm, rel=0.01)

@@ -170,7 +170,9 @@ def test_a_longer_way_needs_more_staleness(tmp_path: Path, monkeypatch: pytest.M
     assert needed[1][1] < needed[1000][1]
 
 
-def test_place_counts_with_frames_and_emit_refuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_counts_with_frames_and_emit_wants_to_know_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick_costs(monkeypatch)
     case = new_case(tmp_path / "case")
     case.cluster.write_text(ETHERNET)
@@ -184,7 +186,7 @@ def test_place_counts_with_frames_and_emit_refuses_them(tmp_path: Path, monkeypa
     assert plan.crossings
     refused = case.step("emit")
     assert refused.code == 1
-    assert "network.kind = 'ethernet': circuits for its frames are not built yet; write \"words\"" in refused.error
+    assert "network.host_mac is missing" in refused.error
     # a planner that forgets what frames take is caught before it writes anything
     right = Cluster.placement_devices
     monkeypatch.setattr(

@@ -103,14 +103,19 @@ class Ethernet:
 
     @property
     def timing(self) -> Timing:
-        """Of every pair: the window holds full frames for a round trip."""
-        frame = -(-self.frames.frame_bytes(self.frames.payload_beats) // self.frames.word_bytes)
-        window = 1 << (self.rtt_cycles // frame + 1).bit_length()
-        return Timing(
-            window=min(MOST_WINDOW, max(LEAST_WINDOW, window)),
-            timer_cycles=4 * self.rtt_cycles,
-            ack_cycles=-(-self.rtt_cycles // 5),
-        )
+        """Of every pair."""
+        return pair_timing(self.frames, self.rtt_cycles)
+
+
+def pair_timing(frames: FrameFormat, rtt_cycles: int) -> Timing:
+    """What both ends of a pair agree on: the window holds full frames for a round trip."""
+    frame = -(-frames.frame_bytes(frames.payload_beats) // frames.word_bytes)
+    window = 1 << (rtt_cycles // frame + 1).bit_length()
+    return Timing(
+        window=min(MOST_WINDOW, max(LEAST_WINDOW, window)),
+        timer_cycles=4 * rtt_cycles,
+        ack_cycles=-(-rtt_cycles // 5),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,13 @@ class HostStream:
         return Egress(format=form, element_bits=bits, lanes=lanes, elements=elements, credits=self.words)
 
 
+def host_words(port: Port, cycles: int, rtt_cycles: int, word_bits: int, *, arrives: bool) -> int:
+    """Words that the receiver of a stream of the host holds, of a frame in so many cycles."""
+    beats = receiver_beats(port, 1 << 30, True, cycles, rtt_cycles)
+    words = receiver_words(port, beats, word_bits)
+    return words if arrives else max(HOST_WORDS, 2 * words)
+
+
 def host_streams(
     graph: PlacedGraph, devices: Sequence[str], first: int, ethernet: Ethernet, cycles: int
 ) -> tuple[HostStream, ...]:
@@ -177,9 +189,8 @@ def host_streams(
     for carries, name in zip(("image", "label", "result"), host_ports(graph), strict=True):
         layer = graph.by_name[name].layer
         (port,) = (*layer.sources, *layer.sinks)
-        beats = receiver_beats(port, 1 << 30, True, cycles, ethernet.rtt_cycles)
-        words = receiver_words(port, beats, ethernet.frames.word_bits)
-        add(carries, graph.placed[name], name, port, words if layer.sources else max(HOST_WORDS, 2 * words))
+        words = host_words(port, cycles, ethernet.rtt_cycles, ethernet.frames.word_bits, arrives=bool(layer.sources))
+        add(carries, graph.placed[name], name, port, words)
     for device in devices:
         if any(node.layer.accessed for node in graph.circuits if graph.placed[node.name] == device):
             add("load", device, "", None, LOAD_WORDS)

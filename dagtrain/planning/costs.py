@@ -82,7 +82,9 @@ class LevelCosts:
         chosen = move_memories.run(self.graph, self.homes)
         self.tiles = weight_tiles(chosen, self.folds or self.cycles, self.parts)
         self.folded = fold_graph.run(chosen, self.folds or self.cycles, self.parts, self.tiles)
-        self.links = LinkCosts.of(self.folded, self.assignment, self.devices, self.link_word_bits, self.network_cycles)
+        self.links = LinkCosts.of(
+            self.folded, self.assignment, self.devices, self.link_word_bits, self.network_cycles, self.host_on_network
+        )
         self.flows = schedule(self.folded, self.cycles, self.links.delays, self.periods)
         self.depths = fifo_beats(self.folded, self.flows)
 
@@ -228,7 +230,7 @@ class LevelCosts:
             for port in layer.sources:
                 pieces += _pieces(Use.PORT, port.name, self._units(self.links.from_host(port, self.cycles)))
             for port in layer.sinks:
-                pieces += _pieces(Use.PORT, port.name, self._units(self.links.to_host(port)))
+                pieces += _pieces(Use.PORT, port.name, self._units(self.links.to_host(port, self.cycles)))
         pieces += [piece for name, stored in units for piece in self._stored(name, stored)]
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from dagtrain.emission.ethernet import pair_timing
 from dagtrain.emission.links import LEAST_LINK_WORDS
 from dagtrain.graph.ir import Graph, Role
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
+from hdl.link.ethernet.adapter import MacAdapter
 from hdl.link.ethernet.packer import Packer
-from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.tag import KeyedTag
 from hdl.link.format import LinkFormat, credit_batch
@@ -28,25 +29,25 @@ from hdl.streams.width import wire_words
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster, ClusterDevice
 from placement.problem.instance import NetworkPort
-from placement.problem.network import Network
 
 # up to so many peers a port is elaborated for each number of them; for more, for every number that is a fifth larger
 EACH_PEERS = 8
-# round trips in which a peer must have answered
-TIMER_ROUND_TRIPS = 4
+# words by which replay memories grow: of the widest shape of a block
+REPLAY_STEP = 512
 NO_BITS = (Fraction(0), Fraction(0))
 
 
-def port_units(network: Network, form: LinkFormat, regions: Sequence[int], clock_hz: int) -> tuple[Unit, ...]:
-    """The units of a port, whose replay memory has so many words for each of its peers, beside the ends of streams."""
-    frames = network.frames
+def port_units(cluster: Cluster, mac: str, form: LinkFormat, regions: Sequence[int]) -> tuple[Unit, ...]:
+    """The units of a port, whose replay memory has so many words for each of its peers, as `dagtrain.emission.ethernet`
+    builds them; beside the ends of streams."""
+    frames = cluster.network.frames
     assert frames is not None
-    timing = Timing(timer_cycles=TIMER_ROUND_TRIPS * network.allowed_cycles(clock_hz))
     # tags are units of their own: one of what leaves, one of what comes; without one a frame may be a beat longer
     plain = type(frames)(word_bits=frames.word_bits, mtu=frames.mtu)
     tags = (KeyedTag(),) * (0 if frames.key is None else 2)
     words = Packer(frames=plain, form=form, regions=tuple(max(size, 2 * plain.payload_beats) for size in regions))
-    return EthernetPort(packer=words, timing=timing), *tags
+    port = EthernetPort(packer=words, timing=pair_timing(frames, cluster.network_cycles))
+    return port, MacAdapter(sink=port.sink, kind=mac), *tags
 
 
 def elaborated_peers(most: int) -> tuple[int, ...]:
@@ -71,14 +72,23 @@ class FramePorts:
         """The table of a device, of as many others as the cluster has, and one more board."""
         counts = range(1, len(self.cluster.devices) + 2)
         sizes = [next(size for size in self._sizes if size >= count) for count in counts]
-        usages = [self._usage(device, size) for size in sizes]
+        return self._port(device, [self._regions(device, size) for size in sizes])
+
+    def placed(self, device: ClusterDevice, rates: Sequence[Fraction]) -> NetworkPort:
+        """The port of a device in a placement, which sends so many words a cycle to each of its peers: the same for
+        every number of them."""
+        needed = self.cluster.network.replay_regions(rates, self.cluster.clock_hz)
+        return self._port(device, [self._canonical(sum(needed), len(needed))] * (len(self.cluster.devices) + 1))
+
+    def _port(self, device: ClusterDevice, regions: Sequence[tuple[int, ...]]) -> NetworkPort:
+        usages = [self._usage(device, each) for each in regions]
         # the next larger one that was elaborated may be smaller by a hair
         m20k, alm = _rising([usage.m20k for usage in usages]), _rising([usage.alm for usage in usages])
         into, out = self.host_bits.get(device.name, NO_BITS)
         return NetworkPort(
             m20k=m20k,
             alm=alm,
-            replay_words=tuple(sum(self._regions(device, size)) for size in sizes),
+            replay_words=tuple(sum(each) for each in regions),
             host_in_bits_per_frame=into,
             host_out_bits_per_frame=out,
         )
@@ -88,14 +98,22 @@ class FramePorts:
         return elaborated_peers(len(self.cluster.devices) + 1)
 
     def _regions(self, device: ClusterDevice, peers: int) -> tuple[int, ...]:
-        """Where all that its link carries may leave for one peer."""
+        """Where all that its link carries may leave for any of so many peers."""
         cluster = self.cluster
         carried = Fraction(device.board.link_bits_per_s, cluster.clock_hz * cluster.link_word_bits)
         rate = min(Fraction(1), carried * cluster.network.efficiency)
-        return cluster.network.most_regions(peers, rate, cluster.clock_hz)
+        return self._canonical(sum(cluster.network.most_regions(peers, rate, cluster.clock_hz)), peers)
 
-    def _usage(self, device: ClusterDevice, peers: int) -> Usage:
-        units = port_units(self.cluster.network, self.form, self._regions(device, peers), self.cluster.clock_hz)
+    def _canonical(self, words: int, peers: int) -> tuple[int, ...]:
+        """Regions of so many peers that hold so many words in all, or up to `REPLAY_STEP` more: few circuits are
+        elaborated, and how their memory is cut costs nothing."""
+        frames = self.cluster.network.frames
+        assert frames is not None
+        least = 2 * frames.payload_beats
+        return -(-words // REPLAY_STEP) * REPLAY_STEP - least * (peers - 1), *[least] * (peers - 1)
+
+    def _usage(self, device: ClusterDevice, regions: tuple[int, ...]) -> Usage:
+        units = port_units(self.cluster, device.board.mac, self.form, regions)
         part = device.board.part
         contents = (self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units)
         return sum((fit(found, part) for found in contents), Usage())

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dagtrain.emission.ethernet import host_words
 from dagtrain.emission.links import (
     LEAST_LINK_WORDS,
     NETWORK_CYCLES,
@@ -121,10 +122,13 @@ class LinkCosts:
         devices: Sequence[str],
         word_bits: int,
         network_cycles: int = NETWORK_CYCLES,
+        host_on_network: bool = False,
     ) -> LinkCosts:
-        """Of a placement; of none yet: no edge crosses."""
+        """Of a placement; of none yet: no edge crosses.  ``host_on_network``: the host's streams are there too, of
+        Ethernet."""
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
-        form = link_format(len(found), len(devices), word_bits)
+        hosts = sum(node.role is Role.HOST for node in graph.nodes) if host_on_network else 0
+        form = link_format(len(found) + hosts, len(devices), word_bits, host_on_network)
         return cls({crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles)
 
     @property
@@ -181,10 +185,8 @@ class LinkCosts:
         return ingress, Split(format=self.form), Merge(format=self.form)
 
     def from_host(self, port: Port, cycles: int) -> tuple[Unit, ...]:
-        """Units at the receiving end of a stream that the host sends, as deep as the way between two devices asks for
-        at so many cycles a frame."""
-        beats = receiver_beats(port, port.beats, True, cycles, self.network_cycles)
-        depth = receiver_words(port, beats, self.form.word_bits)
+        """Units at the receiving end of a stream that the host sends, at so many cycles a frame."""
+        depth = host_words(port, cycles, self.network_cycles, self.form.word_bits, arrives=True)
         ingress = Ingress(
             format=self.form,
             element_bits=port.tensor.fixed.width,
@@ -194,14 +196,14 @@ class LinkCosts:
         )
         return ingress, Split(format=self.form), Merge(format=self.form)
 
-    def to_host(self, port: Port) -> tuple[Unit, ...]:
-        """Units at the sending end of a stream to the host."""
+    def to_host(self, port: Port, cycles: int) -> tuple[Unit, ...]:
+        """Units at the sending end of a stream to the host, at so many cycles a frame."""
         egress = Egress(
             format=self.form,
             element_bits=port.tensor.fixed.width,
             lanes=port.lanes,
             elements=port.elements,
-            credits=LEAST_LINK_WORDS,
+            credits=host_words(port, cycles, self.network_cycles, self.form.word_bits, arrives=False),
         )
         return egress, Split(format=self.form), Merge(format=self.form)
 

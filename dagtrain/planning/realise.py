@@ -188,7 +188,7 @@ class Realiser:
             level = self._placed(assignment, folds, homes, free=free)
             # network ports are in the prices of their nodes
             folded = fold_graph.run(move_memories.run(problem.graph, homes), folds, prices.parts)
-            instance = prices.of_levels([level], prices.links(level.credit_words, folded))
+            instance = prices.of_levels([level], prices.links(level.credit_words, folded), assignment)
             plan = plan_from_assignment(instance, assignment, options, deadline)
             wanted = memory_homes(plan_choices(plan))
             if wanted == homes:
