@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
-from typing import Any
 
 from dagtrain.emission.links import NETWORK_CYCLES, receiver_beats
 from dagtrain.emission.memory import deal_units, group_share
@@ -20,6 +18,7 @@ from dagtrain.graph.ir import Graph, Node, Role
 from dagtrain.passes.fold import fold_graph, weight_tiles
 from dagtrain.passes.memory_home import move_memories
 from dagtrain.planning.choices import Choice, Dealing, memory_bits
+from dagtrain.planning.fifo_costs import adapter_resources, queue_resources
 from dagtrain.planning.link_costs import LinkCosts
 from dagtrain.planning.offers import Offer, Piece, Use
 from dagtrain.schedule.buffers import REGISTER_BEATS, fifo_beats
@@ -33,9 +32,6 @@ from hdl.layers.base import Layer
 from hdl.layers.capabilities import multiplies, on_multipliers
 from hdl.layers.storage import Home
 from hdl.parts.part import Part
-from hdl.signals import ClockReset
-from hdl.stream import Stream
-from hdl.streams import bordering_adapter, queue
 from hdl.tensor import Port, Tile
 from hdl.unit import Unit
 
@@ -203,7 +199,12 @@ class LevelCosts:
                 pieces += _pieces(Use.PORT, port.name, self._units(self.links.receiving(edge, beats)))
             elif not stored:
                 queue = queue_resources(port.payload_bits, self.depths[edge], self.estimator)
-                pieces += _pieces(Use.FIFO, port.name, [queue, *self._adapter(edge, port)])
+                adapter = adapter_resources(self.folded.producers[edge][1], port, self.estimator)
+                pieces += _pieces(
+                    Use.FIFO,
+                    port.name,
+                    [queue, *adapter],
+                )
             if stored:
                 lanes = self._stored_lanes(node, port)
                 queues = self._queues(lanes * port.tensor.fixed.width, port.payload_bits)
@@ -227,10 +228,8 @@ class LevelCosts:
                 sending = self.links.sending(crossing, self.depths[crossing])
                 pieces += _pieces(Use.PORT, port.name, self._units(sending))
         if node.role is Role.HOST and self.host_on_network:
-            for port in layer.sources:
-                pieces += _pieces(Use.PORT, port.name, self._units(self.links.from_host(port, self.cycles)))
-            for port in layer.sinks:
-                pieces += _pieces(Use.PORT, port.name, self._units(self.links.to_host(port, self.cycles)))
+            for name, ends in self.links.host_ends(layer, self.cycles):
+                pieces += _pieces(Use.PORT, name, self._units(ends))
         pieces += [piece for name, stored in units for piece in self._stored(name, stored)]
         sizes = tuple(stored.unit.region_words * (stored.unit.format.data_bits // 8) for _, stored in units)
         relay_on = node.inputs["x"] if node.role is Role.RELAY else None
@@ -249,17 +248,6 @@ class LevelCosts:
         if form != self.dram.format:
             for shared in self.widening(form):
                 yield Piece(Use.DRAM, shared, name, share=group_share(stored.load))
-
-    def _adapter(self, edge: str, port: Port) -> list[Resources]:
-        """What makes beats as wide as the consumer takes them, where producer and consumer are folded for different
-        cycles."""
-        source = self.folded.producers[edge][1]
-        if source.lanes == port.lanes:
-            return []
-        bits = port.tensor.fixed.width
-
-        streams = {"x": source.lanes * bits, "y": port.lanes * bits}
-        return [self.estimator.block(f"width adapter {bits}", streams, partial(_adapter_between, element_bits=bits))]
 
     def _queues(self, *payload_bits: int) -> list[Resources]:
         """The small queues around a store."""
@@ -290,17 +278,3 @@ class LevelCosts:
 
 def _pieces(use: Use, port: str, contents: Iterable[Resources]) -> list[Piece]:
     return [Piece(use, resources, port) for resources in contents]
-
-
-def queue_resources(payload_bits: int, depth: int, estimator: Contents) -> Resources:
-    """Contents of a FIFO."""
-    build = partial(_queue_between, depth=depth)
-    return estimator.block(f"queue {depth}", {"x": payload_bits, "y": payload_bits}, build)
-
-
-def _queue_between(domain: ClockReset, streams: Mapping[str, Stream], *, depth: int) -> Any:
-    return queue(domain, streams["x"], streams["y"], depth=depth)
-
-
-def _adapter_between(domain: ClockReset, streams: Mapping[str, Stream], *, element_bits: int) -> Any:
-    return bordering_adapter(domain, streams["x"], streams["y"], element_bits=element_bits)

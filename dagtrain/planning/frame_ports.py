@@ -148,7 +148,7 @@ def free_ports(graph: Graph, cluster: Cluster) -> dict[str, NetworkPort]:
 def host_bits(graph: Graph, cluster: Cluster, *, credits: bool = True) -> dict[str, tuple[Fraction, Fraction]]:
     """Device -> bits a frame from the host and to it, with ``credits`` as many as those of the smallest receivers."""
     bits, least_batch = cluster.link_word_bits, credit_batch(LEAST_LINK_WORDS)
-    credit = cluster.network.credit_bits if credits else Fraction(0)
+    credit = (cluster.network.credit_bits or Fraction(bits)) if credits else Fraction(0)
     into, out = NO_BITS
     for brought, taken in host_streams(graph, bits):
         into += brought * bits + -(-taken // least_batch) * credit

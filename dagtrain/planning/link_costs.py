@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dagtrain.emission.ethernet import host_words
@@ -24,6 +24,7 @@ from dagtrain.passes.place import place
 from dagtrain.schedule.buffers import PER_BATCH_BEATS, REGISTER_BEATS, burst_elements, frame_inputs
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
+from hdl.layers.base import Layer
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch, depth_for
 from hdl.link.ingress import Ingress
@@ -184,28 +185,18 @@ class LinkCosts:
         )
         return ingress, Split(format=self.form), Merge(format=self.form)
 
-    def from_host(self, port: Port, cycles: int) -> tuple[Unit, ...]:
-        """Units at the receiving end of a stream that the host sends, at so many cycles a frame."""
-        depth = host_words(port, cycles, self.network_cycles, self.form.word_bits, arrives=True)
-        ingress = Ingress(
-            format=self.form,
-            element_bits=port.tensor.fixed.width,
-            lanes=port.lanes,
-            elements=port.elements,
-            depth=depth,
-        )
-        return ingress, Split(format=self.form), Merge(format=self.form)
-
-    def to_host(self, port: Port, cycles: int) -> tuple[Unit, ...]:
-        """Units at the sending end of a stream to the host, at so many cycles a frame."""
-        egress = Egress(
-            format=self.form,
-            element_bits=port.tensor.fixed.width,
-            lanes=port.lanes,
-            elements=port.elements,
-            credits=host_words(port, cycles, self.network_cycles, self.form.word_bits, arrives=False),
-        )
-        return egress, Split(format=self.form), Merge(format=self.form)
+    def host_ends(self, layer: Layer, cycles: int) -> Iterator[tuple[str, tuple[Unit, ...]]]:
+        """(port, units at this end) of each stream of the host's that a layer brings or takes, at so many cycles a
+        frame."""
+        for port in (*layer.sources, *layer.sinks):
+            arrives = port in layer.sources
+            words = host_words(port, cycles, self.network_cycles, self.form.word_bits, arrives=arrives)
+            bits = port.tensor.fixed.width
+            shape = {"element_bits": bits, "lanes": port.lanes, "elements": port.elements}
+            end: Unit = Egress(format=self.form, **shape, credits=words)
+            if arrives:
+                end = Ingress(format=self.form, **shape, depth=words)
+            yield port.name, (end, Split(format=self.form), Merge(format=self.form))
 
 
 @dataclass
@@ -223,6 +214,14 @@ class PortCosts:
     def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Contents) -> PortCosts:
         """Of a cluster."""
         return cls(many_streams(devices, word_bits), parts, estimator)
+
+    def of_link(self, link: Link, source: Port, sink: Port) -> Link:
+        """A link with what its ends take."""
+        sender, receiver = self.sender(source, sink), self.receiver(source, sink)
+        return replace(
+            link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
+            receiver_alm=receiver.alm,
+        )  # fmt: skip
 
     def sender(self, source: Port, sink: Port) -> Usage:
         """Of a stream that leaves; the most on any part."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -16,21 +15,18 @@ from dagtrain.passes.fold import fold_graph, weight_groups
 from dagtrain.planning.choices import Choice, Dealing, cluster_dealing, cluster_dram
 from dagtrain.planning.clocks import paces, periods_of
 from dagtrain.planning.costs import LevelCosts
-from dagtrain.planning.frame_ports import NO_BITS, FramePorts, free_ports, host_bits
-from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, many_streams, network_links
+from dagtrain.planning.link_costs import NO_CREDITS, PortCosts, network_links
+from dagtrain.planning.port_tables import PortTables
 from dagtrain.planning.priced import ON_CHIP, PricedLevel, level_key
 from dagtrain.planning.timetable import spending
 from dagtrain.progress import Progress
-from hdl.costs.estimate import Circuit, Contents, Estimator, Wanted
-from hdl.costs.resources import fit
+from hdl.costs.estimate import Circuit, Estimator, Wanted
 from hdl.errors import FoldingError
 from hdl.layers.storage import Home
-from hdl.link.clocks import ClockCrossing
-from hdl.link.format import LinkFormat
 from hdl.parts.part import Part
 from placement.problem.cluster import Cluster
 from placement.problem.deadline import Deadline
-from placement.problem.instance import Configuration, Device, Instance, Item, Link, NetworkPort, pareto, ticks
+from placement.problem.instance import Configuration, Device, Instance, Item, Link, NetworkPort, pareto
 
 
 @dataclass
@@ -55,8 +51,6 @@ class Prices:
     ported: tuple[Link, ...] | None = field(default=None, init=False)
     # what was priced, by `level_key`: rounds of refinement ask again
     known: dict[tuple[Any, ...], PricedLevel] = field(default_factory=dict, init=False)
-    # Ethernet ports of devices, by what words look like in them
-    frame_ports: dict[LinkFormat, dict[str, NetworkPort]] = field(default_factory=dict, init=False)
 
     def forget_ports(self) -> None:
         """Price the ports of links with the levels that are asked for next."""
@@ -206,7 +200,7 @@ class Prices:
         """The placement problem with the configurations of all these levels, of which none costs more than another in
         everything.  ``places``: node -> device, if ports are to be those of this placement."""
         items, links = [], tuple(links)
-        ports = self._frame_ports(levels, links, places)
+        ports = self._frame_ports.of(levels, links, places)
         for node in self._by_layer():
             offers = {
                 part.name: pareto(c for level in levels for c in level.offers[node.name][part.name])
@@ -252,88 +246,14 @@ class Prices:
             m20k, alm = (max((getattr(usage, name) for usage in reserved), default=0) for name in ("m20k", "alm"))
             m20k, alm = device.m20k - device.dram_channels * m20k, device.alm - device.dram_channels * alm
             if device.clock_hz and not ports:
-                alm -= self._clock_crossings[device.part]
+                alm -= self._frame_ports.clock_crossings(device.part)
             channels = device.dram_channels if all(level.tells_streams for level in levels) else 1
             port = ports.get(device.name)
             yield replace(device, m20k=max(0, m20k), alm=max(0, alm), dram_channels=channels, port=port)
 
-    def _frame_ports(
-        self, levels: Sequence[PricedLevel], links: Sequence[Link], places: Mapping[str, str] | None
-    ) -> Mapping[str, NetworkPort]:
-        """Device -> its port, where words cross the network in frames.  Words have the fields that the crossings of a
-        placement need, or before there is one those of many.  Where levels reserve nothing, since a bound is asked for,
-        ports take nothing either."""
-        if self.cluster.network.frames is None:
-            return {}
-        if not any(level.reserved for level in levels):
-            return free_ports(self.graph, self.cluster)
-        forms = {level.form for level in levels}
-        form = (forms.pop() if len(forms) == 1 else None) or self._many_streams
-        bits = host_bits(self.graph, self.cluster)
-        if places is None and form in self.frame_ports:
-            return self.frame_ports[form]
-        rates = self._rates(levels, links, places, bits) if places is not None else None
-
-        def ports(estimator: Contents) -> dict[str, NetworkPort]:
-            made = FramePorts(self.cluster, form, estimator, bits)
-            return {
-                device.name: made.of(device) if rates is None else made.placed(device, rates[device.name])
-                for device in self.cluster.devices
-            }
-
-        wanted = Wanted()
-        ports(wanted)
-        self._prepare("circuits of Ethernet ports", wanted.circuits, Deadline())
-        found = ports(self.estimator)
-        if rates is None:
-            self.frame_ports[form] = found
-        return found
-
-    def _rates(
-        self,
-        levels: Sequence[PricedLevel],
-        links: Sequence[Link],
-        places: Mapping[str, str],
-        host: Mapping[str, tuple[Fraction, Fraction]],
-    ) -> dict[str, list[Fraction]]:
-        """Device -> words a cycle that it sends to each of its peers, the host the last, at the fastest pace that its
-        engines allow."""
-        devices = {device.name: device for device in self.cluster.placement_devices()}
-        least = max(
-            min(
-                ticks(c.cycles_per_frame, self.cluster.clock_hz, devices[place].clock_hz)
-                for level in levels
-                for c in level.offers[name][devices[place].part]
-            )
-            for name, place in places.items()
-        )
-        sent: dict[str, dict[str, Fraction]] = {name: {} for name in devices}
-        for link in links:
-            for source, target, bits in (
-                (link.source, link.target, link.bits_per_frame), (link.target, link.source, link.credit_bits_per_frame),
-            ):  # fmt: skip
-                here, there = places[source], places[target]
-                if here != there:
-                    sent[here][there] = sent[here].get(there, Fraction(0)) + bits
-        word = self.cluster.link_word_bits * max(1, least)
-        return {
-            name: [bits / word for bits in (*others.values(), host.get(name, NO_BITS)[1])]
-            for name, others in sent.items()
-        }
-
-    @property
-    def _many_streams(self) -> LinkFormat:
-        """Words of the cluster before it is known how many streams cross its network."""
-        framed = self.cluster.network.frames is not None
-        return many_streams(1 if framed else len(self.cluster.devices), self.cluster.link_word_bits)
-
     @cached_property
-    def _clock_crossings(self) -> dict[str, int]:
-        """Part -> ALMs of the crossings between a device's clock and that of the network, one either way; they hold few
-        words and take no block memory."""
-        unit = ClockCrossing(payload_bits=self._many_streams.payload_bits)
-        contents = self.estimator.block(repr(unit), dict(unit.streams), unit.build)
-        return {part.name: 2 * fit(contents, part).alm for part in self.parts}
+    def _frame_ports(self) -> PortTables:
+        return PortTables(self.graph, self.cluster, self.estimator, self._prepare)
 
     @cached_property
     def has_channels(self) -> bool:
@@ -355,27 +275,21 @@ class Prices:
         """Links with what their ends take of a network port, folded for these cycles.
 
         Raises `Ended` at the deadline."""
-        costs = PortCosts(self._many_streams, self.parts, self.estimator)
+        costs = PortCosts(self._frame_ports.many, self.parts, self.estimator)
         folded = fold_graph.run(self.graph, cycles, self.parts)
         ends = [(source, sink) for _edge, _producer, source, _consumer, sink in folded.streams]
         with spending(self.spent, "circuits", deadline):
             wanted = Wanted()
             asking = replace(costs, estimator=wanted)
-            for source, sink in ends:
-                asking.sender(source, sink)
-                asking.receiver(source, sink)
+            links = list(self.links(credit_words, folded))
+            for link, end in zip(links, ends, strict=True):
+                asking.of_link(link, *end)
             self._prepare("circuits of network ports", wanted.circuits, deadline)
-        for link, (source, sink) in zip(self.links(credit_words, folded), ends, strict=True):
-            sender, receiver = costs.sender(source, sink), costs.receiver(source, sink)
-            yield replace(
-                link, sender_m20k=sender.m20k, sender_alm=sender.alm, receiver_m20k=receiver.m20k,
-                receiver_alm=receiver.alm,
-            )  # fmt: skip
+        return [costs.of_link(link, *end) for link, end in zip(links, ends, strict=True)]
 
     def links(self, credit_words: Mapping[str, int] = NO_CREDITS, folded: Graph | None = None) -> Iterable[Link]:
         """Edges with the bits that they carry a frame; without ports.  See `network_links`.
 
         ``folded``: the graph folded, whose tiles may have empty places that pass too; None: the least."""
-        network = self.cluster.network
-        back = None if network.frames is None else network.credit_bits
-        return network_links(folded or self.graph, self.cluster.link_word_bits, credit_words, back)
+        bits, back = self.cluster.link_word_bits, self.cluster.network.credit_bits
+        return network_links(folded or self.graph, bits, credit_words, back)

@@ -160,12 +160,11 @@ class Network:
         )
 
     @property
-    def credit_bits(self) -> Fraction:
+    def credit_bits(self) -> Fraction | None:
         """What credits that go back take of what a cable carries of words, in bits, where words leave in frames: a
-        descriptor, beside as many words as a full frame has for its beats."""
+        descriptor, beside as many words as a full frame has for its beats.  None: a word."""
         form = self.frames
-        assert form is not None
-        return Fraction(DESCRIPTOR_BITS * form.full_words(), form.full_beats())
+        return None if form is None else Fraction(DESCRIPTOR_BITS * form.full_words(), form.full_beats())
 
     def replay_regions(self, rates: Sequence[Fraction], clock_hz: int) -> tuple[int, ...]:
         """Words of the replay memory that each peer needs to which so many words a cycle go: those of two longest
