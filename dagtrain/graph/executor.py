@@ -89,11 +89,14 @@ class Executor:
         feeds: Mapping[str, npt.ArrayLike],
         observe: Observer | None = None,
         instead: Mapping[str, Array] | None = None,
+        *,
+        last: bool = False,
     ) -> dict[str, Array]:
         """One batch: values by host input in, arrays (codes or values) by host output out.
 
         ``feeds`` are values, not codes; GOLDEN rounds them into the input's format.  ``observe`` sees every edge
         with its array as it is made.  Readers of an edge in ``instead`` get the array there, not the one that was made.
+        After the ``last`` one nothing is left for another: what nodes and weights become is let go at once.
         Changes the states; raises `GraphError` on missing or misshapen feeds."""
         edges: dict[str, Array] = {}
         results: dict[str, Array] = {}
@@ -116,7 +119,10 @@ class Executor:
                     observe(edge, made[source])
                 if instead is not None and edge in instead:
                     edges[edge] = instead[edge]
-            arriving.update((edge, edges[edge]) for edge in action.slots)
+            if last:
+                self.states.pop(node.name, None)
+            else:
+                arriving.update((edge, edges[edge]) for edge in action.slots)
             for edge in action.release:
                 del edges[edge]
         self.weights.update(arriving)

@@ -159,15 +159,21 @@ def _observed(
                 executor.states[node.name] = node.layer.start_reference({**graph.initial(node), **settled})
 
     executor = Executor(graph, Mode.REFERENCE)
-    for feeds in batches:
-        executor.step(feeds, observe)
+    left = iter(batches)
+    feeds = next(left, None)
+    while feeds is not None:
+        further = next(left, None)
+        executor.step(feeds, observe, last=further is None)
+        feeds = further
     if not executor.batches:
         raise CalibrationError(f"graph {graph.name} can't be calibrated without data", "give at least one batch")
     return peaks, carried
 
 
 def _peak(array: npt.ArrayLike) -> float:
-    return float(np.abs(array).max(initial=0.0))
+    values = np.asarray(array)
+    # of two reductions, since magnitudes would be as large again
+    return float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0)))
 
 
 def _on_grid(graph: Graph) -> dict[str, FloatArray]:

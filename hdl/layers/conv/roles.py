@@ -143,7 +143,8 @@ class WeightedEngine(WindowEngine):
         if self.frozen:
             return self.sums(frames, state["initial"])
         versions = by_version(state, inputs["w"], self.recipe)
-        return np.concatenate([self.sums(frames[part], weights) for part, weights in versions])
+        parts = [self.sums(frames[part], weights) for part, weights in versions]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     # ---- versions of the weights
 

@@ -437,16 +437,20 @@ class Update(Layer):
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
-        weights = np.array(parameters["w"], np.float64).reshape(self.shape)
+        # nothing changes them in place
+        weights = np.asarray(parameters["w"], np.float64).reshape(self.shape)
         return {"w": weights, "momentum": np.zeros(self.shape), "batch": self.begun}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula in float64."""
         recipe = self.recipe
-        decay = recipe.batch * recipe.weight_decay if self.decay else 0.0
-        limit = recipe.clip * recipe.batch if recipe.clip else math.inf
-        push = np.clip(inputs["g"], -limit, limit) + decay * state["w"]
-        momentum = recipe.momentum * state["momentum"] + push
+        push = inputs["g"]
+        if recipe.clip:
+            push = np.clip(push, -recipe.clip * recipe.batch, recipe.clip * recipe.batch)
+        if self.decay and recipe.weight_decay:
+            push = push + recipe.batch * recipe.weight_decay * state["w"]
+        momentum = recipe.momentum * state["momentum"]
+        momentum += push
         step = recipe.momentum * momentum + push if recipe.nesterov else momentum
         weights = state["w"] - recipe.rate(state["batch"]) / recipe.batch * step
         state.update(w=weights, momentum=momentum, batch=state["batch"] + 1)
