@@ -1,8 +1,10 @@
 """How fast the emulator trains, beside PyTorch on the CPU in float32 at the same batch size and with all cores.
 
     python benchmarks/emulator.py [digits] [resnet18] [--torch-python PATH] [--steps 150] [--rounds 3] [--profile]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/emulator.py --cpu         # CPU seconds of one thread each
 
-Rounds of both are taken in turn, so that other load on the machine meets both.  PyTorch is optional: it runs in its
+Rounds of both are taken in turn, so that other load on the machine meets both; with ``--cpu`` it counts for little.
+PyTorch is optional: it runs in its
 own process, in this interpreter or in the one that ``--torch-python`` names; without it only the emulator is timed.
 """
 
@@ -93,10 +95,11 @@ def timed(name: str, options: argparse.Namespace) -> bool:
         profile(emulator, data, count)
     ours, theirs = [], []
     for _ in range(options.rounds):
-        ours.append(steps(emulator, data, count))
-        theirs.append(torch_step(options.torch_python, name, recipe.batch, count))
+        ours.append(steps(emulator, data, count, options.cpu))
+        theirs.append(torch_step(options.torch_python, name, recipe.batch, count, options.cpu))
     found = [seconds for seconds in theirs if seconds is not None]
-    print(f"{name}, batch {recipe.batch}, staleness {recipe.staleness}: milliseconds a training step (median a round)")
+    kind = "CPU milliseconds" if options.cpu else "milliseconds"
+    print(f"{name}, batch {recipe.batch}, staleness {recipe.staleness}: {kind} a training step (median a round)")
     print("emulator, 16 bits  " + " ".join(f"{1e3 * seconds:8.2f}" for seconds in ours))
     if not found:
         print("PyTorch is not installed in this interpreter; name one that has it with --torch-python")
@@ -121,24 +124,25 @@ def prepared(forward: Graph, data: Dataset) -> Emulator:
     return Emulator(calibrate(graph, [feeds(data, index) for index in batches]))
 
 
-def steps(emulator: Emulator, data: Dataset, count: int) -> float:
-    """Median seconds of ``count`` training steps."""
+def steps(emulator: Emulator, data: Dataset, count: int, cpu: bool = False) -> float:
+    """Median seconds of ``count`` training steps; ``cpu``: of the CPU."""
+    clock = time.process_time if cpu else time.perf_counter
     seconds = []
     batch = emulator.graph.recipe.batch
     endless = (index for epoch in itertools.count() for index in data.batches(batch, 1, epoch))
     for index in itertools.islice(endless, count):
-        start = time.perf_counter()
+        start = clock()
         emulator.train_batch(data, index)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return statistics.median(seconds)
 
 
-def torch_step(python: str, name: str, batch: int, count: int) -> float | None:
-    """Median seconds of a PyTorch step; None where there is no PyTorch."""
+def torch_step(python: str, name: str, batch: int, count: int, cpu: bool) -> float | None:
+    """Median seconds of a PyTorch step, ``cpu``: of the CPU, one thread; None where there is no PyTorch."""
     probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
     if probe.returncode:
         return None
-    command = [python, str(HERE / "torch_step.py"), name, str(batch), str(count)]
+    command = [python, str(HERE / "torch_step.py"), name, str(batch), str(count), *(["cpu"] if cpu else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
@@ -157,6 +161,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter that has PyTorch")
     parser.add_argument("--steps", type=int, help="steps a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu", action="store_true", help="compare CPU seconds of one thread each")
     parser.add_argument("--profile", action="store_true", help="show where the emulator's time goes")
     return parser.parse_args()
 
