@@ -139,7 +139,6 @@ def test_every_wrong_value_is_told_at_once() -> None:
             'host_mac = "02:00:00:00:00:02"',
             r"MAC address of 'worker-1' and network\.host_mac = '02:00:00:00:00:02': 2 times the same MAC address; .*",
         ),
-        ('mtu = "auto"', r"network\.mtu = 'auto': is not built yet; write a number, .*"),
         ('topology = "ring"', r"network\.topology = 'ring': is not built yet; write \"switch\""),
         ('topology = "chain"', r"network\.topology = 'chain': is not built yet; .*"),
         ('topology = "mesh"', r"network\.topology = 'mesh': is not built yet; .*"),

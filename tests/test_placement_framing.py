@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dagtrain.flow.placed import load_plan
+from dagtrain.flow.placed import load_plan, load_plan_cluster
 from hdl.errors import DagtrainError
 from hdl.link.ethernet.frame import LEAST_MTU, MOST_MTU, WORD_BITS, FrameFormat
 from hdl.tensor import Kind
@@ -29,6 +29,7 @@ from placement.problem.instance import (
     instance_from_json,
     instance_to_json,
 )
+from placement.problem.network import MTUS
 from placement.problem.plan import Bound, Plan, assignment_of, build_plan, instance_digest
 from placement.problem.validate import Rule, _words_share, violations
 from placement.search.search import find_plan
@@ -195,3 +196,35 @@ def test_place_counts_with_frames_and_emit_wants_to_know_the_host(
     caught = case.step("place", "--pin", "c_node=worker", "--seed", "2")
     assert caught.code != 0
     assert "words have 1 of the link's rate in the instance, 112/125 in truth" in caught.error
+
+
+@pytest.mark.parametrize(("gbit", "rtt"), [("100", "1"), ("0.8", "1")], ids=["the way binds", "the link binds"])
+def test_the_planner_chooses_the_mtu(gbit: str, rtt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short way where links have room, long frames where they have none; files and later steps know which."""
+    quick_costs(monkeypatch)
+    case = new_case(tmp_path / "case")
+    base = ETHERNET.replace("link_gbit_per_s = 100", f"link_gbit_per_s = {gbit}") + f"rtt_us = {rtt}\n"
+    case.cluster.write_text(base.replace("mtu = 1500", 'mtu = "auto"'))
+    assert case.step("import").code == 0
+    planned = case.step("place", "--pin", "c_node=worker")
+    assert planned.code == 0, planned.error
+    plan = load_plan(case.workspace)
+    instance = instance_from_json((case.out / "place" / "instance.json").read_text())
+    assert plan.mtu == {"100": 576, "0.8": 9000}[gbit]
+    told = re.search(r"network\.mtu = (\d+), chosen from (.*)", planned.out)
+    assert told is not None
+    assert int(told[1]) == plan.mtu
+    rates = {int(mtu): float(rate.replace(",", "")) for mtu, rate in re.findall(r"(\d+): ([\d,.]+) frames/s", told[2])}
+    assert list(rates) == list(MTUS)
+    assert rates[plan.mtu] == max(rates.values())
+    assert len(set(rates.values())) > 1
+    # what is told of it is what a file that says so gets
+    assert instance.framing is not None
+    assert instance.framing.mtu == plan.mtu
+    assert violations(instance, plan) == []
+    assert load_plan_cluster(case.workspace).network == replace(
+        parse_cluster(base.replace("1500", str(plan.mtu))).network, chooses_mtu=True
+    )
+    spoilt = violations(instance, replace(plan, mtu=1500))
+    assert [violation.rule for violation in spoilt] == [Rule.INSTANCE]
+    assert "frames of an MTU of 1500, the instance of" in spoilt[0].message

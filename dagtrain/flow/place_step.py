@@ -146,6 +146,7 @@ def _told(workspace: Workspace, done: bool) -> StepResult:
             f"{use.alm}/{use.alm_capacity} {part(use.part).logic_cell.name}{_port(use)}"
             for use in plan.devices
         ),
+        *([f"frames: IP packets of at most {plan.mtu} bytes"] if plan.mtu else []),
         *_splits(meta["splits"]),
         *_relays(plan),
         *meta["warnings"],

@@ -21,7 +21,7 @@ from dagtrain.rates import rate_text
 from dagtrain.schedule.schedule import needed_staleness, schedule
 from hdl.errors import DagtrainError
 from hdl.records import first
-from placement.problem.cluster import Cluster, read_cluster
+from placement.problem.cluster import Cluster, read_cluster, with_mtu
 from placement.problem.instance import Instance, instance_from_json, instance_to_json
 from placement.problem.plan import Plan, plan_from_json
 from placement.problem.validate import violations
@@ -74,7 +74,8 @@ def _valid_plan(folder: Path, plan_name: str, instance_name: str) -> tuple[Plan,
 
 def load_plan_cluster(workspace: Workspace) -> Cluster:
     """The cluster that the plan is for."""
-    return read_cluster(workspace.require("place", COMMAND) / "cluster.toml")
+    cluster = read_cluster(workspace.require("place", COMMAND) / "cluster.toml")
+    return with_mtu(cluster, load_plan(workspace).mtu) if cluster.network.chooses_mtu else cluster
 
 
 def load_placed_graph(workspace: Workspace) -> Graph:
@@ -127,7 +128,8 @@ def write_placed(folder: Path, found: SplitPlan, imported: Graph, devices: Path,
     write_text(folder / SEARCHED_PLAN, searched.plan.to_json())
     write_text(folder / SEARCHED_INSTANCE, instance_to_json(searched.instance))
     shutil.copyfile(devices, folder / "cluster.toml")
-    meta = {**_meta(found, planned, searched, read_cluster(devices)), "splits": parts_to_json(found.parts), **notes}
+    cluster = with_mtu(read_cluster(devices), planned.plan.mtu)
+    meta = {**_meta(found, planned, searched, cluster), "splits": parts_to_json(found.parts), **notes}
     write_text(folder / "place.json", json.dumps(meta, indent=1) + "\n")
 
 

@@ -17,6 +17,7 @@ from dagtrain.planning.best import Best, GoalReached
 from dagtrain.planning.carry import carried_over, places_of
 from dagtrain.planning.choices import plan_choices, relayed
 from dagtrain.planning.fewer import on_fewer_devices
+from dagtrain.planning.frame_sizes import with_best_mtu
 from dagtrain.planning.ladder import Ladder, useful
 from dagtrain.planning.levels import LEAST_RATIO
 from dagtrain.planning.problem import Problem
@@ -88,7 +89,7 @@ class Planner:
         assert best.planned is not None, "a search that ends has a plan"
         if not self.problem.fast_enough(best.planned.plan):
             raise self.problem.too_slow(best.planned.plan)
-        return best.planned
+        return with_best_mtu(self.searcher, best.planned)
 
     def promising(self, than: Searched, beside: Mapping[str, str], known_cycles: Fraction) -> Start | None:
         """Where `run` may go on from if a search finds a faster placement of this graph than that of another graph of

@@ -232,6 +232,14 @@ class Cluster:
         }
 
 
+def with_mtu(cluster: Cluster, mtu: int) -> Cluster:
+    """The cluster with frames of another MTU; itself where words cross the network without frames."""
+    frames = cluster.network.frames
+    if frames is None or frames.mtu == mtu:
+        return cluster
+    return replace(cluster, network=replace(cluster.network, frames=replace(frames, mtu=mtu)))
+
+
 def with_caps(cluster: Cluster, shares: Mapping[str, Decimal]) -> Cluster:
     """The cluster with other utilisation caps on all boards: resource of `CAPPED` → share of the part's blocks."""
 

@@ -33,6 +33,10 @@ WORDS_CYCLES, WORDS_ALLOWED_CYCLES = 200, 512
 # round trips of any cluster
 MOST_RTT_US = 10_000
 NOT_YET = "is not built yet"
+# what a planner chooses from where the file leaves it the MTU, and where it searches for a placement first: the least,
+# Ethernet's own, 4 KiB of payload with headers, jumbo frames
+MTUS = (576, 1500, 4160, 9000)
+SEARCHED_MTU = 4160
 
 
 def _pattern(pattern: str, what: str) -> AfterValidator:
@@ -129,6 +133,8 @@ class Network:
     host_ip: int | None = None
     host_mac: int | None = None
     rtt_us: Fraction = Fraction(10)
+    # whether the MTU is the planner's choice
+    chooses_mtu: bool = False
 
     @property
     def efficiency(self) -> Fraction:
@@ -189,12 +195,13 @@ def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int) -> N
     """The network of a file without problems."""
     if table.kind == "words":
         return WORDS
-    assert isinstance(table.mtu, int)
+    mtu = SEARCHED_MTU if table.mtu == "auto" else table.mtu
+    assert isinstance(mtu, int)
     rows = list(_rows(raw))
     ips = _default_ips(table, len(rows))
     key = None if table.key is None else int(table.key, 16)
     return Network(
-        frames=FrameFormat(word_bits=word_bits, mtu=table.mtu, key=key),
+        frames=FrameFormat(word_bits=word_bits, mtu=mtu, key=key),
         addresses=tuple(
             Address(
                 number=number,
@@ -206,6 +213,7 @@ def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int) -> N
         host_ip=int(ipaddress.IPv4Address(table.host_ip or _default_host(table))),
         host_mac=None if table.host_mac is None else _mac(table.host_mac),
         rtt_us=Fraction(table.rtt_us),
+        chooses_mtu=table.mtu == "auto",
     )
 
 
@@ -269,9 +277,6 @@ def _idle_problems(raw: Mapping[str, Any]) -> list[Problem]:
 def _later_problems(table: NetworkTable, cables: tuple[CableTable, ...], raw: Mapping[str, Any]) -> list[Problem]:
     """What the schema has and the project has not."""
     found = []
-    if table.mtu == "auto":
-        cure = "write a number, which the table of docs/network.md helps to choose"
-        found.append(Problem(f"network.mtu = 'auto': {NOT_YET}", cure))
     if table.topology != "switch":
         found.append(Problem(f"network.topology = {table.topology!r}: {NOT_YET}", 'write "switch"'))
     elif cables:

@@ -161,6 +161,8 @@ class Plan:
     items: tuple[PlacedItem, ...]
     devices: tuple[DeviceUse, ...]
     crossings: tuple[Crossing, ...]
+    # of the frames in which words cross the network; 0: there are none
+    mtu: int = 0
 
     @property
     def training_cycles(self) -> Fraction:
@@ -170,6 +172,8 @@ class Plan:
     def to_json(self) -> str:
         """The plan as JSON text."""
         record = {**vars_of(self), "schema": PLAN_SCHEMA}
+        if not self.mtu:
+            del record["mtu"]
         for key in ("binding", "items", "devices", "crossings"):
             record[key] = [_without_defaults(vars_of(entry)) for entry in record[key]]
         return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -400,6 +404,7 @@ def build_plan(
         items=tuple(_placed_items(instance, assignment, levels)),
         devices=tuple(_device_uses(instance, assignment, cycles)),
         crossings=tuple(_crossings(instance, assignment)),
+        mtu=instance.framing.mtu if instance.framing else 0,
     )
 
 

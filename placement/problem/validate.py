@@ -201,6 +201,9 @@ def _instance_violations(instance: Instance, plan: Plan) -> list[Violation]:
             f"plan is for {plan.instance!r} with digest {plan.instance_digest[:12]}…, "
             f"instance is {instance.name!r} with {digest[:12]}…"
         )
+    mtu = instance.framing.mtu if instance.framing else 0
+    if plan.mtu != mtu:
+        found.append(f"plan has frames of an MTU of {plan.mtu}, the instance of {mtu}")
     if plan.clock_hz != instance.clock_hz:
         found.append(f"plan's clock is {plan.clock_hz} Hz, the instance's {instance.clock_hz} Hz")
     return [Violation(Rule.INSTANCE, message) for message in found]
