@@ -269,6 +269,7 @@ Solver = Annotated[
 Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")]
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
+Rate = Annotated[float, typer.Option(help="Share of Ethernet frames to which the network does this.")]
 Hold = Annotated[
     int,
     typer.Option(
@@ -508,6 +509,15 @@ def _cosim(
     wave_inside: Annotated[
         bool, typer.Option("--wave-inside", help="Also all signals inside the circuits of those nodes.")
     ] = False,
+    loss: Rate = 0.0,
+    duplicate: Rate = 0.0,
+    reorder: Rate = 0.0,
+    corrupt: Rate = 0.0,
+    link_down: Annotated[
+        list[str] | None,
+        typer.Option("--link-down", help="Nothing passes a port of the Ethernet, fpga1:2000:12000; several times."),
+    ] = None,
+    pcap: Annotated[bool, typer.Option("--pcap", help="Also write all Ethernet frames for Wireshark.")] = False,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     return (
@@ -516,6 +526,8 @@ def _cosim(
             data=data, weights=weights, seed=seed, efficiency=efficiency, waves=waves,
             wave_nodes=tuple(wave_nodes or ()), wave_frames=wave_frames, wave_cycles=wave_cycles,
             wave_inside=wave_inside,
+            loss=loss, duplicate=duplicate, reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()),
+            pcap=pcap,
         ),
     )  # fmt: skip
 

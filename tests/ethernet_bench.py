@@ -37,7 +37,7 @@ from tests.ethernet_support import DIGEST, EPOCH, Opponent, address_of, bursts_o
 # cycles between two exchanges with the host
 LOOK_AHEAD = 100
 # cycles without a word that end a run, and those behind the last one
-STUCK_CYCLES, REST_CYCLES = 60_000, 12_000
+STUCK_CYCLES, REST_CYCLES = 60_000, 10
 # stalls of what plays and what keeps words, of 256
 STALL_256 = 64
 
@@ -108,6 +108,13 @@ class Host:
 
     opponents: list[Opponent]
     macs: Mapping[int, int]
+    # what each is to get
+    wanted: list[list[Word]]
+
+    @property
+    def done(self) -> bool:
+        """See `SwitchHost`."""
+        return all(words_of(opponent.got) == words for opponent, words in zip(self.opponents, self.wanted, strict=True))
 
     def exchange(self, cycle: int, frames: Sequence[Stamped]) -> tuple[int, Sequence[Stamped]]:
         """See `SwitchHost`."""
@@ -330,7 +337,11 @@ endmodule
             )
             for device in range(self.devices)
         ]
-        return Host(opponents, {address_of(device).mac: device for device in range(self.devices)})
+        return Host(
+            opponents,
+            {address_of(device).mac: device for device in range(self.devices)},
+            [queues[-1] for queues in self.there[: self.devices]],
+        )
 
     def run(self, program: Path, folder: Path, switch: EthernetSwitch, stall_256: int = 16) -> Ran:
         """Until every device has what it is sent."""

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from dagtrain.cosim.bench import design_bench
-from dagtrain.cosim.parts import BenchOptions
 from dagtrain.emission.delivered import load_delivered
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.ethernet import Ethernet
-from dagtrain.emission.links import NetworkModel, unit_module
+from dagtrain.emission.links import unit_module
 from dagtrain.emission.manifest import MANIFEST, DeliveryError
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import lint_devices, write_cluster
@@ -333,9 +331,3 @@ def test_only_ethernet_has_a_host_on_it() -> None:
         host_access("network", words)
     with pytest.raises(DagtrainError, match=r"^--host wires is unknown; choose one of ports, network$"):
         EmitOptions(host="wires")
-
-
-def test_a_co_simulation_says_that_it_does_not_speak_ethernet(design: ClusterDesign, written: Path) -> None:
-    delivered = load_delivered([written / device.name for device in design.devices])
-    with pytest.raises(DagtrainError, match=r"^co-simulation over Ethernet, which alpha, beta speak, is not built yet"):
-        design_bench(delivered.devices, LIBRARY, BenchOptions(frames=1, batch=1, network=NetworkModel()), written)

@@ -57,6 +57,7 @@ def test_steps_leave_the_files_that_the_page_names(root: Path) -> None:
     }
     # left where options ask for it, or where the plan has a graph of its own
     assert missing == {
+        "cosim/capture.pcapng",
         "cosim/efficiency.json",
         "cosim/waves.vcd",
         "cosim/waves.gtkw",

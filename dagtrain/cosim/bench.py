@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from dagtrain.cosim.clocks import clock_of
+from dagtrain.cosim.network import Mac, MacPort
 from dagtrain.cosim.outermost import outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
 from dagtrain.cosim.timeline import Probes
@@ -22,14 +23,15 @@ from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
-from dagtrain.emission.links import axi_stream_signals, link_word
-from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, MemoryRecord, StateRecord
+from dagtrain.emission.ethernet import host_label
+from dagtrain.emission.links import NETWORK_ROLE, axi_stream_signals, link_word, sender_role
+from dagtrain.emission.manifest import COMMAND, DeliveryError, HostRecord, HostStreamRecord, MemoryRecord, StateRecord
 from dagtrain.emission.memory import AXI_PREFIX, axi4_payloads
 from dagtrain.emission.modules import ModuleLibrary, StreamModule, verilog_name
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.dram.axi import FORWARD, Axi
 from hdl.engine.weights.records import WORD_BITS
-from hdl.errors import DagtrainError
+from hdl.link.ethernet.adapter import MAC_PREFIX
 from hdl.link.format import LinkFormat
 from hdl.signals import ClockReset
 from hdl.simulate.models.dram import dram_model
@@ -69,17 +71,20 @@ def design_bench(
             else:
                 path = _add_recorder(assembly, library, host, options, clk)
                 recorded[host.node] = recording(assembly, device, host, options, path)
+        recorded |= {stream.node: _heard(device, stream, options) for stream in results_of(device)}
     loads = {
         device.manifest.device: _add_loader(assembly, library, device, device.manifest.state, options)
         for device in devices
-        if device.manifest.state
+        if device.manifest.state and not loaded_by_frames(device)
     }
+    macs = tuple(mac_ports(devices).values())
+    pins = [port for mac in macs for port in mac.ports]
     weights = weight_logs(devices)
     watching = watch(devices, options.reads) if options.hold_cycles else Watch()
-    text = outermost_text(devices, recorded, weights, dumps, options, watching, (), traced, probed)
+    text = outermost_text(devices, recorded, weights, dumps, options, watching, pins, traced, probed)
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
     modules = bench_modules(assembly, devices)
-    bench = Bench(texts, played, recorded, tuple(dumps), modules, weights, traced=tuple(traced), loads=loads)
+    bench = Bench(texts, played, recorded, tuple(dumps), modules, weights, traced=tuple(traced), loads=loads, macs=macs)
     return watched_bench(bench, devices, watching)
 
 
@@ -104,7 +109,29 @@ def recording(
     return Recording(_beats_file(host), beats, net, device.manifest.device, path, clock_of(device))
 
 
-def _beats_file(host: HostRecord) -> str:
+def results_of(device: DeliveredDevice) -> list[HostStreamRecord]:
+    """Streams of metrics that it sends to the host in frames."""
+    port = device.manifest.ethernet
+    return [stream for stream in port.host_streams if stream.carries == "result"] if port else []
+
+
+def loaded_by_frames(device: DeliveredDevice) -> bool:
+    """Whether its state comes from the host in frames."""
+    port = device.manifest.ethernet
+    return port is not None and any(stream.carries == "load" for stream in port.host_streams)
+
+
+def _heard(device: DeliveredDevice, stream: HostStreamRecord, options: BenchOptions) -> Recording:
+    """What the host on the network keeps of metrics; they are counted where they leave for the port."""
+    role = sender_role(host_label(stream.carries))
+    # beside its credits
+    (left,) = (one for one in device.manifest.streams if one.reader == role and one.writer != NETWORK_ROLE)
+    beats = stream.elements * stream.element_bits // left.payload_bits * options.frames
+    net = f"dut.fpga_{device.manifest.top}.{left.net}"
+    return Recording(_beats_file(stream), beats, net, device.manifest.device, "", clock_of(device))
+
+
+def _beats_file(host: HostRecord | HostStreamRecord) -> str:
     return f"{verilog_name(host.node)}.beats.mem"
 
 
@@ -147,28 +174,23 @@ def add_cluster(
 ) -> list[Dump]:
     """All FPGAs with their memories and the network; returns the state that can be dumped below an instance `dut`.
 
-    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs.
-    Raises `DagtrainError` for FPGAs with Ethernet ports."""
-    framed = [device.manifest.device for device in devices if device.manifest.ethernet]
-    if framed:
-        raise DagtrainError(
-            f"co-simulation over Ethernet, which {', '.join(framed)} speak, is not built yet",
-            "write network.kind = 'words' in the cluster file, place and emit again",
-        )
+    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs."""
     assembly.port("network_error", 1, Direction.OUT)
     assembly.port("memory_error", 1, Direction.OUT)
     dumps: list[Dump] = []
+    macs = mac_ports(devices)
     for device in devices:
         if clock_of(device) != "clk":
             assembly.port(clock_of(device), 1, Direction.IN)
-        _add_device(assembly, device, folder)
+        _add_device(assembly, device, folder, macs.get(device.manifest.device))
         dumps += _memory_dumps(device)
         for memory in device.manifest.memory or ():
             path = _add_memory(assembly, library, device, memory, options, folder)
             dumps += _ring_dumps(device, memory, path)
-    if len(devices) > 1:
+    if len(devices) > 1 and not macs:
         _add_network(assembly, library, devices, options)
-    flags = [f"{device.manifest.top}_net_error" for device in devices if device.manifest.network]
+    flags = [f"{d.manifest.top}_net_error" for d in devices if d.manifest.network or d.manifest.ethernet]
+    flags += [f"|{device.manifest.top}_net_faults" for device in devices if device.manifest.ethernet]
     assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
     memory_flags = [f"{device.manifest.top}_dram_error" for device in devices if device.manifest.memory]
     assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
@@ -198,11 +220,26 @@ def _ring_dumps(device: DeliveredDevice, memory: MemoryRecord, path: str) -> lis
     return found
 
 
-def _add_device(assembly: Assembly, device: DeliveredDevice, folder: Path) -> None:
+def mac_ports(devices: Sequence[DeliveredDevice]) -> dict[str, MacPort]:
+    """Device -> its MAC, in the order of the switch's ports; none where words go over the network as they are."""
+    records = [(device.manifest.device, device.manifest.ethernet) for device in devices]
+    framed = [(name, record) for name, record in records if record is not None]
+    return {
+        name: MacPort(prefix=f"mac{number}", kind=Mac(record.mac_port), word_bits=record.word_bits)
+        for number, (name, record) in enumerate(framed)
+    }
+
+
+def _add_device(assembly: Assembly, device: DeliveredDevice, folder: Path, mac: MacPort | None) -> None:
+    """An FPGA; the ports of its MAC become ports of the module around it."""
     manifest = device.manifest
     ports = tuple(PortDecl(port.name, port.width, port.direction) for port in manifest.ports)
     connections = {"clk": clock_of(device), "rst": "rst", **NETWORK_CLOCK}
     connections = {port.name: connections[port.name] for port in ports if port.name in connections}
+    if mac is not None:
+        for pin in mac.ports:
+            name = MAC_PREFIX + pin.name.removeprefix(f"{mac.prefix}_")
+            connections[name] = assembly.port(pin.name, pin.width, pin.direction)
     for port in ports:
         if port.name in connections:
             continue

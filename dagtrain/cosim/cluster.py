@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from dagtrain.cosim.circuits import Circuit
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.deadlock import explain
+from dagtrain.cosim.network import read_counts, read_ports, write_switch
 from dagtrain.cosim.parts import Bench, BenchOptions
 from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute, is_long
+from dagtrain.cosim.switch_host import NetworkHost, host_of
 from dagtrain.cosim.timeline import probes_for, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
 from dagtrain.cosim.watch import Watched
@@ -45,8 +48,10 @@ from dagtrain.graph.ir import Graph
 from dagtrain.progress import Progress
 from hdl.convert.images import write_image
 from hdl.engine.weights.records import WORD_BITS, Kind, Record, words_of
+from hdl.errors import DagtrainError
 from hdl.fixed import IntArray
 from hdl.layers.beats import to_beats
+from hdl.simulate.models.ethernet import EthernetSwitch
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 
@@ -54,6 +59,8 @@ Feeds = Mapping[str, npt.NDArray[Any]]
 HELD_STRETCHES = 24
 # intervals of the pipeline that pass between the last weights and the dump of the state
 SETTLE_FRAMES = 2
+# timers within which a frame has come through a network that loses some
+RESENT_TIMES = 12
 # intervals without any progress after which the pipeline is called deadlocked
 STUCK_FRAMES = 200
 
@@ -89,17 +96,12 @@ def simulate_cluster(
     ``stretch_cycles``: in stretches of so many, what engines do is counted, and how full FIFOs are; 0: neither is.
     ``on_traces`` gets every beat inside the FPGAs beside the emulator, also where the simulation then fails.
     Everything the simulation writes stays in ``folder``."""
+    check_simulator(delivered, simulator)
     frames = len(feeds) * graph.recipe.batch
     options = bench_options(
-        delivered,
-        graph,
-        len(feeds),
-        network,
-        memory or MemoryModel(),
-        seed,
-        host_stall_256=host_stall_256,
-        hold_cycles=hold_cycles,
-    )
+        delivered, graph, len(feeds), network, memory or MemoryModel(), seed,
+        host_stall_256=host_stall_256, hold_cycles=hold_cycles,
+    )  # fmt: skip
     traced = traced_streams(delivered.devices, graph) if on_traces else ()
     probed = probes_for(delivered, graph, options, stretch_cycles)
     bench = design_bench(delivered.devices, library, options, folder, traced, probed)
@@ -107,14 +109,17 @@ def simulate_cluster(
     sources, clocks = write_sources(delivered, bench, library, folder), bench_clocks(delivered, seed)
     if optimise is None:
         optimise = is_long(frames * delivered.cycles_per_frame)
-    program = build(folder / "sim", sources, simulator, optimise, clocks, [one.path for one in inside]).resolve()
+    paths = [one.path for one in inside]
+    program = build(folder / "sim", sources, simulator, optimise, clocks, paths, bench.macs).resolve()
     progress.end()
     golden = Executor(graph, Mode.GOLDEN)
     started, made = compare_start(delivered, golden), Made(traced)
     sent: dict[str, list[IntArray]] = {log.edge: [golden.weights[log.edge]] * log.loaded for log in bench.weights}
-    write_loads(delivered, bench, golden, len(feeds), folder)
+    host = network_host(delivered, frames)
+    write_loads(delivered, bench, golden, len(feeds), folder, host)
     expected = emulate(golden, feeds, sent, made)
-    write_inputs(graph, bench, feeds, folder)
+    write_inputs(graph, bench, feeds, folder, host)
+    told = write_network(folder, delivered, network) if bench.macs else ()
     progress.begin("co-simulation", frames)
     seen = 0
 
@@ -126,7 +131,7 @@ def simulate_cluster(
 
     total_records = sum(recording.beats for recording in bench.recorded.values())
     try:
-        log = execute(program, folder, on_frame, arguments=waves)
+        log = execute(program, folder, on_frame, arguments=(*waves, *told), host=host)
     except StuckError as error:
         raise located(error, delivered, options, seen) from None
     except BrokenError as error:
@@ -135,9 +140,57 @@ def simulate_cluster(
         if on_traces and (folder / TRACE_FILE).is_file():
             on_traces(compare_traces(folder, traced, graph, made))
     progress.end()
-    run = compare(bench, golden, expected, folder, log, frames, started, sent)
+    if host is not None:
+        host.write_results(bench, graph, folder)
+    run = counted(compare(bench, golden, expected, folder, log, frames, started, sent), bench, host, folder)
     ends = batch_ends(log.frame_cycles, len(feeds))
     return run if probed is None else replace(run, timeline=read_timeline(folder, probed, ends))
+
+
+def framed_devices(delivered: Delivered) -> tuple[str, ...]:
+    """Devices with Ethernet ports."""
+    return tuple(device.manifest.device for device in delivered.devices if device.manifest.ethernet)
+
+
+def check_simulator(delivered: Delivered, simulator: Simulator) -> None:
+    """Raises `DagtrainError` where it has no switch for what devices send."""
+    framed = framed_devices(delivered)
+    if framed and simulator is not Simulator.VERILATOR:
+        raise DagtrainError(f"the Ethernet of {', '.join(framed)} runs in {Simulator.VERILATOR.value} alone")
+
+
+def counted(run: ClusterRun, bench: Bench, host: NetworkHost | None, folder: Path) -> ClusterRun:
+    """With what switch, ports and host have counted in a run in a folder."""
+    if not bench.macs:
+        return run
+    dropped = {} if host is None else host.dropped
+    return replace(run, pairs=read_counts(folder), ports=read_ports(folder), host_dropped=dropped)
+
+
+def network_host(delivered: Delivered, frames: int) -> NetworkHost | None:
+    """The host of so many frames, where it speaks over the network."""
+    ports = [device.manifest.ethernet for device in delivered.devices]
+    spoken = any(port is not None and host_of(port) is not None for port in ports)
+    return NetworkHost(delivered.devices, frames) if spoken else None
+
+
+def write_network(folder: Path, delivered: Delivered, network: NetworkModel) -> tuple[str, ...]:
+    """What the switch of a run in a folder reads; returns what the bench is told besides."""
+    ports = [device.manifest.ethernet for device in delivered.devices]
+    macs = {port.own.address.mac: number for number, port in enumerate(filter(None, ports))}
+    first = next(filter(None, ports))
+    host = host_of(first)
+    if host is not None:
+        macs[host.mac] = len(macs)
+    switch = EthernetSwitch(
+        ports=macs,
+        latency=network.latency_cycles,
+        bits_per_cycle=Fraction(first.word_bits * network.words, network.cycles),
+        faults=network.faults,
+        seed=network.seed,
+    )
+    write_switch(folder, switch)
+    return (f"+mac_stall={network.stall_256}", *(["+frames"] if network.capture else []))
 
 
 def bench_clocks(delivered: Delivered, seed: int) -> tuple[BenchClock, ...]:
@@ -163,7 +216,13 @@ def bench_options(
     hold_cycles: int = 0,
 ) -> BenchOptions:
     """What surrounds delivered FPGAs, with waits as long as their pipeline wants them."""
-    interval = delivered.cycles_per_frame
+    interval, latency, resent = delivered.cycles_per_frame, network.latency_cycles, 0
+    timers = [device.manifest.ethernet.timer_cycles for device in delivered.devices if device.manifest.ethernet]
+    if timers:
+        # the same for most networks, so that they need no build of their own
+        down = max((end - first for _, first, end in network.faults.down), default=0)
+        latency = max(timers) * max(1, -(-4 * latency // max(timers)))
+        resent = RESENT_TIMES * latency * max(1, -(-2 * down // (RESENT_TIMES * latency)))
     return BenchOptions(
         frames=batches * graph.recipe.batch,
         batch=graph.recipe.batch,
@@ -171,8 +230,8 @@ def bench_options(
         memory=memory,
         host_stall_256=host_stall_256,
         seed=seed,
-        settle_cycles=SETTLE_FRAMES * interval + network.latency_cycles + 4096,
-        stuck_cycles=STUCK_FRAMES * interval + 20 * network.latency_cycles + HELD_STRETCHES * hold_cycles,
+        settle_cycles=SETTLE_FRAMES * interval + latency + 4096 + resent,
+        stuck_cycles=STUCK_FRAMES * interval + 20 * latency + HELD_STRETCHES * hold_cycles + 4 * resent,
         hold_cycles=hold_cycles,
         staleness=graph.recipe.staleness,
     )
@@ -260,16 +319,29 @@ def emulate(
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def write_loads(delivered: Delivered, bench: Bench, golden: Executor, batches: int, folder: Path) -> None:
-    """Files of what is loaded into each device, so that it begins as ``golden`` stands and trains so many batches."""
+def write_loads(
+    delivered: Delivered, bench: Bench, golden: Executor, batches: int, folder: Path, host: NetworkHost | None = None
+) -> None:
+    """Files of what is loaded into each device, so that it begins as ``golden`` stands and trains so many batches; or
+    the ``host`` loads it."""
     for device in delivered.devices:
-        state = device.manifest.state
+        state, name = device.manifest.state, device.manifest.device
         if state is not None:
             records = [*load_records(golden, state.links), Record(Kind.RUN, (batches,))]
-            write_image(folder / bench.loads[device.manifest.device], words_of(records), WORD_BITS)
+            if name in bench.loads:
+                write_image(folder / bench.loads[name], words_of(records), WORD_BITS)
+            elif host is not None:
+                host.load(name, records)
 
 
-def write_inputs(graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path) -> None:
+def write_inputs(
+    graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path, host: NetworkHost | None = None
+) -> None:
+    """Files of what host ports are fed; or the ``host`` feeds it."""
+    if host is not None:
+        for node in feeds[0]:
+            fixed = graph.by_name[node].layer.sources[0].tensor.fixed
+            host.feed(node, fixed.encode(np.concatenate([feed[node] for feed in feeds])))
     for node, file_name in bench.played.items():
         layer = graph.by_name[node].layer
         port = layer.sources[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dagtrain.cosim.locate import element_at
+from dagtrain.cosim.network import PairCounts, PortCounts
 from dagtrain.cosim.parts import Bench, WeightLog
 from dagtrain.cosim.simulator import RunLog, read_memory
 from dagtrain.cosim.timeline import Timeline
@@ -49,6 +50,11 @@ class ClusterRun:
     saturations: Mapping[str, int] = field(default_factory=dict)
     # what was counted of a batch among others; None if nothing was
     timeline: Timeline | None = None
+    # frames between ports of the switch, and what devices' ports counted, in the order of ports
+    pairs: tuple[PairCounts, ...] = ()
+    ports: tuple[PortCounts, ...] = ()
+    # by the host, by cause
+    host_dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

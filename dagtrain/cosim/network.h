@@ -6,9 +6,9 @@
 //
 // +host=FD: a socket over which whole frames pass between the host's port and another program, numbers as this machine has
 // them.  At cycles that the host chooses, 0 first, the bench says: u64 cycle, u32 frames, and of each u64 cycle, u32 bytes,
-// bytes: what came out since then.  The host answers: u64 next cycle, u32 frames, and of each the same: those that enter
-// from now on, in the order of cycles.  So nothing depends on how long the host takes.  When it closes the socket the
-// bench ends.
+// bytes: what came out since then.  The host answers: u64 next cycle, u32 frames, u32 whether it has all that it waits for,
+// and of each frame the same: those that enter from now on, in the order of cycles.  So nothing depends on how long the host
+// takes.  When it closes the socket the bench ends.
 // +frames: every frame is written to frames.bin: u64 cycle, u16 port, u16 way (0: from the port, 1: to it), u32 bytes, bytes.
 #pragma once
 #include <cstdio>
@@ -86,6 +86,8 @@ public:
     // the cable is busy for so many parts of a cycle from the first beat of the frame on that has just ended
     void occupy(uint64_t cable_parts, uint64_t parts) { free_ = std::max(free_, began_ * parts) + cable_parts; }
 
+    bool idle() const { return arriving_.empty() && frame_.empty() && !waiting_; }
+
     void arrive(const ethernet::Frame& frame) { arriving_.push_back(frame); }
 
     // what the MAC gives behind this cycle
@@ -162,6 +164,14 @@ public:
         return true;
     }
 
+    // whether a bench that has finished may end: the host has all, and what was on its way has been heard
+    bool ends() {
+        bool quiet = (host_ < 0 || done_) && switch_.idle() && leaving_.empty() && entering_.empty();
+        for (const Mac& mac : macs_) quiet &= mac.idle();
+        quiet_ = quiet ? quiet_ + 1 : 0;
+        return quiet_ > HEARD_CYCLES;
+    }
+
     void sample(uint64_t cycle) {
         for (size_t port = 0; port < macs_.size(); port++) {
             ethernet::Frame frame;
@@ -197,7 +207,8 @@ private:
     ethernet::Switch switch_;
     std::vector<Mac> macs_;
     int host_port_, host_ = -1;
-    uint64_t next_ = 0;
+    uint64_t next_ = 0, quiet_ = 0;
+    uint32_t done_ = 0;
     std::vector<Stamped> leaving_;
     std::deque<Stamped> entering_;
     std::map<std::pair<int, int>, Sent> sent_;
@@ -253,6 +264,8 @@ private:
     // of hdl.link.ethernet.frame
     static constexpr size_t KIND_AT = 42, EPOCH_AT = 48, SEQUENCE_AT = 50;
     static constexpr uint64_t DATA = 1;
+    // in which a port counts what it has got
+    static constexpr uint64_t HEARD_CYCLES = 64;
 
     bool exchange(uint64_t cycle) {
         std::vector<uint8_t> told;
@@ -271,7 +284,7 @@ private:
             if (sent <= 0) return false;
             at += sent;
         }
-        if (!take(&next_, 8) || !take(&count, 4)) return false;
+        if (!take(&next_, 8) || !take(&count, 4) || !take(&done_, 4)) return false;
         if (next_ <= cycle) fail("the host asked for cycle " + std::to_string(next_) + " in " + std::to_string(cycle));
         while (count--) {
             Stamped one;

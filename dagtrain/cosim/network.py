@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +19,7 @@ from typing import Protocol, Self
 from dagtrain.emission.capture import capture
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.errors import ToolError
+from hdl.link.ethernet.receiver import COUNTER_BITS, Cause
 from hdl.simulate.models import ethernet
 from hdl.simulate.models.ethernet import EthernetSwitch
 
@@ -29,8 +30,12 @@ MACS_FILE = "macs.inc"
 HEADERS = {"network.inc": HEADER, "ethernet.inc": SWITCH_HEADER}
 # in the folder of a run: what the switch is, what it has counted, all frames
 SWITCH_FILE, COUNTS_FILE, FRAMES_FILE = "switch.txt", "network.txt", "frames.bin"
+# where the outermost module writes what Ethernet ports have counted: top, frames dropped, flags of peers
+PORTS_FILE = "ports.txt"
 # cycle and number of frames, or bytes; cycle, port, way and bytes
 _STAMP, _LOGGED = struct.Struct("=QI"), struct.Struct("=QHHI")
+# next cycle, number of frames, whether the host has all that it waits for
+_ANSWER = struct.Struct("=QII")
 
 
 class Mac(Enum):
@@ -123,6 +128,11 @@ Stamped = tuple[int, bytes]
 class SwitchHost(Protocol):
     """Who is at the host's port of the switch."""
 
+    @property
+    def done(self) -> bool:
+        """Whether it has all that it waits for, so that a bench that has finished may end."""
+        ...
+
     def exchange(self, cycle: int, frames: Sequence[Stamped]) -> tuple[int, Sequence[Stamped]] | None:
         """The bench has come to a cycle, and these frames have come out of the port since the call before.
 
@@ -194,7 +204,7 @@ def answer_bench(connection: socket.socket, host: SwitchHost) -> None:
             if answer is None:
                 return
             later, entering = answer
-            parts = [_STAMP.pack(later, len(entering))]
+            parts = [_ANSWER.pack(later, len(entering), host.done)]
             parts += [_STAMP.pack(when, len(frame)) + frame for when, frame in entering]
             connection.sendall(b"".join(parts))
 
@@ -251,6 +261,28 @@ def read_counts(folder: Path) -> tuple[PairCounts, ...]:
     if not path.is_file():
         raise ToolError(f"the simulation left no {path}")
     return tuple(PairCounts(*map(int, line.split())) for line in path.read_text().splitlines())
+
+
+@dataclass(frozen=True)
+class PortCounts:
+    """What the Ethernet port of a device counted."""
+
+    # module
+    top: str
+    dropped: Mapping[Cause, int]
+    # three flags a peer: lost, stranger, unsent
+    faults: int
+
+
+def read_ports(folder: Path) -> tuple[PortCounts, ...]:
+    """Of each device, in a run in a folder."""
+    found = []
+    for line in (folder / PORTS_FILE).read_text().splitlines():
+        top, dropped, faults = line.split()
+        counts = int(dropped, 16)
+        each = {cause: counts >> cause * COUNTER_BITS & ((1 << COUNTER_BITS) - 1) for cause in Cause}
+        found.append(PortCounts(top, each, int(faults, 16)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

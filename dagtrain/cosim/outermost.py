@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dagtrain.cosim.clocks import clock_of
+from dagtrain.cosim.network import PORTS_FILE
 from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
 from dagtrain.cosim.timeline import Probes, counting_text
 from dagtrain.cosim.trace import Traced, trace_text
@@ -80,7 +81,7 @@ wire [31:0] activity = {" + ".join([*wanted, "settled"])};
 {_joined(f"    .{name}({name})" for name in passed)},
     .network_error(lost_word), .memory_error(memory_error)
 );
-{trace_text(traced) if traced else ""}{counted}assign network_error = lost_word || |broken;
+{trace_text(traced) if traced else ""}{counted}{_ports_text(devices)}assign network_error = lost_word || |broken;
 {_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated)}end" for clk in own)}
 always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
     moved <= activity;
@@ -104,6 +105,21 @@ always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
     end
 end
 endmodule
+"""
+
+
+def _ports_text(devices: Sequence[DeliveredDevice]) -> str:
+    """What Ethernet ports have counted is written at the very end: top, frames dropped and flags of peers a line."""
+    tops = [device.manifest.top for device in devices if device.manifest.ethernet]
+    if not tops:
+        return ""
+    lines = _lines(f'    $fdisplay(ports, "{top} %h %h", dut.{top}_net_dropped, dut.{top}_net_faults);' for top in tops)
+    return f"""integer ports;
+final begin
+    ports = $fopen("{PORTS_FILE}", "w");
+{lines}
+    $fclose(ports);
+end
 """
 
 

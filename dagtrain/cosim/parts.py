@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dagtrain.cosim.network import MacPort
 from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import Loaded, Watched
 from dagtrain.emission.links import NetworkModel
@@ -130,3 +131,5 @@ class Bench:
     loads: Mapping[str, str] = field(default_factory=dict)
     # streams whose beats are written, by the numbers under which they are
     traced: tuple[Traced, ...] = ()
+    # of FPGAs on Ethernet, in the order of the switch's ports
+    macs: tuple[MacPort, ...] = ()

@@ -18,7 +18,16 @@ from myhdl import StopSimulation, always, block
 
 from dagtrain.cosim.bench import add_cluster, bench_modules, host_net, recording, watched_bench, weight_logs
 from dagtrain.cosim.clocks import clock_of
-from dagtrain.cosim.cluster import Feeds, bench_clocks, bench_options, emulate, located, named, write_sources
+from dagtrain.cosim.cluster import (
+    Feeds,
+    bench_clocks,
+    bench_options,
+    emulate,
+    framed_devices,
+    located,
+    named,
+    write_sources,
+)
 from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.emitted import EmittedModule, load_emitted
 from dagtrain.cosim.outermost import PORTS, WATCH_FILE, outermost_text
@@ -83,6 +92,12 @@ def simulate_under_myhdl(
         raise DagtrainError(
             "what was emitted begins with state that a host loads, which this testbench does not play",
             "simulate in Verilog alone, or drive `emitted_cluster` by a testbench of your own",
+        )
+    framed = framed_devices(delivered)
+    if framed:
+        raise DagtrainError(
+            f"this testbench has no switch for the Ethernet of {', '.join(framed)}",
+            "simulate with --simulator verilator, or drive `emitted_cluster` by a testbench of your own",
         )
     options = bench_options(delivered, graph, len(feeds), network, memory, seed, hold_cycles=hold_cycles)
     frames, interval = options.frames, delivered.cycles_per_frame

@@ -118,6 +118,11 @@ def pair_timing(frames: FrameFormat, rtt_cycles: int) -> Timing:
     )
 
 
+def host_label(carries: str) -> str:
+    """What messages and nets call a stream of the host."""
+    return f"host {carries}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostStream:
     """A stream between the host and a device."""
@@ -140,7 +145,7 @@ class HostStream:
     @property
     def label(self) -> str:
         """What messages and nets call it."""
-        return f"host {self.carries}"
+        return host_label(self.carries)
 
     @property
     def arrives(self) -> bool:

@@ -31,6 +31,7 @@ from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch, depth_for, merged_pairs, merges_passed
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
+from hdl.simulate.models.ethernet import Faults
 from hdl.streams.width import elements_per_word, wire_words
 from hdl.tensor import Port
 from hdl.unit import Unit
@@ -112,6 +113,9 @@ class NetworkModel:
     # of 256 cycles, those in which a port stalls
     stall_256: int = 32
     seed: int = 1
+    # what an Ethernet does to frames, and whether all of them are kept
+    faults: Faults = dataclasses.field(default_factory=Faults)
+    capture: bool = False
 
 
 def crossings_of(graph: PlacedGraph, devices: Sequence[str]) -> tuple[Crossing, ...]:

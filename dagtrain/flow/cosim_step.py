@@ -38,6 +38,7 @@ from dagtrain.emission.delivered import Delivered, load_delivered
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
+from dagtrain.flow.cosim_network import CAPTURE, NetworkOptions, capture_frames, network_lines, network_meta
 from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.records import CosimRecord, EmitRecord, ImportRecord
@@ -65,7 +66,7 @@ SHOWN_ENGINES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosimOptions:
+class CosimOptions(NetworkOptions):
     """What the user said."""
 
     batches: int = 4
@@ -111,6 +112,8 @@ def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> Step
         f"losses, weights, momenta and normalisation state against the emulator: {verdict} "
         f"({meta['compared_words']:,} words)",
         *(() if options.waves is None else (f"{folder / WAVES}.{options.waves} (waveforms), with {VIEWS}",)),
+        *(network_lines(meta["network"]) if "network" in meta else ()),
+        *((f"{folder / CAPTURE} (frames of all ports)",) if options.pcap else ()),
         *(line for line in (saturated(meta["saturations"]), meta["traffic"], meta["mac_efficiency"]) if line),
     )
     return StepResult("cosim", folder, done, lines, meta, passed=meta["equal"])
@@ -138,6 +141,7 @@ def run_problems(batches: int, stall: float, latency_cycles: int) -> list[str]:
 
 def _problems(options: CosimOptions) -> list[str]:
     problems = run_problems(options.batches, options.stall, options.latency_cycles)
+    problems += options.network_problems()
     if options.hold_cycles < 0:
         problems.append(f"--hold must be at least 0 cycles, not {options.hold_cycles}")
     if options.waves is not None:
@@ -217,7 +221,13 @@ def prepared(workspace: Workspace, options: CosimOptions) -> Prepared:
         order = list(dataset.batches(batch, options.seed, 0))
         feeds = [feeds_of(graph, dataset, order[index % len(order)]) for index in range(options.batches)]
     stall_256 = round(options.stall * 256)
-    network = NetworkModel(latency_cycles=options.latency_cycles, stall_256=stall_256, seed=options.seed)
+    network = NetworkModel(
+        latency_cycles=options.latency_cycles,
+        stall_256=stall_256,
+        seed=options.seed,
+        faults=options.faults(delivered),
+        capture=options.pcap,
+    )
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
     return Prepared(delivered, graph, feeds, network, memory, stall_256)
 
@@ -247,6 +257,10 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
                 _write_waves(folder, ready, plan, options, cycles, inside)
         measured = engines.results(progress) if engines else None
     meta = _meta(outcome, options, graph.recipe.batch, delivered, plan)
+    if outcome.pairs:
+        meta["network"] = network_meta(outcome, delivered)
+    if options.pcap:
+        capture_frames(folder, bench, delivered, plan.clock_hz)
     if measured is not None:
         write_efficiency(folder / "efficiency.json", measured)
         meta["mac_efficiency"] = _efficiency_line(measured)

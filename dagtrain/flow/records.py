@@ -122,6 +122,44 @@ class EmitRecord(Versioned):
     devices: list[DeviceRecord]
 
 
+class PairRecord(TypedDict):
+    """Frames from a port of the switch to another one, in ``cosim.json``."""
+
+    # devices, or host
+    source: str
+    target: str
+    frames: Count
+    # of them DATA, and those that were sent before
+    data: Count
+    retransmitted: Count
+    # what befell them
+    lost: Count
+    duplicated: Count
+    reordered: Count
+    corrupted: Count
+    link_down: Count
+    delivered: Count
+    # of the cable's time that they took, what those sent again did
+    share_lost: float
+
+
+class PortRecord(TypedDict):
+    """The Ethernet port of a device, in ``cosim.json``."""
+
+    device: str
+    # frames by cause
+    dropped: dict[str, Count]
+
+
+class NetworkRecord(TypedDict):
+    """The Ethernet of a co-simulation."""
+
+    pairs: list[PairRecord]
+    ports: list[PortRecord]
+    # by the host, if it speaks over the network
+    host_dropped: dict[str, Count]
+
+
 class CosimRecord(Versioned):
     """``cosim.json``."""
 
@@ -143,6 +181,8 @@ class CosimRecord(Versioned):
     # a line each
     traffic: str
     mac_efficiency: str
+    # where FPGAs have Ethernet ports
+    network: NotRequired[NetworkRecord]
 
 
 class WrongRecord(TypedDict):

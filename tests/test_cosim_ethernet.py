@@ -1,0 +1,216 @@
+"""A cluster over Ethernet in Verilator: whatever the network does, every bit is that of the emulator, and every fault
+is counted where it was injected."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google_crc32c import value as crc32c_of_another_package
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.utils import PcapNgReader
+
+from dagtrain.cosim.cluster import Feeds
+from dagtrain.cosim.compare import ClusterRun
+from dagtrain.cosim.network import read_frames, write_capture
+from dagtrain.cosim.simulator import Simulator
+from dagtrain.emission.design import ClusterDesign
+from dagtrain.emission.links import NetworkModel
+from dagtrain.emission.modules import ModuleLibrary
+from dagtrain.emission.stored import DramUse
+from dagtrain.progress import Silent
+from dagtrain.training.feeds import synthetic_feeds
+from hdl.cache import cache_folder
+from hdl.errors import DagtrainError
+from hdl.link.ethernet.frame import Drop, Dropped
+from hdl.link.ethernet.receiver import Cause
+from hdl.simulate.models.ethernet import Faults
+from tests.cosim_support import simulate_design, tiny_design, tiny_net
+from tests.test_ethernet_emission import END, NUMBERS, ethernet
+
+LIBRARY = ModuleLibrary(cache_folder() / "modules")
+BATCHES = 4
+OFTEN = Faults(loss=5e-2, duplicate=5e-2, reorder=5e-2, corrupt=5e-2)
+# causes that a frame tells by itself
+OF_THE_FRAME = (Cause.SHORT, Cause.FOREIGN, Cause.CHECKSUM, Cause.VERSION, Cause.LENGTH, Cause.CRC)
+DATA = 1
+FRAMES = ethernet().frames
+
+
+@pytest.fixture(scope="module")
+def design() -> ClusterDesign:
+    """The tiny cluster at an MTU of 576, whose host loads its state over the network; MACs of both kinds."""
+    return tiny_design(LIBRARY, net=tiny_net(), dram=DramUse(), ethernet=ethernet(), state_access=True)
+
+
+def trained(design: ClusterDesign, folder: Path, faults: Faults, seed: int = 1, **options: Any) -> ClusterRun:
+    """Every bit of it is right."""
+    batch = design.graph.recipe.batch
+    feeds: list[Feeds] = [synthetic_feeds(design.graph, batch, 50 + index) for index in range(BATCHES)]
+    network = NetworkModel(
+        **{"latency_cycles": 60, "stall_256": 16, "faults": faults, "capture": True, "seed": seed, **options}
+    )
+    run = simulate_design(design, LIBRARY, feeds, folder, Simulator.VERILATOR, network, 0, 1, Silent(), optimise=False)
+    assert run.mismatches == (), f"seed {seed}"
+    assert len(run.losses) == BATCHES * batch
+    counted(run, folder)
+    return run
+
+
+def counted(run: ClusterRun, folder: Path) -> None:
+    """What arrives at a device bad is dropped there for the cause that the codec gives, and nothing else is."""
+    wanted: dict[int, Counter[str]] = defaultdict(Counter)
+    for passed in read_frames(folder / "bench"):
+        if passed.arrives:
+            try:
+                FRAMES.parse(passed.frame)
+            except Dropped as dropped:
+                wanted[passed.port][dropped.cause.name] += 1
+    for number, counts in enumerate(run.ports):
+        found = {cause.name: counts.dropped[cause] for cause in OF_THE_FRAME}
+        assert Counter(found) == wanted[number]
+        assert counts.dropped[Cause.OVERRUN] == counts.dropped[Cause.EPOCH] == counts.dropped[Cause.DIGEST] == 0
+        assert counts.faults == 0
+    bad = {Drop[cause.name].value for cause in OF_THE_FRAME}
+    at_host = sum(count for name, count in run.host_dropped.items() if name in bad)
+    assert at_host == sum(wanted[len(run.ports)].values())
+
+
+def total(run: ClusterRun, name: str) -> int:
+    return sum(getattr(pair, name) for pair in run.pairs)
+
+
+def test_a_cluster_trains_over_a_network_that_does_what_it_likes(design: ClusterDesign, tmp_path: Path) -> None:
+    run = trained(design, tmp_path / "bad", OFTEN)
+    for name in ("lost", "doubled", "reordered", "corrupted", "again"):
+        assert total(run, name) > 0, name
+    # the same again, to the byte
+    trained(design, tmp_path / "same", OFTEN)
+    frames = [(tmp_path / name / "bench" / "frames.bin").read_bytes() for name in ("bad", "same")]
+    assert frames[0] == frames[1]
+    captured(design, tmp_path / "bad" / "bench", run)
+
+
+def test_a_good_network_repeats_and_drops_nothing_and_a_far_one_trains_to_the_same(
+    design: ClusterDesign, tmp_path: Path
+) -> None:
+    near = trained(design, tmp_path / "near", Faults())
+    assert total(near, "again") == total(near, "lost") == 0
+    assert not any(count for port in near.ports for count in port.dropped.values())
+    assert not near.host_dropped
+    far = trained(design, tmp_path / "far", Faults(loss=1e-3, duplicate=1e-3, reorder=1e-3), latency_cycles=600)
+    assert far.losses == near.losses
+    assert far.cycles > near.cycles
+
+
+def test_a_port_that_is_down_for_a_while_holds_training_up_and_changes_nothing(
+    design: ClusterDesign, tmp_path: Path
+) -> None:
+    run = trained(design, tmp_path, Faults(down=((1, 4000, 14_000),)))
+    assert total(run, "down") > 0
+    assert total(run, "again") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 10))
+def test_faults_of_many_seeds_change_nothing(design: ClusterDesign, tmp_path: Path, seed: int) -> None:
+    trained(design, tmp_path, OFTEN, seed)
+
+
+def test_frames_are_simulated_by_verilator_alone(design: ClusterDesign, tmp_path: Path) -> None:
+    with pytest.raises(DagtrainError, match="the Ethernet of alpha, beta runs in verilator alone"):
+        simulate_design(design, LIBRARY, [], tmp_path, Simulator.ICARUS, NetworkModel(), 0, 1, Silent())
+
+
+# ------------------------------------------------------------------------------------------------ by another program
+
+
+@dataclass(frozen=True)
+class Told:
+    """A frame as it is read here by hand."""
+
+    kind: int
+    source: int
+    target: int
+    sequence: int
+    words: tuple[tuple[int, int, bytes], ...]
+
+
+def told(frame: bytes) -> Told | None:
+    """What a frame says, by scapy and by the table of docs/network.md; None where it is damaged."""
+    packet = Ether(frame)
+    if IP not in packet or UDP not in packet:
+        return None
+    ip, udp = packet[IP], packet[UDP]
+    checked = IP(bytes(ip)[:20])
+    del checked.chksum
+    if (ip.version, ip.ihl, ip.proto, ip.flags, ip.frag) != (4, 5, 17, "DF", 0) or udp.sport != 0x4454:
+        return None
+    if IP(bytes(checked)[:20]).chksum != ip.chksum or ip.len != len(frame) - 14 or udp.len != ip.len - 20:
+        return None
+    data = bytes(frame)[42:]
+    first, flags, source, target, _, sequence, _, beats, _ = struct.unpack(">BBHHHIIHI", data[:22])
+    if first >> 4 != 1 or flags or len(data) != 26 + 8 * beats or udp.dport != 0x4454:
+        return None
+    if struct.unpack(">I", data[-4:])[0] != crc32c_of_another_package(data[:-4]):
+        return None
+    return Told(first & 15, source, target, sequence, tuple(words_of(data[22:-4])))
+
+
+def words_of(payload: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(stream, sequence, word) of a payload in beats of 8 bytes: a descriptor, then what it announces."""
+    at = 0
+    while at < len(payload):
+        stream, count, sequence, rest = struct.unpack(">HBBI", payload[at : at + 8])
+        at += 8
+        assert (count == 0) == bool(rest >> 25 & 1)
+        for k in range(count):
+            yield stream, (sequence + k) % 256, payload[at : at + 8]
+            at += 8
+
+
+def captured(design: ClusterDesign, bench: Path, run: ClusterRun) -> None:
+    """Every frame of the capture is read; each stream's words leave in order, arrive as they left, and are as many as
+    the design sends."""
+    path = bench / "capture.pcapng"
+    count = write_capture(path, bench, ["alpha", "beta", "host"], 200_000_000)
+    with PcapNgReader(str(path)) as reader:
+        packets = list(reader)
+    assert len(packets) == count == sum(pair.entered + pair.left for pair in run.pairs)
+    macs = {0x0200_0000_0100 + number: name for name, number in NUMBERS.items()} | {END.mac: "host"}
+    there: dict[tuple[int, int], dict[int, tuple[Any, ...]]] = defaultdict(dict)
+    back: dict[tuple[int, int], dict[int, tuple[Any, ...]]] = defaultdict(dict)
+    for packet in packets:
+        frame = told(bytes(packet))
+        if packet.direction == 2:
+            # as a device or the host made it
+            assert frame is not None
+            assert macs[int(packet.src.replace(":", ""), 16)] == packet.sniffed_on
+        if frame is None or frame.kind != DATA:
+            continue
+        kept = there if packet.direction == 2 else back
+        was = kept[frame.source, frame.target].setdefault(frame.sequence, frame.words)
+        assert was == frame.words
+    assert there == back
+    streams: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for frames in there.values():
+        assert sorted(frames) == list(range(len(frames)))
+        for number in sorted(frames):
+            for stream, sequence, word in frames[number]:
+                streams[stream].append((sequence, word))
+    for words in streams.values():
+        assert [sequence for sequence, _ in words] == [k % 256 for k in range(len(words))]
+    batch = design.graph.recipe.batch
+    for crossing in design.crossings:
+        tensors = BATCHES if crossing.source.tensor.kind.per_batch else BATCHES * batch
+        assert len(streams[crossing.number]) >= tensors * crossing.words(64)
+    frames = BATCHES * batch
+    for stream in design.host_streams:
+        if stream.carries in ("image", "label", "result"):
+            assert len(streams[stream.number]) == frames * -(-stream.elements // (64 // stream.element_bits))
