@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -51,6 +52,8 @@ def port_units(word_bits: int) -> Iterator[tuple[str, Unit]]:
     yield "Packer", words
     yield "Crc32c", Crc32c(word_bits=word_bits)
     yield "EthernetPort", EthernetPort(packer=words)
+    # any key: it is an input
+    yield "EthernetPort, with a key", EthernetPort(packer=replace(words, frames=replace(frames, key=0)))
 
 
 def ports(widths: Sequence[int], estimated: bool) -> Iterator[str]:

@@ -309,6 +309,8 @@ class _Bench:
             for peer in range(len(self.opponents))
         )
         self.ports["epoch"].next, self.ports["digest"].next = EPOCH, DIGEST
+        if self.network.frames.key is not None:
+            self.ports["key"].next = self.network.frames.key
 
     def step(self, cycle: int) -> bool:
         self.cycle = cycle
@@ -361,7 +363,7 @@ class _Bench:
         if valid and ready:
             beat = (payload & ((1 << bits) - 1)).to_bytes(bits // 8, "little")
             last = payload >> bits
-            self.frame += beat[:4] if last else beat
+            self.frame += beat[: self.network.frames.last_bytes] if last else beat
             if last:
                 data = bytes(self.frame)
                 self.frame.clear()

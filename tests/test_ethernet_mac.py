@@ -21,7 +21,7 @@ from hdl.link.ethernet.mac import (
     axi_stream_receive,
     axi_stream_transmit,
 )
-from hdl.link.ethernet.receiver import FrameSink
+from hdl.link.ethernet.sink import FrameSink
 from hdl.signals import ClockReset
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream

@@ -21,7 +21,7 @@ from hdl.signals import ClockReset
 from hdl.simulate.cosimulation import Engine, build_cosimulation
 from hdl.simulate.models.ethernet import Faults
 from hdl.stream import Stream
-from tests.ethernet_support import DIGEST, EPOCH, OWN, Exchanged, Network, address_of, form_of, packer_of, traffic
+from tests.ethernet_support import DIGEST, EPOCH, OWN, Exchanged, Network, address_of, form_of, traffic
 
 NARROW = FrameFormat(word_bits=64, mtu=576)
 WIDE = FrameFormat(word_bits=512, mtu=1500)
@@ -281,8 +281,3 @@ def test_descriptors_that_announce_too_much_are_reported_and_bring_no_word_of_th
     found = given.run()
     assert found.malformed
     assert [(word.stream, word.sequence) for word in found.words] == [(1, 0), (1, 0)]
-
-
-def test_frames_with_a_key_are_refused_until_circuits_make_their_tags() -> None:
-    with pytest.raises(ValueError, match="key is not built yet"):
-        EthernetPort(packer=packer_of(FrameFormat(word_bits=64, mtu=1500, key=1), 1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from myhdl import always, block
 
 from hdl.link.ethernet.mac import avalon_receive, avalon_transmit, axi_stream_receive, axi_stream_transmit
-from hdl.link.ethernet.receiver import FrameSink
+from hdl.link.ethernet.sink import FrameSink
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream

@@ -480,6 +480,11 @@ class FrameFormat:
         """CRC, and the tag if there is one."""
         return CRC_BYTES if self.key is None else CRC_BYTES + TAG_BYTES
 
+    @property
+    def last_bytes(self) -> int:
+        """Bytes of a frame's last beat."""
+        return self.trailer_bytes % self.word_bytes
+
     @cached_property
     def payload_beats(self) -> int:
         """Beats of the longest payload."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.errors import ContractViolation
-from hdl.link.ethernet.frame import CRC_BYTES, FrameFormat
-from hdl.link.ethernet.receiver import FrameSink
+from hdl.link.ethernet.frame import FrameFormat
+from hdl.link.ethernet.sink import FrameSink
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 
@@ -34,7 +34,7 @@ def axi_stream_transmit(
         tdata: out, ``frames.word_bits`` bits, with ``tvalid``.
         tkeep: out, ``frames.word_bytes`` bits, with ``tvalid``.
     """
-    word_bits, every, some = frames.word_bits, (1 << frames.word_bytes) - 1, (1 << CRC_BYTES) - 1
+    word_bits, every, some = frames.word_bits, (1 << frames.word_bytes) - 1, (1 << frames.last_bytes) - 1
 
     @always_comb
     def connect() -> None:
@@ -101,7 +101,7 @@ def avalon_transmit(
         empty: out, bits for a number of bytes below ``frames.word_bytes``, with ``valid``.
     """
     word_bits, top = frames.word_bits, frames.word_bytes - 1
-    missing = frames.word_bytes - CRC_BYTES
+    missing = frames.word_bytes - frames.last_bytes
     inside = Signal(bool(0))
 
     @always_comb

@@ -10,8 +10,11 @@ from myhdl import Signal, always_comb, block, intbv
 from hdl.link.ethernet.anew import begin_anew
 from hdl.link.ethernet.packer import Packer, packer
 from hdl.link.ethernet.peers import Faults, Heard, Saying, Timing, peer_state
-from hdl.link.ethernet.receiver import COUNTER_BITS, Cause, FrameSink, receiver
+from hdl.link.ethernet.receiver import COUNTER_BITS, Cause, receiver
 from hdl.link.ethernet.replay import replay_ring
+from hdl.link.ethernet.sink import FrameSink
+from hdl.link.ethernet.tag import KEY_BITS
+from hdl.link.ethernet.tagging import append_tags, check_tags
 from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, row_of, transmitter
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, ClockReset, Instances
@@ -27,17 +30,12 @@ class EthernetPort(Unit):
     Outputs: counters ``dropped`` (`Cause`), ``faults``, three bits a peer (`hdl.link.ethernet.peers.Faults`),
     ``malformed``; ``reset``, for the rest of the device beside its own: the host wants all to begin anew
     (`hdl.link.ethernet.anew`); ``current``, the epoch now.
-
-    Raises:
-        ValueError: on creation, of frames with a key, whose tags it neither makes nor asks for.
+    With a key, frames have tags (`hdl.link.ethernet.tagging`), and ``key`` is one more input: the circuit itself is the
+    same for every key.
     """
 
     packer: Packer
     timing: Timing = field(default_factory=Timing)
-
-    def __post_init__(self) -> None:
-        if self.packer.frames.key is not None:
-            raise ValueError("a port of frames with a key is not built yet")
 
     @property
     def sink(self) -> FrameSink:
@@ -58,7 +56,8 @@ class EthernetPort(Unit):
     def inputs(self) -> Mapping[str, int]:
         """See the base class."""
         peers = self.packer.peers
-        return {"own": OWN_BITS, "others": peers * PEER_BITS, "epoch": EPOCH_BITS, "digest": DIGEST_BITS}
+        known = {"own": OWN_BITS, "others": peers * PEER_BITS, "epoch": EPOCH_BITS, "digest": DIGEST_BITS}
+        return known if self.packer.frames.key is None else {**known, "key": KEY_BITS}
 
     @property
     def outputs(self) -> Mapping[str, int]:
@@ -69,16 +68,51 @@ class EthernetPort(Unit):
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         xs = [streams[name] for name in self.packer.streams]
-        return ethernet_port(
-            domain,
-            xs,
-            streams["tx"],
-            streams["rx"],
-            streams["words"],
-            *self.signals(self.inputs),
-            *self.signals(self.outputs),
-            unit=self,
-        )
+        tx, rx, words = (streams[name] for name in ("tx", "rx", "words"))
+        inputs, outputs = self.signals(self.inputs), self.signals(self.outputs)
+        if self.packer.frames.key is None:
+            return ethernet_port(domain, xs, tx, rx, words, *inputs, *outputs, unit=self)
+        return keyed_ethernet_port(domain, xs, tx, rx, words, *inputs, *outputs, unit=self)
+
+
+@block
+def keyed_ethernet_port(
+    domain: ClockReset,
+    xs: Sequence[Stream],
+    tx: Stream,
+    rx: Stream,
+    words: Stream,
+    own: Bits,
+    others: Bits,
+    epoch: Bits,
+    digest: Bits,
+    key: Bits,
+    dropped: Bits,
+    faults: Bits,
+    malformed: Bit,
+    reset: Bit,
+    current: Bits,
+    *,
+    unit: EthernetPort,
+) -> Instances:
+    """`ethernet_port` whose frames have tags.  Cost: that, `append_tags`, `check_tags`.
+
+    Ports:
+        xs, words: in, out, as `ethernet_port` has them.
+        tx: out, stream of beats of frames, as `append_tags` gives them.
+        rx: in, stream of beats of frames, as `check_tags` takes them.
+        own, others, epoch, digest: in, as `ethernet_port` has them.
+        key: in, 64 bits, constant.
+        dropped, faults, malformed, reset, current: out, as `ethernet_port` has them.
+    """
+    made, judged = Stream(tx.width), Stream(unit.sink.judged_bits)
+    port = ethernet_port(
+        domain, xs, made, judged, words, own, others, epoch, digest, dropped, faults, malformed, reset, current,
+        unit=unit,
+    )  # fmt: skip
+    append = append_tags(domain, key, made, tx, frames=unit.packer.frames)
+    check = check_tags(domain, key, rx, judged, sink=unit.sink)
+    return port, append, check
 
 
 @block

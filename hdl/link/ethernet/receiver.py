@@ -11,18 +11,17 @@ What is wrong with a frame is known `VERDICT_CYCLES` after its last beat.  The f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
-from hdl.link.ethernet.claims import CLAIMS_CYCLES, Claims, header_claims
+from hdl.link.ethernet.claims import Claims, header_claims
 from hdl.link.ethernet.crc import CRC_BITS, CRC_CYCLES, Crc32c, crc32c_beats
-from hdl.link.ethernet.frame import CRC_BYTES, HEADER, HEADER_BYTES, FrameFormat, FrameType
+from hdl.link.ethernet.frame import CRC_BYTES, HEADER, HEADER_BYTES, FrameType
 from hdl.link.ethernet.peers import Heard
+from hdl.link.ethernet.sink import VERDICT_CYCLES, FrameSink
 from hdl.link.ethernet.transmitter import row_of
 from hdl.link.ethernet.unpack import unpack_words
-from hdl.link.format import LinkFormat
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
@@ -30,10 +29,6 @@ from hdl.streams.fifo import queue
 from hdl.streams.pipes import m2s_pipe
 from hdl.streams.reads import read_stream
 
-# from the last beat of a frame at the port to what becomes of it, without the register at the port
-VERDICT_CYCLES = CLAIMS_CYCLES + 1
-# words of a block memory at least: a store of fewer takes as many blocks
-LEAST_STORE = 512
 # payloads in the store, at most
 RECORDS = 64
 COUNTER_BITS = 16
@@ -57,36 +52,6 @@ class Cause(IntEnum):
     GAP = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrameSink:
-    """Sizes of a receiver."""
-
-    frames: FrameFormat
-    form: LinkFormat
-    peers: int
-
-    @property
-    def store(self) -> int:
-        """Beats that are stored, a power of two: a longest payload and what comes until it is known to be whole."""
-        return max(LEAST_STORE, 1 << (self.frames.payload_beats + 3 * VERDICT_CYCLES - 1).bit_length())
-
-    @property
-    def size_bits(self) -> int:
-        """Bits of the number of bytes of a beat."""
-        return self.frames.word_bytes.bit_length()
-
-    @property
-    def beat_bits(self) -> int:
-        """Bits of a beat from the MAC: its data, byte 0 in the low bits; whether it is the last of its frame; whether
-        the MAC found the frame bad, with the last; bytes that it has."""
-        return self.frames.word_bits + 2 + self.size_bits
-
-    @property
-    def header_beats(self) -> int:
-        """Beats of the headers."""
-        return HEADER_BYTES // self.frames.word_bytes
-
-
 class Ending:
     """Of a frame, `VERDICT_CYCLES` after its last beat: ``valid`` for one cycle; what its length, its check sequence
     and the store say of it.  ``beats`` are there a cycle before."""
@@ -97,6 +62,8 @@ class Ending:
         self.uneven: Bit = Signal(bool(0))
         self.beats: Bits = Signal(intbv(0)[HEADER["dtl.beats"].bits :])
         self.corrupt: Bit = Signal(bool(0))
+        # the tag is wrong
+        self.untagged: Bit = Signal(bool(0))
         self.overrun: Bit = Signal(bool(0))
         self.stored: Bits = Signal(intbv(0)[address_width(sink.store) + 1 :])
 
@@ -126,7 +93,7 @@ def receiver(
     Ports:
         anew: in, clock and reset, which the host's word resets too: payloads that are stored are forgotten, and so is
             one whose frame goes on.
-        x: in, stream of ``sink.beat_bits`` bits, always ready.
+        x: in, stream of ``sink.judged_bits`` bits, always ready.
         expected: in, 32 bits a peer: the only sequence number that is taken.
         own, others: in, constant, as in `hdl.link.ethernet.transmitter`.
         epoch: in, 16 bits.
@@ -179,7 +146,7 @@ def frame_front(
 
     Ports:
         clears: in, 1 bit: the store forgets what it has.
-        x: in, stream of ``sink.beat_bits`` bits, always ready.
+        x: in, stream of ``sink.judged_bits`` bits, always ready.
         header: out, 512 bits, the first byte lowest, from registers, from two cycles after its last beat.
         write: out, 1 bit: a beat of payload for the store, a cycle after it came.
         data: out, ``sink.frames.word_bits`` bits, from registers.
@@ -190,7 +157,7 @@ def frame_front(
     check = Crc32c(word_bits=word_bits)
     start_beat, size_bits, count_bits = check.start_beat, sink.size_bits, len(ending.beats)
     last_at, bad_at, size_at = word_bits, word_bits + 1, word_bits + 2
-    total, trailer_size, top = sink.beat_bits, CRC_BYTES, CRC_BYTES - 1
+    total, trailer_size, least, top = sink.beat_bits, sink.frames.trailer_bytes, CRC_BYTES, CRC_BYTES - 1
     crc, told = (Signal(intbv(0)[CRC_BITS:]) for _ in range(2))
     # of the beat that came
     valid, last, bad, starts, counts, body, ends = (Signal(bool(0)) for _ in range(7))
@@ -199,14 +166,15 @@ def frame_front(
     beats = Signal(intbv(0)[count_bits:])
     stored = Signal(intbv(0)[len(ending.stored) :])
     # frames that ended lately
-    tails = [Signal(intbv(0)[CRC_BITS + count_bits + len(ending.stored) + 4 :]) for _ in range(VERDICT_CYCLES)]
+    flags = 4 + sink.judged_bits - sink.beat_bits
+    tails = [Signal(intbv(0)[CRC_BITS + count_bits + len(ending.stored) + flags :]) for _ in range(VERDICT_CYCLES)]
     valids = Signal(intbv(0)[VERDICT_CYCLES:])
-    short, uneven, overrun, always_on = (Signal(bool(0)) for _ in range(4))
+    short, uneven, overrun, wrong, always_on = (Signal(bool(0)) for _ in range(5))
     crcs = crc32c_beats(domain, always_on, starts, counts, data, crc, skip=check.skip)
     tail_bits, stored_bits = len(tails[0]), len(ending.stored)
     beats_at = CRC_BITS
     stored_at, flags_at = beats_at + count_bits, beats_at + count_bits + stored_bits
-    before, final = CRC_CYCLES, VERDICT_CYCLES - 1
+    before, final, keyed = CRC_CYCLES, VERDICT_CYCLES - 1, sink.frames.key is not None
 
     @always(domain.clk.posedge)
     def take() -> None:
@@ -215,6 +183,8 @@ def frame_front(
         last.next = x.payload[last_at]
         bad.next = x.payload[bad_at]
         size.next = x.payload[total:size_at]
+        if keyed:
+            wrong.next = x.payload[total]
         if domain.rst:
             valid.next = False
 
@@ -230,7 +200,7 @@ def frame_front(
     @always_comb
     def judge() -> None:
         write.next = body and room and not overrun and beats != most
-        short.next = place != headers or (beats == 0 and size < trailer_size)
+        short.next = place != headers or (beats == 0 and size < least)
         uneven.next = size != trailer_size or beats > most
 
     @always(domain.clk.posedge)
@@ -279,6 +249,8 @@ def frame_front(
         tails[0].next[flags_at + 1] = uneven
         tails[0].next[flags_at + 2] = bad
         tails[0].next[flags_at + 3] = overrun
+        if keyed:
+            tails[0].next[flags_at + 4] = wrong
         for i in range(final):
             tails[i + 1].next = tails[i]
         valids.next[VERDICT_CYCLES:1] = valids[final:]
@@ -296,6 +268,9 @@ def frame_front(
         ending.short.next = tails[final][flags_at]
         ending.uneven.next = tails[final][flags_at + 1]
         ending.overrun.next = tails[final][flags_at + 3]
+        ending.untagged.next = False
+        if keyed:
+            ending.untagged.next = tails[final][flags_at + 4]
 
     return crcs, take, sort, judge, count, capture, trailer, delay, out
 
@@ -345,7 +320,7 @@ def frame_verdict(
         # without what the length and the check sequence are to be
         found.next[length] = not claims.unkeyed and (ending.uneven or claims.length or differs)
         found.next[crc] = not claims.unkeyed and ending.corrupt
-        found.next[tag] = claims.unkeyed
+        found.next[tag] = claims.unkeyed or ending.untagged
         found.next[address] = claims.address or claims.source == 0
         found.next[of_epoch] = claims.epoch
         found.next[of_digest] = claims.digest

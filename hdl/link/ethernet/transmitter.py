@@ -19,6 +19,7 @@ from hdl.link.ethernet.frame import (
     HEADER_BYTES,
     IP_BYTES,
     Address,
+    FrameFlag,
     FrameType,
     ip_checksum,
     pack_fields,
@@ -101,7 +102,8 @@ def transmitter(
         fetch_at: out, an address, with ``fetch``.
         word: in, ``unit.frames.word_bits`` bits, 1 cycle after ``fetch``, until the next.
         y: out, stream of beats, byte 0 in the low bits, and above that a bit that ends a frame, whose last beat has 4
-            bytes; valid and payload from registers, and valid stays high from the first beat of a frame to its last.
+            bytes, the check sequence; valid and payload from registers, and valid stays high from the first beat of a
+            frame to its last.
         idle: out, 1 bit, from a register: nothing is sent, nor wants to be.
     """
     word_bits = unit.frames.word_bits
@@ -285,7 +287,8 @@ def header_beats(
             "dtl.acknowledge": chosen.acknowledge,
             "dtl.beats": beats_field,
             "dtl.digest": digest,
-        }
+        },
+        {"dtl.flags": int(FrameFlag(0) if unit.frames.key is None else FrameFlag.KEYED)},
     )
     top = HEADER_BYTES - 1
     swapped = Signal(intbv(0)[total:])
@@ -339,13 +342,14 @@ def _address_in(whole: Any, low: int) -> dict[str, Bits]:
     return found
 
 
-def header_of(values: Mapping[str, Bits]) -> Bits:
-    """The header, the first byte highest: constants of `HEADER`, ``values`` by label, and 0 where neither says more."""
+def header_of(values: Mapping[str, Bits], constants: Mapping[str, int]) -> Bits:
+    """The header, the first byte highest: constants of `HEADER`, ``values`` and ``constants`` by label."""
     parts: list[Any] = []
     for label, field in HEADER.items():
         value = values.get(label)
         assert value is None or len(value) == field.bits, f"{label} has {field.bits} bits"
-        parts.append(format(field.constant or 0, f"0{field.bits}b") if value is None else value)
+        constant = constants.get(label, field.constant) or 0
+        parts.append(format(constant, f"0{field.bits}b") if value is None else value)
     header: Bits = ConcatSignal(*parts)
     return header
 
