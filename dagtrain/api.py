@@ -38,6 +38,7 @@ from dagtrain.flow import (
     probe_step,
     profile_step,
     report_step,
+    serve_step,
     status_step,
     sweep_step,
     timing_step,
@@ -318,6 +319,7 @@ class Network:
     debug = _step(debug_step.DebugOptions, debug_step.run, Done)
     probe = _step(probe_step.ProbeOptions, probe_step.run, Done)
     train = _step(train_step.TrainOptions, train_step.run, Trained)
+    serve = _step(serve_step.ServeOptions, serve_step.run, Done)
     drive = _step(drive_step.DriveOptions, drive_step.run, Done)
     profile = _step(profile_step.ProfileOptions, profile_step.run, Done)
     evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)

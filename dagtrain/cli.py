@@ -25,9 +25,11 @@ from dagtrain.files import working_folder
 from dagtrain.flow import import_step
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.result import StepResult
+from dagtrain.flow.serve_step import SERVED
 from hdl.costs.synthesis import FABRIC
 from hdl.costs.timing import NET_PS
 from hdl.errors import DagtrainError, Problem
+from hdl.link.ethernet.frame import UDP_PORT
 
 # exit codes of a fault of this program (EX_SOFTWARE of sysexits.h), and of Ctrl-C as shells have it
 CRASHED, INTERRUPTED = 70, 130
@@ -269,6 +271,11 @@ Solver = Annotated[
 Batches = Annotated[int, typer.Option(help="Batches to train in co-simulation.")]
 Stall = Annotated[float, typer.Option(help="Share of cycles in which hosts and network stall at random.")]
 Latency = Annotated[int, typer.Option(help="Cycles that a word spends in the network.")]
+LinkDown = Annotated[
+    list[str] | None,
+    typer.Option("--link-down", help="Nothing passes a port of the Ethernet, fpga1:2000:12000; several times."),
+]
+Pcap = Annotated[bool, typer.Option("--pcap", help="Also write all Ethernet frames for Wireshark.")]
 Rate = Annotated[float, typer.Option(help="Share of Ethernet frames to which the network does this.")]
 Hold = Annotated[
     int,
@@ -341,12 +348,14 @@ Job = Callable[[Network], Done]
 Jobs = Sequence[Job]
 
 
-def _perform(out: Path, voice: Voice, *jobs: Job) -> None:
-    """Run steps in order; every failure a user can cause ends here, as one message and an exit code."""
+def _perform(out: Path, voice: Voice, *jobs: Job, alone: Path | None = None) -> None:
+    """Run steps in order; every failure a user can cause ends here, as one message and an exit code.
+
+    ``alone``: the folder in which no other process may work; None: that of all results."""
     results: list[StepResult] = []
     command = typed(sys.argv[1:])
     try:
-        with working_folder(out), voice.progress() as progress:
+        with working_folder(alone or out), voice.progress() as progress:
             for job in jobs:
                 result = job(Network(out, progress, command=command)).result
                 results.append(result)
@@ -397,7 +406,9 @@ def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
             for step in steps
             for job in step(**{name: options[name] for name in inspect.signature(step).parameters})
         ]
-        _perform(out, Voice(as_json, quiet, verbose), *jobs)
+        # others work beside a cluster that is served
+        alone = out / SERVED if _serve in steps else None
+        _perform(out, Voice(as_json, quiet, verbose), *jobs, alone=alone)
 
     command.__doc__ = steps[0].__doc__
     vars(command)["__signature__"] = inspect.Signature(parameters)
@@ -513,11 +524,8 @@ def _cosim(
     duplicate: Rate = 0.0,
     reorder: Rate = 0.0,
     corrupt: Rate = 0.0,
-    link_down: Annotated[
-        list[str] | None,
-        typer.Option("--link-down", help="Nothing passes a port of the Ethernet, fpga1:2000:12000; several times."),
-    ] = None,
-    pcap: Annotated[bool, typer.Option("--pcap", help="Also write all Ethernet frames for Wireshark.")] = False,
+    link_down: LinkDown = None,
+    pcap: Pcap = False,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     return (
@@ -622,6 +630,30 @@ def _drive(
     )  # fmt: skip
 
 
+def _serve(
+    port: Annotated[int, typer.Option(help="UDP port of 127.0.0.1 to take; 0: any.")] = UDP_PORT,
+    latency: Latency = 200,
+    loss: Rate = 0.0,
+    duplicate: Rate = 0.0,
+    reorder: Rate = 0.0,
+    corrupt: Rate = 0.0,
+    link_down: LinkDown = None,
+    pcap: Pcap = False,
+    seed: Seed = 1,
+    optimise: Annotated[
+        bool, typer.Option(help="Compile for long runs, which takes two to three times as long to compile.")
+    ] = True,
+) -> Jobs:
+    """Simulate the emitted Verilog of all FPGAs behind a UDP socket, until Ctrl-C: `dagtrain drive --host
+    127.0.0.1:17492`, or any other host program, trains it as it would train FPGAs."""
+    return (
+        lambda net: net.serve(
+            port=port, latency_cycles=latency, seed=seed, optimise=optimise, loss=loss, duplicate=duplicate,
+            reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()), pcap=pcap,
+        ),
+    )  # fmt: skip
+
+
 @wraps(_train)
 def _train_on_data(**given: Any) -> Jobs:
     """As `_train`, where there is data to train on."""
@@ -694,6 +726,7 @@ COMMANDS: dict[str, tuple[Callable[..., Jobs], ...]] = {
     "cosim": (_cosim,),
     "debug": (_debug,),
     "train": (_train,),
+    "serve": (_serve,),
     "drive": (_drive,),
     "profile": (_profile,),
     "report": (_report,),

@@ -92,6 +92,7 @@ API = {
     "dagtrain.flow.debug_step": ["DebugOptions"],
     "dagtrain.flow.probe_step": ["ProbeOptions"],
     "dagtrain.flow.train_step": ["TrainOptions"],
+    "dagtrain.flow.serve_step": ["ServeOptions"],
     "dagtrain.flow.drive_step": ["DriveOptions"],
     "dagtrain.flow.profile_step": ["ProfileOptions"],
     "dagtrain.flow.evaluate_step": ["EvaluateOptions"],

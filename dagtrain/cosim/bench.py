@@ -71,7 +71,7 @@ def design_bench(
             else:
                 path = _add_recorder(assembly, library, host, options, clk)
                 recorded[host.node] = recording(assembly, device, host, options, path)
-        recorded |= {stream.node: _heard(device, stream, options) for stream in results_of(device)}
+        recorded |= {stream.node: heard(device, stream, options) for stream in results_of(device)}
     loads = {
         device.manifest.device: _add_loader(assembly, library, device, device.manifest.state, options)
         for device in devices
@@ -121,7 +121,7 @@ def loaded_by_frames(device: DeliveredDevice) -> bool:
     return port is not None and any(stream.carries == "load" for stream in port.host_streams)
 
 
-def _heard(device: DeliveredDevice, stream: HostStreamRecord, options: BenchOptions) -> Recording:
+def heard(device: DeliveredDevice, stream: HostStreamRecord, options: BenchOptions) -> Recording:
     """What the host on the network keeps of metrics; they are counted where they leave for the port."""
     role = sender_role(host_label(stream.carries))
     # beside its credits

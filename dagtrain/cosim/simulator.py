@@ -197,6 +197,8 @@ def execute(
             stderr=subprocess.STDOUT,
             text=True,
             pass_fds=connection.descriptors,
+            # Ctrl-C is for the host, who ends the bench
+            process_group=None if host is None else 0,
         )
         connection.begin()
         assert process.stdout is not None

@@ -91,7 +91,7 @@ def network_meta(run: ClusterRun, delivered: Delivered) -> dict[str, Any]:
     """`NetworkRecord` of a run."""
     names = port_names(delivered)
     return {
-        "pairs": [_pair(one, names) for one in run.pairs],
+        "pairs": [pair_meta(one, names) for one in run.pairs],
         "ports": [
             {"device": name, "dropped": {cause.name.lower(): count for cause, count in port.dropped.items()}}
             for name, port in zip(names, run.ports, strict=False)
@@ -100,7 +100,8 @@ def network_meta(run: ClusterRun, delivered: Delivered) -> dict[str, Any]:
     }
 
 
-def _pair(one: PairCounts, names: Sequence[str]) -> dict[str, Any]:
+def pair_meta(one: PairCounts, names: Sequence[str]) -> dict[str, Any]:
+    """`PairRecord` of two ports."""
     return {
         "source": names[one.source],
         "target": names[one.target],

@@ -361,6 +361,18 @@ class TrainRecord(Versioned):
     wrapped_sums: NotRequired[dict[str, Positive]]
 
 
+class ServeRecord(Versioned):
+    """``serve.json``."""
+
+    cycles: Count
+    # frames that passed the UDP socket
+    from_host: Count
+    to_host: Count
+    # frames at the host's port that are none of the cluster's, by cause
+    dropped: dict[str, Positive]
+    pairs: list[PairRecord]
+
+
 class DrivenDeviceRecord(TypedDict):
     """A device of ``drive.json``: frames by what became of them."""
 

@@ -61,6 +61,11 @@ class Bridge:
         """End the simulation at its next look."""
         self._stopped = True
 
+    @property
+    def done(self) -> bool:
+        """See `exchange`: whoever serves ends when told to."""
+        return False
+
     def exchange(self, cycle: int, frames: Sequence[Stamped]) -> tuple[int, Sequence[Stamped]] | None:
         """What `dagtrain.cosim.network.SwitchHost` says: frames out of the host's port go to the host, what it has sent
         enters now."""

@@ -38,7 +38,7 @@ def designed_wiring(design: ClusterDesign) -> Wiring:
         "key": None if frames.key is None else f"{frames.key:016x}",
         "batch": recipe.batch,
         "rounds": rounds(recipe.staleness),
-        "host": HostTable(ip=ethernet.host.ip_text),
+        "host": HostTable(ip=ethernet.host.ip_text, mac=ethernet.host.mac_text),
         "device": devices,
         "stream": streams,
     }
