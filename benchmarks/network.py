@@ -5,6 +5,8 @@ python benchmarks/network.py --efficiency     # words' part of the cable, by for
 python benchmarks/network.py --keyed          # cells of candidates for the keyed check (Yosys)
 python benchmarks/network.py --loss           # what go-back-N leaves of the rate where frames are lost
 python benchmarks/network.py --host           # what the host's endpoint gets through in Python, over a loop-back socket
+python benchmarks/network.py --faults build   # a cluster that was emitted there trains in Verilator while the network
+                                              # loses, doubles, reorders and damages frames (--seeds, --batches)
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.network_faults import faults_table
 from dagtrain.host.endpoint import ACK_US, Endpoint, Pair
 from dagtrain.host.streams import Incoming, Layout, Outgoing
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.synthesis import synthesise
+from hdl.errors import DagtrainError
 from hdl.link.ethernet.frame import (
     BURST_WORDS,
     CABLE_BYTES,
@@ -298,7 +302,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, table in {**TABLES, "host": host_table}.items():
         parser.add_argument(f"--{name}", action="store_true", help=(table.__doc__ or "").split("\n")[0])
+    parser.add_argument("--faults", type=Path, metavar="OUT", help=f"{(faults_table.__doc__ or '').strip()}")
+    parser.add_argument("--seeds", type=int, default=3, help="of the fault campaign")
+    parser.add_argument("--batches", type=int, default=2, help="of each of its runs")
     options = vars(parser.parse_args())
+    if options["faults"]:
+        try:
+            print(faults_table(options["faults"], options["seeds"], options["batches"]))
+        except DagtrainError as error:
+            raise SystemExit(f"error: {error}") from None
+        return
     wanted = [name for name in TABLES if options[name]] or list(TABLES)
     tables = [TABLES[name]() for name in wanted if not options["host"] or options[name]]
     print("\n\n".join([*tables, host_table()] if options["host"] else tables))

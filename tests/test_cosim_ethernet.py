@@ -18,20 +18,21 @@ from scapy.utils import PcapNgReader
 
 from dagtrain.cosim.cluster import Feeds
 from dagtrain.cosim.compare import ClusterRun
-from dagtrain.cosim.network import read_frames, write_capture
+from dagtrain.cosim.network import damaged, write_capture
 from dagtrain.cosim.simulator import Simulator
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
+from dagtrain.flow.cosim_network import NetworkOptions
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
 from hdl.errors import DagtrainError
-from hdl.link.ethernet.frame import Drop, Dropped
+from hdl.link.ethernet.frame import Drop
 from hdl.link.ethernet.receiver import Cause
 from hdl.simulate.models.ethernet import Faults
-from tests.cosim_support import simulate_design, tiny_design, tiny_net
+from tests.cosim_support import deliver, simulate_design, tiny_design, tiny_net
 from tests.test_ethernet_emission import END, NUMBERS, ethernet
 
 LIBRARY = ModuleLibrary(cache_folder() / "modules")
@@ -65,21 +66,15 @@ def trained(design: ClusterDesign, folder: Path, faults: Faults, seed: int = 1, 
 
 def counted(run: ClusterRun, folder: Path) -> None:
     """What arrives at a device bad is dropped there for the cause that the codec gives, and nothing else is."""
-    wanted: dict[int, Counter[str]] = defaultdict(Counter)
-    for passed in read_frames(folder / "bench"):
-        if passed.arrives:
-            try:
-                FRAMES.parse(passed.frame)
-            except Dropped as dropped:
-                wanted[passed.port][dropped.cause.name] += 1
+    wanted = damaged(folder / "bench", FRAMES)
     for number, counts in enumerate(run.ports):
         found = {cause.name: counts.dropped[cause] for cause in OF_THE_FRAME}
-        assert Counter(found) == wanted[number]
+        assert Counter(found) == wanted.get(number, Counter())
         assert counts.dropped[Cause.OVERRUN] == counts.dropped[Cause.EPOCH] == counts.dropped[Cause.DIGEST] == 0
         assert counts.faults == 0
     bad = {Drop[cause.name].value for cause in OF_THE_FRAME}
     at_host = sum(count for name, count in run.host_dropped.items() if name in bad)
-    assert at_host == sum(wanted[len(run.ports)].values())
+    assert at_host == sum(wanted.get(len(run.ports), Counter()).values())
 
 
 def total(run: ClusterRun, name: str) -> int:
@@ -126,6 +121,24 @@ def test_faults_of_many_seeds_change_nothing(design: ClusterDesign, tmp_path: Pa
 def test_frames_are_simulated_by_verilator_alone(design: ClusterDesign, tmp_path: Path) -> None:
     with pytest.raises(DagtrainError, match="the Ethernet of alpha, beta runs in verilator alone"):
         simulate_design(design, LIBRARY, [], tmp_path, Simulator.ICARUS, NetworkModel(), 0, 1, Silent())
+
+
+def test_what_a_network_can_not_do_is_said_in_one_message(design: ClusterDesign, tmp_path: Path) -> None:
+    wrong = NetworkOptions(loss=1.5, corrupt=-1, link_down=("alpha", "beta:9:3", "host:1:x", "host:1:5"))
+    assert wrong.network_problems() == [
+        "--loss must lie in [0, 1], not 1.5",
+        "--corrupt must lie in [0, 1], not -1",
+        *(f"--link-down {text} is not PORT:FIRST:END, as fpga1:2000:12000" for text in wrong.link_down[:3]),
+    ]
+    framed = deliver(design, LIBRARY, tmp_path / "framed")
+    down = NetworkOptions(reorder=0.5, link_down=("beta:3:9", "host:1:5"))
+    assert down.faults(framed) == Faults(reorder=0.5, down=((1, 3, 9), (2, 1, 5)))
+    with pytest.raises(DagtrainError, match=r"^--link-down: the switch has no port gamma; of alpha, beta, host$"):
+        NetworkOptions(link_down=("gamma:3:9",)).faults(framed)
+    words = deliver(tiny_design(LIBRARY), LIBRARY, tmp_path / "words")
+    assert NetworkOptions().faults(words) == Faults()
+    with pytest.raises(DagtrainError, match=r"^--loss, --link-down, --pcap: words go over this network as they are"):
+        NetworkOptions(loss=1e-3, link_down=("alpha:3:9",), pcap=True).faults(words)
 
 
 # ------------------------------------------------------------------------------------------------ by another program

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Protocol, Self
 from dagtrain.emission.capture import capture
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.errors import ToolError
+from hdl.link.ethernet.frame import Dropped, FrameFormat
 from hdl.link.ethernet.receiver import COUNTER_BITS, Cause
 from hdl.simulate.models import ethernet
 from hdl.simulate.models.ethernet import EthernetSwitch
@@ -302,6 +304,19 @@ def read_frames(folder: Path) -> Iterator[Passed]:
         while head := stream.read(_LOGGED.size):
             cycle, port, way, size = _LOGGED.unpack(head)
             yield Passed(cycle, port, bool(way), stream.read(size))
+
+
+def damaged(folder: Path, form: FrameFormat) -> dict[int, Counter[str]]:
+    """Port → frames that arrive there damaged in a run in a folder, by the name of the cause that the codec gives."""
+    found: dict[int, Counter[str]] = {}
+    for passed in read_frames(folder):
+        if passed.arrives:
+            counts = found.setdefault(passed.port, Counter())
+            try:
+                form.parse(passed.frame)
+            except Dropped as dropped:
+                counts[dropped.cause.name] += 1
+    return found
 
 
 def write_capture(path: Path, folder: Path, ports: Sequence[str], clock_hz: int) -> int:
