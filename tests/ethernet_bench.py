@@ -10,28 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from myhdl import Signal, block, intbv
-
 from dagtrain.cosim.network import Mac, MacPort, PairCounts, Stamped, read_counts, write_switch
 from dagtrain.cosim.outermost import PORTS
 from dagtrain.cosim.simulator import RunLog, Simulator, build, execute, read_memory
+from dagtrain.emission.links import unit_module
 from dagtrain.emission.modules import ModuleLibrary, StreamModule
+from hdl.cache import cache_folder
 from hdl.convert.images import write_image
-from hdl.convert.netlist import PortDecl
-from hdl.convert.verilog import VerilogModule, convert
+from hdl.convert.netlist import Direction
+from hdl.link.ethernet.adapter import MacAdapter
 from hdl.link.ethernet.frame import FrameFormat
-from hdl.link.ethernet.mac import avalon_receive, avalon_transmit, axi_stream_receive, axi_stream_transmit
 from hdl.link.ethernet.peers import Timing
-from hdl.link.ethernet.port import EthernetPort, ethernet_port
+from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.protocol import Peer, Rules
 from hdl.link.ethernet.receiver import COUNTER_BITS, Cause
 from hdl.link.ethernet.transmitter import PEER_BITS, own_constant, peer_constant
 from hdl.link.format import Word
-from hdl.memory import unsimulated
-from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.simulate.models.ethernet import EthernetSwitch, Faults
 from hdl.simulate.models.host import stream_player, stream_recorder
-from hdl.stream import Stream
 from tests.ethernet_support import DIGEST, EPOCH, Opponent, address_of, bursts_of, packer_of, traffic, words_of
 
 # cycles between two exchanges with the host
@@ -40,66 +36,6 @@ LOOK_AHEAD = 100
 STUCK_CYCLES, REST_CYCLES = 60_000, 10
 # stalls of what plays and what keeps words, of 256
 STALL_256 = 64
-
-
-class Pins:
-    """A way of a MAC."""
-
-    tvalid: Any
-    tready: Any
-    tdata: Any
-    tkeep: Any
-    tlast: Any
-    tuser: Any
-    valid: Any
-    ready: Any
-    data: Any
-    startofpacket: Any
-    endofpacket: Any
-    empty: Any
-    error: Any
-
-    def __init__(self, ports: Sequence[PortDecl], prefix: str) -> None:
-        for port in ports:
-            if port.name.startswith(prefix):
-                signal: Any = Signal(bool(0)) if port.width == 1 else Signal(intbv(0)[port.width :])
-                setattr(self, port.name.removeprefix(prefix), signal)
-
-
-@block
-def port_with_mac(
-    domain: ClockReset,
-    xs: Sequence[Stream],
-    words: Stream,
-    own: Bits,
-    others: Bits,
-    epoch: Bits,
-    digest: Bits,
-    dropped: Bits,
-    faults: Bits,
-    malformed: Bit,
-    mac_tx: Pins,
-    mac_rx: Pins,
-    *,
-    unit: EthernetPort,
-    kind: Mac,
-) -> Instances:
-    """An Ethernet port with a MAC's signals."""
-    frames = unit.packer.frames
-    sent, got = Stream(unit.streams["tx"]), Stream(unit.streams["rx"])
-    port = ethernet_port(
-        domain, xs, sent, got, words, own, others, epoch, digest, dropped, faults, malformed, unit=unit
-    )
-    t, r = mac_tx, mac_rx
-    if kind is Mac.AXI_STREAM:
-        there = axi_stream_transmit(sent, t.tvalid, t.tready, t.tdata, t.tkeep, t.tlast, frames=frames)
-        back = axi_stream_receive(r.tvalid, r.tdata, r.tkeep, r.tlast, r.tuser, got, sink=unit.sink)
-    else:
-        there = avalon_transmit(
-            domain, sent, t.valid, t.ready, t.data, t.startofpacket, t.endofpacket, t.empty, frames=frames
-        )
-        back = avalon_receive(r.valid, r.data, r.endofpacket, r.empty, r.error, got, sink=unit.sink)
-    return port, there, back
 
 
 @dataclass
@@ -175,15 +111,14 @@ class PortBench:
 
     def build(self) -> Path:
         """The program."""
-        library, texts = ModuleLibrary(), []
-        device = self._device()
-        texts.append(device)
+        library = ModuleLibrary(cache_folder() / "modules")
+        device = self._device(library)
         bits = self.unit.packer.form.payload_bits
         played: dict[int, StreamModule] = {}
         for words in (words for queues in self.there[:-1] for words in queues):
             played[len(words)] = self._player(library, len(words), bits)
         kept = {n: self._recorder(library, n, bits) for n in {self._count(d) for d in range(self.devices)}}
-        texts += [module.verilog for module in library]
+        texts = [module.verilog for module in library]
         top = self._outermost(device, played, kept)
         self.folder.mkdir(parents=True, exist_ok=True)
         sources = []
@@ -198,23 +133,10 @@ class PortBench:
     def _count(self, device: int) -> int:
         return sum(map(len, self.expected(device)))
 
-    def _device(self) -> VerilogModule:
-        unit = self.unit
-        streams = {name: Stream(bits) for name, bits in unit.streams.items()}
-        signals: list[Any] = unit.signals({**unit.inputs, **unit.outputs})
-        mac = self.macs[0]
-        with unsimulated():
-            made = port_with_mac(
-                ClockReset(),
-                [streams[name] for name in unit.packer.streams],
-                streams["words"],
-                *signals,
-                Pins(mac.ports, f"{mac.prefix}_tx_"),
-                Pins(mac.ports, f"{mac.prefix}_rx_"),
-                unit=unit,
-                kind=self.kind,
-            )
-            return convert(made, "device")
+    def _device(self, library: ModuleLibrary) -> tuple[StreamModule, StreamModule]:
+        """The port and the wires to its MAC."""
+        port, adapter = self.unit, MacAdapter(sink=self.unit.sink, kind=self.kind.value)
+        return unit_module(library, "ethernet_port", port), unit_module(library, "mac_adapter", adapter)
 
     @staticmethod
     def _player(library: ModuleLibrary, depth: int, bits: int) -> StreamModule:
@@ -233,7 +155,10 @@ class PortBench:
         )  # fmt: skip
 
     def _outermost(
-        self, device: VerilogModule, played: Mapping[int, StreamModule], kept: Mapping[int, StreamModule]
+        self,
+        device: tuple[StreamModule, StreamModule],
+        played: Mapping[int, StreamModule],
+        kept: Mapping[int, StreamModule],
     ) -> str:
         macs = [port for mac in self.macs for port in mac.ports]
         declared = ",\n".join(
@@ -280,7 +205,13 @@ end
 endmodule
 """
 
-    def _one(self, number: int, device: VerilogModule, played: Mapping[int, StreamModule], kept: StreamModule) -> str:
+    def _one(
+        self,
+        number: int,
+        device: tuple[StreamModule, StreamModule],
+        played: Mapping[int, StreamModule],
+        kept: StreamModule,
+    ) -> str:
         """An instance of a device with what it plays and keeps."""
         unit, lines = self.unit, []
         bits = unit.packer.form.payload_bits
@@ -305,11 +236,17 @@ endmodule
         lines += [f"wire {net}_valid, {net}_ready;", f"wire [{bits - 1}:0] {net}_payload;"]
         nets |= {f"words_{part}": f"{net}_{part}" for part in ("valid", "ready", "payload")}
         lines.append(f"{kept.name} keeps{number} (.clk(clk), .rst(rst), {_stream('x', net)});")
-        nets |= {port.name: port.name.replace("mac_", f"mac{number}_") for port in device.ports
-                 if port.name.startswith("mac_")}  # fmt: skip
-        assert set(nets) == {port.name for port in device.ports}
-        connected = ", ".join(f".{port}({net})" for port, net in nets.items())
-        return "\n".join([*lines, f"device device{number} ({connected});"])
+        port, adapter = device
+        pins = {"clk": "clk", "rst": "rst"}
+        for name in ("tx", "rx"):
+            net, width = f"{name}{number}", unit.streams[name]
+            lines += [f"wire {net}_valid, {net}_ready;", f"wire [{width - 1}:0] {net}_payload;"]
+            nets |= {f"{name}_{part}": f"{net}_{part}" for part in ("valid", "ready", "payload")}
+            pins |= {f"{name}_{part}": f"{net}_{part}" for part in ("valid", "ready", "payload")}
+        prefix = self.macs[number].prefix
+        pins |= {pin.name.replace(prefix, "mac", 1): pin.name for pin in self.macs[number].ports}
+        lines += [_instance(port, f"port{number}", nets), _instance(adapter, f"adapter{number}", pins)]
+        return "\n".join(lines)
 
     # ------------------------------------------------------------------------------------ running
 
@@ -372,6 +309,16 @@ endmodule
         """Between all, the host at the last port."""
         ports = {address_of(number).mac: number for number in range(self.devices + 1)}
         return EthernetSwitch(ports=ports, faults=faults, seed=seed, **{"latency": 40, **options})
+
+
+def _instance(module: StreamModule, name: str, nets: Mapping[str, str]) -> str:
+    """With what it has of these; outputs may lead nowhere."""
+    ports = [port for port in module.verilog.ports if port.name in nets]
+    missing = {port.name for port in module.verilog.ports if port.direction is Direction.IN} - set(nets)
+    # what a MAC says of a frame's first beat is not looked at
+    assert missing <= {"mac_rx_startofpacket"}
+    connected = ", ".join(f".{port.name}({nets[port.name]})" for port in ports)
+    return f"{module.name} {name} ({connected});"
 
 
 def _stream(name: str, net: str) -> str:
