@@ -27,10 +27,11 @@ from hdl.costs.resources import fit
 from hdl.costs.synthesis import synthesise
 from hdl.costs.timing import NET_PS, time_module
 from hdl.link.ethernet.crc import Crc32c
-from hdl.link.ethernet.frame import WORD_BITS, FrameFormat
+from hdl.link.ethernet.frame import BURST_WORDS, WORD_BITS, FrameFormat
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.format import LinkFormat
+from hdl.link.routing import BurstMerge, BurstStage
 from hdl.parts.catalogue import part
 from hdl.unit import Unit
 
@@ -44,13 +45,15 @@ STREAMS, PEERS, MTU, ROUND_TRIP_CYCLES = 40, 3, 9000, 2000
 
 
 def port_units(word_bits: int) -> Iterator[tuple[str, Unit]]:
-    """The dearest units of a port, and the port as a whole."""
+    """The dearest units of a port, what each stream has of it beside its ends, and the port as a whole."""
     frames = FrameFormat(word_bits=word_bits, mtu=MTU)
     form = LinkFormat(word_bits=word_bits, streams=STREAMS, devices=PEERS + 1)
     regions = (max(2 * frames.payload_beats, ROUND_TRIP_CYCLES // PEERS),) * PEERS
     words = Packer(frames=frames, form=form, regions=regions)
     yield "Packer", words
     yield "Crc32c", Crc32c(word_bits=word_bits)
+    yield "BurstStage", BurstStage(format=form, words=BURST_WORDS)
+    yield "BurstMerge", BurstMerge(format=form, longest=BURST_WORDS)
     yield "EthernetPort", EthernetPort(packer=words)
     # any key: it is an input
     yield "EthernetPort, with a key", EthernetPort(packer=replace(words, frames=replace(frames, key=0)))

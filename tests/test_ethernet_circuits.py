@@ -290,6 +290,6 @@ def test_the_page_says_what_a_port_costs() -> None:
     begin = "<!-- begin: benchmarks/network_ports.py --estimate -->\n"
     lines = page[page.index(begin) + len(begin) :].split("\n<!-- end -->")[0].splitlines()
     # the others take seconds each
-    assert lines[:6] == list(ports([64], estimated=True))
+    assert lines[:8] == list(ports([64], estimated=True))
     port = next(line for line in lines if "| 256 | 40G | `EthernetPort`" in line)
     assert float(port.split("|")[5].strip(" %")) <= 15

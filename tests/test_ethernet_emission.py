@@ -86,20 +86,22 @@ def instances(top: Module, kind: str) -> list[Any]:
 
 
 def drivers(top: Module) -> Mapping[str, Any]:
-    """Net of a stream → the instance that writes its words: a sender, a receiver's credits, or a merge."""
+    """Net of a stream → the instance that writes its words: a sender, its stage, a receiver's credits, or a merge."""
     found: dict[str, Any] = {}
-    for kind, port in (("link_egress", "y"), ("link_ingress", "credits"), ("link_merge", "y")):
+    kinds = {"link_egress": "y", "link_ingress": "credits", "link_burst_merge": "y", "link_burst_stage": "y"}
+    for kind, port in kinds.items():
         found |= {instance.connections[f"{port}_valid"]: instance for instance in instances(top, kind)}
     return found
 
 
 def sources(top: Module, net: str) -> set[tuple[str, int]]:
-    """(what, stream number) of all that reaches a net through merges."""
+    """(what, stream number) of all that reaches a net through stages and merges."""
     instance = drivers(top).get(net)
     if instance is None:
         return set()
-    if instance.module.startswith("link_merge_"):
-        return {one for port in "ab" for one in sources(top, instance.connections[f"{port}_valid"])}
+    if instance.module.startswith(("link_burst_merge_", "link_burst_stage_")):
+        wires = [instance.connections.get(f"{port}_valid") for port in "abx"]
+        return {one for wire in wires if wire for one in sources(top, wire)}
     what = "words" if instance.module.startswith("link_egress_") else "credits"
     return {(what, int(instance.connections["number"].rpartition("d")[2]))}
 

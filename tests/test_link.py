@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,13 @@ from hdl.link.format import (
     merges_passed,
 )
 from hdl.link.ingress import Ingress, link_ingress
-from hdl.link.routing import Drain, Merge, Split, link_drain, link_split
+from hdl.link.routing import BurstMerge, BurstStage, Drain, Merge, Split, link_drain, link_split
 from hdl.memory import unsimulated
 from hdl.signals import ClockReset
 from hdl.simulate import Backend, Design, Direction, StreamPort, run_streams
 from hdl.simulate.models.link import LEAST_LATENCY, link_switch, link_wire
 from hdl.stream import Stream
-from hdl.streams.merge import merge
+from hdl.streams.merge import burst_merge, merge
 from hdl.streams.width import wire_words
 from hdl.tensor import Kind, Port, Tensor
 
@@ -64,7 +65,11 @@ UNITS: list[LinkUnit] = [
     Egress(format=FORM, element_bits=16, lanes=4, elements=8, credits=6),
     Ingress(format=FORM, element_bits=5, lanes=2, elements=8, depth=6),
     Ingress(format=FORM, element_bits=16, lanes=1, elements=1, depth=2),
+    Ingress(format=FORM, element_bits=32, lanes=1, elements=0, depth=6),
+    Egress(format=FORM, element_bits=32, lanes=1, elements=0, credits=6),
     Merge(format=FORM),
+    BurstMerge(format=FORM, longest=3),
+    BurstStage(format=FORM, words=32),
     Split(format=FORM),
     Drain(format=FORM),
 ]
@@ -383,6 +388,69 @@ def test_an_ingress_reports_every_seeded_fault(fault: str) -> None:
         drain_cycles=0,
     )
     assert run.outputs["errors"] == [1]
+
+
+def test_streams_without_tensors_have_no_last_word() -> None:
+    unit = Ingress(format=FORM, element_bits=32, lanes=1, elements=0, depth=4)
+    words = [Word(data=i, last=0, sequence=i % 8, stream=2, credit=0, device=0) for i in range(20)]
+    sent = {"x": [FORM.encode(word) for word in words]}
+    run = run_streams(Backend.MYHDL, ingress_design(unit), sent, {"y": 20}, seed=1, stall_probability=0.3)
+    assert run.outputs["y"] == list(range(20))
+    assert run.outputs["errors"] == []
+    ended = [replace(words[0], last=1), *words[1:]]
+    sent = {"x": [FORM.encode(word) for word in ended]}
+    run = run_streams(Backend.MYHDL, ingress_design(unit), sent, {"errors": 1}, seed=1, drain_cycles=0)
+    assert run.outputs["errors"] == [1]
+    sender = Egress(format=FORM, element_bits=32, lanes=1, elements=0, credits=20)
+
+    def factory(_images: Any) -> Any:
+        numbers = [Signal(intbv(0)[width:]) for width in sender.inputs.values()]
+        return link_egress(ClockReset(), *numbers, *(Stream(width) for width in sender.streams.values()), unit=sender)
+
+    ports = (
+        StreamPort("x", 32, Direction.IN),
+        StreamPort("credits", FORM.payload_bits, Direction.IN),
+        StreamPort("y", FORM.payload_bits, Direction.OUT),
+    )
+    design = Design("sending", factory, ports, constants={"number": 2, "device": 0})
+    run = run_streams(Backend.MYHDL, design, {"x": range(20), "credits": []}, {"y": 20}, seed=2, stall_probability=0.3)
+    assert [FORM.decode(payload) for payload in run.outputs["y"]] == words
+
+
+def bursts(longest: int) -> Design:
+    """A burst merge of beats of 8 bits."""
+
+    def factory(_images: Any) -> Any:
+        return burst_merge(ClockReset(), Stream(8), Stream(8), Stream(8), longest=longest)
+
+    ports = [StreamPort(name, 8, Direction.IN) for name in "ab"]
+    return Design("bursts", factory, (*ports, StreamPort("y", 8, Direction.OUT)))
+
+
+@pytest.mark.parametrize("longest", [1, 2, 5])
+def test_a_side_keeps_its_turn_for_as_many_words_as_the_longest_burst(longest: int) -> None:
+    sent = {"a": list(range(20)), "b": list(range(128, 148))}
+    run = run_streams(Backend.MYHDL, bursts(longest), sent, {"y": 40}, seed=1)
+    sides = [beat >> 7 for beat in run.outputs["y"]]
+    runs = [len(list(group)) for _, group in groupby(sides)]
+    # what comes first may have had its turn a cycle before the other comes
+    assert {*runs[1:-1]} == {longest}
+    assert runs[0] <= longest
+    for side, name in enumerate("ab"):
+        assert [beat for beat in run.outputs["y"] if beat >> 7 == side] == sent[name]
+
+
+@pytest.mark.parametrize("backend", [Backend.MYHDL, Backend.ICARUS])
+def test_bursts_lose_nothing_and_stop_for_nobody_who_has_nothing(backend: Backend) -> None:
+    for seed in range(3):
+        rng = random.Random(f"{seed}/bursts")
+        sent = {name: [high | rng.getrandbits(7) for _ in range(60)] for name, high in (("a", 0), ("b", 128))}
+        run = run_streams(backend, bursts(3), sent, {"y": 120}, seed=seed, stall_probability=0.4)
+        for side, name in enumerate("ab"):
+            assert [beat for beat in run.outputs["y"] if beat >> 7 == side] == sent[name], f"seed {seed}"
+    alone = run_streams(backend, bursts(3), {"a": sent["a"], "b": []}, {"y": 60}, seed=1)
+    fired = alone.fire_cycles["y"]
+    assert fired[-1] - fired[0] == 59
 
 
 @block

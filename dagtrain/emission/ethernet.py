@@ -2,10 +2,10 @@
 
 Structure (units of `hdl.link` and `hdl.link.ethernet`)::
 
-    egress streams ─▶ Egress ─┐
-                              ├─▶ Merge tree of each peer ─▶ EthernetPort ─▶ MacAdapter ─▶ MAC
-    ingress credits ──────────┘                                  │
-    consumers ◀─ FIFO ◀─ Ingress ◀─ Split chain ◀────────────────┘
+    egress streams ─▶ Egress ─▶ 32 words ─┐
+                                          ├─▶ BurstMerge tree of each peer ─▶ EthernetPort ─▶ MacAdapter ─▶ MAC
+    ingress credits ──────────────────────┘                                       │
+    consumers ◀─ FIFO ◀─ Ingress ◀─ Split chain ◀─────────────────────────────────┘
 
 The host is a peer of every device, if it speaks over the network: images, labels and results, and state that is loaded
 and dumped, are streams like those between devices.
@@ -26,6 +26,7 @@ from dagtrain.emission.links import (
     receiver_beats,
     receiver_words,
 )
+from dagtrain.emission.modules import verilog_name
 from dagtrain.graph.ir import PlacedGraph
 from dagtrain.training.feeds import host_ports
 from hdl.convert.netlist import Direction
@@ -33,13 +34,14 @@ from hdl.engine.weights.records import WORD_BITS as STATE_BITS
 from hdl.errors import DagtrainError
 from hdl.link.egress import Egress
 from hdl.link.ethernet.adapter import MacAdapter
-from hdl.link.ethernet.frame import HOST, Address, FrameFormat
+from hdl.link.ethernet.frame import BURST_WORDS, HOST, Address, FrameFormat
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, own_constant, peer_constant
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
+from hdl.link.routing import BurstMerge, BurstStage
 from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster
@@ -300,6 +302,21 @@ class EthernetNetwork(NetworkPort):
         """See the base class: the tree of each peer leads to it alone."""
         del device
         return self.constant("device", 0)
+
+    def joint(self) -> tuple[str, Unit]:
+        """See the base class."""
+        return "link_burst_merge", BurstMerge(format=self.form, longest=BURST_WORDS)
+
+    def send(self, edge: str, unit: Egress, number: int, device: int, net: str) -> None:
+        """See the base class; words that wait for the port stand behind the sender, so that they leave in bursts."""
+        super().send(edge, unit, number, device, net)
+        words, target = self.leaving.pop()
+        name = verilog_name(edge)
+        burst = self.stream(f"burst_{name}")
+        stage = BurstStage(format=self.form, words=BURST_WORDS)
+        self.unit("link_burst_stage", stage, f"stage_{name}", {"x": words, "y": burst}, {}, f"burst of {edge}")
+        self.assembly.copies[f"burst of {edge}"] = BURST_WORDS
+        self.leaving.append((burst, target))
 
     def add_host(self, stream: HostStream, net: str) -> None:
         """The device's end of a stream of the host, whose elements are on ``net``."""

@@ -416,12 +416,16 @@ class NetworkPort:
                 (self.assembly.port(f"net_tx_{signal}", width, Direction.OUT), signals[signal])
             )
 
+    def joint(self) -> tuple[str, Unit]:
+        """What the tree is made of: the kind of module and the unit."""
+        return "link_merge", Merge(format=self.form)
+
     def merged(self, leaving: Sequence[str], label: str = "") -> str:
         """Word streams in one, by a balanced tree."""
         words = list(leaving)
         for number, (a, b) in enumerate(merged_pairs(len(words))):
             out = self.stream(f"merged{label}{number}")
             streams = {"a": words[a], "b": words[b], "y": out}
-            self.unit("link_merge", Merge(format=self.form), f"merge{label}{number}", streams, {})
+            self.unit(*self.joint(), f"merge{label}{number}", streams, {})
             words.append(out)
         return words[-1]

@@ -10,7 +10,8 @@ from myhdl import Signal, always, always_comb, block
 from hdl.link.format import LinkUnit
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
-from hdl.streams.merge import merge
+from hdl.streams.fifo import queue
+from hdl.streams.merge import burst_merge, merge
 from hdl.streams.pipes import Policy, m2s_pipe, pipe
 
 
@@ -26,6 +27,39 @@ class Merge(LinkUnit):
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         return merge(domain, streams["a"], streams["b"], streams["y"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstStage(LinkUnit):
+    """Words of one stream that wait for the port, as many as may leave in a row: ``x`` to ``y``."""
+
+    words: int
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return dict.fromkeys("xy", self.format.payload_bits)
+
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
+        """See the base class."""
+        return queue(domain, streams["x"], streams["y"], depth=self.words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstMerge(LinkUnit):
+    """As `Merge`, for words that go in frames, where those of one stream in a row share a descriptor: a side keeps its
+    turn for as many words as it has, up to ``longest``."""
+
+    longest: int
+
+    @property
+    def streams(self) -> Mapping[str, int]:
+        """See the base class."""
+        return dict.fromkeys(("a", "b", "y"), self.format.payload_bits)
+
+    def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
+        """See the base class."""
+        return burst_merge(domain, streams["a"], streams["b"], streams["y"], longest=self.longest)
 
 
 @dataclass(frozen=True, kw_only=True)
