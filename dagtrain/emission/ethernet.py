@@ -23,6 +23,7 @@ from dagtrain.emission.links import (
     NETWORK_ROLE,
     Crossing,
     NetworkPort,
+    port_share,
     receiver_beats,
     receiver_words,
 )
@@ -41,7 +42,6 @@ from hdl.link.ethernet.port import EthernetPort
 from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, own_constant, peer_constant
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
-from hdl.link.routing import BurstMerge, BurstStage
 from hdl.tensor import Port
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster
@@ -305,7 +305,8 @@ class EthernetNetwork(NetworkPort):
 
     def joint(self) -> tuple[str, Unit]:
         """See the base class."""
-        return "link_burst_merge", BurstMerge(format=self.form, longest=BURST_WORDS)
+        _, merge, _ = port_share(self.form, framed=True, sends=True)
+        return "link_burst_merge", merge
 
     def send(self, edge: str, unit: Egress, number: int, device: int, net: str) -> None:
         """See the base class; words that wait for the port stand behind the sender, so that they leave in bursts."""
@@ -313,7 +314,7 @@ class EthernetNetwork(NetworkPort):
         words, target = self.leaving.pop()
         name = verilog_name(edge)
         burst = self.stream(f"burst_{name}")
-        stage = BurstStage(format=self.form, words=BURST_WORDS)
+        *_, stage = port_share(self.form, framed=True, sends=True)
         self.unit("link_burst_stage", stage, f"stage_{name}", {"x": words, "y": burst}, {}, f"burst of {edge}")
         self.assembly.copies[f"burst of {edge}"] = BURST_WORDS
         self.leaving.append((burst, target))

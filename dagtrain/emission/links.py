@@ -28,9 +28,10 @@ from dagtrain.schedule.network import Hop
 from hdl.convert.netlist import Direction
 from hdl.link.clocks import CROSSING_CYCLES, ClockCrossing
 from hdl.link.egress import Egress
+from hdl.link.ethernet.frame import BURST_WORDS
 from hdl.link.format import LinkFormat, credit_batch, depth_for, merged_pairs, merges_passed
 from hdl.link.ingress import Ingress
-from hdl.link.routing import Drain, Merge, Split
+from hdl.link.routing import BurstMerge, BurstStage, Drain, Merge, Split
 from hdl.simulate.models.ethernet import Faults
 from hdl.streams.width import elements_per_word, wire_words
 from hdl.tensor import Port
@@ -278,6 +279,15 @@ def link_word(form: LinkFormat, port: str) -> str:
         "sequence": f"{port}_tuser[{sequence_bits - 1}:0]",
     }
     return "{" + ", ".join(parts[name] for name in reversed(list(form.fields))) + "}"
+
+
+def port_share(form: LinkFormat, *, framed: bool, sends: bool) -> tuple[Unit, ...]:
+    """What a stream has of a device's network port beside its end: the split that words or credits are taken out by, a
+    place in the tree of merges, and of one that sends in frames the stage of words that wait to leave in a row."""
+    if not framed:
+        return Split(format=form), Merge(format=form)
+    stage = (BurstStage(format=form, words=BURST_WORDS),) if sends else ()
+    return Split(format=form), BurstMerge(format=form, longest=BURST_WORDS), *stage
 
 
 def unit_module(library: ModuleLibrary, kind: str, unit: Unit) -> StreamModule:

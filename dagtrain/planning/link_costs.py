@@ -16,6 +16,7 @@ from dagtrain.emission.links import (
     crossings_of,
     link_format,
     link_words,
+    port_share,
     receiver_beats,
     receiver_words,
 )
@@ -28,7 +29,6 @@ from hdl.layers.base import Layer
 from hdl.link.egress import Egress
 from hdl.link.format import LinkFormat, credit_batch, depth_for
 from hdl.link.ingress import Ingress
-from hdl.link.routing import Merge, Split
 from hdl.parts.part import Part
 from hdl.streams.width import wire_words
 from hdl.tensor import Port
@@ -114,6 +114,8 @@ class LinkCosts:
     placed: bool
     # cycles under way that buffers allow for
     network_cycles: int = NETWORK_CYCLES
+    # whether words go in frames
+    framed: bool = False
 
     @classmethod
     def of(
@@ -130,7 +132,9 @@ class LinkCosts:
         found = crossings_of(place.run(graph, assignment, devices), devices) if assignment else ()
         hosts = sum(node.role is Role.HOST for node in graph.nodes) if host_on_network else 0
         form = link_format(len(found) + hosts, len(devices), word_bits, host_on_network)
-        return cls({crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles)
+        return cls(
+            {crossing.edge: crossing for crossing in found}, form, bool(assignment), network_cycles, host_on_network
+        )
 
     @property
     def delays(self) -> dict[str, int]:
@@ -170,7 +174,7 @@ class LinkCosts:
             elements=crossing.elements,
             credits=words,
         )
-        return egress, Split(format=self.form), Merge(format=self.form)
+        return egress, *port_share(self.form, framed=self.framed, sends=True)
 
     def receiving(self, edge: str, beats: int) -> tuple[Unit, ...]:
         """Units at the receiving end, its FIFO included."""
@@ -183,7 +187,7 @@ class LinkCosts:
             elements=crossing.elements,
             depth=words,
         )
-        return ingress, Split(format=self.form), Merge(format=self.form)
+        return ingress, *port_share(self.form, framed=self.framed, sends=False)
 
     def host_ends(self, layer: Layer, cycles: int) -> Iterator[tuple[str, tuple[Unit, ...]]]:
         """(port, units at this end) of each stream of the host's that a layer brings or takes, at so many cycles a
@@ -196,7 +200,7 @@ class LinkCosts:
             end: Unit = Egress(format=self.form, **shape, credits=words)
             if arrives:
                 end = Ingress(format=self.form, **shape, depth=words)
-            yield port.name, (end, Split(format=self.form), Merge(format=self.form))
+            yield port.name, (end, *port_share(self.form, framed=self.framed, sends=not arrives))
 
 
 @dataclass
@@ -209,6 +213,8 @@ class PortCosts:
     form: LinkFormat
     parts: Sequence[Part]
     estimator: Contents
+    # whether words go in frames
+    framed: bool = False
 
     @classmethod
     def of(cls, devices: int, word_bits: int, parts: Sequence[Part], estimator: Contents) -> PortCosts:
@@ -240,7 +246,7 @@ class PortCosts:
         return {"element_bits": source.tensor.fixed.width, "lanes": lanes, "elements": elements}
 
     def _usage(self, end: Unit) -> Usage:
-        units = (end, Split(format=self.form), Merge(format=self.form))
+        units = (end, *port_share(self.form, framed=self.framed, sends=isinstance(end, Egress)))
         contents = [self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units]
         usages = [sum((fit(resources, part) for resources in contents), Usage()) for part in self.parts]
         return Usage(m20k=max(usage.m20k for usage in usages), alm=max(usage.alm for usage in usages))

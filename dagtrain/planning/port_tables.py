@@ -33,10 +33,14 @@ class PortTables:
     known: dict[LinkFormat, dict[str, NetworkPort]] = field(default_factory=dict, init=False)
 
     @property
+    def framed(self) -> bool:
+        """Whether words go in frames."""
+        return self.cluster.network.frames is not None
+
+    @property
     def many(self) -> LinkFormat:
         """Words of the cluster before it is known how many streams cross its network."""
-        framed = self.cluster.network.frames is not None
-        return many_streams(1 if framed else len(self.cluster.devices), self.cluster.link_word_bits)
+        return many_streams(1 if self.framed else len(self.cluster.devices), self.cluster.link_word_bits)
 
     def clock_crossings(self, part: str) -> int:
         """ALMs, on a part, of the crossings between a device's clock and that of the network, one either way; they hold

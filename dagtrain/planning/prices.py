@@ -275,7 +275,7 @@ class Prices:
         """Links with what their ends take of a network port, folded for these cycles.
 
         Raises `Ended` at the deadline."""
-        costs = PortCosts(self._frame_ports.many, self.parts, self.estimator)
+        costs = PortCosts(self._frame_ports.many, self.parts, self.estimator, self._frame_ports.framed)
         folded = fold_graph.run(self.graph, cycles, self.parts)
         ends = [(source, sink) for _edge, _producer, source, _consumer, sink in folded.streams]
         with spending(self.spent, "circuits", deadline):
