@@ -249,10 +249,10 @@ def test_the_verilog_is_clean_for_both_kinds_of_mac(design: ClusterDesign, writt
     assert "mac_rx_tready" not in names["alpha"]
 
 
-@pytest.mark.parametrize("word_bits", [256, 512])
-def test_ports_of_wide_beats_are_clean(word_bits: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("word_bits", "key"), [(256, None), (512, None), (64, 0)])
+def test_ports_of_all_kinds_are_clean(word_bits: int, key: int | None, tmp_path: Path) -> None:
     # one beat holds all headers, or two
-    frames = FrameFormat(word_bits=word_bits, mtu=1500)
+    frames = FrameFormat(word_bits=word_bits, mtu=1500, key=key)
     form = LinkFormat(word_bits=word_bits, streams=9, devices=1)
     port = EthernetPort(packer=Packer(frames=frames, form=form, regions=(2 * frames.payload_beats,)))
     units = {"ethernet_port": port, AXI_STREAM: MacAdapter(sink=port.sink, kind=AXI_STREAM),
@@ -300,6 +300,17 @@ def test_another_file_of_addresses_is_found(design: ClusterDesign, tmp_path: Pat
         load_delivered([tmp_path / name for name in NUMBERS])
 
 
+def test_a_key_is_a_constant_of_the_top_and_not_of_the_circuit() -> None:
+    tops = []
+    for key in (0x0123456789ABCDEF, 0xFEDCBA9876543210):
+        told = replace(ethernet(), frames=FrameFormat(word_bits=64, mtu=576, key=key))
+        tops.append(tiny_design(LIBRARY, net=tiny_net(), dram=DramUse(), ethernet=told).devices[1].top)
+        assert tops[-1].constants["KEY"] == (64, key)
+    ports = [instances(top, "ethernet_port")[0] for top in tops]
+    assert ports[0] == ports[1]
+    assert ports[0].connections["key"] == "KEY"
+
+
 def test_timers_and_regions_follow_the_round_trip() -> None:
     near, far = ethernet(), replace(ethernet(), rtt_cycles=20_000)
     assert near.timing.timer_cycles == 4000
@@ -318,8 +329,6 @@ def test_the_host_needs_an_address_or_ports() -> None:
     with pytest.raises(DagtrainError, match=r"^network\.host_mac is missing: .*; write that of .* --host ports$"):
         Ethernet.of(cluster, DIGEST)
     assert Ethernet.of(cluster, DIGEST, host=False).host is None
-    with pytest.raises(DagtrainError, match=r"^network\.key: ports of frames with a key are not built yet; .*"):
-        Ethernet.of(parse_cluster(f'{ETHERNET}key = "0123456789abcdef"\n'), DIGEST, host=False)
     found = Ethernet.of(parse_cluster(f'{ETHERNET}host_mac = "02:00:00:00:FF:FF"\n'), DIGEST)
     assert found.host == Address(number=HOST, mac=0x02_00_00_00_FF_FF, ip=0x0A0000FE)
     assert [found.addresses[name].ip for name in ("head", "worker")] == [0x0A000001, 0x0A000002]

@@ -14,7 +14,7 @@ and dumped, are streams like those between devices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Self
 
@@ -39,6 +39,7 @@ from hdl.link.ethernet.frame import BURST_WORDS, HOST, Address, FrameFormat
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
+from hdl.link.ethernet.tag import KEY_BITS
 from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, own_constant, peer_constant
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
@@ -80,14 +81,11 @@ class Ethernet:
         """Of a cluster file with ``network.kind = "ethernet"``; ``host``: whether its host speaks over the network.
 
         Raises:
-            DagtrainError: of frames with a key, which ports neither make nor ask for; where the host speaks, and nobody
-                knows its MAC address.
+            DagtrainError: where the host does, and nobody knows its MAC address.
         """
         network = cluster.network
         assert network.frames is not None
         assert network.host_ip is not None
-        if network.frames.key is not None:
-            raise DagtrainError("network.key: ports of frames with a key are not built yet", "leave it out")
         if host and network.host_mac is None:
             raise DagtrainError(
                 "network.host_mac is missing: devices ask nobody for the MAC address that frames to the host go to",
@@ -264,7 +262,9 @@ def device_port(
     peers = tuple(ethernet.addresses[names[at]] if at in names else _host(ethernet) for at in order)
     least = 2 * ethernet.frames.payload_beats
     regions = tuple(max(least, -(-sent[at] * ethernet.rtt_cycles // cycles)) for at in order)
-    packer = Packer(frames=ethernet.frames, form=form, regions=regions)
+    # one circuit for all keys
+    frames = ethernet.frames if ethernet.frames.key is None else replace(ethernet.frames, key=0)
+    packer = Packer(frames=frames, form=form, regions=regions)
     unit = EthernetPort(packer=packer, timing=_in_own_cycles(ethernet.timing, period))
     return DevicePort(
         ethernet=ethernet,
@@ -367,8 +367,10 @@ class EthernetNetwork(NetworkPort):
             ("others", PEER_BITS * len(port.peers), others),
             ("epoch", EPOCH_BITS, FIRST_EPOCH),
             ("digest", DIGEST_BITS, port.ethernet.digest),
+            ("key", KEY_BITS, port.ethernet.frames.key),
         ):
-            yield name, self.assembly.constant(name.upper(), bits, value)
+            if value is not None:
+                yield name, self.assembly.constant(name.upper(), bits, value)
 
     def _counters(self) -> Iterator[tuple[str, str]]:
         """What the port says of frames and peers, as ports of the top."""

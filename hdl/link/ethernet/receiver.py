@@ -175,6 +175,8 @@ def frame_front(
     beats_at = CRC_BITS
     stored_at, flags_at = beats_at + count_bits, beats_at + count_bits + stored_bits
     before, final, keyed = CRC_CYCLES, VERDICT_CYCLES - 1, sink.frames.key is not None
+    # without a key nothing stands there, and the last bit that there is is not looked at
+    wrong_at, last_flag = sink.judged_bits - 1, flags_at + flags - 1
 
     @always(domain.clk.posedge)
     def take() -> None:
@@ -184,7 +186,7 @@ def frame_front(
         bad.next = x.payload[bad_at]
         size.next = x.payload[total:size_at]
         if keyed:
-            wrong.next = x.payload[total]
+            wrong.next = x.payload[wrong_at]
         if domain.rst:
             valid.next = False
 
@@ -250,7 +252,7 @@ def frame_front(
         tails[0].next[flags_at + 2] = bad
         tails[0].next[flags_at + 3] = overrun
         if keyed:
-            tails[0].next[flags_at + 4] = wrong
+            tails[0].next[last_flag] = wrong
         for i in range(final):
             tails[i + 1].next = tails[i]
         valids.next[VERDICT_CYCLES:1] = valids[final:]
@@ -270,7 +272,7 @@ def frame_front(
         ending.overrun.next = tails[final][flags_at + 3]
         ending.untagged.next = False
         if keyed:
-            ending.untagged.next = tails[final][flags_at + 4]
+            ending.untagged.next = tails[final][last_flag]
 
     return crcs, take, sort, judge, count, capture, trailer, delay, out
 
