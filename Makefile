@@ -12,8 +12,7 @@ demo: setup
 	$(BIN)/dagtrain run examples/digits/digits.onnx --data digits --recipe examples/digits/recipe.toml \
 	    --devices examples/digits/cluster.toml --out $(OUT)/digits
 
-# a small ResNet on 5 000 images of MNIST through all steps, then back to ONNX; two batches in simulation, 30 million
-# cycles of three devices' engines, and no engine alone
+# a small ResNet on 5 000 images of MNIST through all steps, then back to ONNX; two batches in simulation, no engine alone
 demo-mnist: setup
 	$(BIN)/dagtrain run examples/mnist/mnist.onnx --data examples/mnist/data.toml --recipe examples/mnist/recipe.toml \
 	    --devices examples/mnist/cluster.toml --batches 2 --epochs 6 --no-efficiency --out $(OUT)/mnist

@@ -11,9 +11,9 @@ two written in the style of Keras' and scikit-learn's exporters.  What a column 
 * imports: the file at the published size and the one for small images become graphs.
 * trains: calibration, then eight batches of the emulator at the small size (two of networks with more than 2**24
   weights), all of the same four frames with random labels; their loss, evaluated without dropout, is lower than before.
-  The learning rate is 0.001, or 0.0002 where the loss does not fall so (VGG's, in float as well).  Weights are drawn (fill.py) and then scaled,
-  engine by engine, so that every convolution and matrix product has results of unit variance, as those of a trained
-  network have (LSUV: Mishkin and Matas, "All you need is a good init", ICLR 2016).
+  The learning rate is 0.001, or 0.0002 where the loss does not fall so (VGG's, in float as well).  Weights are drawn
+  (fill.py) and then scaled, engine by engine, so that every convolution and matrix product has results of unit
+  variance, as those of a trained network have (LSUV: Mishkin and Matas, "All you need is a good init", ICLR 2016).
 * plans: `dagtrain place` finds a plan at the published size on a large cluster within a time limit; the first will do.
 * emits: at the small size, the circuits of every kind of layer in the training graph become Verilog that is clean under
   ``verilator --lint-only -Wall``, two of each kind.
