@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow_support import call, new_case, quick_costs, relu_beats, spoil
+from tests.flow_support import call, new_case, quick_costs, relu_beats, spoil, with_few_dsp
 from tests.import_support import ROOT
 
 DOCS = ROOT / "docs"
@@ -55,7 +55,7 @@ def _wrong_bit(_: str) -> None:
     """The tiny model, emitted, with one wrong bit in what its relu sends: frame 2, row 1, column 1."""
     with pytest.MonkeyPatch.context() as patch:
         quick_costs(patch)
-        case = new_case(Path.cwd()).must("import", "place", "emit")
+        case = new_case(Path.cwd(), with_few_dsp(0.002)).must("import", "place", "emit")
     beats = relu_beats(case)
     spoil(case, "r_node", "r_node.y", beats + 7 * beats // 36, 3)
 
