@@ -6,7 +6,7 @@ OUT ?= build
 # small matrices: idle BLAS threads that spin cost more than they bring
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo demo-mnist test test-slow test-torch check docs setup clean
+.PHONY: demo demo-mnist test suite test-slow test-torch check docs setup clean
 
 demo: setup
 	$(BIN)/dagtrain run examples/digits/digits.onnx --data digits --recipe examples/digits/recipe.toml \
@@ -19,8 +19,12 @@ demo-mnist: setup
 	$(BIN)/dagtrain export --out $(OUT)/mnist
 	$(BIN)/dagtrain evaluate $(OUT)/mnist/export/mnist.onnx --out $(OUT)/mnist
 
-test: setup check
+# the checks, which are at work on one core, beside the tests
+test: setup
 	@./setup-tools.sh tests
+	@$(MAKE) --no-print-directory -j 2 check suite
+
+suite: setup
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 # minutes rather than seconds: one epoch in Verilator, ImageNet-sized models, place and route

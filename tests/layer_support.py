@@ -264,9 +264,13 @@ def design_of(case: Case, name: str = "dut", converted: Callable[[], VerilogModu
     ]
     if case.layer.accessed:
         ports += [_stream_port(LOAD, names, Direction.IN), _stream_port(DUMP, names, Direction.OUT)]
-    return CaseDesign(
-        name, lambda given: elaborate(case.layer, given)[0], tuple(ports), case.images, {}, names, converted
-    )
+    made = Design(name, lambda given: elaborate(case.layer, given)[0], tuple(ports), case.images)
+    unused = [block]
+
+    def convert() -> VerilogModule:
+        return dataclasses.replace(made, factory=lambda _: unused.pop()).convert() if unused else made.convert()
+
+    return CaseDesign(name, made.factory, made.streams, made.images, {}, names, converted or convert)
 
 
 def _stream_port(port: Port, names: Mapping[str, str], direction: Direction) -> StreamPort:

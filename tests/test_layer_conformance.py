@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
-from hdl.convert.verilog import VerilogModule, convert
+from hdl.convert.verilog import VerilogModule
 from hdl.costs.estimate import Circuit, elaborated_contents
 from hdl.errors import DeadlockError
 from hdl.layers.base import Layer
@@ -30,7 +30,6 @@ from tests.layer_support import (
     all_examples,
     assert_equal_bits,
     design_of,
-    elaborate,
     frame_ends,
     frames_a_batch,
     make_case,
@@ -97,7 +96,7 @@ def case(name: str, batches: int = BATCHES) -> Case:
 @cache
 def converted(name: str) -> VerilogModule:
     """The Verilog of an example, through the conversion lint."""
-    return convert(elaborate(paced_layer(name))[0], name.replace("-", "_").lower())
+    return design(name).verilog
 
 
 @cache
@@ -111,8 +110,8 @@ def design(name: str, batches: int = BATCHES) -> CaseDesign:
     """The design of an example, made and converted once for all tests, with the images of the traffic of so many
     batches, which need no other build."""
     if batches == BATCHES:
-        return design_of(case(name), name.replace("-", "_").lower(), lambda: converted(name))
-    return dataclasses.replace(design(name), images=case(name, batches).images)
+        return design_of(case(name), name.replace("-", "_").lower())
+    return dataclasses.replace(design(name), images=case(name, batches).images, converted=lambda: converted(name))
 
 
 @pytest.mark.parametrize("kind", sorted(load_layers()))

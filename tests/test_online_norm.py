@@ -428,8 +428,8 @@ def run_circuit(
     return runs, expected, held
 
 
-# the conformance suite runs every example with fewer batches and stalls in all simulators
-@pytest.mark.parametrize(
+# the conformance suite runs every example, for its bits and its cycles, with fewer batches
+MANY_FRAMES = pytest.mark.parametrize(
     "layer",
     [
         pytest.param(layer, marks=[pytest.mark.slow] * (number >= MANY), id=f"{type(layer).__name__}{layer.shape}")
@@ -437,6 +437,9 @@ def run_circuit(
         for number, layer in enumerate(layers)
     ],
 )
+
+
+@MANY_FRAMES
 def test_circuit_equals_golden_in_every_bit_over_many_frames(layer: Any) -> None:
     runs, expected, _ = run_circuit(layer, Backend.VERILATOR, 36 // layer.recipe.batch, 0.1, 0.5)
     for run in runs:
@@ -465,7 +468,7 @@ def test_memories_hold_the_final_state(layer: Any) -> None:
         assert held[name] == wanted[name], name
 
 
-@pytest.mark.parametrize("layer", [*FORWARD, *BACKWARD], ids=lambda layer: f"{type(layer).__name__}{layer.shape}")
+@MANY_FRAMES
 def test_frames_follow_at_the_declared_cycles(layer: Any) -> None:
     (run,), _, _ = run_circuit(layer, Backend.VERILATOR, 24 // layer.recipe.batch, 0.0)
     name, beats = ("x" if isinstance(layer, OnlineNorm) else "e"), layer.pixels * layer.channels // layer.lanes
