@@ -4,6 +4,7 @@ python benchmarks/network.py --frame          # fields of a frame and of a descr
 python benchmarks/network.py --efficiency     # words' part of the cable, by formula, held against built frames
 python benchmarks/network.py --keyed          # cells of candidates for the keyed check (Yosys)
 python benchmarks/network.py --loss           # what go-back-N leaves of the rate where frames are lost
+python benchmarks/network.py --plans          # a placement with words and with frames: rates, ports (a minute)
 python benchmarks/network.py --host           # what the host's endpoint gets through in Python, over a loop-back socket
 python benchmarks/network.py --faults build   # a cluster that was emitted there trains in Verilator while the network
                                               # loses, doubles, reorders and damages frames (--seeds, --batches)
@@ -27,6 +28,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.network_faults import faults_table
+from benchmarks.network_plans import plans_table
 from dagtrain.host.endpoint import ACK_US, Endpoint, Pair
 from dagtrain.host.streams import Incoming, Layout, Outgoing
 from hdl.convert.verilog import VerilogModule, convert
@@ -294,7 +296,13 @@ def loss_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"frame": frame_table, "efficiency": efficiency_table, "keyed": keyed_table, "loss": loss_table}
+TABLES = {
+    "frame": frame_table,
+    "efficiency": efficiency_table,
+    "keyed": keyed_table,
+    "loss": loss_table,
+    "plans": plans_table,
+}
 
 
 def main() -> None:

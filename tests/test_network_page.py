@@ -9,8 +9,9 @@ import pytest
 from benchmarks.network import TABLES
 from tests.import_support import ROOT
 
-# of the keyed checks Yosys maps every candidate; the one that is built is held by tests/test_ethernet_tag.py
-SLOW = {"keyed"}
+# of the keyed checks Yosys maps every candidate; the one that is built is held by tests/test_ethernet_tag.py. A plan is
+# a minute's work; what it charges for ports is held by tests/test_frame_ports.py
+SLOW = {"keyed", "plans"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TABLES])

@@ -27,7 +27,7 @@ from placement.problem.instance import (
 )
 from placement.problem.options import OptionTable
 from placement.problem.plan import Bound, Plan, assignment_of, build_plan, plan_from_json
-from placement.problem.ports import beside_ports
+from placement.problem.ports import beside_ports, with_all_peers
 from placement.problem.validate import Rule, violations
 from placement.search.search import SearchOptions, find_plan
 from tests.bound_instances import Problem, on_ethernet, optimum, stored
@@ -218,3 +218,24 @@ def test_ports_that_can_not_be_are_all_told_at_once() -> None:
     ]
     with pytest.raises(DagtrainError, match="a port of frames there is where words cross the network in frames"):
         replace(chain(), framing=None)
+
+
+def test_where_peers_cost_next_to_nothing_searches_look_at_ports_with_all_of_them() -> None:
+    """Else at ports as they are; both ways the plan is the instance's own."""
+    plenty = replace(chain(), devices=tuple(replace(d, m20k=1000, alm=100_000) for d in chain().devices))
+    assert [device.alm for device in with_all_peers(plenty).devices] == [98_000] * 3
+    assert [device.port_blocks(2) for device in with_all_peers(plenty).devices] == [(0, 0)] * 3
+    assert [use.port_alm for use in find_plan(plenty).devices] == [1500, 2000, 1500]
+    assert with_all_peers(chain()) == chain()
+    # what only ports as they are have room for is found all the same, and nothing else
+    small = chain(ports=replace(port(), alm=(1000, 1005, 1010, 1015), m20k=(10, 10, 10, 10)))
+    for alm in (1605, 1604):
+        room = {"d0": alm, "d1": 1710, "d2": 1605}
+        tight = replace(small, devices=tuple(replace(d, alm=room[d.name]) for d in small.devices))
+        simpler = with_all_peers(beside_ports(tight))
+        assert [device.alm for device in simpler.devices] == [alm - 1010, 700, 595]
+        if alm == 1605:
+            assert find_plan(tight).cycles_per_frame == CYCLES
+        else:
+            with pytest.raises(InfeasibleError):
+                find_plan(tight, SearchOptions(explain=False))

@@ -26,6 +26,7 @@ from placement.problem.flat import flatten
 from placement.problem.instance import Instance
 from placement.problem.options import OptionTable
 from placement.problem.plan import Assignment, Bound, least_cycles
+from placement.problem.ports import with_all_peers
 from placement.problem.settings import OnProgress, Progress, SearchOptions
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ class Descent:
         self.flat = flatten(instance)
         self.table = OptionTable(instance)
         self.aggregate = Aggregate(instance, self.flat)
-        self.annealer = Annealer(instance, self.flat, seed=options.seed, workers=options.workers)
+        # what is looked at first: what has a placement there has one in the instance
+        self.simpler = with_all_peers(instance)
+        self.annealer = Annealer(self.simpler, self.flat, seed=options.seed, workers=options.workers)
         self.neighbourhoods = Neighbourhoods(instance, self.flat, self.effort, options.window_seconds / 2)
         self.levels: list[int] = sorted({int(cycles) for cycles in self.flat.cycles})
         self.bound = Bound(1, "nothing runs in less than one cycle")
@@ -279,17 +282,23 @@ class Descent:
         if options.without_choice() or not all(options.tiles.values()):
             answer, assignment = Answer.INFEASIBLE, None
         else:
-            model = build_model(self.instance, options)
-            if self.best is None:
-                order_equal_devices(model)
-            else:
-                add_hint(model, self.best)
-            answer, assignment = decide(model, self.effort(min(seconds, self.options.decision_seconds)))
+            answer, assignment = self._decide(self.simpler, cycles, seconds)
+            if answer is Answer.INFEASIBLE and self.simpler is not self.instance:
+                answer, assignment = self._decide(self.instance, cycles, seconds)
         if answer is Answer.INFEASIBLE:
             self.raise_bound(Bound(cycles + 1, f"the exact model is infeasible at {cycles} cycles a frame"))
         if assignment is not None:
             self.accept(assignment)
         return answer
+
+    def _decide(self, instance: Instance, cycles: int, seconds: float) -> tuple[Answer, Assignment | None]:
+        """What the exact model of an instance says."""
+        model = build_model(instance, self.table.at(cycles))
+        if self.best is None:
+            order_equal_devices(model)
+        else:
+            add_hint(model, self.best)
+        return decide(model, self.effort(min(seconds, self.options.decision_seconds)))
 
     def anneal(self, cycles: int) -> bool:
         """Anneal at T."""
