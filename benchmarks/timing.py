@@ -64,7 +64,7 @@ from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Merge, Split
 from hdl.memory import unsimulated
-from hdl.recipe import Recipe
+from hdl.recipe import LoadedRecipe, Recipe
 from hdl.stream import Stream
 from hdl.streams import queue
 from hdl.tensor import Tile
@@ -211,6 +211,12 @@ LAYERS: Mapping[str, Layer] = {
         w_lanes=4,
         multiplied=True,
         recipe=Recipe(batch=256, momentum=0.9, weight_decay=1e-4),
+    ),
+    "update that is loaded, 1 lane": Update(
+        shape=(1, 64, 1, 1),
+        tile=Tile(1, 1, 1),
+        w_lanes=1,
+        recipe=LoadedRecipe(batch=16, staleness=4, momentum=0.9),
     ),
     "slice of pixels, 4 lanes": PixelSlice(**_MAP, rows=(0, 27, 55), columns=(0, 27, 55)),
     "error of such pixels, 4 lanes": PixelPad(**_MAP, rows=(0, 27, 55), columns=(0, 27, 55)),

@@ -267,7 +267,8 @@ def training_limits(
     beats: int,
     pipeline: int,
 ) -> Instances:
-    """Gradients are taken of as many batches as are said; between them it rests.
+    """Gradients are taken of as many batches as are said; between them it rests.  A cycle passes behind each batch
+    before the next one's first gradient, so that the count of batches is behind a register.
 
     Ports:
         batches: in and out; drives ``rests``, from registers.
@@ -281,23 +282,27 @@ def training_limits(
     """
     left = Signal(intbv(0)[COUNTER_BITS:])
     trained = Signal(bool(0))
+    # the last gradient of a batch was taken a cycle ago
+    ended = Signal(bool(0))
     # cycles until the last state is written
     writing = Signal(intbv(0, min=0, max=pipeline + 1))
     ends = tensor_ends(domain, fire, trained, beats=beats)
-    count = batches_left(domain, batches, trained, left)
+    count = batches_left(domain, batches, ended, left)
 
     @always_comb
     def decide() -> None:
-        opened.next = may and left != 0 and not loaded.valid
+        opened.next = may and left != 0 and not ended and not loaded.valid
         batches.rests.next = left == 0 and writing == 0 and not loaded.valid and not batches.more
 
     @always(domain.clk.posedge)
     def settle() -> None:
+        ended.next = trained
         if fire:
             writing.next = pipeline
         elif writing != 0:
             writing.next = writing - 1
         if domain.rst:
+            ended.next = False
             writing.next = 0
 
     return ends, count, decide, settle
