@@ -15,8 +15,9 @@ from benchmarks.network_ports import ports
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
 from hdl.link.ethernet.crc import CRC_CYCLES, Crc32c, crc32c_beats
-from hdl.link.ethernet.frame import DTL_START, FrameFormat, crc32c
+from hdl.link.ethernet.frame import DTL_START, FrameFormat, FrameType, crc32c
 from hdl.link.ethernet.packer import Packer, packer
+from hdl.link.ethernet.peers import Faults, Heard, Saying, Timing, peer_state
 from hdl.link.format import Word
 from hdl.memory import unsimulated
 from hdl.signals import ClockReset
@@ -260,6 +261,52 @@ def test_words_of_all_peers_are_packed_in_their_order(peers: int, stall: float, 
         bursts = [burst for payload in payloads for burst in FRAMES.bursts_of(payload)]
         assert words_of(bursts) == words[peer], f"peer {peer}, seed {seed}"
         assert max(map(len, payloads)) <= FRAMES.payload_beats * FRAMES.word_bytes
+
+
+def test_a_peer_alone_with_words_waits_for_room_before_its_next_payload() -> None:
+    """`next_peer` passes over the peer whose frame is open, whose room is not yet what that frame leaves."""
+    unit = packer_of(FRAMES, 2, spare=5)
+    words = [Word(number, 0, number % 256, 7, 0, 0) for number in range(400)]
+    found = pack(unit, [words, []], 1, free=0.005)
+    assert [word for _, payload in found.payloads for word in words_of(FRAMES.bursts_of(payload))] == words
+
+
+def test_of_acknowledgements_in_successive_cycles_the_last_counts() -> None:
+    """They are cumulative: what the last one says is what all of them say."""
+    timing = Timing(window=16, timer_cycles=500, ack_cycles=400)
+    made, said, freed, heard = Signal(bool(0)), Signal(bool(0)), Signal(intbv(0)[5:]), Heard()
+    saying, faults, domain = Saying(timing), Faults(), ClockReset()
+    told = {60 + at: number for at, number in enumerate((1, 2, 4, 5, 6, 9, 10))} | {90: 12, 92: 11, 120: 14}
+    counted, edges = [0], [0]
+
+    @block
+    def bench() -> Any:
+        @instance
+        def tick() -> Iterator[object]:
+            while True:
+                yield delay(1)
+                domain.clk.next = not domain.clk
+
+        @always(domain.clk.posedge)
+        def step() -> None:
+            edges[0] += 1
+            cycle = edges[0]
+            domain.rst.next = cycle < 3
+            made.next = 5 <= cycle < 19
+            # greeted by the first one; then each frame is said as soon as it can be
+            heard.valid.next = cycle == 4 or cycle in told
+            heard.kind.next = int(FrameType.ACK)
+            heard.acknowledge.next = told.get(cycle, 0)
+            said.next = bool(saying.wants) and not said and cycle > 20
+            counted[0] += int(freed)
+
+        return tick, step
+
+    with fresh_simulator():
+        simulation = Simulation(peer_state(domain, made, heard, said, saying, freed, faults, timing=timing), bench())
+        simulation.run(280, quiet=1)
+        assert (counted[0], bool(faults.unsent)) == (14, False)
+        simulation.quit()
 
 
 def test_a_descriptor_announces_no_more_words_than_it_can_count() -> None:

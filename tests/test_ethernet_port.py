@@ -4,13 +4,15 @@ and corrupts frames: every stream's words arrive, each once and in order."""
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import convert
+from hdl.link.ethernet import claims, peers, port, receiver, replay, transmitter
 from hdl.link.ethernet.frame import Dropped, Frame, FrameFormat, FrameType
 from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
@@ -22,6 +24,7 @@ from hdl.simulate.cosimulation import Engine, build_cosimulation
 from hdl.simulate.models.ethernet import Faults
 from hdl.stream import Stream
 from tests.ethernet_support import DIGEST, EPOCH, OWN, Exchanged, Network, address_of, form_of, traffic
+from tests.mutated import Mutator
 
 NARROW = FrameFormat(word_bits=64, mtu=576)
 WIDE = FrameFormat(word_bits=512, mtu=1500)
@@ -281,3 +284,103 @@ def test_descriptors_that_announce_too_much_are_reported_and_bring_no_word_of_th
     found = given.run()
     assert found.malformed
     assert [(word.stream, word.sequence) for word in found.words] == [(1, 0), (1, 0)]
+
+
+# ------------------------------------------------------------------------------------------- faults of the circuit
+
+
+def check_cause(name: str) -> None:
+    """A bad frame is dropped for its cause."""
+    test_a_bad_frame_is_dropped_for_its_cause(*BAD[name])
+
+
+def check_a_region_of_two_payloads() -> None:
+    """More words than a region holds, to a peer that is far away."""
+    given = network(16, runs=0, latency=150, spare=3)
+    given.there, given.back = [[Word(number, 0, number % 256, 9, 0, 0) for number in range(270)]], [[]]
+    delivered(given, given.run())
+
+
+def check_lost_credits() -> None:
+    """Frames of credits alone, of which the network loses some."""
+    given = network(21, runs=0, faults=Faults(loss=0.35), max_cycles=1800, stalls=(0.9, 0.0, 0.0))
+    given.there, given.back = [[Word(number + 1, 1, 0, 9, 1, 0) for number in range(6)]], [[]]
+    delivered(given, given.run())
+
+
+def check_window() -> None:
+    """Of short frames no more are sent than the window has, while none is acknowledged."""
+    ready = data_frame(kind=FrameType.READY, payload=b"")
+    given = network(18, runs=0, injected={20: ready}, max_cycles=260, latency=100_000, stalls=(0.8, 0.0, 0.0))
+    given.there, given.back = [[Word(k, 0, k, 9, 0, 0) for k in range(60)]], [[Word(1, 0, 0, 0, 0, 0)] * 1000]
+    numbers = [frame.sequence for frame in map(NARROW.parse, given.run().sent) if frame.kind is FrameType.DATA]
+    assert numbers == list(range(TIMING.window))
+
+
+Seeded = tuple[Callable[[], None], tuple[Any, Any, str, dict[str, str]]]
+SEEDED: dict[str, Seeded] = {
+    "an acknowledgement of the unsent": (
+        test_frames_that_were_never_sent_are_not_taken_for_acknowledged,
+        (peers, peers, "acknowledged", {"moves.next = compared and behind <= sent and": "moves.next = compared and",
+                                        "        if compared and behind <= sent:": "        if compared:"}),
+    ),
+    "a window one too wide": (
+        check_window,
+        (port, replay, "replay_ring", {"held != window and": "held != window + 1 and",
+                                       "max=window + 1)) for": "max=window + 2)) for"}),
+    ),
+    "the check sequence not looked at": (
+        lambda: check_cause("check sequence"),
+        (receiver, receiver, "frame_verdict", {"not claims.unkeyed and ending.corrupt": "False"}),
+    ),
+    "a stale epoch": (
+        lambda: check_cause("another epoch"),
+        (claims, claims, "epoch_claims", {"second.epoch.next = ahead != 0": "second.epoch.next = False"}),
+    ),
+    "a NAK for each frame behind a gap": (
+        test_a_gap_makes_one_nak_and_the_next_gap_another,
+        (peers, peers, "receive_state", {"            if not complained:": "            if True:"}),
+    ),
+    "every echo of a NAK heeded": (
+        test_a_nak_goes_back_once_and_its_echoes_do_not,
+        (peers, peers, "send_state", {"and (moves or not went_back)": ""}),
+    ),
+    "credits lost with a dropped frame": (
+        check_lost_credits,
+        (peers, peers, "send_state", {"        if back or expired or passed:": "        if back or passed:",
+                                      "jumps.next = back or expired or passed": "jumps.next = back or passed"}),
+    ),
+    "the replay region overrun": (
+        check_a_region_of_two_payloads,
+        (port, replay, "replay_ring", {"taken <= limit and held": "held",
+                                       "taken = Signal(intbv(0, min=0, max=region + 1))":
+                                       "taken = Signal(intbv(0, min=0, max=4 * region))"}),
+    ),
+    "valid dropped in mid packet": (
+        test_words_cross_a_good_network_and_nothing_is_sent_twice,
+        (transmitter, transmitter, "frame_steps", {"marks.valid.next = header or fetched or trailer":
+                                                   "marks.valid.next = header or trailer or (fetched and left != 1)"}),
+    ),
+    "a duplicate taken twice": (
+        lambda: check_cause("behind"),
+        (claims, claims, "late_claims", {"claims.expected.next = behind == 0": "claims.expected.next = behind <= 1",
+                                         "claims.stale.next = behind != 0 and": "claims.stale.next = behind > 1 and"}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", [check_a_region_of_two_payloads, check_lost_credits, check_window])
+def test_what_faults_are_seen_by_holds_without_them(check: Callable[[], None]) -> None:
+    check()
+
+
+@pytest.mark.parametrize(("check", "fault"), SEEDED.values(), ids=SEEDED)
+def test_a_seeded_fault_of_the_circuit_is_seen(
+    check: Callable[[], None],
+    fault: tuple[Any, Any, str, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    Mutator(monkeypatch, tmp_path)(*fault)
+    with pytest.raises((AssertionError, ValueError, Dropped)):
+        check()

@@ -129,7 +129,8 @@ def send_state(
 ) -> Instances:
     """The sending half: `hdl.link.ethernet.protocol.Sender`, its timer, and the sequence numbers that are told.
 
-    What is heard is judged in four cycles; of frames that come closer the last one counts, as if the others were lost.
+    What is heard is judged in four cycles; of frames that come closer the last one counts.  An acknowledgement says
+    what all before it said, so none is missed; where a NAK is, the timer does its work, as for one that is lost.
 
     Ports:
         made: in, 1 bit: one more payload is complete.
