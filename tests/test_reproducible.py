@@ -26,18 +26,22 @@ def digests(program: str, hash_seed: str, folder: Path, *words: str) -> dict[str
 
 
 def test_modules_are_the_same_for_any_hash_seed(tmp_path: Path) -> None:
-    found = [digests("tests.emit_modules", seed, tmp_path / seed, *LAYERS.split()) for seed in ("1", "2")]
-    assert len(found[0]) == len(LAYERS.split())
+    found = [digests("tests.emit_modules", seed, tmp_path / seed, *LAYERS.split(), "ethernet") for seed in ("1", "2")]
+    # a module for each layer, and four of the Ethernet port
+    assert len(found[0]) == len(LAYERS.split()) + 4
     assert found[0] == found[1]
 
 
 @pytest.mark.slow
-def test_a_whole_cluster_is_the_same_for_any_hash_seed_folder_cache_and_number_of_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [(), ("ethernet",)], ids=["words", "ethernet"])
+def test_a_whole_cluster_is_the_same_for_any_hash_seed_folder_cache_and_number_of_processes(
+    network: tuple[str, ...], tmp_path: Path
+) -> None:
     found = {
-        seed: digests("tests.emit_cluster", seed, tmp_path / folder, processes)
+        seed: digests("tests.emit_cluster", seed, tmp_path / folder, processes, *network)
         for seed, folder, processes in (("0", "one", "1"), ("1", "another", "2"), ("random", "third of them", "2"))
     }
     # from a warm cache, in another folder
-    again = digests("tests.emit_cluster", "7", tmp_path / "one", "1")
+    again = digests("tests.emit_cluster", "7", tmp_path / "one", "1", *network)
     assert len(again) > 100
     assert found["0"] == found["1"] == found["random"] == again
