@@ -23,7 +23,6 @@ from hdl.link.ethernet.adapter import MacAdapter
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
-from hdl.link.ethernet.tag import KeyedTag
 from hdl.tensor import Kind
 from hdl.unit import Unit
 from placement.problem.cluster import Cluster, parse_cluster
@@ -73,19 +72,18 @@ def test_a_device_s_table_is_of_ports_elaborated_for_its_peers(key: bool) -> Non
     beats = Fraction(40, 256 * 200) * 10**3 * frames.efficiency() * frames.full_beats() / frames.full_words()
     round_trip = 2 * (1000 + 64 + 2 * -(-frames.frame_bytes(frames.payload_beats) // 32))
     whole = math.ceil(beats * round_trip)
-    plain = type(frames)(word_bits=256, mtu=1500)
+    built = type(frames)(word_bits=256, mtu=1500, key=0 if key else None)
     for others in range(4):
         least = 2 * frames.payload_beats
         # a word more for each whose share is rounded up, in steps of a block's widest shape
         words = -(-(whole + others + others * least) // 512) * 512
         regions = (words - others * least, *[least] * others)
         unit = EthernetPort(
-            packer=Packer(frames=plain, form=form, regions=tuple(max(size, 90) for size in regions)),
+            packer=Packer(frames=built, form=form, regions=regions),
             timing=Timing(window=64, timer_cycles=4 * round_trip, ack_cycles=-(-round_trip // 5)),
         )
         usage, mac = cost(unit, found), cost(MacAdapter(sink=unit.sink, kind="axi-stream"), found)
-        tags = 2 * cost(KeyedTag(), found).alm if key else 0
-        assert (table.m20k[others], table.alm[others]) == (usage.m20k, usage.alm + mac.alm + tags)
+        assert (table.m20k[others], table.alm[others]) == (usage.m20k, usage.alm + mac.alm)
         assert table.replay_words[others] == words
     assert list(table.alm) == sorted(set(table.alm))
     assert (table.host_in_bits_per_frame, table.host_out_bits_per_frame) == (512, 256)

@@ -11,7 +11,7 @@ ports elaborated for that many peers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -23,7 +23,6 @@ from hdl.costs.resources import Usage, fit
 from hdl.link.ethernet.adapter import MacAdapter
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
-from hdl.link.ethernet.tag import KeyedTag
 from hdl.link.format import LinkFormat, credit_batch
 from hdl.streams.width import wire_words
 from hdl.unit import Unit
@@ -42,12 +41,11 @@ def port_units(cluster: Cluster, mac: str, form: LinkFormat, regions: Sequence[i
     builds them; beside the ends of streams."""
     frames = cluster.network.frames
     assert frames is not None
-    # tags are units of their own: one of what leaves, one of what comes; without one a frame may be a beat longer
-    plain = type(frames)(word_bits=frames.word_bits, mtu=frames.mtu)
-    tags = (KeyedTag(),) * (0 if frames.key is None else 2)
-    words = Packer(frames=plain, form=form, regions=tuple(max(size, 2 * plain.payload_beats) for size in regions))
+    # one circuit for all keys
+    frames = frames if frames.key is None else replace(frames, key=0)
+    words = Packer(frames=frames, form=form, regions=tuple(regions))
     port = EthernetPort(packer=words, timing=pair_timing(frames, cluster.network_cycles))
-    return port, MacAdapter(sink=port.sink, kind=mac), *tags
+    return port, MacAdapter(sink=port.sink, kind=mac)
 
 
 def elaborated_peers(most: int) -> tuple[int, ...]:
