@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -22,6 +23,7 @@ from scapy.utils import PcapNgReader
 
 from dagtrain.cosim.network import SWITCH_FILE
 from dagtrain.files import open_archive
+from dagtrain.flow.documents import results_schema
 from dagtrain.flow.placed import load_placed_graph, load_plan
 from dagtrain.graph.executor import Executor
 from dagtrain.host.wiring import ADDRESSES, read_wiring
@@ -77,7 +79,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    program = _program("serve", "--port", port, "--no-optimise", "--pcap", *FAULTS, "--out", case.out)
+    program = _program("serve", "--port", port, "--no-optimise", "--pcap", *FAULTS, "--json", "--out", case.out)
     try:
         end = time.monotonic() + SECONDS
         while not (case.out / "serve" / "bench" / SWITCH_FILE).is_file():
@@ -184,9 +186,12 @@ def test_an_interrupt_ends_it_with_what_was_counted(served: Served) -> None:
     out, error = served.program.communicate(timeout=SECONDS)
     assert served.program.returncode == 0, error
     assert "Traceback" not in error
-    assert "frames came from the host" in out
+    printed = json.loads(out)
     folder = served.case.out / "serve"
     told = json.loads((folder / "serve.json").read_text())
+    assert printed.items() >= told.items()
+    shape = {"$ref": "#/$defs/document serve", "$defs": results_schema()["$defs"]}
+    jsonschema.Draft202012Validator(shape).validate(printed)
     assert told["from_host"] > 100
     befell = {name: sum(pair[name] for pair in told["pairs"]) for name in ("lost", "duplicated", "corrupted")}
     assert all(befell.values()), befell
