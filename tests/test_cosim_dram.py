@@ -269,8 +269,8 @@ def test_a_device_with_narrow_units_and_channels_is_clean_verilog(tmp_path: Path
     design = tiny_design(LIBRARY, net=streaming(tiny_net(), ["conv2"]), dram=dram)
     (device,) = (device for device in design.devices if device.memories)
     (delivered,) = (one for one in deliver(design, LIBRARY, tmp_path).devices if one.manifest.device == device.name)
+    # Yosys reads a device with a memory port below, and the one kind of unit that is not there in tests/test_axi.py
     lint_verilog(delivered.sources, device.top.name)
-    check_yosys(delivered.sources, device.top.name)
     ports = {port.name: port.width for port in device.top.ports}
     assert ports["m_axi1_wdata"] == ports["m_axi0_rdata"] == 512
     assert "dram_error" in ports
