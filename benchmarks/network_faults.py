@@ -28,7 +28,7 @@ from hdl.link.ethernet.receiver import Cause
 from hdl.simulate.models.ethernet import Faults
 
 # what frames are damaged by: causes that the codec and circuits give alike
-DAMAGE = (Cause.SHORT, Cause.FOREIGN, Cause.CHECKSUM, Cause.VERSION, Cause.LENGTH, Cause.CRC)
+DAMAGE = (Cause.SHORT, Cause.FOREIGN, Cause.CHECKSUM, Cause.VERSION, Cause.LENGTH, Cause.CRC, Cause.TAG)
 RARE, OFTEN = 1e-3, 5e-2
 # of every seed only the first row is run; of the others each tenth
 SHARE = 10

@@ -39,7 +39,7 @@ LIBRARY = ModuleLibrary(cache_folder() / "modules")
 BATCHES = 4
 OFTEN = Faults(loss=5e-2, duplicate=5e-2, reorder=5e-2, corrupt=5e-2)
 # causes that a frame tells by itself
-OF_THE_FRAME = (Cause.SHORT, Cause.FOREIGN, Cause.CHECKSUM, Cause.VERSION, Cause.LENGTH, Cause.CRC)
+OF_THE_FRAME = (Cause.SHORT, Cause.FOREIGN, Cause.CHECKSUM, Cause.VERSION, Cause.LENGTH, Cause.CRC, Cause.TAG)
 DATA = 1
 FRAMES = ethernet().frames
 
