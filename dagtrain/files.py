@@ -112,9 +112,9 @@ def _swap(fresh: Path, path: Path, old: Path) -> None:
 def working_folder(path: Path) -> Iterator[None]:
     """The folder for this process alone; what earlier ones that were killed left half-written there is cleared away.
 
-    A folder that was not there is made, and goes again if nothing was written.  Raises `OutputError` where another
+    Folders that were not there are made, and go again if nothing was written.  Raises `OutputError` where another
     process works in it, or it can't be made."""
-    made = not path.exists()
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -136,7 +136,9 @@ def working_folder(path: Path) -> Iterator[None]:
         os.close(lock)
         if made and [entry.name for entry in path.iterdir()] == [LOCK]:
             (path / LOCK).unlink()
-            path.rmdir()
+            for folder in made:
+                if not any(folder.iterdir()):
+                    folder.rmdir()
 
 
 def _take(lock: int, path: Path) -> None:

@@ -429,6 +429,7 @@ ORDER = [
     ("profile", r"run `dagtrain import MODEL\.onnx` first"),
     ("export", "run `dagtrain train` first"),
     ("evaluate", "run `dagtrain train` first"),
+    ("serve", "run `dagtrain emit` first"),
     ("drive", r"run `dagtrain import MODEL\.onnx` first"),
 ]
 
@@ -1046,6 +1047,6 @@ def test_all_steps_at_once_stop_at_the_first_that_fails(fresh: Case) -> None:
 
 def test_every_command_of_the_command_line_is_tried_here() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands}
-    # timing takes Verilog files, not a working folder; tests/test_drive.py interrupts drive
-    assert commands == {*INTERRUPTED, *HARMLESS, "show", "run", "timing", "drive"}
+    # timing takes Verilog files, not a working folder; tests/test_drive.py interrupts drive, tests/test_serve.py serve
+    assert commands == {*INTERRUPTED, *HARMLESS, "show", "run", "timing", "drive", "serve"}
     assert {step for step, _ in ORDER} | {*HARMLESS, "import", "run", "timing"} == commands

@@ -117,7 +117,7 @@ def test_the_command_leaves_what_the_report_reads_unless_told_not_to(
     def simulated(*_arguments: Any, **_options: Any) -> ClusterRun:
         return ClusterRun(1000, 40.0, (160,), 10, (), (1.0,))
 
-    bare: Any = SimpleNamespace(sources=())
+    bare: Any = SimpleNamespace(sources=(), manifest=SimpleNamespace(ethernet=None))
     monkeypatch.setattr(cosim_step, "load_emitted", lambda _workspace: Delivered((bare,)))
     monkeypatch.setattr(cosim_step, "simulate_cluster", simulated)
     monkeypatch.setattr(efficiency, "measure", lambda layer, _module: layer.cycles_per_frame + 1)
