@@ -246,7 +246,8 @@ def with_fault(library: ModuleLibrary, kind: str, old: str, new: str) -> ModuleL
     return spoilt
 
 
-@pytest.mark.parametrize("wrong_one_first", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong_one_first", [False, True])
 def test_streams_dealt_over_memory_channels_change_no_bit(wrong_one_first: bool, tmp_path: Path) -> None:
     library = ModuleLibrary(cache_folder() / "modules")
     design = dealt_design(library)

@@ -92,6 +92,7 @@ def test_a_cluster_trains_over_a_network_that_does_what_it_likes(design: Cluster
     captured(design, tmp_path / "bad" / "bench", run)
 
 
+@pytest.mark.slow
 def test_a_good_network_repeats_and_drops_nothing_and_a_far_one_trains_to_the_same(
     design: ClusterDesign, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_good_network_repeats_and_drops_nothing_and_a_far_one_trains_to_the_sa
     assert far.cycles > near.cycles
 
 
+@pytest.mark.slow
 def test_a_port_that_is_down_for_a_while_holds_training_up_and_changes_nothing(
     design: ClusterDesign, tmp_path: Path
 ) -> None:

@@ -183,7 +183,7 @@ def test_a_seeded_fault_is_seen(
         check()
 
 
-@pytest.mark.parametrize("word_bits", [64, 256])
+@pytest.mark.parametrize("word_bits", [64, pytest.param(256, marks=pytest.mark.slow)])
 def test_the_verilog_of_a_port_with_a_key_is_clean(word_bits: int, tmp_path: Path) -> None:
     unit = EthernetPort(packer=packer_of(FrameFormat(word_bits=word_bits, mtu=576, key=KEY), 2), timing=TIMING)
     with unsimulated():

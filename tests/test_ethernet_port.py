@@ -96,6 +96,7 @@ def test_words_cross_a_bad_network(seed: int, peers: int, faults: Faults) -> Non
     delivered(given, found)
 
 
+@pytest.mark.slow
 def test_frames_of_512_bits_cross_too() -> None:
     given = network(7, 1, 6, WIDE, faults=Faults(loss=0.1, corrupt=0.1), stalls=(0.2, 0.2, 0.1))
     delivered(given, given.run())

@@ -138,19 +138,19 @@ def folder_faults(count: int, case: Case, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("bytewise", [True, False])
 def test_spoilt_models_are_refused_or_imported(bytewise: bool, tmp_path: Path) -> None:
-    assert import_faults(30, tmp_path, bytewise) == []
+    assert import_faults(15, tmp_path, bytewise) == []
 
 
 def test_spoilt_cluster_files_and_recipes_are_refused_or_used(
     placed: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_costs(monkeypatch)
-    assert cluster_faults(40, placed, tmp_path) == []
+    assert cluster_faults(20, placed, tmp_path) == []
 
 
 def test_damaged_folders_are_refused_or_used(placed: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_costs(monkeypatch)
-    assert folder_faults(30, placed, tmp_path) == []
+    assert folder_faults(15, placed, tmp_path) == []
 
 
 @pytest.mark.slow

@@ -248,7 +248,9 @@ def seven_net() -> Graph:
     return insert_forks(calibrate(training, [synthetic_feeds(training, BATCH, seed) for seed in range(3)]))
 
 
-@pytest.mark.parametrize("kind", ["dealt out", "in DRAM", pytest.param("one memory", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["dealt out", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("in DRAM", "one memory"))]
+)
 def test_clusters_with_ragged_tiles_train_to_the_bits_of_the_emulator(kind: str, tmp_path: Path) -> None:
     graph, dram, cycles, layers = with_ragged_tiles(seven_net()), DramUse(), CYCLES, ["conv1", "conv2"]
     placed = dict.fromkeys(graph.by_name, DEVICES[0])
