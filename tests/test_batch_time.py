@@ -36,10 +36,17 @@ from tests.cosim_support import (
     said_batch_cycles,
     simulate_design,
     squeezed_net,
+    tiny_net,
     twelve_net,
 )
 
-NETS = {"residual": residual_net, "inception": inception_net, "twelve": twelve_net, "squeezed": squeezed_net}
+NETS = {
+    "tiny": lambda staleness, _: tiny_net(staleness),
+    "residual": residual_net,
+    "inception": inception_net,
+    "twelve": twelve_net,
+    "squeezed": squeezed_net,
+}
 NETWORK_CYCLES = 90
 # what long batches reckoned from short ones may differ: room at ports is kept in bins of a few cycles
 NEAR = 0.003
@@ -246,6 +253,8 @@ def test_gradient_engines_rest_until_their_sums_have_left(edge: str, credits: in
 @pytest.mark.parametrize(
     ("net", "kind", "staleness", "cycles", "batches", "batch"),
     [
+        # two frames a batch: the pipeline is full after three batches
+        ("tiny", "one", 2, 1200, 5, 2),
         ("residual", "one", 0, 1200, 3, BATCH),
         ("residual", "one", 2, 300, 3, BATCH),
         # FIFOs must be full until the rests of gradient engines are felt

@@ -428,7 +428,7 @@ def run_circuit(
     return runs, expected, held
 
 
-# the conformance suite runs every example, for its bits and its cycles, with fewer batches
+# the conformance suite runs every example for its bits, and the first ones for their cycles, with fewer batches
 MANY_FRAMES = pytest.mark.parametrize(
     "layer",
     [
