@@ -23,7 +23,7 @@ from dagtrain.planning.prices import Prices
 from dagtrain.planning.results import Found
 from dagtrain.progress import Silent
 from hdl.costs.estimate import Estimator
-from hdl.errors import FoldingError
+from hdl.errors import DagtrainError, FoldingError, InfeasibleError, OutOfTimeError
 from placement.problem.plan import Bound
 from placement.problem.validate import violations
 from placement.search.search import SearchOptions
@@ -173,6 +173,28 @@ def test_no_level_slower_than_the_first_plan_is_priced_after_it() -> None:
     searched = planner.run().searched
     assert searched is not None
     assert [level for level in searched.levels if first.cycles_per_frame <= level] == sorted(priced)
+
+
+@pytest.mark.parametrize("error", [InfeasibleError, FoldingError, OutOfTimeError])
+def test_a_plan_stays_where_the_last_placement_found_holds_nowhere(
+    error: type[DagtrainError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator: Any = QuickEstimator()
+
+    def planner() -> Planner:
+        return Planner(residual(1), small_cluster(1, 12), estimator, SearchOptions(seed=1), {}, Silent())
+
+    def holds_nowhere(*_: object) -> None:
+        raise error("it holds at no level")
+
+    monkeypatch.setattr(Ladder, "hold_last", holds_nowhere)
+    searching = planner()
+    assert searching.run().plan.throughput_fps > 0
+    assert searching.warnings == ["warning: the search ends with an earlier plan: it holds at no level"]
+    # without a plan from before, what is wrong is said
+    monkeypatch.setattr(Ladder, "hold", lambda *_: None)
+    with pytest.raises(error, match="at no level"):
+        planner().run()
 
 
 def test_a_bound_that_a_plan_beats_is_reported_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,11 @@ class Planner:
             ladder.close()
             if best.planned is None:
                 raise _without_plan(searcher, end) from None
+        except (InfeasibleError, OutOfTimeError, FoldingError) as error:
+            # the last placement found may hold at no level
+            if best.planned is None:
+                raise
+            searcher.warn(f"warning: the search ends with an earlier plan: {error}")
         except KeyboardInterrupt:
             # nobody listens to Ctrl-C, or it was pressed too often
             searcher.time.deadline.interrupt()
