@@ -323,6 +323,7 @@ def write_capture(path: Path, folder: Path, ports: Sequence[str], clock_hz: int)
     """All frames of a run as a capture file, an interface for each port by its name; how many there are."""
     count = 0
     with capture(path, ports, clock_hz) as written:
-        for count, passed in enumerate(read_frames(folder), 1):  # noqa: B007
+        for passed in read_frames(folder):
             written.write(passed.port, passed.frame, passed.cycle, arrives=passed.arrives)
+            count += 1
     return count
