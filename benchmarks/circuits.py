@@ -20,7 +20,7 @@ from dagtrain.emission.project import used_modules
 from dagtrain.files import write_text
 from dagtrain.flow import import_step
 from dagtrain.flow.emit_step import chosen_design, library
-from dagtrain.flow.import_step import ImportOptions
+from dagtrain.flow.import_options import ImportOptions
 from dagtrain.flow.timing_step import DeviceVerilog
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.storage import layer_from_json, layer_to_json

@@ -31,12 +31,13 @@ def main() -> None:
 
 def _steps(out: Path) -> tuple[float, float, float]:
     from dagtrain.flow import emit_step, import_step, place_step
+    from dagtrain.flow.import_options import ImportOptions
     from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.workspace import Workspace
     from dagtrain.progress import Silent
 
     space, silent = Workspace(out), Silent()
-    model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
+    model = ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
     return (
         _timed(lambda: import_step.run(space, model, silent)),
         _timed(lambda: place_step.run(space, PlaceOptions(devices=EXAMPLE / "cluster.toml"), silent)),

@@ -21,6 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from dagtrain.flow import import_step, place_step
+from dagtrain.flow.import_options import ImportOptions
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
 from dagtrain.flow.workspace import Workspace
@@ -115,7 +116,7 @@ def plans_table() -> str:
     """Rates and ports of the digits network's placement with words and with frames, as Markdown."""
     with tempfile.TemporaryDirectory() as name:
         space, silent = Workspace(Path(name)), Silent()
-        model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
+        model = ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
         import_step.run(space, model, silent)
         place_step.run(space, PlaceOptions(devices=EXAMPLE / "cluster.toml"), silent)
         return "\n".join(rows(Path(name)))

@@ -37,12 +37,13 @@ def _rows(root: Path) -> list[tuple[str, float, float]]:
     from dagtrain.cosim.simulator import Simulator
     from dagtrain.flow import cosim_step, emit_step, import_step, place_step, report_step
     from dagtrain.flow.emit_step import library
+    from dagtrain.flow.import_options import ImportOptions
     from dagtrain.flow.place_options import PlaceOptions
     from dagtrain.flow.workspace import Workspace
     from dagtrain.progress import Silent
 
     space, silent = Workspace(root / "digits"), Silent()
-    model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
+    model = ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
     import_step.run(space, model, silent)
     place_step.run(space, PlaceOptions(devices=EXAMPLE / "cluster.toml"), silent)
     emit_step.run(space, emit_step.EmitOptions(), silent)

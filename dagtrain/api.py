@@ -45,6 +45,7 @@ from dagtrain.flow import (
     train_step,
     walls_step,
 )
+from dagtrain.flow.import_options import ImportOptions
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_plan
@@ -279,7 +280,7 @@ def _as_declared(kind: str, value: object) -> object:
     return tuple(Path(str(text)) if "Path" in kind else text for text in texts)
 
 
-def _checked(_: Workspace, options: import_step.ImportOptions, _progress: Progress) -> StepResult:
+def _checked(_: Workspace, options: ImportOptions, _progress: Progress) -> StepResult:
     """What would become of a model; nothing is written."""
     return check_step.run(options)
 
@@ -308,8 +309,8 @@ class Network:
         """The training graph."""
         return load_training_graph(self.workspace)
 
-    load = _step_on_file(import_step.ImportOptions, import_step.run, Done)
-    check = _step_on_file(import_step.ImportOptions, _checked, Done)
+    load = _step_on_file(ImportOptions, import_step.run, Done)
+    check = _step_on_file(ImportOptions, _checked, Done)
     place = _step_on_file(PlaceOptions, place_step.run, Placed)
     walls = _step_on_file(PlaceOptions, walls_step.run, Done)
     explain = _step_on_file(PlaceOptions, explain_step.run, Done)

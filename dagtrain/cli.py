@@ -1,4 +1,7 @@
-"""The command line: parses, calls the flow, prints, sets the exit code.  Nothing else lives here."""
+"""The command line: parses, calls the flow, prints, sets the exit code.  Nothing else lives here.
+
+What does the work is imported when a command is performed: who asks for help, or for the next word of a line, waits for
+no solver, compiler or reader of models."""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 from rich.console import Console
 
 from dagtrain import threads as threads
-from dagtrain.api import Done, Network
 from dagtrain.console import Voice, error_json, summary_table
-from dagtrain.files import working_folder
-from dagtrain.flow import import_step
-from dagtrain.flow.place_options import PlaceOptions
-from dagtrain.flow.result import StepResult
-from dagtrain.flow.serve_step import SERVED
+from dagtrain.flow.import_options import ImportOptions
 from hdl.costs.synthesis import FABRIC
 from hdl.costs.timing import NET_PS
 from hdl.errors import DagtrainError, Problem
 from hdl.link.ethernet.frame import UDP_PORT
+
+if TYPE_CHECKING:
+    from dagtrain.api import Done, Network
+    from dagtrain.flow.result import StepResult
+    from dagtrain.progress import Progress
 
 # exit codes of a fault of this program (EX_SOFTWARE of sysexits.h), and of Ctrl-C as shells have it
 CRASHED, INTERRUPTED = 70, 130
@@ -344,20 +347,29 @@ Efficiency = Annotated[
 ]
 
 
-Job = Callable[[Network], Done]
-Jobs = Sequence[Job]
+Job: TypeAlias = "Callable[[Network], Done]"
+Jobs: TypeAlias = Sequence[Job]
 
 
-def _perform(out: Path, voice: Voice, *jobs: Job, alone: Path | None = None) -> None:
+def _network(out: Path, progress: Progress | None = None) -> Network:
+    """What does the work, with all rooms that it brings."""
+    from dagtrain.api import Network
+
+    return Network(out, progress, command=typed(sys.argv[1:]))
+
+
+def _perform(out: Path, voice: Voice, *jobs: Job, served: bool = False) -> None:
     """Run steps in order; every failure a user can cause ends here, as one message and an exit code.
 
-    ``alone``: the folder in which no other process may work; None: that of all results."""
+    ``served``: others work beside a cluster that is served; no other process works in the folder of other results."""
+    from dagtrain.files import working_folder
+    from dagtrain.flow.serve_step import SERVED
+
     results: list[StepResult] = []
-    command = typed(sys.argv[1:])
     try:
-        with working_folder(alone or out), voice.progress() as progress:
+        with working_folder(out / SERVED if served else out), voice.progress() as progress:
             for job in jobs:
-                result = job(Network(out, progress, command=command)).result
+                result = job(_network(out, progress)).result
                 results.append(result)
                 voice.begin(result)
     except KeyboardInterrupt as stop:
@@ -406,9 +418,7 @@ def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
             for step in steps
             for job in step(**{name: options[name] for name in inspect.signature(step).parameters})
         ]
-        # others work beside a cluster that is served
-        alone = out / SERVED if _serve in steps else None
-        _perform(out, Voice(as_json, quiet, verbose), *jobs, alone=alone)
+        _perform(out, Voice(as_json, quiet, verbose), *jobs, served=_serve in steps)
 
     command.__doc__ = steps[0].__doc__
     vars(command)["__signature__"] = inspect.Signature(parameters)
@@ -433,9 +443,9 @@ def _import_options(
     bits: Bits = None,
     count_saturations: Counted = None,
     freeze: Freeze = None,
-) -> import_step.ImportOptions:
+) -> ImportOptions:
     """Read an ONNX model and derive its training graph: forward, error, gradient, update, number formats."""
-    return import_step.ImportOptions(
+    return ImportOptions(
         model, norm=norm, recipe=recipe, aux=aux, data=data, splits=tuple(split or ()), bits=tuple(bits or ()),
         counted=tuple(count_saturations or ()), freeze=tuple(freeze or ()),
     )  # fmt: skip
@@ -476,6 +486,8 @@ def _place(
 
     Ctrl-C ends the search with the best plan so far; the same command then goes on from it.  Plans are written as they
     are found."""
+    from dagtrain.flow.place_options import PlaceOptions
+
     options = PlaceOptions(
         devices, pins=tuple(pin or ()), same_device=tuple(same_device or ()), exclude=tuple(exclude or ()),
         caps=tuple(cap or ()), least_fps=least_fps, gap=gap, time_limit_seconds=time_limit, solver=solver, seed=seed,
@@ -698,7 +710,7 @@ def _export(
 
 def _report() -> Jobs:
     """Write one self-contained HTML page: graph, plan, bottleneck, resources, efficiency, curves."""
-    return (Network.report,)
+    return (lambda net: net.report(),)
 
 
 def _evaluate(
@@ -746,7 +758,7 @@ def _or_check(command: Callable[..., None]) -> Callable[..., None]:
             command(**given)
             return
         options = _import_options(**{name: given[name] for name in names})
-        _tell(Network(given["out"]).check(options), Voice(given["as_json"], given["quiet"], given["verbose"]))
+        _tell(_network(given["out"]).check(options), Voice(given["as_json"], given["quiet"], given["verbose"]))
 
     added = inspect.Parameter("check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Check)
     parameters = [*inspect.signature(command).parameters.values(), added]
@@ -818,7 +830,7 @@ def show(out: Out = Path("build"), as_json: AsJson = False) -> None:
     """Print the training graph as a model summary: layer, shape, weights, multiplications, stash.
 
     On a narrow terminal, the multiplications of the three passes are one number, and counts have three digits."""
-    summary = Network(out).summary
+    summary = _network(out).summary
     if as_json:
         print(json.dumps({"name": summary.name, "layers": [vars(layer) for layer in summary.layers]}))
     else:
@@ -847,7 +859,7 @@ def probe(
     What the hardware had is what the last `dagtrain debug` saw."""
     voice = Voice(as_json, quiet, verbose)
     with voice.progress() as progress:
-        done = Network(out, progress).probe(
+        done = _network(out, progress).probe(
             what, batch=batch, frame=frame, row=row, column=column, channel=channel, limit=limit, data=data, seed=seed
         )
     _tell(done, voice)
@@ -858,7 +870,7 @@ def status(out: Out = Path("build"), as_json: AsJson = False) -> None:
     """What the steps left in the working folder, whether it still holds, and what to run next.
 
     Changes nothing."""
-    _tell(Network(out).status(), Voice(as_json))
+    _tell(_network(out).status(), Voice(as_json))
 
 
 @app.command()
@@ -874,8 +886,10 @@ def clean(
     """Remove what steps left in the working folder, and nothing else that lies there.
 
     Asks first, as training may have taken hours; without a terminal --yes must be said."""
+    from dagtrain.files import working_folder
+
     with working_folder(out):
-        net, named = Network(out), tuple(steps or ())
+        net, named = _network(out), tuple(steps or ())
         found = net.cleanable(*named)
         if found.folders and not yes:
             if not sys.stdin.isatty():

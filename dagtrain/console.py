@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.logging import RichHandler
@@ -17,11 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, Task, Te
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from dagtrain.flow.result import StepResult
-from dagtrain.graph.summary import LayerSummary, Summary
 from dagtrain.progress import Progress, Silent
 from dagtrain.rates import short_count
 from hdl.errors import Problem
+
+if TYPE_CHECKING:
+    from dagtrain.flow.result import StepResult
+    from dagtrain.graph.summary import LayerSummary, Summary
 
 # of the model summary in its wide form, two lines each
 WIDE_HEADINGS = (

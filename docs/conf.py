@@ -85,7 +85,7 @@ API = {
     "dagtrain.graph.summary": ["Summary", "LayerSummary"],
     "dagtrain.flow.result": ["StepResult"],
     "dagtrain.progress": ["Progress"],
-    "dagtrain.flow.import_step": ["ImportOptions"],
+    "dagtrain.flow.import_options": ["ImportOptions"],
     "dagtrain.flow.place_options": ["PlaceOptions"],
     "dagtrain.flow.emit_step": ["EmitOptions"],
     "dagtrain.flow.cosim_step": ["CosimOptions"],

@@ -82,7 +82,12 @@ def test_help_shows_the_options_of_a_step() -> None:
     assert dagtrain.Network.cosim.__doc__
 
 
-def test_the_package_itself_stays_light() -> None:
-    words = [sys.executable, "-c", "import sys, dagtrain; print(*sorted(sys.modules))"]
+@pytest.mark.parametrize(
+    ("light", "absent"),
+    [("dagtrain", {"myhdl"}), ("dagtrain.cli", {"numpy", "networkx"})],
+)
+def test_no_room_is_opened_before_it_is_needed(light: str, absent: set[str]) -> None:
+    words = [sys.executable, "-c", f"import sys, {light}; print(*sorted(sys.modules))"]
     loaded = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
-    assert not {"ortools", "onnx", "myhdl", "dagtrain.api"} & set(loaded)
+    assert light in loaded
+    assert not {"ortools", "pandas", "onnx", "numba", "dagtrain.api", *absent} & set(loaded)

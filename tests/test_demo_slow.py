@@ -18,6 +18,7 @@ from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.stored import DramUse
 from dagtrain.flow import cosim_step, emit_step, import_step, place_step
 from dagtrain.flow.emit_step import library
+from dagtrain.flow.import_options import ImportOptions
 from dagtrain.flow.import_step import load_training_graph
 from dagtrain.flow.place_options import PlaceOptions
 from dagtrain.flow.placed import load_plan
@@ -51,7 +52,7 @@ LIBRARY = library()
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The digits network, imported, placed on its three FPGAs and emitted."""
     space = Workspace(tmp_path_factory.mktemp("digits"))
-    model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
+    model = ImportOptions(model=EXAMPLE / "digits.onnx", recipe=EXAMPLE / "recipe.toml", data="digits")
     import_step.run(space, model, Silent())
     place_step.run(space, PlaceOptions(devices=EXAMPLE / "cluster.toml"), Silent())
     emit_step.run(space, emit_step.EmitOptions(), Silent())
@@ -87,7 +88,7 @@ def training_graph(folder: Path, staleness: int) -> Graph:
     recipe = folder / "recipe.toml"
     recipe.write_text(text)
     space = Workspace(folder / "build")
-    model = import_step.ImportOptions(model=EXAMPLE / "digits.onnx", recipe=recipe, data="digits")
+    model = ImportOptions(model=EXAMPLE / "digits.onnx", recipe=recipe, data="digits")
     import_step.run(space, model, Silent())
     graph = load_training_graph(space)
     assert graph.recipe.staleness == staleness

@@ -18,7 +18,8 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow import check_step, import_step
-from dagtrain.flow.import_step import ImportOptions, RecipeError, load_training_graph
+from dagtrain.flow.import_options import ImportOptions
+from dagtrain.flow.import_step import RecipeError, load_training_graph
 from dagtrain.flow.workspace import Workspace
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.executor import Executor

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dagtrain.flow.import_step import ImportOptions, chosen_recipe, parse_norm
+from dagtrain.flow.import_options import ImportOptions
+from dagtrain.flow.import_step import chosen_recipe, parse_norm
 from dagtrain.flow.result import StepResult
 from hdl.errors import DagtrainError
 from importers.onnx import attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from dagtrain.files import write_text
+from dagtrain.flow.import_options import ImportOptions
 from dagtrain.flow.records import ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
@@ -48,28 +49,6 @@ SYNTHETIC_FRAMES = 2
 
 class RecipeError(DagtrainError):
     """A training recipe that cannot be used."""
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """What the user said."""
-
-    model: Path
-    _: KW_ONLY
-    # "online", "none" or "as-is"
-    norm: str = "online"
-    recipe: Path | None = None
-    # weight of the loss of auxiliary heads, instead of the recipe's; None: as the recipe says
-    aux: float | None = None
-    data: str | None = None
-    # "layer=parts", "layer=parts:inputs"
-    splits: tuple[str, ...] = ()
-    # patterns of names of layers
-    freeze: tuple[str, ...] = ()
-    # see `dagtrain.passes.widths`
-    bits: tuple[str, ...] = ()
-    # patterns of edges; see `dagtrain.passes.count_saturations`
-    counted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
