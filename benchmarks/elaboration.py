@@ -43,7 +43,10 @@ ROOT = Path(__file__).parent.parent
 NETWORKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "resnet18-dynamo-eval-norm": ("resnet18-poster", (112_896, 282_240)),
     "mobilenetv2-dynamo-eval-norm": ("mobilenetv2-arria-poster", (112_896, 282_240)),
+    "resnet50-dynamo-eval-norm": ("resnet18-poster", (317_468, 610_515)),
 }
+# those measured if none is named
+MEASURED = ["resnet18-dynamo-eval-norm", "mobilenetv2-dynamo-eval-norm"]
 CORES = 2
 # seconds of CPU time, in order of the table
 STAGES = ("generators", "rest of elaboration", "walk", "zeros and demand", "equal bits and sums", "Verilog")
@@ -68,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--circuits", type=int, default=200, help="how many are drawn; 0: all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--networks", nargs="*", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="*", choices=list(NETWORKS), default=MEASURED)
     parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
     parser.add_argument("--convert", action="store_true", help="generate the Verilog of the circuits too")
     parser.add_argument("--profile", action="store_true", help="print the functions that take most time")
@@ -154,7 +157,7 @@ class Asked:
         from hdl.costs.resources import Resources
 
         if layer.sinks and layer.sources:
-            self.circuits[repr(layer)] = ("layer", layer)
+            self.circuits[repr(layer.built)] = ("layer", layer.built)
         return Resources()
 
     def block(self, configuration: str, widths: Any, build: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections.abc import Callable
@@ -35,8 +36,8 @@ from hdl.dram.store import DramFifo
 from hdl.dram.widen import AxiWiden
 from hdl.errors import ToolError, ToolMissing, ToolTimeout
 from hdl.fixed import Fixed
-from hdl.layers.conv.dense import Conv, ConvGradient
-from hdl.layers.conv.depthwise import DepthwiseConv
+from hdl.layers.conv.dense import Conv, ConvError, ConvGradient
+from hdl.layers.conv.depthwise import DepthwiseConv, DepthwiseConvError
 from hdl.layers.conv.pair import ConvPair
 from hdl.layers.norm.scale_and_shift import ScaleAndShift
 from hdl.layers.pointwise.leaky_relu import LeakyRelu
@@ -52,7 +53,7 @@ from hdl.stream import Stream
 from hdl.streams import Policy, pipe, queue, width_adapter
 from hdl.tensor import Tile
 from hdl.unit import Unit
-from tests.layer_support import elaborate
+from tests.layer_support import elaborate, seeds
 
 ARRIA = part("10AX115")
 
@@ -486,6 +487,40 @@ def test_layers_of_one_circuit_are_elaborated_once(kind: type[Conv | DepthwiseCo
     # the constants of random bits are in the gradient engine
     summing = [ConvGradient.examples()[0], replace(ConvGradient.examples()[0], tensor_id=8)]
     assert len({Circuit.of_layer(layer).key for layer in summing}) == 2
+
+
+# operands of products and what becomes of their sums
+POINTS = {
+    Conv: [("x", "w", "y")],
+    ConvError: [("e", "w", "dx")],
+    ConvGradient: [("x", "e", "g")],
+    DepthwiseConvError: [("e", "w", "dx")],
+    ConvPair: [("x", "w", "y"), ("e", "w", "dx")],
+}
+
+
+@pytest.mark.parametrize("seed", seeds(len(POINTS)))
+def test_engines_that_shift_their_results_alike_are_elaborated_once(seed: int) -> None:
+    """Whatever calibration made of the binary points themselves."""
+    rng = random.Random(seed)
+    kind = list(POINTS)[seed % len(POINTS)]
+    layer: Any = rng.choice(kind.examples())
+    by = {name: rng.randint(-9, 9) for name in ("x", "e", "w")}
+    by |= {result: by[first] + by[second] for first, second, result in POINTS[kind] if result not in by}
+    moved = {f"{name}_fixed": _moved(layer, name, by[name]) for names in POINTS[kind] for name in names}
+    other = replace(layer, **moved)
+    circuit = Circuit.of_layer(layer)
+    assert circuit.key == Circuit.of_layer(other).key, f"{layer} and {other}"
+    priced, own = (elaborated_contents(circuit.widths, build) for build in (circuit.build, other.circuit))
+    assert priced == own, f"{layer} and {other}"
+    result = POINTS[kind][0][2]
+    further = replace(layer, **{f"{result}_fixed": _moved(layer, result, 1)})
+    assert circuit.key != Circuit.of_layer(further).key, f"{layer} and {further}"
+
+
+def _moved(layer: Any, name: str, by: int) -> Fixed:
+    fixed: Fixed = getattr(layer, f"{name}_fixed")
+    return replace(fixed, fraction_bits=fixed.fraction_bits + by)
 
 
 def test_two_hundred_configurations_a_second_come_from_the_cache(tmp_path: Path) -> None:

@@ -91,6 +91,11 @@ class ConvPair(DenseEngine):
         """Whose ports, meanings and cycles are those of the pair, port by port."""
         return self.forward, self.error
 
+    @property
+    def built(self) -> Self:
+        """As each of them is."""
+        return self.of(self.forward.built, self.error.built)
+
     def _fields_of(self, kind: type[DenseEngine]) -> dict[str, Any]:
         names = {field.name for field in dataclasses.fields(kind)}
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in names}

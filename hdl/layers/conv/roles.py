@@ -118,6 +118,11 @@ class WeightedEngine(WindowEngine):
         """Frames of results that are put in order at a time."""
         return 0
 
+    @property
+    def built(self) -> Self:
+        """Of binary points only what is between those of products and results matters."""
+        return _shifting(self, (self.stored.name, "w"), self.result.name)
+
     # ---- meaning
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
@@ -210,7 +215,7 @@ class ForwardEngine(WeightedEngine):
     @property
     def built(self) -> Self:
         """The number is the gradient engine's."""
-        return dataclasses.replace(self, tensor_id=0)
+        return dataclasses.replace(super().built, tensor_id=0)
 
     @property
     def stored(self) -> Port:
@@ -346,6 +351,11 @@ class GradientEngine(WindowEngine):
         return (Port("g", tensor, self.w_lanes, self.tile.padding(self.weight_shape)),)
 
     @property
+    def built(self) -> Self:
+        """Of binary points only what is between those of products and gradients matters."""
+        return _shifting(self, ("x", "e"), "g")
+
+    @property
     def drain_cycles(self) -> int:
         """Cycles for which the engine rests after each batch while its sums leave, if ``g`` doesn't stall."""
         if self.streamed:
@@ -472,6 +482,19 @@ class GradientEngine(WindowEngine):
         """As of the forward engine; some with sums of a chosen width as well."""
         found = tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
         return (*found, *(dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES))
+
+
+EngineT = TypeVar("EngineT", bound=WindowEngine)
+
+
+def _shifting(engine: EngineT, operands: tuple[str, str], result: str) -> EngineT:
+    """The engine with other binary points between which lies as much: how far its results are shifted is all that a
+    circuit knows of them, so layers that were calibrated unlike are often one circuit."""
+    points = {port: getattr(engine, f"{port}_fixed") for port in (*operands, result)}
+    shift = sum(points[port].fraction_bits for port in operands) - points[result].fraction_bits
+    moved = {operands[0]: shift, operands[1]: 0, result: 0}
+    fields = {f"{port}_fixed": dataclasses.replace(points[port], fraction_bits=at) for port, at in moved.items()}
+    return dataclasses.replace(engine, **fields)
 
 
 def words_of(port: Port, word: int) -> int:
