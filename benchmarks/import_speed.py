@@ -5,7 +5,7 @@
 Models are skeletons of examples/models, filled.  Seconds are those of a CPU that `importers.onnx.attempt` takes, from
 the path to the graph, so that other load counts for nothing; memory is the most that the process ever held.  Exits with
 1 where a model takes more than 5 s or 1 GB.  Behind it, as told, stands what `dagtrain import` without data takes on
-top: the training graph, and its calibration on two synthetic frames in float64.
+top: the training graph, and its calibration on two synthetic frames in float32.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ MOST_SECONDS, MOST_GB = 5.0, 1.0
 MEASURE = """
 import sys, time
 from pathlib import Path
+from dagtrain import threads
 from dagtrain.flow.import_step import SYNTHETIC_FRAMES
 from dagtrain.passes.autodiff import differentiate
-from dagtrain.passes.calibrate import calibrate
+from dagtrain.graph.executor import Mode
+from dagtrain.passes.calibrate import CalibrationOptions, calibrate
 from dagtrain.training.feeds import synthetic_feeds
 from importers.onnx import attempt
 
@@ -47,7 +49,7 @@ words = [told(begin)]
 begin = time.process_time()
 if tried.graph:
     training = differentiate(tried.graph)
-    calibrate(training, [synthetic_feeds(training, SYNTHETIC_FRAMES, 1)])
+    calibrate(training, [synthetic_feeds(training, SYNTHETIC_FRAMES, 1)], CalibrationOptions(mode=Mode.SINGLE))
 print(*words, told(begin), result, sep=",")
 """
 

@@ -725,12 +725,15 @@ def test_initialisers_may_be_listed_as_inputs_as_old_files_do(tmp_path: Path) ->
     assert len(import_model(save(proto, tmp_path)).nodes) == 3
 
 
-def test_weights_in_half_and_double_precision(tmp_path: Path) -> None:
+def test_weights_in_half_and_double_precision_are_kept_exactly(tmp_path: Path) -> None:
     nodes = [node("Flatten", "x", "flat"), node("Gemm", "flat w b", "y", transB=1)]
     proto = model(nodes, {"w": weights(3, 72).astype(np.float16)})
-    proto.graph.initializer.append(numpy_helper.from_array(weights(3), "b"))
+    bias = weights(3).astype(np.float64) + 2.0**-40
+    proto.graph.initializer.append(numpy_helper.from_array(bias, "b"))
     graph = import_model(save(proto, tmp_path))
-    assert [value.dtype for value in graph.parameters.values()] == [np.float64, np.float64]
+    # 32 bits where they hold the file's numbers
+    assert [value.dtype for value in graph.parameters.values()] == [np.float32, np.float64]
+    np.testing.assert_array_equal(list(graph.parameters.values())[1], bias)
 
 
 def test_weights_in_a_file_beside_the_model(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from onnx import helper
@@ -154,6 +155,23 @@ def test_initial_weights_lie_on_the_grid_of_their_format() -> None:
         for port, key in node.parameters.items():
             fixed = node.layer.port(port).tensor.fixed
             np.testing.assert_array_equal(fixed.decode(fixed.encode(graph.parameters[key])), graph.parameters[key])
+
+
+def test_a_calibration_in_float32_is_one_throughout_and_chooses_the_same_formats() -> None:
+    training = differentiate(net())
+    small = replace(training, parameters={key: np.float32(value) for key, value in training.parameters.items()})
+    seen: dict[str, npt.DTypeLike] = {}
+    executor = Executor(small, Mode.SINGLE)
+    for feeds in batches(training):
+        executor.step(feeds, lambda edge, array: seen.update({edge: array.dtype}))
+    assert seen.keys() == training.producers.keys()
+    assert {edge: dtype for edge, dtype in seen.items() if dtype != np.float32} == {}
+    assert {array.dtype.name for array in (*executor.weights.values(), *small.parameters.values())} == {"float32"}
+    exact = calibrate(small, batches(training))
+    quick = calibrate(small, batches(training), CalibrationOptions(mode=Mode.SINGLE))
+    assert {node.name: node.layer for node in quick.nodes} == {node.name: node.layer for node in exact.nodes}
+    np.testing.assert_equal(dict(quick.parameters), dict(exact.parameters))
+    assert {value.dtype.name for value in quick.parameters.values()} == {"float32"}
 
 
 def test_calibration_keeps_head_room_as_asked() -> None:

@@ -18,6 +18,7 @@ from dagtrain.flow.records import ImportRecord
 from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import write_summary
 from dagtrain.flow.workspace import COMMANDS, SCHEMA_VERSION, MissingStep, Workspace, digest, file_digest, read_json
+from dagtrain.graph.executor import Mode
 from dagtrain.graph.ir import Graph, Node
 from dagtrain.graph.storage import StorageError, load_graph, save_graph
 from dagtrain.graph.summary import summarise
@@ -314,7 +315,8 @@ def _with_formats(training: Graph, data: str | None, numbers: Numbers) -> Graph:
     """The streaming graph with the number formats that data, or synthetic frames, ask for."""
     check_size(training, SYNTHETIC_FRAMES if data is None else training.recipe.batch)
     frames = _frames(training, data, training.recipe)
-    calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths))
+    mode = Mode.SINGLE if data is None else Mode.REFERENCE
+    calibrated = calibrate(training, frames, CalibrationOptions(width=numbers.widths, mode=mode))
     return insert_forks(count_saturations(calibrated, numbers.counted))
 
 

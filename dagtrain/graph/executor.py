@@ -1,4 +1,4 @@
-"""Runs a graph batch by batch: the meaning of every node in topological order, exactly or in float64.
+"""Runs a graph batch by batch: the meaning of every node in topological order, exactly or in floating point.
 
 All timing is gone: because circuits talk through streams only and read them in a fixed order, this gives the
 same bits as any timing of the hardware (see `hdl.layers.base`).
@@ -7,7 +7,7 @@ same bits as any timing of the hardware (see `hdl.layers.base`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,13 @@ class Mode(Enum):
     GOLDEN = "golden"
     # float64 values, no rounding
     REFERENCE = "reference"
+    # the same in float32: half the memory and time, for magnitudes
+    SINGLE = "single"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the arrays on edges."""
+        return np.dtype({Mode.GOLDEN: np.int64, Mode.REFERENCE: np.float64, Mode.SINGLE: np.float32}[self])
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Executor:
     """Executes a training, streaming or forward graph.
 
     Per-frame arrays are ``(frames, height, width, channels)``; weights and gradients have their parameter's shape.
-    GOLDEN works on int64 codes, REFERENCE on float64 values.  Weight edges are read one batch after they were
+    GOLDEN works on int64 codes, the others on values.  Weight edges are read one batch after they were
     written: at batch ``n`` an engine gets version ``n``, the initial weights being version 0."""
 
     def __init__(self, graph: Graph, mode: Mode = Mode.GOLDEN) -> None:
@@ -78,6 +85,11 @@ class Executor:
         self.weights: dict[str, Array] = {}
         # batches done, those of an earlier training included
         self.batches = graph.begun
+        # what layers start from
+        self._given = graph
+        if mode is not Mode.GOLDEN:
+            values = {key: np.asarray(value, mode.dtype) for key, value in graph.parameters.items()}
+            self._given = replace(graph, parameters=values)
         self._actions = _plan(graph)
         self._evaluated: list[tuple[_Action, Layer]] | None = None
         for action in self._actions:
@@ -181,11 +193,14 @@ class Executor:
     def _call(self, layer: Meaning, state: State, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         call: Any = layer.golden if self.mode is Mode.GOLDEN else layer.reference
         made: Mapping[str, Array] = call(state, inputs)
+        if self.mode is Mode.SINGLE:
+            # constants of a layer may be float64, and what is made with them
+            made = {source: np.asarray(array, self.mode.dtype) for source, array in made.items()}
         return made
 
     def _start(self, action: _Action) -> None:
         node = action.node
-        values = self.graph.initial(node)
+        values = self._given.initial(node)
         start = node.layer.start if self.mode is Mode.GOLDEN else node.layer.start_reference
         self.states[node.name] = start(values)
         for sink, slot in action.weights:
@@ -193,7 +208,7 @@ class Executor:
                 self.weights[slot] = self._array(node.layer.port(sink).tensor.fixed, values[sink])
 
     def _array(self, fixed: Fixed, values: npt.ArrayLike) -> Array:
-        return fixed.encode(values) if self.mode is Mode.GOLDEN else np.asarray(values, np.float64)
+        return fixed.encode(values) if self.mode is Mode.GOLDEN else np.asarray(values, self.mode.dtype)
 
     def _decode(self, port: Port, array: Array) -> FloatArray:
         return port.tensor.fixed.decode(array) if self.mode is Mode.GOLDEN else array

@@ -131,7 +131,7 @@ class Graph:
     name: str
     nodes: tuple[Node, ...]
     recipe: Recipe
-    # initial values, in the parameter's own shape as ONNX writes it
+    # initial values, in the parameter's own shape as ONNX writes it; float64, or float32 where that holds them
     parameters: Mapping[str, FloatArray] = field(default_factory=dict)
     # what an earlier training left beside the weights, by node and name (`Meaning.carried`)
     carried: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)

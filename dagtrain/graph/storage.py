@@ -112,8 +112,8 @@ def _parameter_problems(graph: Graph) -> Iterator[str]:
     """Initial values that are not finite numbers in the shape that the layers want."""
     kept = {f"{node}.{name}": value for node, values in graph.carried.items() for name, value in values.items()}
     for key, value in {**graph.parameters, **kept}.items():
-        if value.dtype != np.float64 or not np.isfinite(value).all():
-            yield f"{key} holds {value.dtype}, not finite numbers of 64 bits"
+        if value.dtype not in (np.float32, np.float64) or not np.isfinite(value).all():
+            yield f"{key} holds {value.dtype}, not finite numbers of 32 or 64 bits"
     wanted = {key: node.layer.port(port).tensor.shape for node in graph.nodes for port, key in node.parameters.items()}
     for key, shape in wanted.items():
         if graph.parameters[key].shape != shape:

@@ -1,4 +1,4 @@
-"""Calibration: a binary point for every edge, from what really flows there in float64 on sample data."""
+"""Calibration: a binary point for every edge, from what really flows there in floating point on sample data."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from hdl.errors import DagtrainError
 from hdl.fixed import Fixed, FloatArray
 from hdl.layers.capabilities import Freezable
 from hdl.tensor import Kind
+
+# bits of a whole number that float32 holds exactly
+SINGLE_BITS = 24
 
 
 class CalibrationError(DagtrainError):
@@ -46,6 +49,8 @@ class CalibrationOptions:
     least_activation: float = 2.0**-16
     # inputs of a loss get at least this range: they grow until training is done, and cut off they would teach wrongly
     least_logit: float = 32.0
+    # arithmetic of the reference: SINGLE where data are made up
+    mode: Mode = Mode.REFERENCE
 
 
 @graph_pass(Stage.TRAINING, Stage.TRAINING)
@@ -54,7 +59,7 @@ def calibrate(
 ) -> Graph:
     """The training graph with formats fitted to ``batches`` and initial weights rounded onto their grid.
 
-    ``batches`` are feeds of `Executor.step`, in values.  The float64 reference trains on them, so errors and
+    ``batches`` are feeds of `Executor.step`, in values.  The reference trains on them, so errors and
     gradients are seen as they are when training begins.
     1. A free source of a kind gets the finest format whose range holds the largest magnitude seen, times
        2**headroom; sinks and formats that follow from it change along (`propagate_formats`).  Maps, weights, and
@@ -69,7 +74,7 @@ def calibrate(
     Raises `CalibrationError` when there are no batches or a value is not finite."""
     chosen_options = options or CalibrationOptions()
     chosen_options.width.check(node.whole for node in graph.nodes)
-    peaks, settled = _observed(graph, batches)
+    peaks, settled = _observed(graph, batches, chosen_options.mode)
     graph = replace(graph, carried=settled)
     logits = set(_logits(graph))
     chosen = {}
@@ -135,7 +140,7 @@ def _logits(graph: Graph) -> Iterator[str]:
 
 
 def _observed(
-    graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]]
+    graph: Graph, batches: Iterable[Mapping[str, npt.ArrayLike]], mode: Mode
 ) -> tuple[dict[str, float], dict[str, Mapping[str, FloatArray]]]:
     """(the largest magnitude on every edge while the reference trains, by edge; what is carried into the training, by
     node)."""
@@ -158,7 +163,7 @@ def _observed(
                 carried[node.name] = settled
                 executor.states[node.name] = node.layer.start_reference({**graph.initial(node), **settled})
 
-    executor = Executor(graph, Mode.REFERENCE)
+    executor = Executor(graph, mode)
     left = iter(batches)
     feeds = next(left, None)
     while feeds is not None:
@@ -184,5 +189,8 @@ def _on_grid(graph: Graph) -> dict[str, FloatArray]:
         for port, key in node.parameters.items():
             if port in node.outputs or port in held:
                 fixed = node.layer.port(port).tensor.fixed
-                rounded[key] = fixed.decode(fixed.encode(graph.parameters[key]))
+                values = graph.parameters[key]
+                # 32 bits where the values had no more: as few hold a code
+                dtype = values.dtype if fixed.width <= SINGLE_BITS else np.float64
+                rounded[key] = fixed.decode(fixed.encode(values)).astype(dtype, copy=False)
     return rounded

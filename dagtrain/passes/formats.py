@@ -34,21 +34,30 @@ def propagate_formats(graph: Graph, chosen: Mapping[str, Fixed] | None = None) -
             port: picked[node.outputs[port]] for port in free_sources(node.layer) if node.outputs.get(port) in picked
         }
         nodes[node.name] = replace(node, layer=node.layer.with_formats(wanted)) if wanted else node
-    while _propagate_once(graph, nodes):
+    formats: dict[str, Fixed] = {}
+    for node in nodes.values():
+        formats.update(_made(node))
+    while _propagate_once(nodes, formats):
         pass
     return replace(graph, nodes=tuple(nodes.values()))
 
 
-def _propagate_once(graph: Graph, nodes: dict[str, Node]) -> bool:
-    """One sweep in topological order; whether anything changed (a second sweep serves delayed weight edges)."""
+def _propagate_once(nodes: dict[str, Node], formats: dict[str, Fixed]) -> bool:
+    """One sweep in topological order, with ``formats`` by edge; whether anything changed (a second sweep serves delayed
+    weight edges)."""
     changed = False
     for name, node in list(nodes.items()):
-        formats = {}
-        for sink, edge in node.inputs.items():
-            producer, port = graph.producers[edge]
-            formats[sink] = nodes[producer.name].layer.port(port.name).tensor.fixed
-        layer = node.layer.with_formats(formats)
+        wanted = {sink: formats[edge] for sink, edge in node.inputs.items()}
+        if all(node.layer.port(sink).tensor.fixed == fixed for sink, fixed in wanted.items()):
+            continue
+        layer = node.layer.with_formats(wanted)
         if layer != node.layer:
             nodes[name] = replace(node, layer=layer)
+            formats.update(_made(nodes[name]))
             changed = True
     return changed
+
+
+def _made(node: Node) -> dict[str, Fixed]:
+    """Formats by edge of what a node makes."""
+    return {node.outputs[port.name]: port.tensor.fixed for port in node.layer.sources if port.name in node.outputs}

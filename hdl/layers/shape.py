@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Self
 
 from hdl.fixed import Fixed, IntArray
@@ -31,7 +32,12 @@ class Shape(ABC):
 
     def port(self, name: str) -> Port:
         """The port of that name, or what is held under it."""
-        return next(port for port in (*self.sinks, *self.sources, *self.held_parameters) if port.name == name)
+        return self._ports[name]
+
+    @cached_property
+    def _ports(self) -> dict[str, Port]:
+        """By name: passes ask for each many times."""
+        return {port.name: port for port in (*self.held_parameters, *self.sources, *self.sinks)}
 
     def trained(self) -> tuple[str, ...]:
         """Weight sinks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -185,7 +185,7 @@ class Lowering:
                 raise Unsupported(f"weights of shape {list(value.shape)} do not fit {shapes[sink]}", "export again")
         keys = {sink: f"{unique}.{sink}" for sink in weights or {}}
         edges = {port.name: f"{unique}.{port.name}" for port in layer.sources}
-        self.parameters.update((keys[sink], value) for sink, value in (weights or {}).items())
+        self.parameters.update((keys[sink], _compact(value)) for sink, value in (weights or {}).items())
         sinks = {port: value.edge for port, value in inputs.items()}
         self.nodes.append(Node(unique, layer, sinks, edges, keys, Role.forward(layer)))
         return edges
@@ -221,6 +221,12 @@ class Lowering:
                 "a reshape must leave the batch, the first dimension, alone",
             )
         self.give(node, replace(value, shape=view))
+
+
+def _compact(values: FloatArray) -> FloatArray:
+    """The same numbers in float32, as files have them, unless that would round."""
+    small = values.astype(np.float32)
+    return cast(FloatArray, small) if np.array_equal(small, values) else values
 
 
 def is_vector(shape: tuple[int, ...]) -> bool:

@@ -224,10 +224,12 @@ class OnlineNorm(NormLayer):
         A batch may be small, and a channel constant in it: all channels together count as `PRIOR_SAMPLES` more."""
         if "x" not in inputs:
             return {}
-        variance = inputs["x"].var((0, 1, 2))
-        samples = inputs["x"].size // self.channels
+        x = inputs["x"]
+        mean = x.mean((0, 1, 2), np.float64, keepdims=True)
+        variance = x.var((0, 1, 2), np.float64, mean=mean)
+        samples = x.size // self.channels
         variance = (samples * variance + PRIOR_SAMPLES * variance.mean()) / (samples + PRIOR_SAMPLES)
-        return {"mean": inputs["x"].mean((0, 1, 2)), "variance": variance} if variance.min() > 0 else {}
+        return {"mean": mean.reshape(-1), "variance": variance} if variance.min() > 0 else {}
 
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
@@ -239,15 +241,19 @@ class OnlineNorm(NormLayer):
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The published equations."""
         x, a, history = inputs["x"], self.recipe.norm_forward_decay, state["history"]
-        y, normal, inverse = np.empty_like(x), np.empty_like(x), np.empty((len(x), *self.pair_shape))
+        y, normal, inverse = np.empty_like(x), np.empty_like(x), np.empty((len(x), *self.pair_shape), x.dtype)
         for t, (gamma, beta) in self._split(state, len(x), self._weights(state, inputs)):
             used_mean, used_variance = history[0]
             inverse[t] = 1.0 / np.sqrt(used_variance + self.epsilon)
-            normal[t] = (x[t] - used_mean) * inverse[t]
-            y[t] = gamma * normal[t] + beta
+            # in place and of the maps' type, since they are large
+            np.subtract(x[t], used_mean.astype(x.dtype), out=normal[t])
+            normal[t] *= inverse[t]
+            np.multiply(normal[t], gamma, out=y[t])
+            y[t] += beta
             mean, variance = history[-1]
-            away = x[t].mean((0, 1)) - mean
-            variance = a * variance + (1 - a) * x[t].var((0, 1)) + a * (1 - a) * away**2
+            own = x[t].mean((0, 1), keepdims=True)
+            away = own[0, 0] - mean
+            variance = a * variance + (1 - a) * x[t].var((0, 1), mean=own) + a * (1 - a) * away**2
             history.append((mean + (1 - a) * away, variance))
             history.popleft()
         return {"y": y, "normal": normal, "inverse": inverse}

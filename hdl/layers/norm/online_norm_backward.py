@@ -274,8 +274,9 @@ class OnlineNormBackward(NormLayer):
         dx = np.empty_like(e)
         for t, (gamma,) in self._split(state, len(e), self._weights(state, inputs)):
             used_v, used_u = history.popleft()
-            shaped = gamma * e[t] - leak * used_v * normal[t]
-            dx[t] = shaped * inverse[t] - leak * used_u
+            shaped = gamma * e[t] - (leak * used_v).astype(e.dtype) * normal[t]
+            np.multiply(shaped, inverse[t], out=dx[t])
+            dx[t] -= (leak * used_u).astype(e.dtype)
             v, u = history[-1] if history else (used_v, used_u)
             history.append((v + (shaped * normal[t]).mean((0, 1)), u + dx[t].mean((0, 1))))
         return self._needed({"dx": dx, "g_gamma": (e * normal).sum((0, 1, 2)), "g_beta": e.sum((0, 1, 2))})

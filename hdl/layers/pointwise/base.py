@@ -195,7 +195,7 @@ class Pointwise(_Lanes, OfMap):
         """`values`."""
         del state
         y, mask = self.values(inputs["x"])
-        return {"y": y, "mask": mask.astype(np.float64)}
+        return {"y": y, "mask": mask.astype(inputs["x"].dtype)}
 
     def again(self) -> tuple[Again, ...]:
         """The same of x."""

@@ -438,8 +438,8 @@ class Update(Layer):
     def start_reference(self, parameters: Mapping[str, FloatArray]) -> State:
         """As `start`."""
         # nothing changes them in place
-        weights = np.asarray(parameters["w"], np.float64).reshape(self.shape)
-        return {"w": weights, "momentum": np.zeros(self.shape), "batch": self.begun}
+        weights = np.asarray(parameters["w"]).reshape(self.shape)
+        return {"w": weights, "momentum": np.zeros(self.shape, weights.dtype), "batch": self.begun}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula in float64."""
