@@ -34,6 +34,7 @@ from dagtrain.flow import (
     explain_step,
     export_step,
     import_step,
+    parallelize_step,
     place_step,
     probe_step,
     profile_step,
@@ -326,6 +327,7 @@ class Network:
     evaluate = _step(evaluate_step.EvaluateOptions, evaluate_step.run, Judged)
     estimate = _step(estimate_step.EstimateOptions, estimate_step.run, Done)
     timing = _step(timing_step.TimingOptions, timing_step.run, Done)
+    parallelize = _step(parallelize_step.ParallelizeOptions, parallelize_step.run, Done)
 
     export = _step(export_step.ExportOptions, export_step.run, Exported)
 

@@ -73,6 +73,7 @@ timing
 formal
 learning
 networks
+hypar
 comparison
 benchmarks
 trust
@@ -98,6 +99,7 @@ API = {
     "dagtrain.flow.export_step": ["ExportOptions"],
     "dagtrain.flow.profile_step": ["ProfileOptions"],
     "dagtrain.flow.evaluate_step": ["EvaluateOptions"],
+    "dagtrain.flow.parallelize_step": ["ParallelizeOptions"],
     "dagtrain.flow.estimate_step": ["EstimateOptions"],
     "dagtrain.flow.timing_step": ["TimingOptions"],
     "hdl.errors": ["DagtrainError", "Problem"],

@@ -64,6 +64,7 @@ def documents(case: Case) -> dict[str, Any]:
         found["drive"] = json.loads(case.step("drive", "--addresses", addresses, "--json").out)
     verilog = min((case.out / "emit").glob("*/rtl/*.v"), key=lambda path: path.stat().st_size)
     found["timing"] = json.loads(call("timing", verilog, "--json", "--out", case.out).out)
+    found["parallelize"] = json.loads(call("parallelize", case.model, "--json", "--out", case.out).out)
     found["check"] = json.loads(call("import", case.model, "--check", "--json").out)
     found["run"] = json.loads(
         call("run", case.model, "--norm", "as-is", "--devices", case.cluster, "--data", data, "--batches", 1,

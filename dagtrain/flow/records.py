@@ -454,6 +454,38 @@ class ExportRecord(Versioned):
     weights: Count
 
 
+class ParallelLayerRecord(TypedDict):
+    """A weighted layer, or a join, of ``parallelize.json``."""
+
+    name: str
+    # elements; 0 of a join
+    weights: Count
+    # elements a sample that leave for others
+    map: Count
+    # at H1, H2, …: 0 is data parallelism, 1 model parallelism
+    choices: Annotated[str, Field(pattern="^[01]+$")]
+
+
+class ParallelRecord(Versioned):
+    """``parallelize.json``."""
+
+    name: str
+    # samples
+    batch: Positive
+    accelerators: Positive
+    # greedy or exact
+    search: str
+    # its name, or its switches with commas; and its switches
+    convention: str
+    switches: list[str]
+    # that accelerators communicate in a step of training: in all, and at H1, H2, …
+    bytes: float
+    level_bytes: list[float]
+    # other choices -> bytes
+    compared: dict[str, float]
+    layers: list[ParallelLayerRecord]
+
+
 class StepRecord(TypedDict):
     """A cell on a path, with the picoseconds at its output."""
 

@@ -1,0 +1,222 @@
+"""`dagtrain parallelize`: data or model parallelism for every layer on an array of accelerators, as HyPar has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagtrain.files import write_text
+from dagtrain.flow.import_step import model_digest
+from dagtrain.flow.records import ParallelRecord
+from dagtrain.flow.result import StepResult
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.graph.ir import Graph, Node
+from dagtrain.progress import Progress
+from dagtrain.report.parallelism import parallelism_picture
+from hdl.errors import DagtrainError, Problem
+from hdl.tensor import Kind
+from importers.onnx import import_model
+from placement.hypar.communication import BYTES, Choices, Counting, amounts, total
+from placement.hypar.convention import Convention
+from placement.hypar.network import Layer, Net
+from placement.hypar.published import published
+from placement.hypar.search import data_parallelism, exact, greedy, model_parallelism, weird_trick
+
+COMMAND = "dagtrain parallelize"
+MOST_LEVELS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelizeOptions:
+    """What the user said."""
+
+    # one of them: an ONNX file, or a network of the paper
+    model: Path | None = None
+    net: str | None = None
+    # samples
+    batch: int = 256
+    # halvings of the array: 2**levels accelerators
+    levels: int = 4
+    # the least communication instead of the paper's search
+    exact: bool = False
+    # see `placement.hypar.convention`
+    convention: str = "3.4"
+
+
+def run(workspace: Workspace, options: ParallelizeOptions, progress: Progress) -> StepResult:
+    """Search unless nothing changed."""
+    counting = _checked(options)
+    depends = {
+        "model": None if options.model is None else [str(options.model), model_digest(options.model)],
+        "net": options.net,
+        "batch": options.batch,
+        "levels": options.levels,
+        "exact": options.exact,
+        "convention": str(counting.convention),
+    }
+    done = workspace.run("parallelize", depends, lambda folder: _work(folder, options, counting, progress))
+    folder = workspace.folder("parallelize")
+    meta = read_json(folder / "parallelize.json", COMMAND, ParallelRecord)
+    return StepResult("parallelize", folder, done, tuple(_lines(meta)), meta, table=tuple(_table(meta)))
+
+
+def _checked(options: ParallelizeOptions) -> Counting:
+    """How amounts are counted.  Raises `DagtrainError` naming all options that can't be."""
+    problems: list[Problem] = []
+    if (options.model is None) == (options.net is None):
+        what = (
+            "no network is named" if options.net is None else f"both {options.model} and --net {options.net} are named"
+        )
+        problems.append(Problem(what, "give the path of an ONNX file, or --net and one of the paper's"))
+    if options.model is not None and not options.model.is_file():
+        problems.append(Problem(f"{options.model} does not exist", "give the path of an ONNX file"))
+    if options.batch < 1:
+        problems.append(Problem(f"--batch must be at least 1, not {options.batch}"))
+    if not 1 <= options.levels <= MOST_LEVELS:
+        problems.append(Problem(f"--levels must be one of 1 to {MOST_LEVELS}, not {options.levels}"))
+    convention = None
+    try:
+        convention = Convention.parse(options.convention)
+    except DagtrainError as error:
+        problems += error.problems
+    if options.net is not None:
+        try:
+            published(options.net)
+        except DagtrainError as error:
+            problems += error.problems
+    if problems or convention is None:
+        raise DagtrainError.listing("", problems)
+    return Counting(options.batch, convention)
+
+
+def _work(folder: Path, options: ParallelizeOptions, counting: Counting, progress: Progress) -> None:
+    progress.begin("parallelize", 2)
+    net = published(options.net) if options.net else weighted_layers(import_model(_given(options.model)))
+    progress.advance(note=f"{len(net.weighted)} weighted layers")
+    search = exact if options.exact else greedy
+    chosen = search(net, options.levels, counting)
+    record = _record(net, chosen, options, counting)
+    write_text(folder / "parallelize.json", json.dumps(record, indent=1) + "\n")
+    columns = {layer.name: chosen[layer.name] for layer in net.weighted}
+    write_text(folder / "parallelize.svg", parallelism_picture(net.name, columns))
+    progress.end(note=f"{record['bytes'] / 1e9:.4g} GB a step")
+
+
+def _given(model: Path | None) -> Path:
+    assert model is not None, "one of the two is named"
+    return model
+
+
+def weighted_layers(graph: Graph) -> Net:
+    """A forward graph as the search sees it: layers with weights of more than one axis, and where several maps meet.
+
+    What lies between (norms, biases, activations, pools) belongs to the layer before it."""
+    found: dict[str, Layer] = {}
+    # edge -> the layer or join whose map it carries; "" of the network's input
+    carried: dict[str, str] = {}
+    for node in graph.nodes:
+        maps = [edge for sink, edge in node.inputs.items() if node.layer.port(sink).tensor.kind is Kind.ACTIVATION]
+        makers = dict.fromkeys(carried[edge] for edge in maps)
+        outputs = {
+            edge: node.layer.port(source).tensor.elements
+            for source, edge in node.outputs.items()
+            if node.layer.port(source).tensor.kind is Kind.ACTIVATION
+        }
+        weights = _weights(node)
+        owner = next(iter(makers), "")
+        if weights or len(maps) > 1:
+            owner = node.name
+            found[owner] = Layer(
+                name=owner,
+                weights=weights,
+                macs=node.layer.macs if weights else 0,
+                input=sum(graph.tensor(edge).elements for edge in maps),
+                output=max(outputs.values()),
+                pooled=0,
+                inputs=tuple(maker for maker in makers if maker),
+            )
+        carried |= dict.fromkeys(outputs, owner)
+    if not any(layer.weights for layer in found.values()):
+        raise DagtrainError(f"{graph.name} has no layer with weights", "there is nothing to choose a parallelism for")
+    return Net(graph.name, tuple(_with_pools(graph, found, carried)))
+
+
+def _weights(node: Node) -> int:
+    """Elements of what a node multiplies by, trained or frozen; vectors scale and shift, and are not counted."""
+    ports = (*(port for port in node.layer.sinks if port.tensor.kind is Kind.WEIGHT), *node.layer.held_parameters)
+    return sum(port.tensor.elements for port in ports if len(port.tensor.shape) > 1)
+
+
+def _with_pools(graph: Graph, found: Mapping[str, Layer], carried: Mapping[str, str]) -> Iterator[Layer]:
+    """Each with the largest map that leaves it for another one, or for the loss."""
+    taken = dict.fromkeys(found, 0)
+    for edge, _, _, consumer, sink in graph.edges:
+        owner = carried.get(edge, "")
+        leaves = consumer.name in found or not any(edge in carried for edge in consumer.outputs.values())
+        if owner and leaves and sink.tensor.kind is Kind.ACTIVATION:
+            taken[owner] = max(taken[owner], graph.tensor(edge).elements)
+    for name, layer in found.items():
+        yield Layer(**{**vars(layer), "pooled": taken[name]})
+
+
+# ---- what is told
+
+
+def _record(net: Net, chosen: Choices, options: ParallelizeOptions, counting: Counting) -> ParallelRecord:
+    levels = options.levels
+    compared = {
+        "data parallelism": data_parallelism(net, levels),
+        "model parallelism": model_parallelism(net, levels),
+        "one weird trick": weird_trick(net, levels),
+    }
+    if options.exact:
+        compared["greedy"] = greedy(net, levels, counting)
+    between = amounts(net, chosen, counting)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": net.name,
+        "batch": options.batch,
+        "accelerators": 2**levels,
+        "search": "exact" if options.exact else "greedy",
+        "convention": str(counting.convention),
+        "switches": list(counting.convention.switches),
+        "bytes": BYTES * sum(between),
+        "level_bytes": [BYTES * amount for amount in between],
+        "compared": {name: BYTES * total(net, choices, counting) for name, choices in compared.items()},
+        "layers": [
+            {
+                "name": layer.name,
+                "weights": layer.weights,
+                "map": layer.pooled,
+                "choices": "".join(map(str, chosen[layer.name])),
+            }
+            for layer in net.layers
+        ],
+    }
+
+
+def _lines(meta: ParallelRecord) -> Iterator[str]:
+    directions, pooling, halving = meta["switches"]
+    yield (
+        f"{meta['name']}, batch {meta['batch']}, {meta['accelerators']} accelerators, {meta['search']} search: "
+        f"{_gigabytes(meta['bytes'])} a step, by level " + ", ".join(map(_gigabytes, meta["level_bytes"]))
+    )
+    yield f"convention {meta['convention']}: both ways {directions}, F {pooling} pools, halved {halving}"
+    least = meta["bytes"]
+    for name, count in meta["compared"].items():
+        ratio = f", {count / least:.4g} times as much" if least else ""
+        yield f"{name}: {_gigabytes(count)}{ratio}"
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.4g} GB"
+
+
+def _table(meta: ParallelRecord) -> Iterator[Sequence[str]]:
+    """A row a layer: 0 is data parallelism, 1 model parallelism, as in the paper's Figure 9."""
+    yield "layer", "weights", "map", *(f"H{level + 1}" for level in range(len(meta["level_bytes"])))
+    for layer in meta["layers"]:
+        weights = f"{layer['weights']:,}" if layer["weights"] else "join"
+        yield layer["name"], weights, f"{layer['map']:,}", *("mp" if bit == "1" else "dp" for bit in layer["choices"])
