@@ -21,8 +21,11 @@ int main(int, char** argv) {
         network.enter(port, frame, now);
     }
     for (; !network.idle(); now++) network.leave(now, leave);
-    for (const auto& [pair, c] : network.counts)
+    for (const auto& entry : network.counts) {
+        const auto& pair = entry.first;
+        const auto& c = entry.second;
         std::printf("count %d %d %llu %llu %llu %llu %llu %llu %llu\n", pair.first, pair.second, (unsigned long long)c.in,
                     (unsigned long long)c.lost, (unsigned long long)c.doubled, (unsigned long long)c.reordered,
                     (unsigned long long)c.corrupted, (unsigned long long)c.down, (unsigned long long)c.out);
+    }
 }

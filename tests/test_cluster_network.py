@@ -50,6 +50,48 @@ def held(found: list[str], *patterns: str) -> None:
         assert re.fullmatch(pattern, line), line
 
 
+def test_a_mac_may_have_clocks_and_a_width_of_its_own() -> None:
+    board = parse_cluster(ETHERNET).devices[0].board
+    assert (board.mac_clock_hz, board.mac_word_bits) == (0, 0)
+    for more, wanted in (
+        ("mac_clock_mhz = 312.5\nmac_word_bits = 128", (312_500_000, 128)),
+        ("mac_clock_mhz = 156.25", (156_250_000, 256)),
+    ):
+        cluster = parse_cluster(ETHERNET.replace("_s = 40\n", f"_s = 40\n{more}\n"))
+        board = cluster.devices[0].board
+        assert (board.mac_clock_hz, board.mac_word_bits) == wanted
+        # each frame is stored once more either way, four times in a round trip
+        plain = parse_cluster(ETHERNET)
+        assert cluster.network_cycles - plain.network_cycles == 4 * 48
+
+
+def test_clocks_and_widths_of_macs_that_do_not_suit_are_told_at_once() -> None:
+    board = HEAD[HEAD.index("[[board]]") : HEAD.index("[[device]]")]
+    more = [
+        "mac_word_bits = 64", "mac_clock_mhz = 700", "mac_clock_mhz = 66.6\nmac_word_bits = 512",
+        "mac_clock_mhz = 250\nmac_word_bits = 128",
+    ]  # fmt: skip
+    text = "".join(board.replace("arria", f"b{k}") + f"{one}\n" for k, one in enumerate(more))
+    held(
+        problems(ETHERNET + text),
+        r"board\[1\]\.mac_word_bits = 64 without mac_clock_mhz: at the board's own clock a beat is a word; add mac_.*",
+        r"board\[2\]\.mac_clock_mhz = 700: the board's clock, 200 MHz, is more than 3 times as fast or as slow;"
+        r" write at least 66\.6667 and at most 600",
+        r"board\[3\]\.mac_clock_mhz = 66\.6: the board's clock, 200 MHz, is more than 3 times as fast .*",
+        r"board\[3\]\.mac_clock_mhz = 66\.6: beats of 512 bits carry 34\.0992 Gbit/s, less than .*",
+        r"board\[4\]\.mac_clock_mhz = 250: beats of 128 bits carry 32 Gbit/s, less than link_gbit_per_s = 40; .*",
+    )
+    held(
+        problems(ETHERNET.replace("_s = 40\n", '_s = 40\nmac_word_bits = 96\nmac_clock_mhz = "x"\n')),
+        r"board\[0\]\.mac_clock_mhz = 'x': .*; write the clock of the MAC in MHz, 0\.001 to 2000",
+        r"board\[0\]\.mac_word_bits = 96: .*; write bits a beat of the MAC: 64, 128, 256 or 512",
+    )
+    held(
+        problems(HEAD.replace("_s = 40\n", "_s = 40\nmac_clock_mhz = 300\n")),
+        r"board\[0\]\.mac_clock_mhz with network\.kind = 'words': only Ethernet has that; .*",
+    )
+
+
 def test_a_file_that_says_nothing_has_words_at_the_cable_s_rate() -> None:
     cluster = parse_cluster(HEAD)
     assert cluster.network.frames is None

@@ -24,6 +24,7 @@ from hdl.link.ethernet.frame import (
     HOST,
     IP_BYTES,
     TAG_BYTES,
+    WORD_BITS,
     Burst,
     Dropped,
     Frame,
@@ -47,15 +48,20 @@ from hdl.stream import Stream
 from tests.ethernet_support import DIGEST, EPOCH, OWN, address_of, packer_of, words_of
 
 PLAIN = FrameFormat(word_bits=64, mtu=576)
-KEYED = replace(PLAIN, key=0x0123_4567_89AB_CDEF)
+KEY = 0x0123_4567_89AB_CDEF
+KEYED = replace(PLAIN, key=KEY)
 PEERS = (HOST, OWN + 2)
 # its timers do not run out
 TIMING = Timing(window=4, timer_cycles=1 << 20, ack_cycles=1 << 20)
 RULES = Rules(window=4, replay_beats=260, word_bytes=8, timer_cycles=1 << 20, ack_cycles=1 << 20)
-# from the cycle of a frame's last beat to that in which what it changed can be seen, and idle cycles behind it: a
-# refusal is judged, and an answer sent, before the next one counts
-SEEN = {PLAIN: 7, KEYED: 39}
-REST = {PLAIN: 40, KEYED: 70}
+# of a port without a key, and with one: from the cycle of a frame's last beat to that in which what it changed can be
+# seen, and idle cycles behind it: a refusal is judged, and an answer sent, before the next one counts
+SEEN, REST = {False: 7, True: 38}, {False: 40, True: 70}
+
+
+def seen_after(frames: FrameFormat) -> int:
+    """`SEEN` of frames; a tag that begins in the last beat but one is compared a cycle later."""
+    return SEEN[frames.key is not None] + (frames.trailer_bytes > frames.word_bytes)
 
 
 @dataclass
@@ -122,8 +128,9 @@ def fuzzed(reference: Reference, rng: random.Random) -> bytes:
         return rng.randbytes(rng.randint(1, 200))
     kind = rng.choice((*FrameType, FrameType.DATA, FrameType.DATA))
     expected = peer.receiver.expected
-    count = rng.choice((1, 2, rng.randint(1, 50)))
-    payload = frames.payload_of([Burst(stream=rng.randrange(300), words=tuple(map(rng.getrandbits, [64] * count)))])
+    count = min(rng.choice((1, 2, rng.randint(1, 50))), frames.payload_beats - 1)
+    words = tuple(map(rng.getrandbits, [frames.word_bits] * count))
+    payload = frames.payload_of([Burst(stream=rng.randrange(300), words=words)])
     frame = Frame(
         kind=kind,
         source=peer.other,
@@ -218,7 +225,7 @@ def run_circuit(frames: FrameFormat, lines: Sequence[str], folder: Path, optimis
 
 def fuzz(frames: FrameFormat, seed: int, count: int, folder: Path, optimise: bool = False) -> Reference:
     """So many frames into both."""
-    rng, reference = random.Random(seed), Reference(frames)
+    rng, reference, keyed = random.Random(seed), Reference(frames), frames.key is not None
     lines: list[str] = ["idle 60\n"]
     cycle, expected = 60, []
     for _ in range(count):
@@ -227,19 +234,19 @@ def fuzz(frames: FrameFormat, seed: int, count: int, folder: Path, optimise: boo
         lines += beats_of(data, frames)
         cycle += -(-len(data) // frames.word_bytes)
         expected.append((cycle - 1, data, reference.counters, reference.faults, reference.device.epoch, began))
-        idle = REST[frames] + (RESET_CYCLES + SETTLE_CYCLES + 40) * began + rng.randrange(8)
+        idle = REST[keyed] + (RESET_CYCLES + SETTLE_CYCLES + 40) * began + rng.randrange(8)
         lines.append(f"idle {idle}\n")
         cycle += idle
     said = run_circuit(frames, [*lines, "idle 100\n"], folder, optimise)
     before = 0, 0, 0, 0, EPOCH
     for number, (last, data, counters, faults, epoch, began) in enumerate(expected):
         where = f"seed {seed}, frame {number}, cycle {last}: {data.hex()}"
-        seen = last + SEEN[frames]
+        seen = last + seen_after(frames)
         # a cycle earlier nothing has changed but the flags of what was acknowledged
         assert said.at(seen - 1)[::4] == before[::4], where
         assert said.at(seen)[::4] == (counters, epoch), where
         assert said.at(seen)[3] == began, where
-        before = said.at(last + REST[frames])
+        before = said.at(last + REST[keyed])
         assert before[1:3] == (faults, 0), where
         before = (before[0], before[1], before[2], 0, before[4])
     form = EthernetPort(packer=packer_of(frames, len(PEERS)), timing=TIMING).packer.form
@@ -260,6 +267,14 @@ EVERY = set(Cause) - {Cause.OVERRUN}
 
 def test_frames_of_any_kind_change_what_the_model_says(tmp_path: Path) -> None:
     check_met(fuzz(KEYED, 1, 400, tmp_path), EVERY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [None, KEY], ids=["no key", "key"])
+@pytest.mark.parametrize("word_bits", WORD_BITS[1:])
+def test_frames_of_wider_beats_change_what_the_model_says(word_bits: int, key: int | None, tmp_path: Path) -> None:
+    frames = FrameFormat(word_bits=word_bits, mtu=1500, key=key)
+    check_met(fuzz(frames, word_bits, 5000, tmp_path, optimise=True), EVERY)
 
 
 @pytest.mark.slow

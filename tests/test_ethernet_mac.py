@@ -15,20 +15,19 @@ from hdl.convert.verilog import convert
 from hdl.errors import ContractViolation
 from hdl.link.ethernet.frame import FrameFormat
 from hdl.link.ethernet.mac import (
+    MacBeats,
     MacChecker,
     avalon_receive,
     avalon_transmit,
     axi_stream_receive,
     axi_stream_transmit,
 )
-from hdl.link.ethernet.sink import FrameSink
 from hdl.signals import ClockReset
 from hdl.simulate.myhdl_run import fresh_simulator
 from hdl.stream import Stream
-from tests.ethernet_support import form_of
 
 FRAMES = FrameFormat(word_bits=128, mtu=1500)
-SINK = FrameSink(frames=FRAMES, form=form_of(FRAMES), peers=1)
+MAC = MacBeats(frames=FRAMES, bits=FRAMES.word_bits)
 BYTES, BITS = FRAMES.word_bytes, FRAMES.word_bits
 
 
@@ -43,8 +42,8 @@ def bits(width: int) -> Any:
 @block
 def axi_loop(x: Any, tvalid: Any, tready: Any, tdata: Any, tkeep: Any, tlast: Any, tuser: Any, y: Any) -> Any:
     """What is sent comes in as it is."""
-    sent = axi_stream_transmit(x, tvalid, tready, tdata, tkeep, tlast, frames=FRAMES)
-    came = axi_stream_receive(tvalid, tdata, tkeep, tlast, tuser, y, sink=SINK)
+    sent = axi_stream_transmit(x, tvalid, tready, tdata, tkeep, tlast, beats=MAC)
+    came = axi_stream_receive(tvalid, tdata, tkeep, tlast, tuser, y, beats=MAC)
     return sent, came
 
 
@@ -53,8 +52,8 @@ def avalon_loop(
     domain: Any, x: Any, valid: Any, ready: Any, data: Any, first: Any, last: Any, empty: Any, error: Any, y: Any
 ) -> Any:
     """As `axi_loop`."""
-    sent = avalon_transmit(domain, x, valid, ready, data, first, last, empty, frames=FRAMES)
-    came = avalon_receive(valid, data, last, empty, error, y, sink=SINK)
+    sent = avalon_transmit(domain, x, valid, ready, data, first, last, empty, beats=MAC)
+    came = avalon_receive(valid, data, last, empty, error, y, beats=MAC)
     return sent, came
 
 
@@ -67,7 +66,7 @@ def beats_of(data: bytes) -> list[int]:
 def looped(kind: str, frames: list[bytes], seed: int) -> tuple[MacChecker, list[tuple[bytes, bool]]]:
     """What the MAC got of these frames, and what came of them behind the other adapter, with the MAC's verdict."""
     rng = random.Random(seed)
-    domain, x, y = ClockReset(), Stream(BITS + 1), Stream(SINK.beat_bits)
+    domain, x, y = ClockReset(), Stream(BITS + 1), Stream(MAC.given_bits)
     valid, ready, data, start, end, error = bit(), bit(), bits(BITS), bit(), bit(), bit()
     keep, empty = bits(BYTES), bits(4)
     checker = MacChecker(kind, BYTES)
@@ -154,7 +153,7 @@ def test_frames_reach_the_mac_whole_and_come_back_as_they_were(kind: str) -> Non
 
 @pytest.mark.parametrize("kind", ["axi", "avalon"])
 def test_the_verilog_of_adapters_is_clean(kind: str, tmp_path: Path) -> None:
-    x, y = Stream(BITS + 1), Stream(SINK.beat_bits)
+    x, y = Stream(BITS + 1), Stream(MAC.given_bits)
     one = [bit() for _ in range(8)]
     if kind == "axi":
         loops = axi_loop(x, one[0], one[1], bits(BITS), bits(BYTES), one[2], one[3], y)

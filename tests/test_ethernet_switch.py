@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from dagtrain.cosim.network import HEADER
 from hdl.convert.tools import run_tool
+from hdl.simulate import verilator
 from hdl.simulate.models import ethernet
 from hdl.simulate.models.ethernet import EthernetSwitch, Faults
 
@@ -28,8 +30,23 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("switch") / "switch"
     include = Path(ethernet.__file__).parent.parent
     source = Path(__file__).with_name("ethernet_switch.cpp")
-    run_tool(["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{include}", source, "-o", built])
+    run_tool(["g++", *STANDARD, "-Wall", "-Wextra", f"-I{include}", source, "-o", built])
     return built
+
+
+# of what benches are compiled as, which then says nothing of what a later one has
+STANDARD = (next(flag for flag in verilator._COMPILE if flag.startswith("-std=")), "-Wpedantic", "-Werror")
+# what the bench's side needs of Verilator
+VERILATED = """#include <cstdint>
+using CData = uint8_t;
+struct VerilatedContext { const char* commandArgsPlusMatch(const char*) { return ""; } };
+"""
+
+
+def test_the_bench_s_side_is_of_the_standard_that_benches_are_compiled_as(tmp_path: Path) -> None:
+    source = tmp_path / "network.cpp"
+    source.write_text(f'{VERILATED}#include "{ethernet.__file__[:-3]}.h"\n#include "{HEADER}"\nint main() {{}}\n')
+    run_tool(["g++", *STANDARD, "-fsyntax-only", source])
 
 
 def in_python(switch: EthernetSwitch, entering: list[Passed]) -> tuple[list[Passed], dict[tuple[int, int], Any]]:

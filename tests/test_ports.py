@@ -25,6 +25,10 @@ from hdl.fixed import Fixed
 from hdl.layers.registry import load_layers
 from hdl.link.clocks import ClockCrossing
 from hdl.link.egress import Egress
+from hdl.link.ethernet.adapter import AVALON, AXI_STREAM
+from hdl.link.ethernet.clocked import ClockedMac
+from hdl.link.ethernet.frame import FrameFormat
+from hdl.link.ethernet.sink import FrameSink
 from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
@@ -247,11 +251,14 @@ def units() -> tuple[Unit, ...]:
     """Of every kind of circuit between layers."""
     link, axi = LinkFormat(word_bits=32, streams=5, devices=3), AxiFormat(data_bits=64, address_bits=12)
     ends = {"format": link, "element_bits": 5, "lanes": 3, "elements": 30}
+    frames = FrameFormat(word_bits=64, mtu=576)
+    sink = FrameSink(frames=frames, form=LinkFormat(word_bits=64, streams=5, devices=1), peers=1)
     stored = {"format": axi, "element_bits": 8, "x_lanes": 4, "y_lanes": 2, "elements": 100, "burst": 4, "prefetch": 16}
     return (
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
+        *(ClockedMac(sink=sink, kind=kind, mac_bits=bits) for kind, bits in ((AXI_STREAM, 128), (AVALON, 64))),
         Deal(payload_bits=6, parts=3), Collect(payload_bits=6, parts=3, turn=2),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from dagtrain.cosim.clocks import clock_of
+from dagtrain.cosim.clocks import clock_of, mac_clocks, mac_prefix
 from dagtrain.cosim.network import Mac, MacPort
 from dagtrain.cosim.outermost import outermost_text
 from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Recording, WeightLog
@@ -223,9 +223,15 @@ def _ring_dumps(device: DeliveredDevice, memory: MemoryRecord, path: str) -> lis
 def mac_ports(devices: Sequence[DeliveredDevice]) -> dict[str, MacPort]:
     """Device -> its MAC, in the order of the switch's ports; none where words go over the network as they are."""
     records = [(device.manifest.device, device.manifest.ethernet) for device in devices]
-    framed = [(name, record) for name, record in records if record is not None]
+    framed, clocks = [(name, record) for name, record in records if record is not None], mac_clocks(devices)
     return {
-        name: MacPort(prefix=f"mac{number}", kind=Mac(record.mac_port), word_bits=record.word_bits)
+        name: MacPort(
+            prefix=mac_prefix(number),
+            kind=Mac(record.mac_port),
+            word_bits=record.mac_word_bits or record.word_bits,
+            takes_at=clocks[name][0],
+            gives_at=clocks[name][1],
+        )
         for number, (name, record) in enumerate(framed)
     }
 

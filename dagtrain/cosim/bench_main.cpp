@@ -55,7 +55,8 @@ struct Inside {
 struct MacPins {};
 struct Network {
     Network(VerilatedContext&, const std::vector<MacPins>&) {}
-    void sample(unsigned long long) {}
+    void sample(unsigned long long, int) {}
+    void rose(int, unsigned long long) {}
     bool drive(unsigned long long) { return true; }
     bool ends() { return true; }
     void close() {}
@@ -65,6 +66,10 @@ struct Network {
 struct Clock {
     CData* pin;
     unsigned long long period, next;
+    // that have risen
+    unsigned long long edges;
+
+    bool rises(unsigned long long now) const { return next == now && !*pin; }
 };
 
 // to the next rising edge of `clk`, which begins a cycle, all others on the way; returns at that edge
@@ -73,17 +78,24 @@ static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& 
     for (bool rose = false; !rose;) {
         unsigned long long now = clocks[0].next;
         for (const Clock& clock : clocks) now = clock.next < now ? clock.next : now;
-        bool rises = false;
-        for (const Clock& clock : clocks) rises |= clock.next == now && !*clock.pin;
-        if (rises) inside.show(cycle, now);
-        if (clocks[0].next == now && !*clocks[0].pin && !bench.rst) network.sample(cycle);
+        std::vector<int> rising;
+        for (size_t k = 0; k < clocks.size(); k++)
+            if (clocks[k].rises(now)) rising.push_back(int(k));
+        if (!rising.empty()) inside.show(cycle, now);
+        for (int k : rising)
+            if (!bench.rst) network.sample(cycle, k);
         for (Clock& clock : clocks) {
             if (clock.next != now) continue;
             *clock.pin = !*clock.pin;
+            clock.edges += *clock.pin;
             clock.next += *clock.pin ? clock.period / 2 : clock.period - clock.period / 2;
-            rose |= &clock == &clocks[0] && *clock.pin;
         }
         bench.eval();
+        for (int k : rising) {
+            // what MACs do at the first clock is said with its cycle
+            if (k && !bench.rst) network.rose(k, clocks[k].edges);
+            rose |= !k;
+        }
     }
 }
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dagtrain.cosim.bench import design_bench
 from dagtrain.cosim.circuits import Circuit
-from dagtrain.cosim.clocks import clock_of
+from dagtrain.cosim.clocks import clock_of, mac_clocks
 from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
 from dagtrain.cosim.deadlock import explain
 from dagtrain.cosim.network import read_counts, read_ports, write_switch
@@ -61,6 +61,8 @@ HELD_STRETCHES = 24
 SETTLE_FRAMES = 2
 # timers within which a frame has come through a network that loses some
 RESENT_TIMES = 12
+# part of its frequency by which a clock of a MAC is off at most
+MAC_DRIFT = 200e-6
 # intervals without any progress after which the pipeline is called deadlocked
 STUCK_FRAMES = 200
 
@@ -194,13 +196,22 @@ def write_network(folder: Path, delivered: Delivered, network: NetworkModel) -> 
 
 
 def bench_clocks(delivered: Delivered, seed: int) -> tuple[BenchClock, ...]:
-    """The clocks of the network and of devices that have their own, of any phase by ``seed``; none if there is one."""
+    """The clocks of the network, of devices and of MACs that have their own, of any phase by ``seed``; none if there is
+    one."""
     rng = random.Random(f"{seed}/clocks")
     own = [
         BenchClock(clock_of(device), device.manifest.clock_mhz, rng.random())
         for device in delivered.devices
         if device.manifest.device in delivered.clocks
     ]
+    for device in delivered.devices:
+        port = device.manifest.ethernet
+        if port is not None and port.mac_mhz is not None:
+            # of two oscillators
+            own += [
+                BenchClock(clk, port.mac_mhz * (1 + rng.uniform(-MAC_DRIFT, MAC_DRIFT)), rng.random())
+                for clk in mac_clocks(delivered.devices)[device.manifest.device]
+            ]
     return (BenchClock("clk", delivered.network_mhz), *own) if own else ()
 
 

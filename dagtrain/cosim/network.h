@@ -1,8 +1,9 @@
 // The MACs of all FPGAs of a bench, the switch between them and, at one more port of it, a host outside.
 //
 // macs.inc lists the MACs in the order of the switch's ports; behind them comes the host's.  Before each rising edge of the
-// network's clock `sample` looks at what MACs are given, behind it `drive` says what they give.  A frame enters the switch
-// with its last beat, and comes out of it whole before its first beat is given.
+// clock at which a MAC takes beats `sample` looks at what it is given, behind that of the one at which it gives some `drive`
+// says what.  The switch works in cycles of the network's clock.  A frame enters it with its last beat, and comes out of it
+// whole before its first beat is given.
 //
 // +host=FD: a socket over which whole frames pass between the host's port and another program, numbers as this machine has
 // them.  At cycles that the host chooses, 0 first, the bench says: u64 cycle, u32 frames, and of each u64 cycle, u32 bytes,
@@ -24,6 +25,8 @@ struct MacPins {
     bool avalon;
     // of a beat
     int bytes;
+    // at which it takes and gives beats: places among the clocks of the bench
+    int tx_clock, rx_clock;
     const CData* tx_valid;
     CData* tx_ready;
     // the last two: tkeep or empty, and startofpacket, which AXI4-Stream has not
@@ -90,17 +93,25 @@ public:
 
     void arrive(const ethernet::Frame& frame) { arriving_.push_back(frame); }
 
-    // what the MAC gives behind this cycle
-    void drive(uint64_t cycle, uint64_t parts) {
+    bool takes_at(int clock) const { return pins_.tx_clock == clock; }
+
+    bool gives_at(int clock) const { return pins_.rx_clock == clock; }
+
+    // whether the MAC takes a beat behind this edge of its clock
+    void take(uint64_t cycle, uint64_t parts, uint64_t edge) {
         bool inside = !frame_.empty() || waiting_;
-        *pins_.tx_ready = (inside || free_ <= (cycle + 1) * parts) && !stalls(cycle, 0);
-        bool valid = !arriving_.empty() && !stalls(cycle, 1);
+        *pins_.tx_ready = (inside || free_ <= (cycle + 1) * parts) && !stalls(edge, 0);
+    }
+
+    // what the MAC gives behind this edge of its clock
+    void give(uint64_t edge) {
+        bool valid = !arriving_.empty() && !stalls(edge, 1);
         *pins_.rx_valid = valid;
         *pins_.rx_bad = 0;
         if (!valid) return;
         const ethernet::Frame& frame = arriving_.front();
         size_t held = std::min<size_t>(pins_.bytes, frame.size() - at_);
-        std::vector<uint8_t> beat(pins_.bytes, uint8_t(cycle));
+        std::vector<uint8_t> beat(pins_.bytes, uint8_t(edge));
         std::copy_n(frame.begin() + at_, held, beat.begin());
         if (pins_.avalon) std::reverse(beat.begin(), beat.end());
         std::memcpy(pins_.rx_data, beat.data(), pins_.bytes);
@@ -123,7 +134,7 @@ private:
     std::deque<ethernet::Frame> arriving_;
     size_t at_ = 0;
 
-    bool stalls(uint64_t cycle, uint64_t way) const { return (ethernet::mixed(salt_ ^ (2 * cycle + way)) & 255) < stall_; }
+    bool stalls(uint64_t edge, uint64_t way) const { return (ethernet::mixed(salt_ ^ (2 * edge + way)) & 255) < stall_; }
 
     uint64_t held_bytes(uint64_t size, uint64_t cycle) const {
         if (pins_.avalon) return pins_.bytes - size;
@@ -143,7 +154,10 @@ public:
         : rules_(ethernet::Rules::read("switch.txt")), switch_(rules_), host_port_(int(pins.size())) {
         unsigned long long number;
         unsigned stall = told(context, "mac_stall=", number) ? unsigned(number) : 0;
-        for (const MacPins& one : pins) macs_.emplace_back(one, int(macs_.size()), rules_.seed, stall);
+        for (const MacPins& one : pins) {
+            macs_.emplace_back(one, int(macs_.size()), rules_.seed, stall);
+            if (one.rx_clock) heard_ = CROSSED_CYCLES;
+        }
         if (told(context, "host=", number)) host_ = int(number);
         if (*context.commandArgsPlusMatch("frames")) log_ = std::fopen("frames.bin", "wb");
     }
@@ -160,8 +174,17 @@ public:
             if (port < host_port_) macs_[port].arrive(frame);
             else if (host_ >= 0) leaving_.push_back({cycle, frame});
         });
-        for (Mac& mac : macs_) mac.drive(cycle, parts());
+        cycle_ = cycle;
+        rose(0, cycle);
         return true;
+    }
+
+    // what MACs do behind so many edges of this clock
+    void rose(int clock, uint64_t edge) {
+        for (Mac& mac : macs_) {
+            if (mac.takes_at(clock)) mac.take(cycle_, parts(), edge);
+            if (mac.gives_at(clock)) mac.give(edge);
+        }
     }
 
     // whether a bench that has finished may end: the host has all, and what was on its way has been heard
@@ -169,13 +192,14 @@ public:
         bool quiet = (host_ < 0 || done_) && switch_.idle() && leaving_.empty() && entering_.empty();
         for (const Mac& mac : macs_) quiet &= mac.idle();
         quiet_ = quiet ? quiet_ + 1 : 0;
-        return quiet_ > HEARD_CYCLES;
+        return quiet_ > heard_;
     }
 
-    void sample(uint64_t cycle) {
+    // before an edge of this clock
+    void sample(uint64_t cycle, int clock) {
         for (size_t port = 0; port < macs_.size(); port++) {
             ethernet::Frame frame;
-            if (!macs_[port].sample(cycle, frame)) continue;
+            if (!macs_[port].takes_at(clock) || !macs_[port].sample(cycle, frame)) continue;
             macs_[port].occupy(switch_.cable_parts(frame.size()), parts());
             enter(int(port), frame, cycle);
         }
@@ -184,7 +208,9 @@ public:
     // a line of counts for each pair of ports
     void close() {
         FILE* file = std::fopen("network.txt", "w");
-        for (const auto& [pair, c] : switch_.counts) {
+        for (const auto& entry : switch_.counts) {
+            const std::pair<int, int>& pair = entry.first;
+            const ethernet::Counts& c = entry.second;
             const Sent& sent = sent_[pair];
             for (uint64_t number : {uint64_t(pair.first), uint64_t(pair.second), c.in, c.lost, c.doubled, c.reordered,
                                     c.corrupted, c.down, c.out, sent.frames, sent.data, sent.again, sent.bytes,
@@ -207,7 +233,7 @@ private:
     ethernet::Switch switch_;
     std::vector<Mac> macs_;
     int host_port_, host_ = -1;
-    uint64_t next_ = 0, quiet_ = 0;
+    uint64_t next_ = 0, quiet_ = 0, cycle_ = 0;
     uint32_t done_ = 0;
     std::vector<Stamped> leaving_;
     std::deque<Stamped> entering_;
@@ -264,8 +290,10 @@ private:
     // of hdl.link.ethernet.frame
     static constexpr size_t KIND_AT = 42, EPOCH_AT = 48, SEQUENCE_AT = 50;
     static constexpr uint64_t DATA = 1;
-    // in which a port counts what it has got
-    static constexpr uint64_t HEARD_CYCLES = 64;
+    // in which a port counts what it has got, and where a frame, but for a very long one, has to cross to its clock first; a
+    // peer whose acknowledgement was lost is not quiet for much longer
+    static constexpr uint64_t HEARD_CYCLES = 64, CROSSED_CYCLES = 512;
+    uint64_t heard_ = HEARD_CYCLES;
 
     bool exchange(uint64_t cycle) {
         std::vector<uint8_t> told;

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol, Self
 
+from dagtrain.cosim.clocks import CLUSTER_CLOCK
 from dagtrain.emission.capture import capture
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.errors import ToolError
@@ -56,12 +57,16 @@ class MacPort:
     kind: Mac
     # of a beat
     word_bits: int
+    # clocks of the bench at which it takes and gives beats
+    takes_at: str = CLUSTER_CLOCK
+    gives_at: str = CLUSTER_CLOCK
 
     @property
     def ports(self) -> tuple[PortDecl, ...]:
         """As the bench has them."""
         sent, got = Direction.OUT, Direction.IN
         return (
+            *(PortDecl(clk, 1, got) for clk in (self.takes_at, self.gives_at) if clk.startswith(f"{self.prefix}_")),
             *(PortDecl(f"{self.prefix}_tx_{name}", bits, sent) for name, bits in self._signals.items()),
             PortDecl(f"{self.prefix}_tx_{self._ready}", 1, got),
             *(PortDecl(f"{self.prefix}_rx_{name}", bits, got) for name, bits in self._signals.items()),
@@ -94,9 +99,8 @@ class MacPort:
             "startofpacket": 1,
         }
 
-    @property
-    def row(self) -> str:
-        """It as a ``MacPins`` of C++."""
+    def row(self, clocks: Sequence[str]) -> str:
+        """It as a ``MacPins`` of C++, in a bench with these clocks."""
         valid, *rest = self._signals
         data, last, size, first = (*rest, "")[:4]
 
@@ -105,18 +109,20 @@ class MacPort:
 
         pins = [pin("tx", name) for name in (valid, self._ready, data, last, size, first)]
         pins += [pin("rx", name) for name in (valid, data, last, self._bad, size, first)]
-        return f"    {{{str(not self._axi).lower()}, {self.word_bits // 8}, {', '.join(pins)}}},\n"
+        kind = f"{str(not self._axi).lower()}, {self.word_bits // 8}"
+        return f"    {{{kind}, {clocks.index(self.takes_at)}, {clocks.index(self.gives_at)}, {', '.join(pins)}}},\n"
 
 
-def write_macs(folder: Path, macs: Sequence[MacPort]) -> None:
-    """What C++ includes of a bench with MACs, in the order of the switch's ports; none: nothing is left of it."""
+def write_macs(folder: Path, macs: Sequence[MacPort], clocks: Sequence[str] = (CLUSTER_CLOCK,)) -> None:
+    """What C++ includes of a bench with these clocks and with MACs, in the order of the switch's ports; none: nothing
+    is left of it."""
     for name, header in HEADERS.items():
         if macs:
             (folder / name).write_text(header.read_text())
         else:
             (folder / name).unlink(missing_ok=True)
     if macs:
-        (folder / MACS_FILE).write_text("".join(mac.row for mac in macs))
+        (folder / MACS_FILE).write_text("".join(mac.row(clocks) for mac in macs))
     else:
         (folder / MACS_FILE).unlink(missing_ok=True)
 
@@ -274,16 +280,18 @@ class PortCounts:
     dropped: Mapping[Cause, int]
     # three flags a peer: lost, stranger, unsent
     faults: int
+    # frames that found no room on their way from the clock of the MAC
+    overflow: int = 0
 
 
 def read_ports(folder: Path) -> tuple[PortCounts, ...]:
     """Of each device, in a run in a folder."""
     found = []
     for line in (folder / PORTS_FILE).read_text().splitlines():
-        top, dropped, faults = line.split()
+        top, dropped, faults, overflow = line.split()
         counts = int(dropped, 16)
         each = {cause: counts >> cause * COUNTER_BITS & ((1 << COUNTER_BITS) - 1) for cause in Cause}
-        found.append(PortCounts(top, each, int(faults, 16)))
+        found.append(PortCounts(top, each, int(faults, 16), int(overflow, 16)))
     return tuple(found)
 
 

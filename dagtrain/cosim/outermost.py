@@ -18,6 +18,7 @@ from dagtrain.cosim.watch import Watch, watch_text
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.modules import verilog_name
 from hdl.convert.netlist import Direction, PortDecl
+from hdl.link.ethernet.clocked import OVERFLOW
 
 # where the handshakes of all streams are told when nothing moves: top, net, valid and ready a line
 STREAMS_FILE = "streams.txt"
@@ -109,11 +110,16 @@ endmodule
 
 
 def _ports_text(devices: Sequence[DeliveredDevice]) -> str:
-    """What Ethernet ports have counted is written at the very end: top, frames dropped and flags of peers a line."""
-    tops = [device.manifest.top for device in devices if device.manifest.ethernet]
+    """What Ethernet ports have counted is written at the very end: a line of top, frames dropped, flags of peers, and
+    frames without room."""
+    tops = {device.manifest.top: device.manifest.ethernet for device in devices if device.manifest.ethernet}
     if not tops:
         return ""
-    lines = _lines(f'    $fdisplay(ports, "{top} %h %h", dut.{top}_net_dropped, dut.{top}_net_faults);' for top in tops)
+    overflow = {top: "1'b0" if port.mac_mhz is None else f"dut.{top}_{OVERFLOW}" for top, port in tops.items()}
+    lines = _lines(
+        f'    $fdisplay(ports, "{top} %h %h %h", dut.{top}_net_dropped, dut.{top}_net_faults, {overflow[top]});'
+        for top in tops
+    )
     return f"""integer ports;
 final begin
     ports = $fopen("{PORTS_FILE}", "w");

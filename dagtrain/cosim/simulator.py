@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from dagtrain.cosim.clocks import CLUSTER_CLOCK
 from dagtrain.cosim.inside import tracing
 from dagtrain.cosim.network import HostConnection, MacPort, SwitchHost, write_macs
 from dagtrain.cosim.outermost import STREAMS_FILE, WATCH_FILE
@@ -142,7 +143,7 @@ def build(
         return program
     for name in (CLOCKS_FILE, INSIDE):
         (folder / name).unlink(missing_ok=True)
-    write_macs(folder, macs)
+    write_macs(folder, macs, [clock.name for clock in clocks] or [CLUSTER_CLOCK])
     if inside:
         (folder / INSIDE).write_text("".join(f"// {path}\n" for path in inside))
     if clocks:

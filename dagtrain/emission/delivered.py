@@ -73,13 +73,13 @@ class Delivered:
 
     @property
     def network_mhz(self) -> float:
-        """The clock of the network, in whose cycles all this counts."""
+        """The clock of the cluster and of its network of words, in whose cycles all this counts."""
         first = self.devices[0].manifest
         return first.clock_mhz if first.network_mhz is None else first.network_mhz
 
     @property
     def clocks(self) -> dict[str, float]:
-        """Device → its clock in MHz, where that is another one than the network's."""
+        """Device → its clock in MHz, where that is another one than the cluster's."""
         manifests = [device.manifest for device in self.devices]
         return {manifest.device: manifest.clock_mhz for manifest in manifests if manifest.network_mhz is not None}
 
@@ -106,7 +106,7 @@ def load_delivered(folders: Sequence[Path]) -> Delivered:
     networks = {device.manifest.network_mhz or device.manifest.clock_mhz for device in devices}
     if len(devices) > 1 and len(networks) > 1:
         listed = ", ".join(f"{mhz:g} MHz" for mhz in sorted(networks))
-        problems.append(f"the manifests tell of different clocks of the network: {listed}")
+        problems.append(f"the manifests tell of different clocks of the cluster, which plans count in: {listed}")
     problems += _strangers([device.manifest for device in devices])
     for what in ("cycles_per_frame", "needed_staleness"):
         if len({getattr(device.manifest, what) for device in devices}) > 1:

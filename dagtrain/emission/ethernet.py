@@ -35,6 +35,7 @@ from hdl.engine.weights.records import WORD_BITS as STATE_BITS
 from hdl.errors import DagtrainError
 from hdl.link.egress import Egress
 from hdl.link.ethernet.adapter import MacAdapter
+from hdl.link.ethernet.clocked import ClockedMac, mac_unit
 from hdl.link.ethernet.frame import BURST_WORDS, HOST, Address, FrameFormat
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.peers import Timing
@@ -75,6 +76,8 @@ class Ethernet:
     digest: int
     # cycles of the cluster's clock from a frame to its acknowledgement, at most
     rtt_cycles: int
+    # device -> MHz and bits a beat of its MAC, of those that have clocks of their own
+    clocked: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: Cluster, digest: int, *, host: bool = True) -> Self:
@@ -99,6 +102,11 @@ class Ethernet:
             macs={device.name: device.board.mac for device in cluster.devices},
             digest=digest,
             rtt_cycles=cluster.network_cycles,
+            clocked={
+                device.name: (device.board.mac_clock_hz / 10**6, device.board.mac_word_bits)
+                for device in cluster.devices
+                if device.board.mac_clock_hz
+            },
         )
 
     @property
@@ -214,7 +222,7 @@ class DevicePort:
     # position of a device in the design, or `HOST` -> index of a peer
     index: Mapping[int, int]
     unit: EthernetPort
-    adapter: MacAdapter
+    adapter: MacAdapter | ClockedMac
     # of the host, here
     streams: tuple[HostStream, ...]
 
@@ -222,6 +230,11 @@ class DevicePort:
     def own(self) -> Address:
         """Where the device is."""
         return self.ethernet.addresses[self.device]
+
+    @property
+    def mac_mhz(self) -> float | None:
+        """Of a MAC with clocks of its own."""
+        return self.ethernet.clocked[self.device][0] if self.device in self.ethernet.clocked else None
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -272,7 +285,7 @@ def device_port(
         peers=peers,
         index={at: index for index, at in enumerate(order)},
         unit=unit,
-        adapter=MacAdapter(sink=unit.sink, kind=ethernet.macs[device]),
+        adapter=mac_unit(unit.sink, ethernet.macs[device], ethernet.clocked.get(device, (0.0, 0))[1]),
         streams=tuple(stream for stream in streams if stream.device == device),
     )
 
@@ -343,7 +356,8 @@ class EthernetNetwork(NetworkPort):
             for widths, way in ((port.adapter.inputs, Direction.IN), (port.adapter.outputs, Direction.OUT))
             for name, width in widths.items()
         }
-        self.unit("mac_adapter", port.adapter, "mac", {"tx": tx, "rx": rx}, {**ports, "rst": "rst"})
+        kind = "mac_adapter" if port.mac_mhz is None else "clocked_mac"
+        self.unit(kind, port.adapter, "mac", {"tx": tx, "rx": rx}, {**ports, "rst": "rst"})
         assembly.assigns.append((ANEW, "rst | net_reset"))
         assembly.port("net_error", 1, Direction.OUT)
         assembly.assigns.append(("net_error", " | ".join([*self.errors, "net_malformed"])))

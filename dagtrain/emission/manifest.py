@@ -243,6 +243,9 @@ class EthernetRecord:
 
     # "axi-stream" or "avalon-st"
     mac_port: str
+    # of a MAC with clocks of its own, and of its beats; None: it is at `clk`, and as wide as words
+    mac_mhz: float | None = None
+    mac_word_bits: int | None = None
     # of a beat and of the greatest IP packet
     word_bits: int
     mtu: int
@@ -302,7 +305,8 @@ class Manifest:
     device: str
     part: str
     clock_mhz: float
-    # of `net_clk`, at which the network port stands, where that is another clock; None: the port stands at `clk`
+    # of the network, in whose cycles plans count, where that is another clock; words pass at it, `net_clk`, and frames
+    # at the device's own
     network_mhz: float | None = None
     # pipeline interval that the design is for, and the least staleness, in frames, at which it never waits for weights
     cycles_per_frame: int

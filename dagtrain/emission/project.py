@@ -45,6 +45,7 @@ from hdl.convert.images import write_image, write_sparse_image
 from hdl.convert.netlist import Module
 from hdl.convert.tools import LINT, lint_verilog, run_tool
 from hdl.convert.verilog import VerilogModule
+from hdl.link.ethernet.clocked import MAC_CLOCKS
 from hdl.link.ethernet.frame import Address
 
 # part of a cycle by which bits of a count that goes to another clock may arrive apart
@@ -65,8 +66,7 @@ def write_cluster(
     pace = Pace(design.cycles_per_frame, design.needed_staleness, files)
     for device in design.devices:
         own = design.periods.get(device.name)
-        # an Ethernet port stands at the device's clock
-        network = None if own is None or device.port else clock_mhz
+        network = None if own is None else clock_mhz
         clocks = Clocks(clock_mhz if own is None else float(Fraction(clock_mhz) / own), network)
         write_device(folder / device.name, device, library, parts[device.name], clocks, pace)
 
@@ -169,13 +169,13 @@ def _constraints(clocks: Clocks, design: DeviceDesign) -> str:
         "derive_clock_uncertainty\n"
         "set_false_path -from [get_ports rst]\n"
     )
+    if design.port is not None and design.port.mac_mhz is not None:
+        return text + _mac_constraints(period_ns, 1000 / design.port.mac_mhz)
     if clocks.network_mhz is None or not design.has_network:
         return text
     network_ns = 1000 / clocks.network_mhz
-    # counts in Gray code cross: their bits may arrive later than one another by less than a cycle of what counts
     crossings = "".join(
-        f"set_max_skew -from [get_registers {{*crossing_{name}|{count}_code[*]}}] "
-        f"-to [get_registers {{*crossing_{name}|synchroniser*_first[*]}}] {SKEW * ns:.3f}\n"
+        _skew(f"*crossing_{name}|{count}_code", f"*crossing_{name}|synchroniser*_first", ns)
         for name, counts in (("left", (period_ns, network_ns)), ("arrived", (network_ns, period_ns)))
         for count, ns in zip(("written", "taken"), counts, strict=True)
     )
@@ -184,6 +184,29 @@ def _constraints(clocks: Clocks, design: DeviceDesign) -> str:
         "set_clock_groups -asynchronous -group {clk} -group {net_clk}\n"
         f"set_false_path -from [get_ports net_rst]\n{crossings}"
     )
+
+
+def _mac_constraints(own_ns: float, mac_ns: float) -> str:
+    """Of a MAC with clocks of its own: that at which it takes frames, and the one that it has of the cable."""
+    made = "".join(f"create_clock -name {clk} -period {mac_ns:.3f} [get_ports {clk}]\n" for clk in MAC_CLOCKS)
+    groups = " ".join(f"-group {{{clk}}}" for clk in ("clk", *MAC_CLOCKS))
+    to_mac, from_mac = (f"*mac|mac_crossings0_packet_crossing{number}" for number in range(2))
+    skews = [
+        _skew(f"{way}_{count}", f"{way}_{seen}", ns)
+        for way, count, seen, ns in (
+            (to_mac, "whole_code", "synchroniser0_first", own_ns),
+            (to_mac, "taken_code", "synchroniser1_first", mac_ns),
+            (from_mac, "whole_code", "synchroniser0_first", mac_ns),
+            (from_mac, "taken_code", "synchroniser1_first", own_ns),
+            (from_mac, "event_count0_code", "event_count0_synchroniser0_first", mac_ns),
+        )
+    ]
+    return f"{made}set_clock_groups -asynchronous {groups}\n{''.join(skews)}"
+
+
+def _skew(count: str, seen: str, ns: float) -> str:
+    """A count in Gray code crosses from a clock of this period, by a part of which its bits may arrive apart."""
+    return f"set_max_skew -from [get_registers {{{count}[*]}}] -to [get_registers {{{seen}[*]}}] {SKEW * ns:.3f}\n"
 
 
 QUARTUS_FAMILIES: Mapping[str, str] = {"10AX": "Arria 10", "AGF": "Agilex 7"}
@@ -268,6 +291,8 @@ def _ethernet(port: DevicePort, files: tuple[FileRecord, ...]) -> EthernetRecord
     ethernet, timing = port.ethernet, port.unit.timing
     return EthernetRecord(
         mac_port=port.adapter.kind,
+        mac_mhz=port.mac_mhz,
+        mac_word_bits=None if port.mac_mhz is None else port.adapter.beats.bits,
         word_bits=ethernet.frames.word_bits,
         mtu=ethernet.frames.mtu,
         own=_end(port.own),

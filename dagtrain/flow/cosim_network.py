@@ -93,7 +93,11 @@ def network_meta(run: ClusterRun, delivered: Delivered) -> dict[str, Any]:
     return {
         "pairs": [pair_meta(one, names) for one in run.pairs],
         "ports": [
-            {"device": name, "dropped": {cause.name.lower(): count for cause, count in port.dropped.items()}}
+            {
+                "device": name,
+                "dropped": {cause.name.lower(): count for cause, count in port.dropped.items()}
+                | {"overflow": port.overflow},
+            }
             for name, port in zip(names, run.ports, strict=False)
         ],
         "host_dropped": dict(run.host_dropped),

@@ -20,13 +20,13 @@ from dagtrain.emission.links import LEAST_LINK_WORDS
 from dagtrain.graph.ir import Graph, Role
 from hdl.costs.estimate import Contents
 from hdl.costs.resources import Usage, fit
-from hdl.link.ethernet.adapter import MacAdapter
+from hdl.link.ethernet.clocked import mac_unit
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.port import EthernetPort
 from hdl.link.format import LinkFormat, credit_batch
 from hdl.streams.width import wire_words
 from hdl.unit import Unit
-from placement.problem.cluster import Cluster, ClusterDevice
+from placement.problem.cluster import Board, Cluster, ClusterDevice
 from placement.problem.instance import NetworkPort
 
 # up to so many peers a port is elaborated for each number of them; for more, for every number that is a fifth larger
@@ -36,7 +36,7 @@ REPLAY_STEP = 512
 NO_BITS = (Fraction(0), Fraction(0))
 
 
-def port_units(cluster: Cluster, mac: str, form: LinkFormat, regions: Sequence[int]) -> tuple[Unit, ...]:
+def port_units(cluster: Cluster, board: Board, form: LinkFormat, regions: Sequence[int]) -> tuple[Unit, ...]:
     """The units of a port, whose replay memory has so many words for each of its peers, as `dagtrain.emission.ethernet`
     builds them; beside the ends of streams."""
     frames = cluster.network.frames
@@ -45,7 +45,7 @@ def port_units(cluster: Cluster, mac: str, form: LinkFormat, regions: Sequence[i
     frames = frames if frames.key is None else replace(frames, key=0)
     words = Packer(frames=frames, form=form, regions=tuple(regions))
     port = EthernetPort(packer=words, timing=pair_timing(frames, cluster.network_cycles))
-    return port, MacAdapter(sink=port.sink, kind=mac)
+    return port, mac_unit(port.sink, board.mac, board.mac_word_bits)
 
 
 def elaborated_peers(most: int) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class FramePorts:
         return -(-words // REPLAY_STEP) * REPLAY_STEP - least * (peers - 1), *[least] * (peers - 1)
 
     def _usage(self, device: ClusterDevice, regions: tuple[int, ...]) -> Usage:
-        units = port_units(self.cluster, device.board.mac, self.form, regions)
+        units = port_units(self.cluster, device.board, self.form, regions)
         part = device.board.part
         contents = (self.estimator.block(repr(unit), dict(unit.streams), unit.build) for unit in units)
         return sum((fit(found, part) for found in contents), Usage())

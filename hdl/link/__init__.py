@@ -18,5 +18,6 @@ A device is wired of units with one element stream each, so that all are convert
 Stream number and device are input ports of the units, tied to constants by the netlist.
 
 Where a device has another clock than the network, all of its words cross between the two clocks on their way to the
-port and from it (`hdl.link.clocks`); the units above know nothing of that.
+port and from it (`hdl.link.clocks`); the units above know nothing of that.  Frames of Ethernet cross between a device
+and the clocks of its MAC (`hdl.link.ethernet.clocked`).
 """

@@ -26,6 +26,7 @@ from placement.problem.network import (
     CableTable,
     Ip,
     Mac,
+    MacBits,
     MacKind,
     MacPort,
     Network,
@@ -119,6 +120,8 @@ class BoardTable(Table):
         ),
     ]
     mac: MacPort = "axi-stream"
+    mac_clock_mhz: Annotated[Clock | None, Field(description="the clock of the MAC in MHz, 0.001 to 2000")] = None
+    mac_word_bits: MacBits = None
     ports: Ports = 1
     utilisation: UtilisationTable = UtilisationTable()
 
@@ -160,8 +163,10 @@ class Board:
     dram_channels: int
     # each direction
     link_bits_per_s: int
-    # ports of the MAC, of use with Ethernet
+    # ports of the MAC, of use with Ethernet; clock and bits a beat of one with clocks of its own, else 0
     mac: MacKind
+    mac_clock_hz: int
+    mac_word_bits: int
     # usable blocks
     dsp: int
     m20k: int
@@ -284,6 +289,8 @@ def parse_cluster(text: str, file: str = "cluster.toml") -> Cluster:
         problems += _link_problems(tables) + _unit_problems(tables)
         problems += word_problems(tables.cluster.link_word_bits, _link_word_bits(tables), tables.network)
         problems += network_problems(tables.network, tables.cable, raw)
+        if tables.network.kind == "ethernet":
+            problems += _mac_problems(tables)
     if problems or tables is None:
         raise DagtrainError.listing("", (replace(problem, where=file) for problem in problems), lines=True)
     return _cluster(tables, raw)
@@ -435,6 +442,34 @@ def _link_problems(tables: FileTables) -> list[Problem]:
     ]
 
 
+def _mac_problems(tables: FileTables) -> list[Problem]:
+    """MACs whose clock or width does not suit their board."""
+    found = []
+    for index, board in enumerate(tables.board):
+        where, own, clock = f"board[{index}]", _clock_hz(tables, board), board.mac_clock_mhz
+        if clock is None:
+            if board.mac_word_bits is not None:
+                what = f"{where}.mac_word_bits = {board.mac_word_bits} without mac_clock_mhz"
+                found.append(Problem(f"{what}: at the board's own clock a beat is a word", "add mac_clock_mhz"))
+            continue
+        if not own <= MOST_CLOCK_RATIO * clock * 10**6 <= MOST_CLOCK_RATIO**2 * own:
+            least, most = own / MOST_CLOCK_RATIO / 1e6, own * MOST_CLOCK_RATIO / 1e6
+            what = f"{where}.mac_clock_mhz = {clock}: the board's clock, {own / 1e6:g} MHz, is more than "
+            cure = f"write at least {least:g} and at most {most:g}"
+            found.append(Problem(f"{what}{MOST_CLOCK_RATIO} times as fast or as slow", cure))
+        bits = _mac_word_bits(tables, board)
+        if bits * clock * 10**6 < board.link_gbit_per_s * 10**9:
+            what = f"{where}.mac_clock_mhz = {clock}: beats of {bits} bits carry {bits * clock / 1000:g} Gbit/s"
+            cure = "write a higher clock, or more mac_word_bits"
+            found.append(Problem(f"{what}, less than link_gbit_per_s = {board.link_gbit_per_s}", cure))
+    return found
+
+
+def _mac_word_bits(tables: FileTables, board: BoardTable) -> int:
+    """Of a MAC with clocks of its own."""
+    return board.mac_word_bits or _link_word_bits(tables)
+
+
 def _unit_problems(tables: FileTables) -> list[Problem]:
     bits, port = tables.cluster.dram_unit_bits, _dram_word_bits(tables)
     if bits is None or bits <= port:
@@ -510,7 +545,12 @@ def _cluster(tables: FileTables, raw: Mapping[str, Any]) -> Cluster:
         dram_unit_bits=tables.cluster.dram_unit_bits or 0,
         dram_apart=tables.cluster.dram_apart,
         devices=tuple(devices),
-        network=network_of(tables.network, raw, _link_word_bits(tables)),
+        network=network_of(
+            tables.network,
+            raw,
+            _link_word_bits(tables),
+            clocked=any(device.board.mac_clock_hz for device in devices),
+        ),
     )
 
 
@@ -525,6 +565,8 @@ def _board(tables: FileTables, table: BoardTable) -> Board:
         dram_channels=table.dram_channels,
         link_bits_per_s=int(table.link_gbit_per_s * 10**9),
         mac=table.mac,
+        mac_clock_hz=int((table.mac_clock_mhz or 0) * 10**6),
+        mac_word_bits=_mac_word_bits(tables, table) if table.mac_clock_mhz else 0,
         dsp=int(part.dsp * table.utilisation.dsp),
         m20k=int(part.m20k * table.utilisation.m20k),
         alm=int(part.alm * table.utilisation.alm),

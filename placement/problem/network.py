@@ -33,6 +33,8 @@ WORDS_CYCLES, WORDS_ALLOWED_CYCLES = 200, 512
 # round trips of any cluster
 MOST_RTT_US = 10_000
 NOT_YET = "is not built yet"
+# what boards have with Ethernet alone
+ONLY_FRAMED = ("mac", "mac_clock_mhz", "mac_word_bits", "ports")
 # what a planner chooses from where the file leaves it the MTU, and where it searches for a placement first: the least,
 # Ethernet's own, 4 KiB of payload with headers, jumbo frames
 MTUS = (576, 1500, 4160, 9000)
@@ -85,6 +87,7 @@ MacPort = Annotated[
     MacKind,
     Field(description='the ports of the MAC beside the design: "axi-stream" or "avalon-st"'),
 ]
+MacBits = Annotated[Literal[64, 128, 256, 512] | None, Field(description="bits a beat of the MAC: 64, 128, 256 or 512")]
 Ports = Annotated[int, Field(strict=True, ge=1, le=16, description="a whole number of network ports, 1 to 16")]
 
 
@@ -135,6 +138,8 @@ class Network:
     rtt_us: Fraction = Fraction(10)
     # whether the MTU is the planner's choice
     chooses_mtu: bool = False
+    # whether a device has a MAC with clocks of its own, between which and the device's frames cross whole
+    clocked: bool = False
 
     @property
     def efficiency(self) -> Fraction:
@@ -143,11 +148,12 @@ class Network:
 
     def way_cycles(self, clock_hz: int) -> int:
         """Cycles that a word is taken to need from port to port: half a round trip, and in a full frame that waits for
-        more, that is stored before it leaves, and once more before its words are taken."""
+        more, that is stored before it leaves, and once more before its words are taken, and wherever it crosses between
+        the clocks of a MAC and its device."""
         if self.frames is None:
             return WORDS_CYCLES
         frame = -(-self.frames.frame_bytes(self.frames.payload_beats) // self.frames.word_bytes)
-        return ceil(self.rtt_us * clock_hz / (2 * 10**6)) + FLUSH_CYCLES + 2 * frame
+        return ceil(self.rtt_us * clock_hz / (2 * 10**6)) + FLUSH_CYCLES + (4 if self.clocked else 2) * frame
 
     def allowed_cycles(self, clock_hz: int) -> int:
         """Cycles under way that buffers allow for: credits are back in them."""
@@ -191,7 +197,7 @@ class Network:
 WORDS = Network()
 
 
-def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int) -> Network:
+def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int, *, clocked: bool = False) -> Network:
     """The network of a file without problems."""
     if table.kind == "words":
         return WORDS
@@ -214,6 +220,7 @@ def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int) -> N
         host_mac=None if table.host_mac is None else _mac(table.host_mac),
         rtt_us=Fraction(table.rtt_us),
         chooses_mtu=table.mtu == "auto",
+        clocked=clocked,
     )
 
 
@@ -267,7 +274,7 @@ def _idle_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """What only Ethernet has, in a file without it."""
     given = raw.get("network")
     found = [f"network.{key}" for key in (given if isinstance(given, dict) else {}) if key != "kind"]
-    found += [f"board[{i}].{key}" for i, row in entries(raw, "board") for key in ("mac", "ports") if key in row]
+    found += [f"board[{i}].{key}" for i, row in entries(raw, "board") for key in ONLY_FRAMED if key in row]
     found += [f"device[{i}].{key}" for i, row in entries(raw, "device") for key in ("ip", "mac") if key in row]
     found += [f"cable[{i}]" for i, _ in entries(raw, "cable")]
     cure = 'write network.kind = "ethernet", or remove it'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from myhdl import always, block
 
-from hdl.link.ethernet.mac import avalon_receive, avalon_transmit, axi_stream_receive, axi_stream_transmit
+from hdl.link.ethernet.mac import MacBeats, avalon_receive, avalon_transmit, axi_stream_receive, axi_stream_transmit
 from hdl.link.ethernet.sink import FrameSink
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, ClockReset, Instances
@@ -17,6 +17,38 @@ from hdl.unit import Unit
 # what a top calls the ports of its MAC begins with it
 MAC_PREFIX = "mac_"
 AXI_STREAM, AVALON = "axi-stream", "avalon-st"
+
+
+def check_kind(kind: str) -> None:
+    """Raises `ValueError` for a MAC that there are no wires for."""
+    if kind not in (AXI_STREAM, AVALON):
+        raise ValueError(f"a MAC is {AXI_STREAM} or {AVALON}, not {kind}")
+
+
+def mac_inputs(kind: str, beats: MacBeats) -> dict[str, int]:
+    """Ports of a MAC that it drives → bits."""
+    bits, size = beats.bits, beats.bytes
+    if kind == AXI_STREAM:
+        names = {"tx_tready": 1, "rx_tvalid": 1, "rx_tdata": bits, "rx_tkeep": size, "rx_tlast": 1, "rx_tuser": 1}
+    else:
+        names = {
+            "tx_ready": 1, "rx_valid": 1, "rx_data": bits, "rx_startofpacket": 1, "rx_endofpacket": 1,
+            "rx_empty": address_width(size), "rx_error": 1,
+        }  # fmt: skip
+    return {MAC_PREFIX + name: width for name, width in names.items()}
+
+
+def mac_outputs(kind: str, beats: MacBeats) -> dict[str, int]:
+    """Ports of a MAC that are driven for it → bits."""
+    bits, size = beats.bits, beats.bytes
+    if kind == AXI_STREAM:
+        names = {"tx_tvalid": 1, "tx_tdata": bits, "tx_tkeep": size, "tx_tlast": 1}
+    else:
+        names = {
+            "tx_valid": 1, "tx_data": bits, "tx_startofpacket": 1, "tx_endofpacket": 1,
+            "tx_empty": address_width(size), "tx_error": 1,
+        }  # fmt: skip
+    return {MAC_PREFIX + name: width for name, width in names.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +66,7 @@ class MacAdapter(Unit):
     kind: str
 
     def __post_init__(self) -> None:
-        if self.kind not in (AXI_STREAM, AVALON):
-            raise ValueError(f"a MAC is {AXI_STREAM} or {AVALON}, not {self.kind}")
+        check_kind(self.kind)
 
     @property
     def streams(self) -> Mapping[str, int]:
@@ -45,34 +76,23 @@ class MacAdapter(Unit):
     @property
     def inputs(self) -> Mapping[str, int]:
         """See the base class; no constants."""
-        bits, size = self.sink.frames.word_bits, self.sink.frames.word_bytes
-        if self.kind == AXI_STREAM:
-            names = {"tx_tready": 1, "rx_tvalid": 1, "rx_tdata": bits, "rx_tkeep": size, "rx_tlast": 1, "rx_tuser": 1}
-        else:
-            names = {
-                "tx_ready": 1, "rx_valid": 1, "rx_data": bits, "rx_startofpacket": 1, "rx_endofpacket": 1,
-                "rx_empty": address_width(size), "rx_error": 1,
-            }  # fmt: skip
-        return {MAC_PREFIX + name: width for name, width in names.items()}
+        return mac_inputs(self.kind, self.beats)
 
     @property
     def outputs(self) -> Mapping[str, int]:
         """See the base class."""
-        bits, size = self.sink.frames.word_bits, self.sink.frames.word_bytes
-        if self.kind == AXI_STREAM:
-            names = {"tx_tvalid": 1, "tx_tdata": bits, "tx_tkeep": size, "tx_tlast": 1}
-        else:
-            names = {
-                "tx_valid": 1, "tx_data": bits, "tx_startofpacket": 1, "tx_endofpacket": 1,
-                "tx_empty": address_width(size), "tx_error": 1,
-            }  # fmt: skip
-        return {MAC_PREFIX + name: width for name, width in names.items()}
+        return mac_outputs(self.kind, self.beats)
+
+    @property
+    def beats(self) -> MacBeats:
+        """As wide as words."""
+        return MacBeats(frames=self.sink.frames, bits=self.sink.frames.word_bits)
 
     def build(self, domain: ClockReset, streams: Mapping[str, Stream]) -> Instances:
         """See the base class."""
         adapter = axi_stream_mac if self.kind == AXI_STREAM else avalon_mac
         ports = self.signals(self.inputs), self.signals(self.outputs)
-        return adapter(domain, streams["tx"], streams["rx"], *ports[0], *ports[1], sink=self.sink)
+        return adapter(domain, streams["tx"], streams["rx"], *ports[0], *ports[1], beats=self.beats)
 
 
 @block
@@ -91,25 +111,23 @@ def axi_stream_mac(
     mac_tx_tkeep: Bits,
     mac_tx_tlast: Bit,
     *,
-    sink: FrameSink,
+    beats: MacBeats,
 ) -> Instances:
     """See `MacAdapter`.  Cost: that of `axi_stream_receive`; latency 0.
 
     Ports:
-        tx: in, stream of ``sink.frames.word_bits + 1`` bits.
-        rx: out, stream of ``sink.beat_bits`` bits; its ready is not looked at.
+        tx: in, stream of ``beats.sent_bits`` bits.
+        rx: out, stream of ``beats.given_bits`` bits; its ready is not looked at.
         mac_tx_tready, mac_rx_tvalid, mac_rx_tlast, mac_rx_tuser: in, 1 bit.
-        mac_rx_tdata: in, ``sink.frames.word_bits`` bits.
-        mac_rx_tkeep: in, ``sink.frames.word_bytes`` bits.
+        mac_rx_tdata: in, ``beats.bits`` bits.
+        mac_rx_tkeep: in, ``beats.bytes`` bits.
         mac_tx_tvalid, mac_tx_tlast: out, 1 bit, in the same cycle as ``tx``.
-        mac_tx_tdata: out, ``sink.frames.word_bits`` bits, likewise.
-        mac_tx_tkeep: out, ``sink.frames.word_bytes`` bits, likewise.
+        mac_tx_tdata: out, ``beats.bits`` bits, likewise.
+        mac_tx_tkeep: out, ``beats.bytes`` bits, likewise.
     """
     del domain
-    sends = axi_stream_transmit(
-        tx, mac_tx_tvalid, mac_tx_tready, mac_tx_tdata, mac_tx_tkeep, mac_tx_tlast, frames=sink.frames
-    )
-    takes = axi_stream_receive(mac_rx_tvalid, mac_rx_tdata, mac_rx_tkeep, mac_rx_tlast, mac_rx_tuser, rx, sink=sink)
+    sends = axi_stream_transmit(tx, mac_tx_tvalid, mac_tx_tready, mac_tx_tdata, mac_tx_tkeep, mac_tx_tlast, beats=beats)
+    takes = axi_stream_receive(mac_rx_tvalid, mac_rx_tdata, mac_rx_tkeep, mac_rx_tlast, mac_rx_tuser, rx, beats=beats)
     return sends, takes
 
 
@@ -132,27 +150,27 @@ def avalon_mac(
     mac_tx_empty: Bits,
     mac_tx_error: Bit,
     *,
-    sink: FrameSink,
+    beats: MacBeats,
 ) -> Instances:
     """See `MacAdapter`.  Cost: a flip-flop; latency 0.
 
     Ports:
-        tx: in, stream of ``sink.frames.word_bits + 1`` bits.
-        rx: out, stream of ``sink.beat_bits`` bits; its ready is not looked at.
+        tx: in, stream of ``beats.sent_bits`` bits.
+        rx: out, stream of ``beats.given_bits`` bits; its ready is not looked at.
         mac_tx_ready, mac_rx_valid, mac_rx_endofpacket, mac_rx_error: in, 1 bit.
         mac_rx_startofpacket: in, 1 bit, not looked at.
-        mac_rx_data: in, ``sink.frames.word_bits`` bits.
-        mac_rx_empty: in, bits for a number of bytes below ``sink.frames.word_bytes``.
+        mac_rx_data: in, ``beats.bits`` bits.
+        mac_rx_empty: in, bits for a number of bytes below ``beats.bytes``.
         mac_tx_valid, mac_tx_startofpacket, mac_tx_endofpacket: out, 1 bit, in the same cycle as ``tx``.
-        mac_tx_data: out, ``sink.frames.word_bits`` bits, likewise.
+        mac_tx_data: out, ``beats.bits`` bits, likewise.
         mac_tx_empty: out, as wide as ``mac_rx_empty``, likewise.
         mac_tx_error: out, 1 bit, always 0: no frame is given up.
     """
     sends = avalon_transmit(
         domain, tx, mac_tx_valid, mac_tx_ready, mac_tx_data, mac_tx_startofpacket, mac_tx_endofpacket, mac_tx_empty,
-        frames=sink.frames,
+        beats=beats,
     )  # fmt: skip
-    takes = avalon_receive(mac_rx_valid, mac_rx_data, mac_rx_endofpacket, mac_rx_empty, mac_rx_error, rx, sink=sink)
+    takes = avalon_receive(mac_rx_valid, mac_rx_data, mac_rx_endofpacket, mac_rx_empty, mac_rx_error, rx, beats=beats)
 
     @always(domain.clk.posedge)
     def never() -> None:

@@ -12,29 +12,99 @@ says so to the MAC is low for ever.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.errors import ContractViolation
 from hdl.link.ethernet.frame import FrameFormat
-from hdl.link.ethernet.sink import FrameSink
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 
 
+@dataclass(frozen=True, kw_only=True)
+class MacBeats:
+    """Beats of frames at a MAC, of as many bits as a word, or any other power of two."""
+
+    frames: FrameFormat
+    bits: int
+    # whether what comes from the MAC says which byte of a beat is its last, and not how many it has
+    ends: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of a beat."""
+        return self.bits // 8
+
+    @property
+    def words(self) -> int:
+        """Words of a beat, if it has several."""
+        return max(1, self.bits // self.frames.word_bits)
+
+    @property
+    def parts(self) -> int:
+        """Beats of a word, if it has several."""
+        return max(1, self.frames.word_bits // self.bits)
+
+    @property
+    def last_bytes(self) -> int:
+        """Bytes of a frame's last word in the frame's last beat."""
+        return (self.frames.last_bytes - 1) % self.bytes + 1
+
+    @property
+    def last_part(self) -> int:
+        """Which beat of its last word is a frame's last."""
+        return (self.frames.last_bytes - 1) // self.bytes
+
+    @property
+    def place_bits(self) -> int:
+        """Bits of the place of a word in a beat; a beat of one has none."""
+        return (self.words - 1).bit_length()
+
+    @property
+    def sent_bits(self) -> int:
+        """Of a beat to the MAC: its data, byte 0 in the low bits; whether it is the last; where its last word is."""
+        return self.bits + 1 + self.place_bits
+
+    @property
+    def given_bits(self) -> int:
+        """Of a beat from the MAC: its data; whether it is the last; whether the MAC found the frame bad, with the last;
+        bytes that it has, or the last of them."""
+        return self.bits + 2 + (self.bytes - self.ends).bit_length()
+
+
 @block
 def axi_stream_transmit(
-    x: Stream, tvalid: Bit, tready: Bit, tdata: Bits, tkeep: Bits, tlast: Bit, *, frames: FrameFormat
+    x: Stream, tvalid: Bit, tready: Bit, tdata: Bits, tkeep: Bits, tlast: Bit, *, beats: MacBeats
 ) -> Instances:
-    """Beats of a transmitter to an AXI4-Stream MAC.  No cost, latency 0.
+    """Beats of frames to an AXI4-Stream MAC.  Cost: ``tkeep`` where a beat has several words; latency 0.
 
     Ports:
-        x: in, stream of ``frames.word_bits + 1`` bits.
+        x: in, stream of ``beats.sent_bits`` bits.
         tvalid, tlast: out, 1 bit, in the same cycle.
         tready: in, 1 bit.
-        tdata: out, ``frames.word_bits`` bits, with ``tvalid``.
-        tkeep: out, ``frames.word_bytes`` bits, with ``tvalid``.
+        tdata: out, ``beats.bits`` bits, with ``tvalid``.
+        tkeep: out, ``beats.bytes`` bits, with ``tvalid``.
     """
-    word_bits, every, some = frames.word_bits, (1 << frames.word_bytes) - 1, (1 << frames.last_bytes) - 1
+    word_bits, every, some = beats.bits, (1 << beats.bytes) - 1, (1 << beats.last_bytes) - 1
+    if beats.words > 1:
+        total, start = beats.sent_bits, beats.bits + 1
+        words, size, full = beats.words, beats.frames.word_bytes, (1 << beats.frames.word_bytes) - 1
+
+        @always_comb
+        def connect_words() -> None:
+            tvalid.next = x.valid
+            tdata.next = x.payload[word_bits:]
+            tlast.next = x.payload[word_bits]
+            for i in range(words):
+                tkeep.next[bits_of(i, size)] = full
+                if x.payload[word_bits] and x.payload[total:start] == i:
+                    tkeep.next[bits_of(i, size)] = some
+                elif x.payload[word_bits] and x.payload[total:start] < i:
+                    tkeep.next[bits_of(i, size)] = 0
+            x.ready.next = tready
+
+        return connect_words
 
     @always_comb
     def connect() -> None:
@@ -51,17 +121,17 @@ def axi_stream_transmit(
 
 @block
 def axi_stream_receive(
-    tvalid: Bit, tdata: Bits, tkeep: Bits, tlast: Bit, tuser: Bit, y: Stream, *, sink: FrameSink
+    tvalid: Bit, tdata: Bits, tkeep: Bits, tlast: Bit, tuser: Bit, y: Stream, *, beats: MacBeats
 ) -> Instances:
     """Beats of an AXI4-Stream MAC to a receiver.  Cost: a table of ``tkeep``; latency 0.
 
     Ports:
         tvalid, tlast, tuser: in, 1 bit.
-        tdata: in, ``sink.frames.word_bits`` bits.
-        tkeep: in, ``sink.frames.word_bytes`` bits.
-        y: out, stream of ``sink.beat_bits`` bits; its ready is not looked at.
+        tdata: in, ``beats.bits`` bits.
+        tkeep: in, ``beats.bytes`` bits.
+        y: out, stream of ``beats.given_bits`` bits; its ready is not looked at.
     """
-    word_bits, size, total = sink.frames.word_bits, sink.frames.word_bytes, sink.beat_bits
+    word_bits, size, total, first = beats.bits, beats.bytes, beats.given_bits, int(not beats.ends)
     size_at = word_bits + 2
 
     @always_comb
@@ -73,7 +143,7 @@ def axi_stream_receive(
         y.payload.next[total:size_at] = 0
         for i in range(size):
             if tkeep[i]:
-                y.payload.next[total:size_at] = i + 1
+                y.payload.next[total:size_at] = i + first
 
     return connect
 
@@ -89,29 +159,43 @@ def avalon_transmit(
     endofpacket: Bit,
     empty: Bits,
     *,
-    frames: FrameFormat,
+    beats: MacBeats,
 ) -> Instances:
-    """Beats of a transmitter to an Avalon-ST MAC.  Cost: a flip-flop; latency 0.
+    """Beats of frames to an Avalon-ST MAC.  Cost: a flip-flop; latency 0.
 
     Ports:
-        x: in, stream of ``frames.word_bits + 1`` bits, whose valid does not fall inside a frame.
+        x: in, stream of ``beats.sent_bits`` bits, whose valid does not fall inside a frame.
         valid, startofpacket, endofpacket: out, 1 bit, in the same cycle.
         ready: in, 1 bit.
-        data: out, ``frames.word_bits`` bits, with ``valid``.
-        empty: out, bits for a number of bytes below ``frames.word_bytes``, with ``valid``.
+        data: out, ``beats.bits`` bits, with ``valid``.
+        empty: out, bits for a number of bytes below ``beats.bytes``, with ``valid``.
     """
-    word_bits, top = frames.word_bits, frames.word_bytes - 1
-    missing = frames.word_bytes - frames.last_bytes
+    word_bits, top = beats.bits, beats.bytes - 1
+    missing = min(beats.bytes, beats.frames.word_bytes) - beats.last_bytes
     inside = Signal(bool(0))
+    if beats.words > 1:
+        total, start, size = beats.sent_bits, beats.bits + 1, len(empty)
+        low, last_word = size - beats.place_bits, beats.words - 1
+
+        @always_comb
+        def count_words() -> None:
+            empty.next = 0
+            if x.payload[word_bits]:
+                empty.next[size:low] = last_word - x.payload[total:start]
+                empty.next[low:] = missing
+    else:
+
+        @always_comb
+        def count_words() -> None:
+            empty.next = 0
+            if x.payload[word_bits]:
+                empty.next = missing
 
     @always_comb
     def connect() -> None:
         valid.next = x.valid
         startofpacket.next = not inside
         endofpacket.next = x.payload[word_bits]
-        empty.next = 0
-        if x.payload[word_bits]:
-            empty.next = missing
         x.ready.next = ready
 
     @always_comb
@@ -126,25 +210,25 @@ def avalon_transmit(
         if domain.rst:
             inside.next = False
 
-    return connect, swap, step
+    return connect, count_words, swap, step
 
 
 @block
 def avalon_receive(
-    valid: Bit, data: Bits, endofpacket: Bit, empty: Bits, error: Bit, y: Stream, *, sink: FrameSink
+    valid: Bit, data: Bits, endofpacket: Bit, empty: Bits, error: Bit, y: Stream, *, beats: MacBeats
 ) -> Instances:
     """Beats of an Avalon-ST MAC to a receiver, which knows where a frame starts: behind the end of another.  No cost,
     latency 0.
 
     Ports:
         valid, endofpacket, error: in, 1 bit.
-        data: in, ``sink.frames.word_bits`` bits.
-        empty: in, bits for a number of bytes below ``sink.frames.word_bytes``.
-        y: out, stream of ``sink.beat_bits`` bits; its ready is not looked at.
+        data: in, ``beats.bits`` bits.
+        empty: in, bits for a number of bytes below ``beats.bytes``.
+        y: out, stream of ``beats.given_bits`` bits; its ready is not looked at.
     """
-    word_bits, size, total = sink.frames.word_bits, sink.frames.word_bytes, sink.beat_bits
-    size_at, top = word_bits + 2, sink.frames.word_bytes - 1
-    turned = Signal(intbv(0)[word_bits:])
+    word_bits, size, total = beats.bits, beats.bytes, beats.given_bits
+    size_at, top = word_bits + 2, beats.bytes - 1
+    turned, held = Signal(intbv(0)[word_bits:]), Signal(intbv(0)[total - size_at :])
 
     @always_comb
     def swap() -> None:
@@ -157,11 +241,24 @@ def avalon_receive(
         y.payload.next[word_bits:] = turned
         y.payload.next[word_bits] = endofpacket
         y.payload.next[word_bits + 1] = error
-        y.payload.next[total:size_at] = size
-        if endofpacket:
-            y.payload.next[total:size_at] = size - empty
+        y.payload.next[total:size_at] = held
 
-    return swap, connect
+    if beats.ends:
+
+        @always_comb
+        def count() -> None:
+            held.next = top
+            if endofpacket:
+                held.next = empty ^ top
+    else:
+
+        @always_comb
+        def count() -> None:
+            held.next = size
+            if endofpacket:
+                held.next = size - empty
+
+    return swap, connect, count
 
 
 class MacChecker:

@@ -90,11 +90,11 @@ public:
     std::map<std::pair<int, int>, Counts> counts;
 
     explicit Switch(const Rules& rules) : rules_(rules) {
-        for (const auto& [mac, port] : rules.ports) leaving_[port], free_[port] = 0;
+        for (const auto& entry : rules.ports) leaving_[entry.second], free_[entry.second] = 0;
     }
 
     bool idle() const {
-        for (const auto& [port, queue] : leaving_) if (!queue.empty()) return false;
+        for (const auto& entry : leaving_) if (!entry.second.empty()) return false;
         return under_way_.empty();
     }
 
@@ -110,7 +110,7 @@ public:
         if (known != rules_.ports.end()) {
             forward(port, known->second, frame, number, now);
         } else {
-            for (const auto& [other, queue] : leaving_) if (other != port) forward(port, other, frame, number, now);
+            for (const auto& entry : leaving_) if (entry.first != port) forward(port, entry.first, frame, number, now);
         }
     }
 
@@ -123,7 +123,9 @@ public:
             free_[next.target] = ends;
             leaving_[next.target].push_back({ends, next.source, std::move(next.frame)});
         }
-        for (auto& [port, queue] : leaving_) {
+        for (auto& entry : leaving_) {
+            int port = entry.first;
+            std::deque<Gone>& queue = entry.second;
             while (!queue.empty() && queue.front().ends <= now * parts()) {
                 Gone gone = std::move(queue.front());
                 queue.pop_front();
