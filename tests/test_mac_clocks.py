@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from myhdl import Signal, Simulation, StopSimulation, always, block
 
+from hdl.cache import cache_folder
 from hdl.convert.tools import check_yosys, compile_icarus, lint_verilog
 from hdl.convert.verilog import VerilogModule, convert
 from hdl.costs.resources import count
 from hdl.costs.synthesis import compare, synthesise
+from hdl.costs.timing import time_module
 from hdl.errors import ContractViolation
 from hdl.link import clocks
 from hdl.link.ethernet import clocked
@@ -334,3 +336,14 @@ def test_a_mac_costs_what_is_counted(word_bits: int, mac_bits: int, kind: str, t
     registers, alm = rows["registers"], rows["alm"]
     assert abs(registers.estimate - registers.synthesis) <= 0.02 * registers.synthesis, registers
     assert abs(alm.estimate - alm.synthesis) <= 0.12 * alm.synthesis, alm
+
+
+@pytest.mark.slow
+def test_a_mac_of_40g_is_as_fast_as_its_clock_by_the_timing_model() -> None:
+    module = verilog(mac(256, 128, AVALON))
+    paths = time_module(module.text, "mac", cache=cache_folder() / "timing").paths
+    assert paths[0].ps < 4000
+    # what leaves for the MAC does so at 312.5 MHz
+    leaving = [path for path in paths if "packet_crossing0" in path.start]
+    assert leaving
+    assert leaving[0].ps < 3200
