@@ -8,6 +8,7 @@ python benchmarks/network.py --plans          # a placement with words and with 
 python benchmarks/network.py --host           # what the host's endpoint gets through in Python, over a loop-back socket
 python benchmarks/network.py --faults build   # a cluster that was emitted there trains in Verilator while the network
                                               # loses, doubles, reorders and damages frames (--seeds, --batches)
+python benchmarks/network.py --campaign build # two runs a seed, a port down and a device reset, kept as they end
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.network_campaign import campaign, campaign_table
 from benchmarks.network_faults import faults_table
 from benchmarks.network_plans import plans_table
 from dagtrain.host.endpoint import ACK_US, Endpoint, Pair
@@ -311,7 +313,8 @@ def main() -> None:
     for name, table in {**TABLES, "host": host_table}.items():
         parser.add_argument(f"--{name}", action="store_true", help=(table.__doc__ or "").split("\n")[0])
     parser.add_argument("--faults", type=Path, metavar="OUT", help=f"{(faults_table.__doc__ or '').strip()}")
-    parser.add_argument("--seeds", type=int, default=3, help="of the fault campaign")
+    parser.add_argument("--campaign", type=Path, metavar="OUT", help="Two runs of each seed that are not kept yet.")
+    parser.add_argument("--seeds", type=int, default=3, help="of a campaign")
     parser.add_argument("--batches", type=int, default=2, help="of each of its runs")
     options = vars(parser.parse_args())
     if options["faults"]:
@@ -320,6 +323,15 @@ def main() -> None:
         except DagtrainError as error:
             raise SystemExit(f"error: {error}") from None
         return
+    if options["campaign"]:
+        try:
+            for line in campaign(options["campaign"], options["seeds"]):
+                print(line, flush=True)
+        except DagtrainError as error:
+            raise SystemExit(f"error: {error}") from None
+        table, right = campaign_table()
+        print(table)
+        raise SystemExit(not right)
     wanted = [name for name in TABLES if options[name]] or list(TABLES)
     tables = [TABLES[name]() for name in wanted if not options["host"] or options[name]]
     print("\n\n".join([*tables, host_table()] if options["host"] else tables))

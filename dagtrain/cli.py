@@ -278,6 +278,10 @@ LinkDown = Annotated[
     list[str] | None,
     typer.Option("--link-down", help="Nothing passes a port of the Ethernet, fpga1:2000:12000; several times."),
 ]
+Reset = Annotated[
+    list[str] | None,
+    typer.Option("--reset", help="A device on the Ethernet loses all it holds in a cycle, fpga1@50000; several times."),
+]
 Pcap = Annotated[bool, typer.Option("--pcap", help="Also write all Ethernet frames for Wireshark.")]
 Rate = Annotated[float, typer.Option(help="Share of Ethernet frames to which the network does this.")]
 Hold = Annotated[
@@ -537,6 +541,11 @@ def _cosim(
     reorder: Rate = 0.0,
     corrupt: Rate = 0.0,
     link_down: LinkDown = None,
+    reset: Reset = None,
+    host_pause: Annotated[
+        str | None,
+        typer.Option("--host-pause", help="In these cycles the host on the network does nothing, 50000:90000."),
+    ] = None,
     pcap: Pcap = False,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
@@ -547,7 +556,7 @@ def _cosim(
             wave_nodes=tuple(wave_nodes or ()), wave_frames=wave_frames, wave_cycles=wave_cycles,
             wave_inside=wave_inside,
             loss=loss, duplicate=duplicate, reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()),
-            pcap=pcap,
+            host_pause=host_pause, reset=tuple(reset or ()), pcap=pcap,
         ),
     )  # fmt: skip
 
@@ -650,6 +659,7 @@ def _serve(
     reorder: Rate = 0.0,
     corrupt: Rate = 0.0,
     link_down: LinkDown = None,
+    reset: Reset = None,
     pcap: Pcap = False,
     seed: Seed = 1,
     optimise: Annotated[
@@ -661,7 +671,7 @@ def _serve(
     return (
         lambda net: net.serve(
             port=port, latency_cycles=latency, seed=seed, optimise=optimise, loss=loss, duplicate=duplicate,
-            reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()), pcap=pcap,
+            reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()), reset=tuple(reset or ()), pcap=pcap,
         ),
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from dagtrain.emission.links import hops_of
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.project import write_cluster
 from dagtrain.emission.stored import DramUse
+from dagtrain.flow.emit_step import network_files
 from dagtrain.graph.builder import GraphBuilder
 from dagtrain.graph.ir import Graph, Role
 from dagtrain.passes.autodiff import differentiate
@@ -141,7 +142,8 @@ def placement(graph: Graph, kind: str) -> dict[str, str]:
 def deliver(design: ClusterDesign, library: ModuleLibrary, folder: Path) -> Delivered:
     """The files of all devices as `dagtrain emit` leaves them in ``folder``, read back."""
     parts = {device.name: "AGFB014" for device in design.devices}
-    write_cluster(folder, design, library, parts, 200.0)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_cluster(folder, design, library, parts, 200.0, network_files(folder, design))
     return load_delivered([folder / device.name for device in design.devices])
 
 

@@ -1,10 +1,11 @@
 """A device on a plain blocking UDP socket, which shares no code with what it is used to test.
 
-python tests/ethernet_peer.py ADDRESSES.toml NUMBER [--digest HEX] [--pause SECONDS]
+python tests/ethernet_peer.py ADDRESSES.toml NUMBER [--digest HEX] [--pause SECONDS] [--anew FRAMES]
 
 It prints its port, answers HELLO and RESET, takes images and labels, and gives a record back for each: loss = (sum of
 the image's codes, the label and the counts of all nodes) modulo 2^15, right = the loss's lowest bit.  A node of its
-chain counts in the low 8 bits of its first word: behind a batch the sum of its images is added.
+chain counts in the low 8 bits of its first word: behind a batch the sum of its images is added.  Behind so many frames
+it begins anew as when it was switched on.
 """
 
 import select
@@ -32,8 +33,8 @@ def crc32c(data):
 
 
 class Device:
-    def __init__(self, told, number, digest, pause):
-        self.number, self.digest, self.pause = number, digest, pause
+    def __init__(self, told, number, digest, pause, anew):
+        self.number, self.digest, self.pause, self.anew = number, digest, pause, anew
         self.size, self.mtu, self.batch = told["word_bits"] // 8, told["mtu"], told["batch"]
         me = next(device for device in told["device"] if device["number"] == number)
         self.streams = {s["carries"]: s for s in told["stream"] if s["device"] == me["name"]}
@@ -160,7 +161,11 @@ class Device:
                 state[0] = state[0] & ~255 | (state[0] + self.total) & 255
             self.frames, self.total, self.allowed = 0, 0, self.allowed - 1
             time.sleep(self.pause)
-        return True
+        self.anew -= 1
+        if self.anew == 0:
+            self.epoch = 0
+            self.begin()
+        return self.anew != 0
 
     def pack(self):
         """Descriptors of one stream and the words of it, or of credits."""
@@ -190,6 +195,8 @@ class Device:
                 self.again()
             if self.due:
                 self.send(ACK)
+            if self.host and not self.epoch:
+                self.send(HELLO)
 
 
 if __name__ == "__main__":
@@ -197,4 +204,4 @@ if __name__ == "__main__":
     with open(sys.argv[1], "rb") as file:
         described = tomllib.load(file)
     chosen = int(options.get("--digest", described["digest"]), 16)
-    Device(described, int(sys.argv[2]), chosen, float(options.get("--pause", 0))).run()
+    Device(described, int(sys.argv[2]), chosen, float(options.get("--pause", 0)), int(options.get("--anew", 0))).run()

@@ -168,6 +168,8 @@ class Network:
     # what each opponent is sent, and sends
     there: Sequence[Sequence[Word]]
     back: Sequence[Sequence[Word]]
+    # with the last opponent, where that is the host
+    host_timing: Timing | None = None
     faults: Faults = field(default_factory=Faults)
     latency: int = 20
     # shares of cycles in which words come late, the MAC is not ready, words are not taken
@@ -196,7 +198,8 @@ class Network:
     @property
     def unit(self) -> EthernetPort:
         """The circuit."""
-        return EthernetPort(packer=packer_of(self.frames, len(self.there), self.spare), timing=self.timing)
+        words = packer_of(self.frames, len(self.there), self.spare)
+        return EthernetPort(packer=words, timing=self.timing, host_timing=self.host_timing)
 
     def run(self) -> Exchanged:
         """Until all words have come, or `max_cycles`."""
@@ -265,14 +268,17 @@ class _Bench:
         self.cycle = 0
         self.found: Exchanged | None = None
         self.rest = network.rest
-        self.rules = Rules(
-            window=network.timing.window,
-            replay_beats=4 * frames.payload_beats,
-            word_bytes=frames.word_bytes,
-            timer_cycles=network.timing.timer_cycles,
-            ack_cycles=network.timing.ack_cycles,
-            retries=network.timing.retries,
-        )
+        self.rules = [
+            Rules(
+                window=timing.window,
+                replay_beats=4 * frames.payload_beats,
+                word_bytes=frames.word_bytes,
+                timer_cycles=timing.timer_cycles,
+                ack_cycles=timing.ack_cycles,
+                retries=timing.retries,
+            )
+            for timing in unit.timings
+        ]
         self.opponents = [self.opponent(peer, EPOCH) for peer in range(peers)]
         numbers = [OWN, *map(network.number_of, range(peers))]
         self.switch = EthernetSwitch(
@@ -296,7 +302,7 @@ class _Bench:
         number, frames = network.number_of(peer), network.frames
         return Opponent(
             frames,
-            self.rules,
+            self.rules[peer],
             Peer(number=number, other=OWN, epoch=epoch, digest=network.digests.get(peer, DIGEST)),
             deque(frames.payload_of(bursts) for bursts in frames.fill(bursts_of(network.back[peer]))),
         )

@@ -105,6 +105,7 @@ def test_ethernet_has_defaults_for_everything() -> None:
     assert network.frames == FrameFormat(word_bits=256, mtu=1500)
     assert network.efficiency == Fraction(1408, 1532)
     assert network.rtt_us == 10
+    assert network.host_cycles(200_000_000) == (500_000, 720_000_000_000)
     assert [address.number for address in network.addresses] == [0, 1, 2]
     assert [str(IPv4Address(address.ip)) for address in network.addresses] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert [hex(address.mac) for address in network.addresses] == ["0x20000000000", "0x20000000001", "0x20000000002"]
@@ -114,13 +115,14 @@ def test_ethernet_has_defaults_for_everything() -> None:
 
 def test_everything_can_be_said() -> None:
     text = ETHERNET + 'mtu = 9000\nrtt_us = 2.5\nip = "192.168.4.0/28"\nkey = "00112233445566ff"\ntopology = "switch"\n'
-    text += 'host_ip = "192.168.4.9"\nhost_mac = "A4:00:00:00:00:09"\n'
+    text += 'host_rtt_us = 0.3\nhost_silence_s = 0.5\nhost_ip = "192.168.4.9"\nhost_mac = "A4:00:00:00:00:09"\n'
     text = text.replace('name = "head"', 'name = "head"\nip = "192.168.4.14"\nmac = "02:AA:00:00:00:01"')
     cluster = parse_cluster(text.replace("link_gbit", 'mac = "avalon-st"\nports = 1\nlink_gbit'))
     network = cluster.network
     assert network.frames == FrameFormat(word_bits=256, mtu=9000, key=0x00112233445566FF)
     assert network.efficiency == FrameFormat(word_bits=256, mtu=9000, key=1).efficiency() < Fraction(979, 1000)
     assert network.rtt_us == Fraction(5, 2)
+    assert network.host_cycles(100_000_000) == (30, 50_000_000)
     assert [hex(address.mac) for address in network.addresses] == ["0x2aa00000001", "0x20000000001", "0x20000000002"]
     assert [address.ip & 255 for address in network.addresses] == [14, 2, 3]
     assert (network.host_ip or 0) & 255 == 9
@@ -131,7 +133,7 @@ def test_everything_can_be_said() -> None:
 def test_every_wrong_value_is_told_at_once() -> None:
     text = HEAD + (
         '[network]\nkind = "infiniband"\nmtu = 100\nrtt_us = 0\ntopology = "torus"\nip = "10.0.0.1/24"\n'
-        'host_ip = "10.0.0"\nhost_mac = "02:00"\nkey = "123"\nvlan = 3\n[[cable]]\na = "head:0"\n'
+        'host_silence_s = 0\nhost_ip = "10.0.0"\nhost_mac = "02:00"\nkey = "123"\nvlan = 3\n[[cable]]\na = "head:0"\n'
     )
     text = text.replace('name = "head"', 'name = "head"\nip = 3\nmac = "02-00-00-00-00-01"')
     text = text.replace("link_gbit", 'mac = "cmac"\nports = 0\nlink_gbit')
@@ -144,13 +146,14 @@ def test_every_wrong_value_is_told_at_once() -> None:
         r"device\[0\]\.mac = '02-00-00-00-00-01': is no MAC address; write a MAC address .*",
         r"network\.host_ip = '10\.0\.0': is no IPv4 address; write .*",
         r"network\.host_mac = '02:00': is no MAC address; write .*",
+        r"network\.host_silence_s = 0: input should be greater than 0; write how long the host may .*",
         r"network\.ip = '10\.0\.0\.1/24': is no IPv4 network \(10\.0\.0\.1/24 has host bits set\); write .*",
         r"network\.key = '123': is no number of 16 hexadecimal digits; write 16 hexadecimal digits in quotation marks",
         r"network\.kind = 'infiniband': input should be 'words' or 'ethernet'; write \"words\" or \"ethernet\"",
         r'network\.mtu = 100: is not in 576 to 9216; write bytes of the greatest IP packet, 576 to 9216, or "auto"',
         r"network\.rtt_us = 0: input should be greater than 0; write the round trip in µs, above 0 and at most 10 000",
         r"network\.topology = 'torus': input should be .*; write \"switch\", \"cables\", .*",
-        r"network\.vlan = 3: unknown key; remove it, or correct it to one of kind, mtu, rtt_us, topology, ip, .*",
+        r"network\.vlan = 3: unknown key; remove it, or correct it to one of kind, mtu, rtt_us, host_rtt_us, .*",
     )
 
 
@@ -162,6 +165,7 @@ def test_every_wrong_value_is_told_at_once() -> None:
         ("mtu = 9217", r"network\.mtu = 9217: is not in 576 to 9216; .*"),
         ('rtt_us = "10"', r"network\.rtt_us = '10': is not a number; .*"),
         ("rtt_us = 10001", r"network\.rtt_us = 10001: input should be less .*"),
+        ("host_rtt_us = 1000001", r"network\.host_rtt_us = 1000001: input should be less .*"),
         ("key = 12", r"network\.key = 12: input should be a valid string; .*"),
         ('ip = "10.0.0.0/31"', r"network\.ip = '10\.0\.0\.0/31': 3 devices and the host do not fit; .*"),
         ('ip = "10.0.0.0/30"', r"network\.ip = '10\.0\.0\.0/30': 3 devices and the host do not fit; .*"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,18 +20,22 @@ from scapy.utils import PcapNgReader
 
 from dagtrain.cosim.cluster import Feeds
 from dagtrain.cosim.compare import ClusterRun
-from dagtrain.cosim.network import damaged, write_capture
-from dagtrain.cosim.simulator import Simulator
+from dagtrain.cosim.network import PausingHost, Stamped, damaged, write_capture
+from dagtrain.cosim.resets import train_through_resets
+from dagtrain.cosim.simulator import Simulator, StuckError
 from dagtrain.emission.design import ClusterDesign
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.emission.stored import DramUse
 from dagtrain.flow.cosim_network import NetworkOptions
+from dagtrain.flow.cosim_step import host_pauses
+from dagtrain.graph.executor import Executor
 from dagtrain.progress import Silent
 from dagtrain.training.feeds import synthetic_feeds
 from hdl.cache import cache_folder
+from hdl.engine.loss.numbers import METRICS
 from hdl.errors import DagtrainError
-from hdl.link.ethernet.frame import Drop
+from hdl.link.ethernet.frame import Drop, FrameFormat
 from hdl.link.ethernet.receiver import Cause
 from hdl.simulate.models.ethernet import Faults
 from tests.cosim_support import deliver, simulate_design, tiny_design, tiny_net
@@ -60,8 +64,7 @@ def design() -> ClusterDesign:
 
 def trained(design: ClusterDesign, folder: Path, faults: Faults, seed: int = 1, **options: Any) -> ClusterRun:
     """Every bit of it is right."""
-    batch = design.graph.recipe.batch
-    feeds: list[Feeds] = [synthetic_feeds(design.graph, batch, 50 + index) for index in range(BATCHES)]
+    batch, feeds = design.graph.recipe.batch, feeds_of(design)
     network = NetworkModel(
         **{"latency_cycles": 60, "stall_256": 16, "faults": faults, "capture": True, "seed": seed, **options}
     )
@@ -78,7 +81,7 @@ def counted(run: ClusterRun, folder: Path) -> None:
     for number, counts in enumerate(run.ports):
         found = {cause.name: counts.dropped[cause] for cause in OF_THE_FRAME}
         assert Counter(found) == wanted.get(number, Counter())
-        assert counts.dropped[Cause.OVERRUN] == counts.dropped[Cause.EPOCH] == counts.dropped[Cause.DIGEST] == 0
+        assert counts.dropped[Cause.OVERRUN] == counts.dropped[Cause.DIGEST] == 0
         assert counts.faults == counts.overflow == 0
     bad = {Drop[cause.name].value for cause in OF_THE_FRAME}
     at_host = sum(count for name, count in run.host_dropped.items() if name in bad)
@@ -166,9 +169,72 @@ def test_a_port_that_is_down_for_a_while_holds_training_up_and_changes_nothing(
 
 
 @pytest.mark.slow
+def test_a_host_that_sleeps_costs_time_alone(design: ClusterDesign, tmp_path: Path) -> None:
+    """For 300 000 cycles, where devices give each other 260 000."""
+    asleep = ((3000, 303_000),)
+    run = trained(design, tmp_path / "waited for", Faults(), host_pauses=asleep)
+    assert total(run, "again") > 60
+    assert 303_000 < run.cycles < 360_000
+    hasty = replace(ethernet(), host_silence_cycles=64 * ethernet().timing.timer_cycles)
+    given_up = tiny_design(LIBRARY, net=tiny_net(), dram=DramUse(), ethernet=hasty, state_access=True)
+    with pytest.raises(StuckError):
+        trained(given_up, tmp_path / "given up", Faults(), host_pauses=asleep)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 10))
 def test_faults_of_many_seeds_change_nothing(design: ClusterDesign, tmp_path: Path, seed: int) -> None:
     trained(design, tmp_path, OFTEN, seed)
+
+
+@pytest.mark.slow
+def test_a_device_of_a_keyed_cluster_that_is_reset_in_mid_batch_is_brought_back(tmp_path: Path) -> None:
+    keyed = replace(ethernet(), frames=FrameFormat(word_bits=64, mtu=576, key=0x0123456789ABCDEF))
+    design = tiny_design(LIBRARY, net=tiny_net(), dram=DramUse(), ethernet=keyed, state_access=True)
+    delivered = deliver(design, LIBRARY, tmp_path / "emit")
+    network = NetworkModel(latency_cycles=60, stall_256=16, faults=OFTEN, resets=((1, 16_000, 16_032),), capture=True)
+    run = train_through_resets(
+        delivered, design.graph, LIBRARY, feeds_of(design), tmp_path / "bench", network, 1, lambda _: None, False
+    )
+    assert run.mismatches == ()
+    assert (run.resets, len(run.losses)) == (1, BATCHES * design.graph.recipe.batch)
+    assert run.losses == tuple(expected_losses(design))
+    assert [port.faults for port in run.ports] == [0, 0]
+    # the other one has counted what was new to it all the time
+    wanted = damaged(tmp_path / "bench", keyed.frames)[0]
+    assert Counter({cause.name: run.ports[0].dropped[cause] for cause in OF_THE_FRAME}) == wanted
+    plain = deliver(tiny_design(LIBRARY, ethernet=ethernet()), LIBRARY, tmp_path / "plain")
+    with pytest.raises(DagtrainError, match=r"images alone; emit with --state-access ports$"):
+        train_through_resets(plain, design.graph, LIBRARY, [], tmp_path / "bench", network, 1, lambda _: None)
+
+
+def feeds_of(design: ClusterDesign) -> list[Feeds]:
+    return [synthetic_feeds(design.graph, design.graph.recipe.batch, 50 + index) for index in range(BATCHES)]
+
+
+def expected_losses(design: ClusterDesign) -> Iterator[float]:
+    golden = Executor(design.graph)
+    for feeds in feeds_of(design):
+        (records,) = golden.step(feeds).values()
+        yield from map(float, METRICS.decode(records.reshape(len(records), -1)[:, 0]))
+
+
+def test_a_host_that_pauses_is_given_all_when_it_goes_on() -> None:
+    seen = []
+
+    class Host:
+        done = False
+
+        def exchange(self, cycle: int, frames: Sequence[Stamped]) -> tuple[int, Sequence[Stamped]] | None:
+            assert not frames
+            seen.append(cycle)
+            return (cycle + 100, [(cycle, b"")]) if cycle < 900 else None
+
+    host, cycle = PausingHost(Host(), ((150, 420), (700, 710))), 0
+    while answer := host.exchange(cycle, []):
+        assert answer[1] == [(cycle, b"")]
+        cycle = answer[0]
+    assert seen == [0, 100, 420, 520, 620, 720, 820, 920]
 
 
 def test_frames_are_simulated_by_verilator_alone(design: ClusterDesign, tmp_path: Path) -> None:
@@ -177,18 +243,29 @@ def test_frames_are_simulated_by_verilator_alone(design: ClusterDesign, tmp_path
 
 
 def test_what_a_network_can_not_do_is_said_in_one_message(design: ClusterDesign, tmp_path: Path) -> None:
-    wrong = NetworkOptions(loss=1.5, corrupt=-1, link_down=("alpha", "beta:9:3", "host:1:x", "host:1:5"))
+    wrong = NetworkOptions(
+        loss=1.5, corrupt=-1, link_down=("alpha", "beta:9:3", "host:1:x", "host:1:5"), reset=("alpha", "@3")
+    )
     assert wrong.network_problems() == [
         "--loss must lie in [0, 1], not 1.5",
         "--corrupt must lie in [0, 1], not -1",
         *(f"--link-down {text} is not PORT:FIRST:END, as fpga1:2000:12000" for text in wrong.link_down[:3]),
+        *(f"--reset {text} is not DEVICE@CYCLE, as fpga1@50000" for text in wrong.reset),
     ]
     framed = deliver(design, LIBRARY, tmp_path / "framed")
-    down = NetworkOptions(reorder=0.5, link_down=("beta:3:9", "host:1:5"))
-    assert down.faults(framed) == Faults(reorder=0.5, down=((1, 3, 9), (2, 1, 5)))
+    some = NetworkOptions(reorder=0.5, link_down=("beta:3:9", "host:1:5"))
+    assert some.faults(framed) == Faults(reorder=0.5, down=((1, 3, 9), (2, 1, 5)))
     with pytest.raises(DagtrainError, match=r"^--link-down: the switch has no port gamma; of alpha, beta, host$"):
         NetworkOptions(link_down=("gamma:3:9",)).faults(framed)
+    again = NetworkOptions(reset=("beta@5000", "alpha@9"))
+    assert host_pauses(framed, "3000:9000") == ((3000, 9001),)
+    assert host_pauses(framed, None) == ()
+    assert again.resets(framed) == ((1, 5000, 5032), (0, 9, 41))
+    with pytest.raises(DagtrainError, match=r"^--reset: there is no device host; of alpha, beta$"):
+        NetworkOptions(reset=("host@1",)).resets(framed)
     words = deliver(tiny_design(LIBRARY), LIBRARY, tmp_path / "words")
+    with pytest.raises(DagtrainError, match=r"^--host-pause: the host has ports of its own; emit with --host network$"):
+        host_pauses(words, "3")
     assert NetworkOptions().faults(words) == Faults()
     with pytest.raises(DagtrainError, match=r"^--loss, --link-down, --pcap: words go over this network as they are"):
         NetworkOptions(loss=1e-3, link_down=("alpha:3:9",), pcap=True).faults(words)

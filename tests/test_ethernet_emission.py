@@ -53,6 +53,8 @@ def ethernet(host: bool = True, mtu: int = 576) -> Ethernet:
         macs={"alpha": AXI_STREAM, "beta": AVALON},
         digest=DIGEST,
         rtt_cycles=1000,
+        host_rtt_cycles=1000,
+        host_silence_cycles=10**9,
     )
 
 
@@ -264,12 +266,9 @@ def test_ports_of_all_kinds_are_clean(word_bits: int, key: int | None, tmp_path:
         lint_verilog([path], module.name)
 
 
-def test_the_host_is_told_what_devices_have(design: ClusterDesign, emit: Path, written: Path) -> None:
+def test_the_host_is_told_what_devices_have(design: ClusterDesign, written: Path) -> None:
     wiring = designed_wiring(design)
-    file = emit / ADDRESSES
-    file.parent.mkdir()
-    file.write_text(wiring_text(wiring))
-    assert read_wiring(file) == wiring
+    assert read_wiring(written / ADDRESSES) == wiring
     records = {name: json.loads((written / name / MANIFEST).read_text()) for name in NUMBERS}
     assert [device.name for device in wiring.device] == [*records]
     for device in wiring.device:
@@ -312,9 +311,13 @@ def test_a_key_is_a_constant_of_the_top_and_not_of_the_circuit() -> None:
 
 
 def test_timers_and_regions_follow_the_round_trip() -> None:
-    near, far = ethernet(), replace(ethernet(), rtt_cycles=20_000)
+    near = ethernet()
+    far = replace(near, rtt_cycles=20_000, host_rtt_cycles=250_000, host_silence_cycles=10**7 + 1)
     assert near.timing.timer_cycles == 4000
     assert far.timing.timer_cycles == 80_000
+    # the host's program may stand still for longer than devices
+    assert (near.host_timing.timer_cycles, near.host_timing.retries) == (4000, 250_000)
+    assert far.host_timing == replace(far.timing, timer_cycles=1_000_000, retries=11)
     # a frame of 576 bytes takes 75 beats with its headers and gap
     assert near.timing.window == 16
     assert far.timing.window == 256

@@ -143,6 +143,19 @@ def test_a_peer_that_says_nothing_more_is_lost_and_named() -> None:
     assert found.got[0] == given.there[0]
 
 
+def test_a_host_that_stands_still_is_waited_for_where_a_device_is_given_up() -> None:
+    timing = Timing(window=4, timer_cycles=200, ack_cycles=60, retries=2)
+    host = Timing(window=4, timer_cycles=300, ack_cycles=60, retries=50)
+    down = Faults(down=((1, 60, 2000), (2, 60, 2000)))
+    given = network(12, 2, 5, timing=timing, host_timing=host, faults=down, max_cycles=3000)
+    found = given.run()
+    assert found.faults == [(True, False, False), (False, False, False)]
+    assert found.got[1] == given.there[1]
+    assert [word for word in found.words if word in given.back[1]] == given.back[1]
+    with pytest.raises(ValueError, match="windows of 4 frames, and of 8 for the host"):
+        EthernetPort(packer=given.unit.packer, timing=timing, host_timing=Timing(window=8))
+
+
 def test_a_peer_of_another_plan_is_refused_and_named() -> None:
     given = network(11, 2, runs=4, digests={1: DIGEST ^ 1}, max_cycles=700)
     found = given.run()

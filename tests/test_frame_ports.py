@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
@@ -81,7 +82,9 @@ def test_a_device_s_table_is_of_ports_elaborated_for_its_peers(key: bool) -> Non
         regions = (words - others * least, *[least] * others)
         unit = EthernetPort(
             packer=Packer(frames=built, form=form, regions=regions),
-            timing=Timing(window=64, timer_cycles=4 * round_trip, ack_cycles=-(-round_trip // 5)),
+            timing=(timing := Timing(window=64, timer_cycles=4 * round_trip, ack_cycles=-(-round_trip // 5))),
+            # 2.5 ms, and an hour
+            host_timing=replace(timing, timer_cycles=2_000_000, retries=360_000),
         )
         usage, mac = cost(unit, found), cost(MacAdapter(sink=unit.sink, kind="axi-stream"), found)
         assert (table.m20k[others], table.alm[others]) == (usage.m20k, usage.alm + mac.alm)

@@ -16,9 +16,9 @@ import pytest
 from dagtrain.graph.executor import Executor
 from dagtrain.host.chunks import Chunk, chunks_of, payload_of
 from dagtrain.host.cluster import Cluster, Settings
-from dagtrain.host.endpoint import Endpoint, Pair, now_us
+from dagtrain.host.endpoint import FIRST_TIMER_US, LEAST_TIMER_US, RESUME, DeviceReset, Endpoint, Pair, now_us
 from dagtrain.host.streams import Incoming, Layout, LinkFault, Outgoing
-from dagtrain.host.wiring import WiringError, read_wiring, wiring_text
+from dagtrain.host.wiring import Wiring, WiringError, read_wiring, wiring_text
 from dagtrain.training.emulator import Emulator
 from hdl.engine.weights.records import StateError
 from hdl.errors import DagtrainError
@@ -476,6 +476,46 @@ def test_a_device_that_falls_silent_is_named(tmp_path: Path) -> None:
 
     with played(wiring_of(graph), tmp_path) as reached, pytest.raises(LinkFault, match=r"fpga-1 at .* any more; reset"):
         asyncio.run(asyncio.wait_for(train(), LIMIT))
+
+
+def test_a_device_that_loses_all_is_brought_back_from_the_last_checkpoint(tmp_path: Path) -> None:
+    graph, losses, behind, told = small_net(), dict[int, float](), list[int](), list[str]()
+
+    async def train(reached: Wiring) -> None:
+        async with Cluster(reached, graph) as cluster:
+            while len(losses) < 8:
+                try:
+                    async for done in cluster.train((feeds_of(graph, n) for n in range(cluster.batches, 8)), 2):
+                        assert losses.setdefault(done.batch, done.metrics.loss) == done.metrics.loss
+                except DeviceReset as fault:
+                    told.append(str(fault))
+                    behind.append(await cluster.begin_anew())
+
+    # in the middle of the fifth batch
+    with played(wiring := wiring_of(graph), tmp_path, "--anew", "9") as reached:
+        asyncio.run(asyncio.wait_for(train(reached), LIMIT))
+    # a state that was on its way is gone with the device
+    assert behind in ([0], [2], [4])
+    assert told == [f"fpga-0 has begun anew, and lost its state; {RESUME}"]
+    assert list(losses.values()) == expected_losses(graph, range(8), counts_of(Executor(graph), wiring))
+
+
+def test_the_timer_allows_for_round_trips_that_differ() -> None:
+    rules = Rules(window=8, replay_beats=8, word_bytes=8, timer_cycles=1, ack_cycles=1)
+
+    def timer(*samples_us: int) -> int:
+        pair = Pair("fpga-0", ("127.0.0.1", 9), Peer(number=HOST, other=0, epoch=0, digest=0), rules, {}, {})
+        for sample in samples_us:
+            pair.probe = pair.peer.sender.oldest, 0
+            pair.measure(sample)
+        return pair.timed_rules().timer_cycles
+
+    assert timer() == FIRST_TIMER_US
+    # of the first alone: three times as long
+    assert timer(100_000) == 300_000
+    assert 100_000 <= timer(*[100_000] * 30) < 102_000
+    assert timer(*[50_000, 150_000] * 15) > 250_000
+    assert timer(*[500] * 30) == LEAST_TIMER_US
 
 
 def test_a_file_of_addresses_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ SECONDS = 240.0
 NETWORK = """
 [network]
 kind = "ethernet"
+host_rtt_us = 10
 host_mac = "02:00:00:00:ff:ff"
 """
 FAULTS = ("--loss", "0.01", "--duplicate", "0.01", "--reorder", "0.01", "--corrupt", "0.01")

@@ -246,12 +246,32 @@ def _add_device(assembly: Assembly, device: DeliveredDevice, folder: Path, mac: 
         for pin in mac.ports:
             name = MAC_PREFIX + pin.name.removeprefix(f"{mac.prefix}_")
             connections[name] = assembly.port(pin.name, pin.width, pin.direction)
+        del connections[f"{MAC_PREFIX}reset"]
+        reset = assembly.wire(_reset_of(device))
+        connections |= {name: reset for name in ("rst", "net_rst") if name in connections}
+        assembly.assigns.append((reset, f"rst | {mac.reset}"))
     for port in ports:
         if port.name in connections:
             continue
         connections[port.name] = assembly.wire(f"{manifest.top}_{port.name}", port.width)
     parameters = {image.parameter: _path_from(folder, device.folder / image.file) for image in manifest.images}
     assembly.raw_instance(manifest.top, ports, f"fpga_{manifest.top}", connections, parameters)
+
+
+def _reset_of(device: DeliveredDevice) -> str:
+    """The net that resets an FPGA."""
+    return f"{device.manifest.top}_rst" if device.manifest.ethernet else "rst"
+
+
+def _memory_reset(assembly: Assembly, device: DeliveredDevice) -> str:
+    """The net that resets what is behind an FPGA's memory ports: with it, and when the host has it begin anew."""
+    own = _reset_of(device)
+    if not device.manifest.ethernet:
+        return own
+    net = f"{device.manifest.top}_memory_rst"
+    if net not in {wire.name for wire in assembly.wires}:
+        assembly.assigns.append((assembly.wire(net), f"{own} | {device.manifest.top}_net_reset"))
+    return net
 
 
 def _path_from(folder: Path, file: Path) -> str:
@@ -304,7 +324,7 @@ def _add_memory(
             assembly.assigns += [(f"{theirs}valid", f"{net}_valid"), (f"{net}_ready", f"{theirs}ready")]
     image = module.verilog.images["dram"]
     contents = _path_from(folder, device.folder / memory.image)
-    clock = {"clk": clock_of(device)}
+    clock = {"clk": clock_of(device), "rst": _memory_reset(assembly, device)}
     assembly.instance(module, f"{name}_{top}", nets, clock, parameters={image.parameter: contents})
     return f"dut.{name}_{top}.{image.memory}"
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from dagtrain.cosim.bench import design_bench
 from dagtrain.cosim.circuits import Circuit
 from dagtrain.cosim.clocks import clock_of, mac_clocks
-from dagtrain.cosim.compare import ClusterRun, batch_ends, compare, compare_start
+from dagtrain.cosim.compare import SHOWN_MISMATCHES, ClusterRun, Compared, batch_ends, compare, compare_start
 from dagtrain.cosim.deadlock import explain
-from dagtrain.cosim.network import read_counts, read_ports, write_switch
+from dagtrain.cosim.network import PausingHost, read_counts, read_ports, write_switch
 from dagtrain.cosim.parts import Bench, BenchOptions
-from dagtrain.cosim.simulator import BenchClock, BrokenError, Simulator, StuckError, build, execute, is_long
+from dagtrain.cosim.simulator import BenchClock, BrokenError, RunLog, Simulator, StuckError, build, execute, is_long
 from dagtrain.cosim.switch_host import NetworkHost, host_of
 from dagtrain.cosim.timeline import probes_for, read_timeline
 from dagtrain.cosim.trace import TRACE_FILE, Made, Traces, compare_traces, traced_streams
@@ -63,6 +63,8 @@ SETTLE_FRAMES = 2
 RESENT_TIMES = 12
 # part of its frequency by which a clock of a MAC is off at most
 MAC_DRIFT = 200e-6
+# of the host's timers for which nothing may move
+HOST_TIMERS = 8
 # intervals without any progress after which the pipeline is called deadlocked
 STUCK_FRAMES = 200
 
@@ -117,11 +119,10 @@ def simulate_cluster(
     golden = Executor(graph, Mode.GOLDEN)
     started, made = compare_start(delivered, golden), Made(traced)
     sent: dict[str, list[IntArray]] = {log.edge: [golden.weights[log.edge]] * log.loaded for log in bench.weights}
-    host = network_host(delivered, frames)
-    write_loads(delivered, bench, golden, len(feeds), folder, host)
+    write_loads(delivered, bench, golden, len(feeds), folder)
     expected = emulate(golden, feeds, sent, made)
-    write_inputs(graph, bench, feeds, folder, host)
-    told = write_network(folder, delivered, network) if bench.macs else ()
+    write_inputs(graph, bench, feeds, folder)
+    told = (*waves, *(write_network(folder, delivered, network) if bench.macs else ()))
     progress.begin("co-simulation", frames)
     seen = 0
 
@@ -132,19 +133,20 @@ def simulate_cluster(
         seen = done
 
     total_records = sum(recording.beats for recording in bench.recorded.values())
+    host = NetworkHost(delivered, graph, feeds) if spoken(delivered) else None
     try:
-        log = execute(program, folder, on_frame, arguments=(*waves, *told), host=host)
+        log = execute(program, folder, on_frame, arguments=told, host=host and PausingHost(host, network.host_pauses))
     except StuckError as error:
         raise located(error, delivered, options, seen) from None
     except BrokenError as error:
         raise named(error, bench, graph) from None
     finally:
+        if host is not None:
+            host.close()
         if on_traces and (folder / TRACE_FILE).is_file():
             on_traces(compare_traces(folder, traced, graph, made))
     progress.end()
-    if host is not None:
-        host.write_results(bench, graph, folder)
-    run = counted(compare(bench, golden, expected, folder, log, frames, started, sent), bench, host, folder)
+    run = judged(bench, golden, expected, folder, log, frames, started, sent, host)
     ends = batch_ends(log.frame_cycles, len(feeds))
     return run if probed is None else replace(run, timeline=read_timeline(folder, probed, ends))
 
@@ -161,19 +163,44 @@ def check_simulator(delivered: Delivered, simulator: Simulator) -> None:
         raise DagtrainError(f"the Ethernet of {', '.join(framed)} runs in {Simulator.VERILATOR.value} alone")
 
 
-def counted(run: ClusterRun, bench: Bench, host: NetworkHost | None, folder: Path) -> ClusterRun:
-    """With what switch, ports and host have counted in a run in a folder."""
+def judged(
+    bench: Bench,
+    golden: Executor,
+    expected: Mapping[str, IntArray],
+    folder: Path,
+    log: RunLog,
+    frames: int,
+    start: Compared,
+    sent: Mapping[str, Sequence[IntArray]],
+    host: NetworkHost | None,
+) -> ClusterRun:
+    """`compare`, with what came to the host, and what switch, ports and host have counted."""
+    if host is not None:
+        host.write_results(bench, folder)
+    run = compare(bench, golden, expected, folder, log, frames, start, sent)
     if not bench.macs:
         return run
-    dropped = {} if host is None else host.dropped
-    return replace(run, pairs=read_counts(folder), ports=read_ports(folder), host_dropped=dropped)
+    run = replace(run, pairs=read_counts(folder), ports=read_ports(folder))
+    return run if host is None else with_state(replace(run, host_dropped=host.dropped), host, golden)
 
 
-def network_host(delivered: Delivered, frames: int) -> NetworkHost | None:
-    """The host of so many frames, where it speaks over the network."""
+def with_state(run: ClusterRun, host: NetworkHost, golden: Executor) -> ClusterRun:
+    """With what the host has got of state that devices dumped behind the last batch."""
+    words, different = host.state_differences(golden)
+    mismatches = (*run.mismatches, *(f"dumped {what}" for what in different))[:SHOWN_MISMATCHES]
+    return replace(run, compared_words=run.compared_words + words, mismatches=mismatches)
+
+
+def spoken(delivered: Delivered) -> bool:
+    """Whether the host speaks over the network."""
     ports = [device.manifest.ethernet for device in delivered.devices]
-    spoken = any(port is not None and host_of(port) is not None for port in ports)
-    return NetworkHost(delivered.devices, frames) if spoken else None
+    return any(port is not None and host_of(port) is not None for port in ports)
+
+
+def is_loaded(delivered: Delivered) -> bool:
+    """Whether the host loads the state over the network."""
+    ports = [device.manifest.ethernet for device in delivered.devices]
+    return any(stream.carries == "load" for port in ports if port for stream in port.host_streams)
 
 
 def write_network(folder: Path, delivered: Delivered, network: NetworkModel) -> tuple[str, ...]:
@@ -192,7 +219,9 @@ def write_network(folder: Path, delivered: Delivered, network: NetworkModel) -> 
         seed=network.seed,
     )
     write_switch(folder, switch)
-    return (f"+mac_stall={network.stall_256}", *(["+frames"] if network.capture else []))
+    resets = ",".join(f"{port}:{first}:{end}" for port, first, end in network.resets)
+    told = [f"+resets={resets}"] if resets else []
+    return (f"+mac_stall={network.stall_256}", *(["+frames"] if network.capture else []), *told)
 
 
 def bench_clocks(delivered: Delivered, seed: int) -> tuple[BenchClock, ...]:
@@ -228,8 +257,11 @@ def bench_options(
 ) -> BenchOptions:
     """What surrounds delivered FPGAs, with waits as long as their pipeline wants them."""
     interval, latency, resent = delivered.cycles_per_frame, network.latency_cycles, 0
-    timers = [device.manifest.ethernet.timer_cycles for device in delivered.devices if device.manifest.ethernet]
+    ports = [device.manifest.ethernet for device in delivered.devices if device.manifest.ethernet]
+    timers, waits = [port.timer_cycles for port in ports], 0
     if timers:
+        waits = HOST_TIMERS * max(port.host_timer_cycles for port in ports)
+        waits += max((end - first for first, end in network.host_pauses), default=0)
         # the same for most networks, so that they need no build of their own
         down = max((end - first for _, first, end in network.faults.down), default=0)
         latency = max(timers) * max(1, -(-4 * latency // max(timers)))
@@ -242,7 +274,7 @@ def bench_options(
         host_stall_256=host_stall_256,
         seed=seed,
         settle_cycles=SETTLE_FRAMES * interval + latency + 4096 + resent,
-        stuck_cycles=STUCK_FRAMES * interval + 20 * latency + HELD_STRETCHES * hold_cycles + 4 * resent,
+        stuck_cycles=STUCK_FRAMES * interval + 20 * latency + HELD_STRETCHES * hold_cycles + 4 * resent + waits,
         hold_cycles=hold_cycles,
         staleness=graph.recipe.staleness,
     )
@@ -330,29 +362,18 @@ def emulate(
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def write_loads(
-    delivered: Delivered, bench: Bench, golden: Executor, batches: int, folder: Path, host: NetworkHost | None = None
-) -> None:
-    """Files of what is loaded into each device, so that it begins as ``golden`` stands and trains so many batches; or
-    the ``host`` loads it."""
+def write_loads(delivered: Delivered, bench: Bench, golden: Executor, batches: int, folder: Path) -> None:
+    """Files of what is loaded into each device by a port, so that it begins as ``golden`` stands and trains so many
+    batches."""
     for device in delivered.devices:
         state, name = device.manifest.state, device.manifest.device
-        if state is not None:
+        if state is not None and name in bench.loads:
             records = [*load_records(golden, state.links), Record(Kind.RUN, (batches,))]
-            if name in bench.loads:
-                write_image(folder / bench.loads[name], words_of(records), WORD_BITS)
-            elif host is not None:
-                host.load(name, records)
+            write_image(folder / bench.loads[name], words_of(records), WORD_BITS)
 
 
-def write_inputs(
-    graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path, host: NetworkHost | None = None
-) -> None:
-    """Files of what host ports are fed; or the ``host`` feeds it."""
-    if host is not None:
-        for node in feeds[0]:
-            fixed = graph.by_name[node].layer.sources[0].tensor.fixed
-            host.feed(node, fixed.encode(np.concatenate([feed[node] for feed in feeds])))
+def write_inputs(graph: Graph, bench: Bench, feeds: Sequence[Feeds], folder: Path) -> None:
+    """Files of what host ports are fed."""
     for node, file_name in bench.played.items():
         layer = graph.by_name[node].layer
         port = layer.sources[0]

@@ -55,6 +55,8 @@ class ClusterRun:
     ports: tuple[PortCounts, ...] = ()
     # by the host, by cause
     host_dropped: Mapping[str, int] = field(default_factory=dict)
+    # how often the host brought the cluster back
+    resets: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@
 // bytes: what came out since then.  The host answers: u64 next cycle, u32 frames, u32 whether it has all that it waits for,
 // and of each frame the same: those that enter from now on, in the order of cycles.  So nothing depends on how long the host
 // takes.  When it closes the socket the bench ends.
+// +resets=PORT:FIRST:END,…: the FPGA at a port and its MAC are in reset in these cycles: a frame that it sends is cut, and
+// those that come are not heard.
 // +frames: every frame is written to frames.bin: u64 cycle, u16 port, u16 way (0: from the port, 1: to it), u32 bytes, bytes.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <sstream>
 #include <string>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,6 +42,7 @@ struct MacPins {
     CData *rx_last, *rx_bad;
     void* rx_size;
     CData* rx_first;
+    CData* reset;
 };
 
 // what went into the switch from a port to another one
@@ -96,6 +100,17 @@ public:
     bool takes_at(int clock) const { return pins_.tx_clock == clock; }
 
     bool gives_at(int clock) const { return pins_.rx_clock == clock; }
+
+    bool resets() const { return *pins_.reset; }
+
+    // in reset with the FPGA, or not any more
+    void reset(bool held) {
+        *pins_.reset = held;
+        if (!held) return;
+        *pins_.rx_valid = 0, *pins_.tx_ready = 0;
+        frame_.clear(), arriving_.clear();
+        waiting_ = false, at_ = 0;
+    }
 
     // whether the MAC takes a beat behind this edge of its clock
     void take(uint64_t cycle, uint64_t parts, uint64_t edge) {
@@ -159,6 +174,7 @@ public:
             if (one.rx_clock) heard_ = CROSSED_CYCLES;
         }
         if (told(context, "host=", number)) host_ = int(number);
+        read_resets(context);
         if (*context.commandArgsPlusMatch("frames")) log_ = std::fopen("frames.bin", "wb");
     }
 
@@ -170,10 +186,12 @@ public:
             entering_.pop_front();
         }
         switch_.leave(cycle, [&](int port, const ethernet::Frame& frame) {
+            if (resetting(port, cycle)) return;
             log(cycle, port, 1, frame);
             if (port < host_port_) macs_[port].arrive(frame);
             else if (host_ >= 0) leaving_.push_back({cycle, frame});
         });
+        for (size_t port = 0; port < macs_.size(); port++) macs_[port].reset(resetting(int(port), cycle));
         cycle_ = cycle;
         rose(0, cycle);
         return true;
@@ -182,6 +200,7 @@ public:
     // what MACs do behind so many edges of this clock
     void rose(int clock, uint64_t edge) {
         for (Mac& mac : macs_) {
+            if (mac.resets()) continue;
             if (mac.takes_at(clock)) mac.take(cycle_, parts(), edge);
             if (mac.gives_at(clock)) mac.give(edge);
         }
@@ -199,7 +218,7 @@ public:
     void sample(uint64_t cycle, int clock) {
         for (size_t port = 0; port < macs_.size(); port++) {
             ethernet::Frame frame;
-            if (!macs_[port].takes_at(clock) || !macs_[port].sample(cycle, frame)) continue;
+            if (macs_[port].resets() || !macs_[port].takes_at(clock) || !macs_[port].sample(cycle, frame)) continue;
             macs_[port].occupy(switch_.cable_parts(frame.size()), parts());
             enter(int(port), frame, cycle);
         }
@@ -239,6 +258,22 @@ private:
     std::deque<Stamped> entering_;
     std::map<std::pair<int, int>, Sent> sent_;
     FILE* log_ = nullptr;
+    std::vector<ethernet::Down> resets_;
+
+    void read_resets(VerilatedContext& context) {
+        const char* text = context.commandArgsPlusMatch("resets=");
+        if (!*text) return;
+        std::istringstream told(text + std::strlen("+resets="));
+        char between;
+        for (ethernet::Down one; told >> one.port >> between >> one.first >> between >> one.end; told >> between)
+            resets_.push_back(one);
+    }
+
+    bool resetting(int port, uint64_t cycle) const {
+        for (const ethernet::Down& one : resets_)
+            if (one.port == port && one.first <= cycle && cycle < one.end) return true;
+        return false;
+    }
 
     static bool told(VerilatedContext& context, const char* name, unsigned long long& value) {
         const char* argument = context.commandArgsPlusMatch(name);

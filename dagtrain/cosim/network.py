@@ -71,7 +71,13 @@ class MacPort:
             PortDecl(f"{self.prefix}_tx_{self._ready}", 1, got),
             *(PortDecl(f"{self.prefix}_rx_{name}", bits, got) for name, bits in self._signals.items()),
             PortDecl(f"{self.prefix}_rx_{self._bad}", 1, got),
+            PortDecl(self.reset, 1, got),
         )
+
+    @property
+    def reset(self) -> str:
+        """The port that resets the FPGA alone."""
+        return f"{self.prefix}_reset"
 
     @property
     def _axi(self) -> bool:
@@ -109,6 +115,7 @@ class MacPort:
 
         pins = [pin("tx", name) for name in (valid, self._ready, data, last, size, first)]
         pins += [pin("rx", name) for name in (valid, data, last, self._bad, size, first)]
+        pins.append(f"&bench.{self.reset}")
         kind = f"{str(not self._axi).lower()}, {self.word_bits // 8}"
         return f"    {{{kind}, {clocks.index(self.takes_at)}, {clocks.index(self.gives_at)}, {', '.join(pins)}}},\n"
 
@@ -147,6 +154,28 @@ class SwitchHost(Protocol):
         Returns the cycle, later than this one, of the next call, and frames that enter from this cycle on, in the order
         of their cycles; None ends the run."""
         ...
+
+
+@dataclass(frozen=True)
+class PausingHost:
+    """A host whose program the system leaves standing now and then."""
+
+    host: SwitchHost
+    # (first cycle, cycle behind the last)
+    pauses: Sequence[tuple[int, int]]
+
+    @property
+    def done(self) -> bool:
+        """See `SwitchHost`."""
+        return self.host.done
+
+    def exchange(self, cycle: int, frames: Sequence[Stamped]) -> tuple[int, Sequence[Stamped]] | None:
+        """See `SwitchHost`."""
+        answer = self.host.exchange(cycle, frames)
+        if answer is None:
+            return None
+        later, entering = answer
+        return next((end for first, end in self.pauses if first <= later < end), later), entering
 
 
 class HostConnection:

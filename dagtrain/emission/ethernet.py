@@ -76,6 +76,9 @@ class Ethernet:
     digest: int
     # cycles of the cluster's clock from a frame to its acknowledgement, at most
     rtt_cycles: int
+    # the same to the host's program and back, and cycles for which that may be silent
+    host_rtt_cycles: int
+    host_silence_cycles: int
     # device -> MHz and bits a beat of its MAC, of those that have clocks of their own
     clocked: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
@@ -95,6 +98,7 @@ class Ethernet:
                 'write that of the host\'s network card, as "02:00:00:00:ff:ff", or emit with --host ports',
             )
         end = Address(number=HOST, mac=network.host_mac or 0, ip=network.host_ip)
+        host_rtt_cycles, host_silence_cycles = network.host_cycles(cluster.clock_hz)
         return cls(
             frames=network.frames,
             addresses={d.name: address for d, address in zip(cluster.devices, network.addresses, strict=True)},
@@ -102,6 +106,8 @@ class Ethernet:
             macs={device.name: device.board.mac for device in cluster.devices},
             digest=digest,
             rtt_cycles=cluster.network_cycles,
+            host_rtt_cycles=host_rtt_cycles,
+            host_silence_cycles=host_silence_cycles,
             clocked={
                 device.name: (device.board.mac_clock_hz / 10**6, device.board.mac_word_bits)
                 for device in cluster.devices
@@ -111,8 +117,13 @@ class Ethernet:
 
     @property
     def timing(self) -> Timing:
-        """Of every pair."""
+        """Of every pair of devices."""
         return pair_timing(self.frames, self.rtt_cycles)
+
+    @property
+    def host_timing(self) -> Timing:
+        """What a device keeps of the host."""
+        return host_timing(self.timing, self.host_rtt_cycles, self.host_silence_cycles)
 
 
 def pair_timing(frames: FrameFormat, rtt_cycles: int) -> Timing:
@@ -124,6 +135,13 @@ def pair_timing(frames: FrameFormat, rtt_cycles: int) -> Timing:
         timer_cycles=4 * rtt_cycles,
         ack_cycles=-(-rtt_cycles // 5),
     )
+
+
+def host_timing(timing: Timing, rtt_cycles: int, silence_cycles: int) -> Timing:
+    """Of the pair of a device and the host, whose program may stand still for longer than any network takes: a wait
+    that costs time alone."""
+    timer = 4 * rtt_cycles
+    return replace(timing, timer_cycles=timer, retries=-(-silence_cycles // timer))
 
 
 def host_label(carries: str) -> str:
@@ -278,7 +296,11 @@ def device_port(
     # one circuit for all keys
     frames = ethernet.frames if ethernet.frames.key is None else replace(ethernet.frames, key=0)
     packer = Packer(frames=frames, form=form, regions=regions)
-    unit = EthernetPort(packer=packer, timing=_in_own_cycles(ethernet.timing, period))
+    unit = EthernetPort(
+        packer=packer,
+        timing=_in_own_cycles(ethernet.timing, period),
+        host_timing=_in_own_cycles(ethernet.host_timing, period) if HOST in sent else None,
+    )
     return DevicePort(
         ethernet=ethernet,
         device=device,

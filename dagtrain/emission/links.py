@@ -114,6 +114,10 @@ class NetworkModel:
     # of 256 cycles, those in which a port stalls
     stall_256: int = 32
     seed: int = 1
+    # (first cycle, cycle behind the last) of which the host's program does nothing: frames for it wait
+    host_pauses: tuple[tuple[int, int], ...] = ()
+    # (port, first cycle, cycle behind the last) in which an FPGA is in reset, by nobody's word but its own
+    resets: tuple[tuple[int, int, int], ...] = ()
     # what an Ethernet does to frames, and whether all of them are kept
     faults: Faults = dataclasses.field(default_factory=Faults)
     capture: bool = False

@@ -25,7 +25,7 @@ from hdl.link.format import LinkFormat
 from hdl.records import parse_json
 
 # raised whenever the meaning of the file changes
-MANIFEST_SCHEMA = 3
+MANIFEST_SCHEMA = 4
 MANIFEST = "manifest.json"
 # keys that are said only where there is something to say
 OPTIONAL = frozenset({"network_mhz", "state", "ethernet"})
@@ -258,6 +258,8 @@ class EthernetRecord:
     window: int
     timer_cycles: int
     ack_cycles: int
+    # of the host, if it is a peer
+    host_timer_cycles: int
     host_streams: tuple[HostStreamRecord, ...]
     # what the host's program and Wireshark are told of the network
     files: tuple[FileRecord, ...]

@@ -301,6 +301,7 @@ def _ethernet(port: DevicePort, files: tuple[FileRecord, ...]) -> EthernetRecord
         window=timing.window,
         timer_cycles=timing.timer_cycles,
         ack_cycles=timing.ack_cycles,
+        host_timer_cycles=port.unit.timings[-1].timer_cycles,
         host_streams=tuple(
             HostStreamRecord(
                 carries=stream.carries,

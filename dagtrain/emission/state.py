@@ -86,6 +86,36 @@ def _earlier(executor: Executor) -> dict[str, State]:
     }
 
 
+def held(executor: Executor) -> Dumped:
+    """What devices hold that stand where an executor of the folded graph does."""
+    nodes = executor.graph.by_name
+    return Dumped(
+        executor.batches,
+        {
+            link.node: tuple(nodes[link.node].layer.state_words(executor.states[link.node]))
+            for link in links_of(executor.graph.nodes, executor.graph)
+            if link.words
+        },
+    )
+
+
+def differences(found: Dumped, wanted: Dumped, elsewhere: str) -> list[str]:
+    """What differs in states behind as many batches, a node each; ``elsewhere``: whose the wanted one is."""
+    told = []
+    for node, own in wanted.words.items():
+        other = found.words.get(node, ())
+        wrong = [at for at, (a, b) in enumerate(zip(own, other, strict=False)) if a != b]
+        where = f"behind batch {wanted.batches}"
+        if len(own) != len(other):
+            told.append(f"{where}: {len(other)} words of {node} where {elsewhere} has {len(own)}")
+        elif wrong:
+            told.append(
+                f"{where}: {len(wrong)} of {len(own)} words of {node}, the first at {wrong[0]}: "
+                f"{other[wrong[0]]:#x} where {elsewhere} has {own[wrong[0]]:#x}"
+            )
+    return told
+
+
 def dumped(words: Sequence[int], links: Sequence[StateLink], batches: int) -> Dumped:
     """The state in what came out of a device's chain, from a DUMP's first STATE to the DUMP itself, behind ``batches``
     batches.  Raises `StateError` where it is not that of this chain."""

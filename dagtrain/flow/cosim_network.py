@@ -11,6 +11,7 @@ from typing import Any
 from dagtrain.cosim.cluster import framed_devices
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.network import PairCounts, write_capture
+from dagtrain.cosim.resets import RESET_CYCLES
 from dagtrain.emission.delivered import Delivered
 from hdl.errors import DagtrainError
 from hdl.simulate.models.ethernet import RATES, Faults
@@ -32,6 +33,8 @@ class NetworkOptions:
     corrupt: float = 0.0
     # as "fpga1:2000:12000": port of a device, or of the host; first cycle, and the one behind the last
     link_down: tuple[str, ...] = ()
+    # as "fpga1@50000": a device, and the cycle in which it is reset by nobody's word but its own
+    reset: tuple[str, ...] = ()
     # write every frame to a file
     pcap: bool = False
 
@@ -47,13 +50,18 @@ class NetworkOptions:
                 _cut(text)
             except ValueError:
                 found.append(f"--link-down {text} is not PORT:FIRST:END, as fpga1:2000:12000")
+        for text in self.reset:
+            name, _, cycle = text.rpartition("@")
+            if not (name and cycle.isdecimal()):
+                found.append(f"--reset {text} is not DEVICE@CYCLE, as fpga1@50000")
         return found
 
     @property
     def said(self) -> list[str]:
         """Options that only frames have a use for."""
         rates = [f"--{name}" for name in RATES if getattr(self, name)]
-        return [*rates, *(["--link-down"] if self.link_down else []), *(["--pcap"] if self.pcap else [])]
+        others = {"--link-down": self.link_down, "--reset": self.reset, "--pcap": self.pcap}
+        return [*rates, *(name for name, said in others.items() if said)]
 
     def faults(self, delivered: Delivered) -> Faults:
         """What the switch does.  Raises `DagtrainError` where there is none, or it has no such port."""
@@ -71,6 +79,15 @@ class NetworkOptions:
             **{name: getattr(self, name) for name in RATES},
             down=tuple((names.index(name), first, end) for name, first, end in down),
         )
+
+    def resets(self, delivered: Delivered) -> tuple[tuple[int, int, int], ...]:
+        """Port of a device, first cycle and the one behind the last.  Raises `DagtrainError` for what is no device."""
+        names = framed_devices(delivered)
+        told = [(name, int(cycle)) for name, _, cycle in (text.rpartition("@") for text in self.reset)]
+        unknown = sorted({name for name, _ in told} - set(names))
+        if unknown:
+            raise DagtrainError(f"--reset: there is no device {', '.join(unknown)}", f"of {', '.join(names)}")
+        return tuple((names.index(name), cycle, cycle + RESET_CYCLES) for name, cycle in told)
 
 
 def _cut(text: str) -> tuple[str, int, int]:
@@ -101,6 +118,7 @@ def network_meta(run: ClusterRun, delivered: Delivered) -> dict[str, Any]:
             for name, port in zip(names, run.ports, strict=False)
         ],
         "host_dropped": dict(run.host_dropped),
+        "resets": run.resets,
     }
 
 
@@ -135,10 +153,13 @@ def network_lines(meta: Mapping[str, Any]) -> list[str]:
     told = ", ".join(f"{count:,} as {cause}" for cause, count in sorted(drops.items()) if count)
     worst = max(pairs, key=lambda pair: pair["share_lost"], default=None)
     lost = "" if worst is None else f", at most {worst['share_lost']:.1%} of what a pair sent"
+    resets = meta["resets"]
+    brought = [f"the host brought the cluster back {resets} {'time' if resets == 1 else 'times'}"] if resets else []
     return [
+        *brought,
         f"Ethernet: {total('frames'):,} frames, {total('retransmitted'):,} of them again{lost}; the network lost "
         f"{total('lost') + total('link_down'):,}, doubled {total('duplicated'):,}, reordered {total('reordered'):,}, "
-        f"corrupted {total('corrupted'):,}; dropped {told or 'none'}"
+        f"corrupted {total('corrupted'):,}; dropped {told or 'none'}",
     ]
 
 

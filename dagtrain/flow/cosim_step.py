@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dagtrain.cosim.circuits import Circuit, circuits
-from dagtrain.cosim.cluster import Feeds, bench_clocks, simulate_cluster
+from dagtrain.cosim.cluster import Feeds, bench_clocks, simulate_cluster, spoken
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.inside import Inner, read_inside
+from dagtrain.cosim.resets import train_through_resets
 from dagtrain.cosim.simulator import Simulator, step_ps
 from dagtrain.cosim.testbench import simulate_under_myhdl
 from dagtrain.cosim.timeline import STRETCHES
@@ -80,6 +81,8 @@ class CosimOptions(NetworkOptions):
     # verilator or icarus, under MyHDL only; None: verilator
     engine: str | None = None
     data: str | None = None
+    # cycles "100:900" in which the host on the network does nothing
+    host_pause: str | None = None
     # what `dagtrain emit` must have begun from; None: whatever it did
     weights: Path | None = None
     seed: int = 1
@@ -156,11 +159,18 @@ def _problems(options: CosimOptions) -> list[str]:
             problems.append("--wave-inside needs --simulator verilator")
     elif options.wave_nodes or options.wave_frames or options.wave_cycles or options.wave_inside:
         problems.append("--wave-nodes, --wave-frames, --wave-cycles and --wave-inside go with --waves vcd or fst")
-    for option, text, least in (("--wave-frames", options.wave_frames, 1), ("--wave-cycles", options.wave_cycles, 0)):
+    ranges = (
+        ("--wave-frames", options.wave_frames, 1),
+        ("--wave-cycles", options.wave_cycles, 0),
+        ("--host-pause", options.host_pause, 0),
+    )
+    for option, text, least in ranges:
         try:
             parse_range(text, option, least)
         except DagtrainError as error:
             problems.append(str(error))
+    if options.reset and (options.waves is not None or options.hold_cycles or options.simulator != "verilator"):
+        problems.append("--reset goes without --waves and --hold, and with --simulator verilator")
     if options.simulator not in SIMULATORS:
         problems.append(f"--simulator must be one of {', '.join(SIMULATORS)}, not {options.simulator}")
     engines = [engine.value for engine in Engine]
@@ -225,11 +235,23 @@ def prepared(workspace: Workspace, options: CosimOptions) -> Prepared:
         latency_cycles=options.latency_cycles,
         stall_256=stall_256,
         seed=options.seed,
+        host_pauses=host_pauses(delivered, options.host_pause),
+        resets=options.resets(delivered),
         faults=options.faults(delivered),
         capture=options.pcap,
     )
     memory = MemoryModel(stall_256=stall_256, seed=options.seed)
     return Prepared(delivered, graph, feeds, network, memory, stall_256)
+
+
+def host_pauses(delivered: Delivered, text: str | None) -> tuple[tuple[int, int], ...]:
+    """Of ``--host-pause``, with the cycle behind the last.  Raises `DagtrainError` where no host is on the network."""
+    pause = parse_range(text, "--host-pause", 0)
+    if pause is None:
+        return ()
+    if not spoken(delivered):
+        raise DagtrainError("--host-pause: the host has ports of its own", "emit with --host network")
+    return ((pause[0], pause[1] + 1),)
 
 
 def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: Progress) -> None:
@@ -239,7 +261,9 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     bench, stretch = folder / "bench", max(1, plan.batch_cycles // STRETCHES)
     with ExitStack() as stack:
         engines = stack.enter_context(EngineMeasurements(graph, modules, delivered)) if options.efficiency else None
-        if options.simulator == "myhdl":
+        if options.reset:
+            outcome = _through_resets(ready, bench, options.seed, progress)
+        elif options.simulator == "myhdl":
             outcome = simulate_under_myhdl(
                 delivered, graph, modules, ready.feeds, bench, ready.network, ready.memory, options.stall,
                 options.seed, _engine(options), progress, hold_cycles=options.hold_cycles, stretch_cycles=stretch,
@@ -267,6 +291,19 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
     if outcome.timeline is not None:
         write_text(folder / TIMELINE, outcome.timeline.to_json())
     write_text(folder / "cosim.json", json.dumps(meta, indent=1) + "\n")
+
+
+def _through_resets(ready: Prepared, bench: Path, seed: int, progress: Progress) -> ClusterRun:
+    progress.begin("co-simulation")
+
+    def on_beats(beats: int) -> None:
+        progress.advance(0, note=f"{beats:,} beats of metrics sent to the host")
+
+    run = train_through_resets(
+        ready.delivered, ready.graph, library(), ready.feeds, bench, ready.network, seed, on_beats
+    )
+    progress.end()
+    return run
 
 
 def _inside(ready: Prepared, options: CosimOptions) -> tuple[Circuit, ...]:

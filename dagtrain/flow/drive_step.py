@@ -21,7 +21,7 @@ from dagtrain.flow.result import Interrupted, StepResult
 from dagtrain.flow.train_step import DRIVEN, NO_DATA, data_name, epoch_record, other_keys, training_of
 from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace
 from dagtrain.host.cluster import Cluster, Feeds, Settings, Trained
-from dagtrain.host.endpoint import Place
+from dagtrain.host.endpoint import DeviceReset, Place
 from dagtrain.host.twin import Twin
 from dagtrain.host.wiring import ADDRESSES, Wiring, read_wiring
 from dagtrain.passes.access_state import access_state
@@ -81,6 +81,10 @@ class _Drive:
     # batches that the checkpoint has
     saved: int = 0
     twin: Twin | None = None
+    # batches whose losses were told; how often devices began anew, and behind which of those batches last
+    told: int = 0
+    resets: int = 0
+    reset_at: int = -1
     interrupted: bool = False
 
     @property
@@ -120,24 +124,23 @@ class _Drive:
         for number, index in enumerate(self.data.batches(self.cluster.wiring.batch, self.options.seed, epoch), first):
             if number >= self.cluster.batches:
                 if self.twin is not None:
-                    self.twin.fed.append((index, (epoch, number)))
+                    self.twin.feed(index, (epoch, number))
                 yield self.cluster.emulator.feeds(self.data, index, (epoch, number))
 
     async def epoch(self, curves: Curves, progress: Progress) -> bool:
         """The next epoch; whether it came to its end."""
         epoch, cluster = len(self.epochs), self.cluster
-        total = self.begun.get(cluster.batches, NO_METRICS)
-        every = self.options.every if self.options.save else 0
-        async for trained in cluster.train(self.feeds(epoch), every):
-            total += trained.metrics
-            self.begun[trained.batch] = total
-            if self.twin is not None:
-                await self.twin.check(trained)
-            self._tell(trained, total, curves, progress)
-            kept = cluster.kept()
-            if every and kept is not None and kept > self.saved and kept % every == 0:
-                self.save(await cluster.take_state(kept))
-        batches = await cluster.take_state()
+        while True:
+            try:
+                total, batches = await self._trained(epoch, curves, progress)
+                break
+            except DeviceReset as fault:
+                if self.reset_at == self.told:
+                    raise
+                self.reset_at = self.told
+                self.resets += 1
+                behind = await cluster.begin_anew()
+                progress.advance(0, note=f"{fault.what}: all go on from batch {behind}")
         if self.twin is not None:
             self.twin.check_state(cluster.emulator)
         whole = batches == (epoch + 1) * self.per_epoch
@@ -149,6 +152,24 @@ class _Drive:
             curves.add(batches, self.epochs[-1])
         self.save(batches)
         return whole
+
+    async def _trained(self, epoch: int, curves: Curves, progress: Progress) -> tuple[Metrics, int]:
+        """All of an epoch that is not trained yet: its metrics, and the batches behind the state that was kept."""
+        cluster = self.cluster
+        total = self.begun.get(cluster.batches, NO_METRICS)
+        every = self.options.every if self.options.save else 0
+        async for trained in cluster.train(self.feeds(epoch), every):
+            total += trained.metrics
+            if trained.batch > self.told:
+                self.told = trained.batch
+                self.begun[trained.batch] = total
+                if self.twin is not None:
+                    await self.twin.check(trained)
+                self._tell(trained, total, curves, progress)
+            kept = cluster.kept()
+            if every and kept is not None and kept > self.saved and kept % every == 0:
+                self.save(await cluster.take_state(kept))
+        return total, await cluster.take_state()
 
     def _tell(self, trained: Trained, total: Metrics, curves: Curves, progress: Progress) -> None:
         figures = {
@@ -257,6 +278,7 @@ def _result(drive: _Drive, folder: Path) -> StepResult:
     meta = {
         "schema_version": SCHEMA_VERSION,
         "batches": drive.cluster.batches,
+        "resets": drive.resets,
         "epochs": drive.epochs,
         "saved": str(drive.options.save) if drive.options.save else None,
         "devices": devices,
@@ -269,6 +291,8 @@ def _result(drive: _Drive, folder: Path) -> StepResult:
         lines.append(f"held-out accuracy {last['held_out_accuracy']:.2%}, loss {last['held_out_loss']:.4f}")
     lines += [f"{', '.join(f'{n} {c}' for c, n in d['drops'].items())} frames of {d['name']} dropped, "
               f"{d['retransmitted']} sent again" for d in devices if d["drops"]]  # fmt: skip
+    if drive.resets:
+        lines.append(f"devices began anew {drive.resets} times, and all of them from a checkpoint")
     if drive.options.save:
         lines.append(f"checkpoint at batch {drive.saved}: {drive.options.save}")
     twin = drive.twin

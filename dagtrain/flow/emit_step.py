@@ -192,7 +192,7 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     design = planned_design(graph, plan, cluster, modules, state_access=with_ports, host=options.host)
     progress.advance(note=f"{len(list(modules))} distinct modules")
     parts = {use.device: use.part for use in plan.devices}
-    write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6, _network_files(folder, design))
+    write_cluster(folder, design, modules, parts, plan.clock_hz / 1e6, network_files(folder, design))
     if options.lint:
         tops = {folder / device.name: device.top.name for device in design.devices}
         lint_devices(tops, cache_folder() / "lint", lambda name: progress.advance(note=f"{name} is clean"))
@@ -212,7 +212,7 @@ def _work(folder: Path, graph: Graph, plan: Plan, cluster: Cluster, options: Emi
     progress.end()
 
 
-def _network_files(folder: Path, design: ClusterDesign) -> list[Path]:
+def network_files(folder: Path, design: ClusterDesign) -> list[Path]:
     """Write what the host and Wireshark are told of the Ethernet, if there is one."""
     if design.ethernet is None:
         return []

@@ -158,6 +158,8 @@ class NetworkRecord(TypedDict):
     ports: list[PortRecord]
     # by the host, if it speaks over the network
     host_dropped: dict[str, Count]
+    # how often the host brought the cluster back after a device was reset
+    resets: Count
 
 
 class CosimRecord(Versioned):
@@ -404,6 +406,8 @@ class DriveRecord(Versioned):
 
     # behind the state that devices have
     batches: Count
+    # how often all devices began anew, from a checkpoint, since one had
+    resets: Count
     epochs: list[EpochRecord]
     # the checkpoint, if one was wanted
     saved: str | None

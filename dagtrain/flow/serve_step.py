@@ -64,6 +64,7 @@ def run(workspace: Workspace, options: ServeOptions, progress: Progress) -> Step
         latency_cycles=options.latency_cycles,
         stall_256=0,
         seed=options.seed,
+        resets=options.resets(delivered),
         faults=options.faults(delivered),
         capture=options.pcap,
     )

@@ -20,7 +20,8 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
-from dagtrain.emission.state import Dumped, dumped, links_of, load_records, restored, rounds
+from dagtrain.emission.ethernet import FIRST_EPOCH
+from dagtrain.emission.state import Dumped, dumped, held, links_of, load_records, restored, rounds
 from dagtrain.graph.executor import Executor
 from dagtrain.graph.ir import Graph
 from dagtrain.host.endpoint import ACK_US, EPOCH_STEP, Endpoint, Pair, Place, not_bound
@@ -89,6 +90,8 @@ class Trained:
     metrics: Metrics
     # since the batch before
     images_per_second: float
+    # loss and whether it was right, of each frame, as numbers on the wire
+    records: IntArray
     devices: tuple[DeviceState, ...]
 
 
@@ -103,7 +106,7 @@ class Cluster:
         self.settings = settings or Settings()
         self.emulator = Emulator(graph)
         self.image, self.label, self.output = host_ports(graph)
-        _check(wiring, graph)
+        self.check(graph)
         self._stop = False
         # batches → what all devices held behind them
         self._states: dict[int, Dumped] = {}
@@ -116,22 +119,37 @@ class Cluster:
         self._batches = self._done = 0
         self._loaded = False
         first = int(time.time()) % EPOCHS if self.settings.epoch is None else self.settings.epoch
-        self._endpoint = Endpoint(HOST, wiring.form, first, self._pairs)
+        self._endpoint = self.end(first)
 
     # -------------------------------------------------------------------------------------------- connection
 
-    def _pairs(self, epoch: int) -> Sequence[Pair]:
+    def check(self, graph: Graph) -> None:
+        """Raises `WiringError`, with all problems, where the wiring is of another graph."""
+        _check(self.wiring, graph)
+
+    def end(self, epoch: int) -> Endpoint:
+        """The host's end of all pairs."""
+        return Endpoint(HOST, self.wiring.form, epoch, self._pairs)
+
+    def rules(self) -> Rules:
+        """Of each pair; the timer follows the round trips."""
         wiring, form = self.wiring, self.wiring.form
-        rules = Rules(
+        return Rules(
             window=wiring.window,
             replay_beats=wiring.window * form.payload_beats,
             word_bytes=form.word_bytes,
             timer_cycles=1,
             ack_cycles=ACK_US,
         )
+
+    # what a pair is made of
+    pair: type[Pair] = Pair
+
+    def _pairs(self, epoch: int) -> Sequence[Pair]:
+        wiring, rules = self.wiring, self.rules()
         digest = int(wiring.digest, 16)
         return [
-            Pair(
+            self.pair(
                 name=device.name,
                 place=self.settings.gateway or device.place,
                 peer=Peer(number=HOST, other=device.number, epoch=epoch, digest=digest),
@@ -156,7 +174,7 @@ class Cluster:
         except OSError as error:
             raise not_bound(bind, error, "--bind") from error
         try:
-            await self._connect()
+            await self._connect(self._endpoint.epoch)
         except BaseException:
             self._endpoint.close()
             raise
@@ -168,19 +186,37 @@ class Cluster:
         await self._end_tasks()
         self._endpoint.close()
 
-    async def _connect(self) -> None:
+    async def _connect(self, first: int) -> None:
         """Reset all devices, to an epoch that each of them thinks later than its own, and from there to the next: one
-        that stood at the first epoch by chance has then begun anew too."""
-        deadline = time.monotonic() + self.settings.answer_seconds
-        first = self._endpoint.epoch
+        that stood at the first epoch by chance has then begun anew too.  None stays in the epoch of devices that nobody
+        has reset, so that one that begins anew is seen."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + self.settings.answer_seconds
         for attempt in count():
             seconds = EPOCH_SECONDS * 2 ** (attempt // THIRDS)
-            if await self._answered(first + attempt * EPOCH_STEP, min(seconds, deadline - time.monotonic())):
+            if await self._answered(first + attempt * EPOCH_STEP, min(seconds, deadline - now())):
                 break
-            if time.monotonic() >= deadline:
+            if now() >= deadline:
                 raise self._unanswered()
-        if not await self._answered(self._endpoint.epoch + 1, deadline - time.monotonic()):
+        last = (self._endpoint.epoch + 1) % EPOCHS
+        if not await self._answered(last + (last == FIRST_EPOCH), deadline - now()):
             raise self._unanswered()
+
+    async def begin_anew(self) -> int:
+        """After `DeviceReset`: reset all devices, to a later epoch, and load the last checkpoint into them; the batches
+        behind it, from which on they are to be fed again."""
+        kept, loaded = self.kept(), self.emulator.executor.batches
+        if kept is not None and kept > loaded:
+            await self.take_state(kept)
+        await self._end_tasks()
+        self._task_fault = None
+        self._came = {}
+        for asked in self._asked.values():
+            asked.clear()
+        await self._connect((self._endpoint.epoch + 1) % EPOCHS)
+        self._loaded = False
+        await self.load_state(self.emulator.executor)
+        return self._batches
 
     async def _answered(self, epoch: int, seconds: float) -> bool:
         """Whether all devices come to an epoch in time; one that stood at it, and was not reset, may break rules."""
@@ -297,14 +333,9 @@ class Cluster:
             self.emulator.executor = source
         executor = self.emulator.executor
         self._batches = executor.batches
-        words: dict[str, tuple[int, ...]] = {}
         for device, stream in self._state_streams("load"):
-            for link in device.links:
-                if link.words:
-                    node = executor.graph.by_name[link.node]
-                    words[link.node] = tuple(node.layer.state_words(executor.states[link.node]))
             self._say(stream, load_records(executor, device.links))
-        self._states = {self._batches: Dumped(self._batches, words)}
+        self._states = {self._batches: held(executor)}
         self._tasks = [
             asyncio.create_task(self._guarded(partial(self._read_dumps, device, stream)))
             for device, stream in self._state_streams("dump")
@@ -405,7 +436,8 @@ class Cluster:
         self._endpoint.soon()
 
     async def train(self, batches: Iterable[Feeds], every: int = 0) -> AsyncIterator[Trained]:
-        """Feed batches and give what came of each.  State is kept behind every ``every``-th batch and the last."""
+        """Feed batches and give what came of each.  State is kept behind every ``every``-th batch and the last.  Raises
+        `DeviceReset` where `begin_anew` goes on."""
         if not self._loaded:
             await self.load_state()
         self._stop = False
@@ -426,10 +458,12 @@ class Cluster:
             if len(found) == batch:
                 now = time.monotonic()
                 self._done += 1
+                records = incoming.layout.decode(b"".join(found), signed=True)
                 yield Trained(
                     batch=self._done,
-                    metrics=_metrics(incoming.layout.decode(b"".join(found), signed=True)),
+                    metrics=_metrics(records),
                     images_per_second=batch / max(1e-9, now - since),
+                    records=records,
                     devices=self.devices,
                 )
                 found, since = [], now

@@ -28,13 +28,16 @@ Place = tuple[str, int]
 LEAST_TIMER_US, MOST_TIMER_US, FIRST_TIMER_US, DOUBLINGS = 50_000, 2_000_000, 100_000, 6
 # a frame is acknowledged by one of its own after that
 ACK_US = 2_000
-# weight of a new round trip in the mean
-RTT_SHARE = 0.125
+# weight of a new round trip in the mean, and in the mean distance from it; the timer allows for so many (RFC 6298)
+RTT_SHARE, SPREAD_SHARE, SPREADS = 0.125, 0.25, 4
 # receive and send buffers of the socket, bytes; datagrams taken in one turn; the longest
 BUFFER_BYTES, TURN, LONGEST = 1 << 22, 64, 1 << 16
 # steps of the epoch in a search for one that all devices think later than theirs: a third of all
 EPOCH_STEP = EPOCHS // 3
 RESUME = "reset the cluster and resume from the last checkpoint"
+# greetings of a device in another epoch, and no frame of this one between them, by which it has begun anew: one or two
+# may be stragglers of a network that reorders
+STRANGE_HELLOS = 3
 
 
 @dataclass
@@ -52,18 +55,21 @@ class Pair:
     sent: Counter[FrameType] = field(default_factory=Counter)
     retransmitted: int = 0
     heard: int = 0
-    # mean round trip; None: not yet measured
+    # mean round trip, and the mean distance from it; None: not yet measured
     rtt_us: float | None = None
+    rtt_spread_us: float = 0.0
     # of another plan, as its own HELLO said
     foreign: int | None = None
     # when RESET is sent next
     reset_at: int = 0
+    # greetings in another epoch since a frame of this one was heard
+    strange: int = 0
     # (acknowledgement, time) by which a round trip is being measured
     probe: tuple[int, int] | None = None
 
     def timed_rules(self) -> Rules:
         """The rules with the timer that the measured round trip and the tries so far ask for."""
-        base = FIRST_TIMER_US if self.rtt_us is None else int(4 * self.rtt_us)
+        base = FIRST_TIMER_US if self.rtt_us is None else int(self.rtt_us + SPREADS * self.rtt_spread_us)
         timer = max(LEAST_TIMER_US, base) << min(DOUBLINGS, self.peer.sender.tries)
         return replace(self.rules, timer_cycles=min(MOST_TIMER_US, timer))
 
@@ -110,8 +116,17 @@ class Pair:
         rules = self.rules
         if number == self.peer.sender.oldest or rules.stale(number, self.peer.sender.oldest):
             sample = now - since
-            self.rtt_us = sample if self.rtt_us is None else self.rtt_us + RTT_SHARE * (sample - self.rtt_us)
+            if self.rtt_us is None:
+                self.rtt_us, self.rtt_spread_us = sample, sample / 2
+            else:
+                error = sample - self.rtt_us
+                self.rtt_spread_us += SPREAD_SHARE * (abs(error) - self.rtt_spread_us)
+                self.rtt_us += RTT_SHARE * error
             self.probe = None
+
+
+class DeviceReset(LinkFault):
+    """A device was reset, and not by the host: what it held is gone, and all are to begin anew from a checkpoint."""
 
 
 # makes the pairs of an epoch
@@ -146,8 +161,9 @@ class Endpoint:
         self.pairs: dict[int, Pair] = {}
         # frames from no peer
         self.drops: Counter[Drop] = Counter()
-        # why nothing more will pass
+        # why nothing more will pass; devices that were reset by somebody else in this epoch
         self.fault = ""
+        self.begun_anew: list[str] = []
         # what the system said of a frame that it did not send
         self.unsendable = ""
         # told when the host reset this device
@@ -180,6 +196,15 @@ class Endpoint:
         place: Place = opened.getsockname()
         return place
 
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self._socket is not None
+
+    def now(self) -> int:
+        """On the clock of all times here."""
+        return now_us()
+
     def close(self) -> None:
         """Give the port back; nothing more is heard or sent."""
         if self._timer is not None:
@@ -204,14 +229,18 @@ class Endpoint:
         for number, pair in self.pairs.items():
             if number in old:
                 before = old[number]
-                pair.drops, pair.sent, pair.rtt_us = before.drops, before.sent, before.rtt_us
+                pair.drops, pair.sent = before.drops, before.sent
+                pair.rtt_us, pair.rtt_spread_us = before.rtt_us, before.rtt_spread_us
                 pair.retransmitted, pair.heard, pair.foreign = before.retransmitted, before.heard, before.foreign
         self.fault = ""
+        self.begun_anew = []
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Until this is true.  Raises `LinkFault` when nothing more will pass."""
         while not ready():
-            if self.fault or self._socket is None:
+            if self.begun_anew:
+                raise DeviceReset(self.fault, RESUME)
+            if self.fault or not self.is_open:
                 raise LinkFault(self.fault or "the socket is closed", RESUME)
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -232,7 +261,7 @@ class Endpoint:
     # -------------------------------------------------------------------------------------------- hearing
 
     def _readable(self) -> None:
-        now = now_us()
+        now = self.now()
         for _ in range(TURN):
             if self._socket is None:
                 return
@@ -264,8 +293,17 @@ class Endpoint:
             return
         if frame.digest != pair.peer.digest and frame.target == self.number:
             pair.foreign = frame.digest
+        if frame.kind is FrameType.HELLO and frame.epoch != self.epoch and pair.peer.greeted:
+            self._greeted_anew(pair)
         pair.peer, heard = pair.peer.hear(frame, now, pair.rules)
         self._heard(pair, heard, chunks, now)
+
+    def _greeted_anew(self, pair: Pair) -> None:
+        """A device that was there greets in another epoch: a reset that is not the host's took all it held."""
+        pair.strange += 1
+        if pair.strange == STRANGE_HELLOS and self.number == HOST:
+            self.begun_anew.append(pair.name)
+            self.fault = self.fault or f"{pair.name} has begun anew, and lost its state"
 
     def _heard(self, pair: Pair, heard: Heard, chunks: Sequence[Chunk], now: int) -> None:
         if heard.reset is not None:
@@ -276,6 +314,7 @@ class Endpoint:
             pair.drops[heard.cause] += 1
         else:
             pair.heard += 1
+            pair.strange = 0
         pair.measure(now)
         if heard.payload is not None and chunks:
             self.fault = self.fault or pair.take(chunks)
@@ -287,9 +326,9 @@ class Endpoint:
     def work(self) -> None:
         """Pack what streams have, send what is to be sent, set the timer, wake who waits."""
         self._due = False
-        if self._socket is None:
+        if not self.is_open:
             return
-        now = now_us()
+        now = self.now()
         pairs = list(self.pairs.values())
         self._turn = (self._turn + 1) % max(1, len(pairs))
         for pair in pairs[self._turn :] + pairs[: self._turn]:

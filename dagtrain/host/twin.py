@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from dagtrain.emission.state import links_of
+from dagtrain.emission.state import differences, held
 from dagtrain.graph.ir import GraphError
 from dagtrain.host.cluster import Trained
 from dagtrain.training.data import Dataset, Draw
@@ -30,6 +30,11 @@ class Twin:
     words: int = 0
     mismatches: list[str] = field(default_factory=list)
 
+    def feed(self, index: IntArray, draw: Draw) -> None:
+        """The cluster is fed a batch; what it is fed once more, from a checkpoint on, was compared or waits already."""
+        if draw[1] >= self.emulator.executor.batches + len(self.fed):
+            self.fed.append((index, draw))
+
     async def check(self, trained: Trained) -> None:
         """The next batch of the cluster.  The emulator works in a thread, so that devices do not wait for an answer."""
         index, draw = self.fed.popleft()
@@ -45,18 +50,10 @@ class Twin:
         own, other = self.emulator.executor, cluster.executor
         if own.batches != other.batches:
             raise GraphError(f"a state behind {other.batches} batches, where {own.batches} were compared")
-        for link in links_of(own.graph.nodes, own.graph):
-            if not link.words:
-                continue
-            layer = own.graph.by_name[link.node].layer
-            wanted, found = (list(layer.state_words(each.states[link.node])) for each in (own, other))
-            self.words += len(wanted)
-            wrong = [at for at, (a, b) in enumerate(zip(wanted, found, strict=True)) if a != b]
-            if wrong:
-                self._differs(
-                    f"behind batch {own.batches}: {len(wrong)} of {len(wanted)} words of {link.node}, the first "
-                    f"at {wrong[0]}: {found[wrong[0]]:#x} where the emulator has {wanted[wrong[0]]:#x}"
-                )
+        wanted = held(own)
+        self.words += sum(map(len, wanted.words.values()))
+        for what in differences(held(other), wanted, "the emulator"):
+            self._differs(what)
 
     def _differs(self, what: str) -> None:
         if len(self.mismatches) < MOST_TOLD:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
-from dagtrain.emission.ethernet import pair_timing
+from dagtrain.emission.ethernet import host_timing, pair_timing
 from dagtrain.emission.links import LEAST_LINK_WORDS
 from dagtrain.graph.ir import Graph, Role
 from hdl.costs.estimate import Contents
@@ -44,7 +44,9 @@ def port_units(cluster: Cluster, board: Board, form: LinkFormat, regions: Sequen
     # one circuit for all keys
     frames = frames if frames.key is None else replace(frames, key=0)
     words = Packer(frames=frames, form=form, regions=tuple(regions))
-    port = EthernetPort(packer=words, timing=pair_timing(frames, cluster.network_cycles))
+    timing = pair_timing(frames, cluster.network_cycles)
+    of_host = host_timing(timing, *cluster.network.host_cycles(cluster.clock_hz))
+    port = EthernetPort(packer=words, timing=timing, host_timing=of_host)
     return port, mac_unit(port.sink, board.mac, board.mac_word_bits)
 
 

@@ -30,8 +30,9 @@ DEFAULT_SUBNET = "10.0.0.0/24"
 # cycles that a network of words is taken to need from port to port, a microsecond at 200 MHz, and those that buffers
 # allow for; with half as many each way, credits are back in them too
 WORDS_CYCLES, WORDS_ALLOWED_CYCLES = 200, 512
-# round trips of any cluster
+# round trips of any cluster; to the host's program, and how long that may be silent
 MOST_RTT_US = 10_000
+MOST_HOST_RTT_US, MOST_SILENCE_S = 1_000_000, 1_000_000
 NOT_YET = "is not built yet"
 # what boards have with Ethernet alone
 ONLY_FRAMED = ("mac", "mac_clock_mhz", "mac_word_bits", "ports")
@@ -103,6 +104,22 @@ class NetworkTable(Table):
     rtt_us: Annotated[
         Number, Field(gt=0, le=MOST_RTT_US, description="the round trip in µs, above 0 and at most 10 000")
     ] = Decimal(10)
+    host_rtt_us: Annotated[
+        Number,
+        Field(
+            gt=0,
+            le=MOST_HOST_RTT_US,
+            description="the round trip to the host's program in µs, above 0 and at most 1 000 000",
+        ),
+    ] = Decimal(2500)
+    host_silence_s: Annotated[
+        Number,
+        Field(
+            gt=0,
+            le=MOST_SILENCE_S,
+            description="how long the host may be silent in seconds, above 0 and at most 1 000 000",
+        ),
+    ] = Decimal(3600)
     topology: Annotated[
         Literal["switch", "cables", "chain", "ring", "mesh"],
         Field(description='"switch", "cables", "chain", "ring" or "mesh"'),
@@ -136,6 +153,9 @@ class Network:
     host_ip: int | None = None
     host_mac: int | None = None
     rtt_us: Fraction = Fraction(10)
+    # to the host's program, and how long that may be silent
+    host_rtt_us: Fraction = Fraction(2500)
+    host_silence_s: Fraction = Fraction(3600)
     # whether the MTU is the planner's choice
     chooses_mtu: bool = False
     # whether a device has a MAC with clocks of its own, between which and the device's frames cross whole
@@ -158,6 +178,10 @@ class Network:
     def allowed_cycles(self, clock_hz: int) -> int:
         """Cycles under way that buffers allow for: credits are back in them."""
         return WORDS_ALLOWED_CYCLES if self.frames is None else 2 * self.way_cycles(clock_hz)
+
+    def host_cycles(self, clock_hz: int) -> tuple[int, int]:
+        """Of the round trip to the host's program, and those for which it may be silent."""
+        return ceil(self.host_rtt_us * clock_hz / 10**6), ceil(self.host_silence_s * clock_hz)
 
     def framing(self, clock_hz: int) -> Framing | None:
         """What an instance says of the frames."""
@@ -219,6 +243,8 @@ def network_of(table: NetworkTable, raw: Mapping[str, Any], word_bits: int, *, c
         host_ip=int(ipaddress.IPv4Address(table.host_ip or _default_host(table))),
         host_mac=None if table.host_mac is None else _mac(table.host_mac),
         rtt_us=Fraction(table.rtt_us),
+        host_rtt_us=Fraction(table.host_rtt_us),
+        host_silence_s=Fraction(table.host_silence_s),
         chooses_mtu=table.mtu == "auto",
         clocked=clocked,
     )

@@ -36,6 +36,17 @@ class EthernetPort(Unit):
 
     packer: Packer
     timing: Timing = field(default_factory=Timing)
+    # of the last peer, where that is the host; its window is that of all
+    host_timing: Timing | None = None
+
+    def __post_init__(self) -> None:
+        if self.host_timing is not None and self.host_timing.window != self.timing.window:
+            raise ValueError(f"windows of {self.timing.window} frames, and of {self.host_timing.window} for the host")
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        """Of each peer."""
+        return *[self.timing] * (self.packer.peers - 1), self.host_timing or self.timing
 
     @property
     def sink(self) -> FrameSink:
@@ -180,8 +191,8 @@ def ethernet_port(
     )
     keeps = [
         port_peer(anew, made, made_peer, made_beats, made_end, hears[i], said, sayings[i], wrongs[i],
-                  rooms[i], heads[i], starts[i], lengths[i], index=i, unit=words_of, timing=timing)
-        for i in range(peers)
+                  rooms[i], heads[i], starts[i], lengths[i], index=i, unit=words_of, timing=each)
+        for i, each in enumerate(unit.timings)
     ]  # fmt: skip
     sends = transmitter(
         domain, sayings, said, row_of(starts), row_of(lengths), own, others, stamp, digest, fetch, fetch_at, word, tx,
