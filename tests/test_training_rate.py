@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -17,18 +18,29 @@ from dagtrain.emission.modules import ModuleLibrary
 from dagtrain.flow.cosim_step import _batches
 from dagtrain.flow.emit_step import planned_design
 from dagtrain.flow.placed import load_placed_graph, load_plan, load_plan_cluster
+from dagtrain.graph.ir import Role
+from dagtrain.planning.best import Best
 from dagtrain.planning.foldings import Foldings
+from dagtrain.planning.planner import Planner
 from dagtrain.planning.rate import plan_time
+from dagtrain.planning.results import Planned, Searched
+from dagtrain.planning.whole_layers import try_whole_layers
+from dagtrain.progress import Silent
 from dagtrain.rates import rate_text, training_text
 from hdl.cache import cache_folder
 from hdl.link.format import credit_batch
 from placement.problem.deadline import Deadline
-from placement.problem.plan import Bound
+from placement.problem.plan import Bound, Plan
 from placement.problem.settings import SearchOptions
-from tests.flow_support import CLUSTER, Case, new_case, quick_costs
+from placement.problem.validate import violations
+from placement.search.search import plan_from_assignment
+from tests.flow_support import CLUSTER, Case, QuickEstimator, new_case, quick_costs
+from tests.test_relays import residual, small_cluster
 
 # of each board so much that both are needed for the fastest pace, and one is enough for half of it
 TIGHT = CLUSTER.replace("link_gbit_per_s = 100", "link_gbit_per_s = 100\nutilisation = { dsp = 0.11 }")
+# cycles a frame of a slow level of the small residual net
+PACE = 4608
 
 
 def placed(root: Path, recipe: str, *words: str) -> Case:
@@ -59,6 +71,36 @@ def test_one_device_is_chosen_where_batches_are_short_and_none_may_be_stale(
     # the other way round, it would be slower: both at the pace of the two, with what batches cost there
     both = load_plan(placed(tmp_path / "both", "batch = 4\n", "--pin", "y_node=worker").workspace)
     assert both.throughput_fps < slow.throughput_fps
+
+
+def test_whole_layers_are_looked_for_and_taken_where_training_is_faster_for_it() -> None:
+    """Beside a plan that tears every layer apart, said to train half as fast, or faster than its pace."""
+    graph, cluster, estimator = residual(1), small_cluster(2, 40), cast("Any", QuickEstimator())
+    planner = Planner(graph, cluster, estimator, SearchOptions(anneal_budget=1_200_000), {}, Silent())
+    torn = {node.name: "d1" if node.role in (Role.GRADIENT, Role.UPDATE) else "d0" for node in graph.nodes}
+    instance = planner.searcher.prices.instance([PACE])
+    searched = Searched(plan_from_assignment(instance, torn), instance, (PACE,))
+    planned = planner.fixed(torn, dict.fromkeys(torn, PACE))
+
+    def best(share: Fraction) -> tuple[Plan, list[Planned]]:
+        """Where the plan so far takes so many times as long for a batch."""
+        told: list[Planned] = []
+        cycles = int(planned.plan.batch_cycles * share)
+        known = Best(keep=told.append, planned=replace(planned, plan=replace(planned.plan, batch_cycles=cycles)))
+        try_whole_layers(replace(planner.searcher, best=known), searched)
+        assert known.planned is not None
+        return known.planned.plan, told
+
+    found, told = best(Fraction(2))
+    assert [each.plan for each in told] == [found]
+    assert not violations(told[0].instance, found)
+    assert found.bound_cycles_per_frame == searched.plan.bound_cycles_per_frame
+    stands = {(graph.by_name[item.item].layer_of, item.device) for item in found.items}
+    assert len(stands) == len({layer for layer, _ in stands})
+    assert {device for _, device in stands} == {"d0", "d1"}
+    kept, told = best(Fraction(PACE * graph.recipe.batch, planned.plan.batch_cycles))
+    assert not told
+    assert {item.item: item.device for item in kept.items} == torn
 
 
 def test_fewer_devices_are_searched_only_where_their_bound_leaves_something_to_gain(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
@@ -26,6 +27,7 @@ from dagtrain.planning.relays import with_relays
 from dagtrain.planning.results import Planned, Searched, Start
 from dagtrain.planning.searcher import Searcher
 from dagtrain.planning.timetable import Timetable
+from dagtrain.planning.whole_layers import try_whole_layers
 from dagtrain.progress import Progress
 from hdl.costs.estimate import Estimator
 from hdl.errors import FoldingError, InfeasibleError, OutOfTimeError
@@ -129,15 +131,17 @@ def improve(ladder: Ladder, start: Start | None) -> None:
     """One plan after the other, to the end; the searcher's best plan is kept as it goes.
 
     Raises as `Ladder.climb` does."""
-    searcher = ladder.searcher
+    searcher = last = ladder.searcher
     try:
         found = ladder.climb(start)
         # relays are of use to this plan only: the graph without them is what is planned
         last, found = with_relays(searcher, found) or (searcher, found)
         searched = ladder.hold_last(last, found)
     except GoalReached:
-        # fewer devices are of use all the same: training may be faster there
+        # whole layers and fewer devices are of use all the same: training may be faster there
         searched = searcher.best.searched
+    with suppress(GoalReached):
+        try_whole_layers(last, searched)
     if searcher.best.known_cycles is None:
         for fewer in on_fewer_devices(searcher, searched):
             try:

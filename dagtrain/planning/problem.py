@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -95,9 +95,17 @@ class Problem:
 
     def without(self, devices: Collection[str], slowest: Fraction) -> Problem:
         """The same with these devices left empty too, at a pace of at most so many cycles a frame."""
-        least_fps = float(self.cluster.clock_hz / slowest)
-        search = replace(self.search, exclude=(*self.search.exclude, *devices), least_fps=least_fps)
-        return replace(self, search=search)
+        search = replace(self.search, exclude=(*self.search.exclude, *devices))
+        return replace(self, search=self._no_slower(search, slowest))
+
+    def with_layers_whole(self, layers: Iterable[str], slowest: Fraction) -> Problem:
+        """The same with each of these layers on one device, at a pace of at most so many cycles a frame."""
+        groups = tuple((layer,) for layer in layers)
+        search = replace(self.search, same_device=(*self.search.same_device, *groups))
+        return replace(self, search=self._no_slower(search, slowest))
+
+    def _no_slower(self, search: SearchOptions, slowest: Fraction) -> SearchOptions:
+        return replace(search, least_fps=float(self.cluster.clock_hz / slowest))
 
     # ---- the rate of training wanted
 

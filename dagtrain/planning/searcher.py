@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -71,6 +71,12 @@ class Searcher:
         cycles a frame; its plans are for ``best``."""
         problem = self.problem.without(devices, slowest)
         return replace(self, problem=problem, best=best, time=replace(self.time, holding_seconds=0.0))
+
+    def with_layers_whole(self, layers: Iterable[str], slowest: Fraction) -> Searcher:
+        """One that puts each of these layers on one device, with the same prices, bound and best plan, at a pace of at
+        most ``slowest`` cycles a frame."""
+        problem = self.problem.with_layers_whole(layers, slowest)
+        return replace(self, problem=problem, time=replace(self.time, holding_seconds=0.0))
 
     # ---- searches
 
