@@ -133,8 +133,8 @@ def test_a_run_ends_at_the_first_plan_that_is_proven_to_be_within_the_gap(
     # as far from the bound as a first plan is
     first, early = within("0.97")
     assert proven(first) <= Fraction(97, 100)
-    # one on all devices, one on the first, where training may be faster
-    assert early <= 2 < whole
+    # one on all devices, one of whole layers and one on the first, where training may be faster
+    assert early <= 3 < whole
     assert "unchanged" in case.step("place", "--gap", "0.97").out
     # a goal that the best plan reaches ends the run there
     between, some = within(f"{float(near) + 0.002:.6f}")
