@@ -214,6 +214,14 @@ def test_levels_are_counted_once_a_pair() -> None:
     assert amounts(net, {"a": (MP, DP, DP)}, Counting(7, SECTION_3_4)) == (2 * 35, 2 * 15, 4 * 15)
 
 
+def test_what_each_halving_leaves_of_a_map_at_a_border() -> None:
+    maker, taker = Above(dp=1, mp=2), Above(dp=5, mp=3)
+    left = {Halving.NONE: 1, Halving.LAYER: 2**-1, Halving.MAKER: 2 ** -(1 + 2), Halving.TAKER: 2 ** -(1 + 3)}
+    for halving, share in left.items():
+        counting = Counting(1, Convention(Directions.INTRA, Pooling.AFTER, halving))
+        assert counting.border_share(maker, taker) == share
+
+
 def test_equal_choices_meet_for_nothing() -> None:
     join = Layer(name="sum", weights=0, macs=0, input=8, output=4, pooled=4, inputs=("a", "b"))
     net = Net("residual", (dense("a", 3, 4), dense("b", 5, 4), join))
