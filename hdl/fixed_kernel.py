@@ -12,14 +12,18 @@ from numba import njit
 from hdl.fixed import IntArray
 
 
+@njit(cache=True)
+def fitted(code: int, shift: int, low: int, high: int) -> int:
+    """``code * 2**-shift`` to nearest, ties up, within [low, high]."""
+    code = (code + (1 << (shift - 1))) >> shift if shift > 0 else code << -shift
+    return min(max(code, low), high)
+
+
 @njit(cache=True, nogil=True)
 def nearest(codes: npt.NDArray[Any], shift: int, low: int, high: int, result: IntArray) -> None:
-    """``codes * 2**-shift`` to nearest, ties up, within [low, high]; ``codes`` are integers, also as float64."""
-    half = 1 << (shift - 1) if shift > 0 else 0
+    """`fitted` codes; they are integers, also as float64."""
     for index in range(len(codes)):
-        code = int(codes[index])
-        code = (code + half) >> shift if shift > 0 else code << -shift
-        result[index] = min(max(code, low), high)
+        result[index] = fitted(int(codes[index]), shift, low, high)
 
 
 @njit(cache=True, nogil=True)

@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -35,8 +36,9 @@ from hdl.engine.window.gradient_passes import LEAVE_LATENCY, counted_gradient_pa
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
-from hdl.fixed import Fixed
+from hdl.fixed import Fixed, IntArray
 from hdl.layers.base import Layer
+from hdl.layers.conv import narrow
 from hdl.layers.conv.correlate import (
     by_group,
     correlate,
@@ -47,6 +49,7 @@ from hdl.layers.conv.correlate import (
 )
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
+from hdl.layers.conv.narrow import is_narrow
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
 from hdl.layers.folding import lanes_for, may_be_ragged, ragged_lanes
 from hdl.layers.meaning import Tape
@@ -252,6 +255,15 @@ def _reordered_frames(engine: WeightedEngine, word: int) -> int:
     return reorder_frames(engine.walk.cycles, leave, latency, engine.cycles_per_frame)
 
 
+def _narrow_codes(engine: Conv | ConvError, stored: IntArray, weights: IntArray) -> IntArray:
+    """`WeightedEngine.codes` of narrow formats."""
+    result = engine.result.tensor.fixed
+    rounding = engine.sum_fraction_bits - result.fraction_bits, result
+    parts = by_group(engine.groups, (stored, 3), (weights, 0))
+    make = partial(narrow.correlate, engine.window, transposed=engine.transposed)
+    return joined([make(first, second, *rounding) for first, second in parts], 3)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conv(ForwardEngine, DenseEngine):
     """The forward engine; formula in the module's docstring."""
@@ -285,6 +297,12 @@ class Conv(ForwardEngine, DenseEngine):
         bound = math.prod(self.weight_shape[1:]) << (self.x_fixed.width + self.w_fixed.width - 1)
         parts = by_group(self.groups, (x, 3), (w, 0))
         return joined([correlate(self.window, first, second, bound) for first, second in parts], 3)
+
+    def codes(self, stored: IntArray, weights: IntArray) -> IntArray:
+        """Narrow ones in one pass."""
+        if not is_narrow(self.stored.tensor.fixed, self.w_fixed):
+            return super().codes(stored, weights)
+        return _narrow_codes(self, stored, weights)
 
     def backward(self, tape: Tape) -> None:
         """Gradient engine and error engine."""
@@ -333,6 +351,12 @@ class ConvError(ErrorEngine, DenseEngine):
         bound = terms << (self.e_fixed.width + self.w_fixed.width - 1)
         parts = by_group(self.groups, (e, 3), (w, 0))
         return joined([correlate_error(self.window, first, second, bound) for first, second in parts], 3)
+
+    def codes(self, stored: IntArray, weights: IntArray) -> IntArray:
+        """Narrow ones in one pass."""
+        if not is_narrow(self.stored.tensor.fixed, self.w_fixed):
+            return super().codes(stored, weights)
+        return _narrow_codes(self, stored, weights)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -391,8 +415,10 @@ class ConvGradient(GradientEngine, DenseEngine):
             parts = by_group(self.groups, (x, 3), (e, 3))
             cut = self.product_bits, self.cut
             return joined([correlate_cut_gradient(self.window, first, second, *cut) for first, second in parts], 0)
-        bound = len(x) * math.prod(self.window.output) << (self.x_fixed.width + self.e_fixed.width - 1)
         parts = by_group(self.groups, (x, 3), (e, 3))
+        if x.dtype == np.int64 and is_narrow(self.x_fixed, self.e_fixed):
+            return joined([narrow.gradient(self.window, first, second) for first, second in parts], 0)
+        bound = len(x) * math.prod(self.window.output) << (self.x_fixed.width + self.e_fixed.width - 1)
         return joined([correlate_gradient(self.window, first, second, bound) for first, second in parts], 0)
 
     @property

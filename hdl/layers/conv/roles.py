@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Self, TypeVar
@@ -133,22 +133,29 @@ class WeightedEngine(WindowEngine):
         """Keeps frozen weights."""
         return {"initial": parameters["w"]} if self.frozen else {}
 
+    @property
+    def sum_fraction_bits(self) -> int:
+        """Fraction bits of a product."""
+        return self.stored.tensor.fixed.fraction_bits + self.w_format.fraction_bits
+
+    def codes(self, stored: IntArray, weights: IntArray) -> IntArray:
+        """`sums` of codes, rounded once."""
+        return requantise(self.sums(stored, weights), self.sum_fraction_bits, self.result.tensor.fixed)
+
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sums, rounded once."""
-        stored, result = self.stored.tensor.fixed, self.result.tensor.fixed
-        total = self._sums_by_version(state, inputs)
-        return {self.result.name: requantise(total, stored.fraction_bits + self.w_format.fraction_bits, result)}
+        return {self.result.name: self._by_version(self.codes, state, inputs)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""
-        return {self.result.name: self._sums_by_version(state, inputs)}
+        return {self.result.name: self._by_version(self.sums, state, inputs)}
 
-    def _sums_by_version(self, state: State, inputs: Mapping[str, Any]) -> Any:
+    def _by_version(self, make: Callable[[Any, Any], Any], state: State, inputs: Mapping[str, Any]) -> Any:
+        """What ``make`` makes of the frames that see one version of the weights, and of that version, joined."""
         frames = inputs[self.stored.name]
         if self.frozen:
-            return self.sums(frames, state["initial"])
-        versions = by_version(state, inputs["w"], self.recipe)
-        parts = [self.sums(frames[part], weights) for part, weights in versions]
+            return make(frames, state["initial"])
+        parts = [make(frames[part], weights) for part, weights in by_version(state, inputs["w"], self.recipe)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     # ---- versions of the weights

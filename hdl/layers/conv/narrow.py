@@ -1,0 +1,201 @@
+"""Convolution of codes of at most 16 bits, exactly: what `hdl.layers.conv.correlate` defines, for golden models.
+
+One factor of every product is split into parts of 8 bits, so that sums of pairs fit 32 bits for a while
+(`hdl.layers.conv.pair_sums`); each part's sum then joins the total in 64 bits.  No matrix of patches is made: a tap is
+an offset into the map, which lies between zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.engine.arithmetic.mac import operand_bits
+from hdl.fixed import Fixed, IntArray
+from hdl.layers.window import Window
+from hdl.threads import in_ranges
+
+ShortArray = npt.NDArray[np.int16]
+# bits of a code that is multiplied
+WIDEST = 16
+# bytes of a map as it is laid out; more frames than fit are done one chunk after another
+CHUNK_BYTES = 1 << 24
+# products that take as long as an element of `in_ranges`
+PRODUCTS_AN_ELEMENT = 16
+
+
+def is_narrow(*formats: Fixed) -> bool:
+    """Whether codes of all formats can be multiplied here."""
+    return all(operand_bits(fixed) <= WIDEST for fixed in formats)
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """Results that see the same taps: every ``every``-th one of a map from ``first`` on."""
+
+    first: tuple[int, int]
+    every: tuple[int, int]
+    # pixels of the stored map between two of them
+    step: tuple[int, int]
+    # of each tap in the kernel's order
+    taps: IntArray
+    # of each tap, and of each piece of its channels, in codes
+    offsets: IntArray
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a map is stored for one window."""
+
+    # rows above, columns on the left
+    before: tuple[int, int]
+    # rows, columns, channels
+    shape: tuple[int, int, int]
+    pixels: tuple[_Pixels, ...]
+
+
+def _chunks(frames: int, each: int) -> Iterator[slice]:
+    """Ranges of frames of ``each`` bytes."""
+    step = max(1, CHUNK_BYTES // each)
+    return (slice(start, min(frames, start + step)) for start in range(0, frames, step))
+
+
+def _pieces(pairs: int) -> tuple[int, int]:
+    """Equal pieces, and pairs of each, of so many pairs: none passes what 32 bits hold."""
+    from hdl.layers.conv.pair_sums import MOST_PAIRS
+
+    pieces = -(-pairs // MOST_PAIRS)
+    return pieces, -(-pairs // pieces)
+
+
+# taps along one axis: (place in the kernel, stored row or column of the first result)
+_Taps = list[tuple[int, int]]
+
+
+def _forward(window: Window, axis: int) -> list[_Taps]:
+    """All taps of an axis, of every result."""
+    before, apart = window.padding[axis], window.dilation[axis]
+    return [[(tap, tap * apart - before) for tap in range(window.kernel[axis])]]
+
+
+def _backward(window: Window, axis: int) -> list[_Taps]:
+    """Of each remainder of a place in the input by the stride: the taps that saw it, and for which place of the
+    output."""
+    stride, found = window.stride[axis], []
+    for first in range(stride):
+        places = [
+            (tap, first + window.padding[axis] - tap * window.dilation[axis]) for tap in range(window.kernel[axis])
+        ]
+        found.append([(tap, place // stride) for tap, place in places if place % stride == 0])
+    return found
+
+
+@cache
+def _layout(window: Window, channels: int, transposed: bool) -> _Layout:
+    """Of the input map, or, ``transposed``, of the output map, from which errors of the input are made."""
+    inputs, outputs = (window.height, window.width), window.output
+    stored, made = (outputs, inputs) if transposed else (inputs, outputs)
+    find = _backward if transposed else _forward
+    every, step = (window.stride, (1, 1)) if transposed else ((1, 1), window.stride)
+    phases = [find(window, axis) for axis in (0, 1)]
+    before, sizes = [0, 0], list(stored)
+    for axis in (0, 1):
+        for first, taps in enumerate(phases[axis]):
+            results = len(range(first, made[axis], every[axis]))
+            for _, place in taps:
+                before[axis] = max(before[axis], -place)
+                sizes[axis] = max(sizes[axis], place + (results - 1) * step[axis] + 1)
+    pieces, pairs = _pieces(-(-channels // 2))
+    height, width, depth = before[0] + sizes[0], before[1] + sizes[1], 2 * pieces * pairs
+
+    def pixels(first: tuple[int, int]) -> _Pixels:
+        both = [(row, column) for row in phases[0][first[0]] for column in phases[1][first[1]]]
+        places = [((y + before[0]) * width + x + before[1]) * depth for (_, y), (_, x) in both]
+        offsets = [place + piece * 2 * pairs for place in places for piece in range(pieces)]
+        taps = np.array([row * window.kernel[1] + column for (row, _), (column, _) in both], np.int64)
+        return _Pixels(first, every, step, taps, np.array(offsets, np.int64))
+
+    firsts = [(row, column) for row in range(len(phases[0])) for column in range(len(phases[1]))]
+    return _Layout((before[0], before[1]), (height, width, depth), tuple(pixels(first) for first in firsts))
+
+
+def _stored(maps: IntArray, layout: _Layout) -> ShortArray:
+    """Maps between zeros."""
+    from hdl.layers.conv.narrow_kernel import surround
+
+    stored = np.empty((len(maps), *layout.shape), np.int16)
+    in_ranges(lambda first, end: surround(first, end, maps, layout.before, stored), len(maps), stored[0].size)
+    return stored
+
+
+def correlate(
+    window: Window, maps: IntArray, weights: IntArray, shift: int, target: Fixed, *, transposed: bool = False
+) -> IntArray:
+    """`correlate.correlate`, or, ``transposed``, of errors `correlate.correlate_error`, by ``2**-shift`` to nearest and
+    saturated into ``target``."""
+    from hdl.layers.conv.narrow_kernel import Weights
+    from hdl.layers.conv.narrow_kernel import correlate as run
+    from hdl.layers.conv.pair_sums import LANES
+
+    filters, channels = weights.shape[:2]
+    # results and what is summed, with what lies between two of each among the weights
+    ends = (filters, channels * window.taps), (channels, window.taps)
+    (results, by_result), (summed, by_summed) = reversed(ends) if transposed else ends
+    factors = Weights(np.ascontiguousarray(weights).reshape(-1), results, summed, by_result, by_summed)
+    rows, columns = (window.height, window.width) if transposed else window.output
+    result = np.empty((len(maps), rows, columns, results), np.int64)
+    layout, rounding, groups = (
+        _layout(window, summed, transposed),
+        (shift, target.low, target.high),
+        -(-results // LANES),
+    )
+
+    def work(stored: ShortArray, pixels: _Pixels, made: IntArray) -> None:
+        if not len(pixels.taps):
+            made[:, pixels.first[0] :: pixels.every[0], pixels.first[1] :: pixels.every[1]] = 0
+            return
+        places = pixels.taps, pixels.offsets, rounding, pixels.first, pixels.every
+        products = made.size // groups * stored.shape[3] * len(pixels.taps) // math.prod(pixels.every)
+        in_ranges(
+            lambda first, end: run(first, end, stored, pixels.step, factors, *places, made),
+            groups,
+            products // PRODUCTS_AN_ELEMENT,
+        )
+
+    for chunk in _chunks(len(maps), 2 * math.prod(layout.shape)):
+        stored = _stored(np.ascontiguousarray(maps[chunk]), layout)
+        for pixels in layout.pixels:
+            work(stored, pixels, result[chunk])
+    return result
+
+
+def gradient(window: Window, maps: IntArray, errors: IntArray) -> IntArray:
+    """`correlate.correlate_gradient`."""
+    from hdl.layers.conv.narrow_kernel import gradient as run
+    from hdl.layers.conv.narrow_kernel import pair_pixels
+    from hdl.layers.conv.pair_sums import LANES, ROWS
+
+    channels, filters = maps.shape[3], errors.shape[3]
+    pieces, pairs = _pieces(-(-window.output[1] // 2))
+    rows = (window.output[0] - 1) * window.stride[0] + window.extent[0]
+    shape = (rows, pieces * pairs, ROWS, 2)
+    ends = window.kernel[1], -(-channels // ROWS)
+    groups = -(-filters // LANES)
+    total = np.zeros((filters, channels, *window.kernel), np.int64)
+
+    def work(seen: IntArray, given: IntArray) -> None:
+        paired = np.empty((*ends, len(seen), *shape), np.int16)
+        along = window.stride[1], window.dilation[1], window.padding[:2], paired
+        in_ranges(lambda first, end: pair_pixels(first, end, seen, *along), len(seen), paired.size // len(seen))
+        arrays = paired, window.stride[0], window.dilation[0], given, pieces, total
+        products = given.size // groups * channels * window.taps
+        in_ranges(lambda first, end: run(first, end, *arrays), groups, products // PRODUCTS_AN_ELEMENT)
+
+    for chunk in _chunks(len(maps), 2 * math.prod((*ends, *shape))):
+        work(np.ascontiguousarray(maps[chunk]), np.ascontiguousarray(errors[chunk]))
+    return total

@@ -1,0 +1,75 @@
+"""Convolution of narrow codes in 32-bit sums, beside the definition in 64 bits."""
+
+import numpy as np
+import pytest
+
+from hdl.fixed import Fixed, IntArray, requantise
+from hdl.layers.conv import narrow
+from hdl.layers.conv.correlate import correlate, correlate_error, correlate_gradient
+from hdl.layers.conv.dense import Conv, ConvGradient
+from hdl.layers.conv.pair_sums import MOST_PAIRS
+from hdl.layers.window import Window
+
+LOW, HIGH = -(1 << 15), (1 << 15) - 1
+# a code whose low part is the most negative one; its high part is 1
+LOWEST_PART = 128
+
+
+def agree(window: Window, x: IntArray, w: IntArray, e: IntArray, shift: int) -> None:
+    """All three products."""
+    target, fraction_bits = Fixed(16, 3), shift + 3
+    assert np.array_equal(
+        narrow.correlate(window, x, w, shift, target), requantise(correlate(window, x, w), fraction_bits, target)
+    )
+    assert np.array_equal(
+        narrow.correlate(window, e, w, shift, target, transposed=True),
+        requantise(correlate_error(window, e, w), fraction_bits, target),
+    )
+    assert np.array_equal(narrow.gradient(window, x, e), correlate_gradient(window, x, e))
+
+
+@pytest.mark.parametrize("chunk_bytes", [narrow.CHUNK_BYTES, 1])
+def test_any_window_on_any_map(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(narrow, "CHUNK_BYTES", chunk_bytes)
+    seed = int(np.random.default_rng().integers(1 << 32))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    done = 0
+    while done < 20:
+        kernel, stride, dilation, size = (tuple(map(int, rng.integers(1, most, 2))) for most in (5, 4, 3, 12))
+        padding = tuple(map(int, rng.integers(0, 4, 4)))
+        window = Window(kernel, stride, padding, dilation, height=size[0], width=size[1])
+        if min(window.output) < 1:
+            continue
+        frames, channels, filters = map(int, rng.integers(1, 20, 3))
+        shapes = (frames, *size, channels), (filters, channels, *kernel), (frames, *window.output, filters)
+        x, w, e = (rng.integers(LOW, HIGH + 1, shape) for shape in shapes)
+        agree(window, x, w, e, int(rng.integers(-2, 30)))
+        done += 1
+
+
+@pytest.mark.parametrize("code", [LOW, LOWEST_PART, LOW + LOWEST_PART, HIGH])
+@pytest.mark.parametrize("width", [2 * MOST_PAIRS, 2 * MOST_PAIRS + 3])
+def test_the_largest_sums_fit_32_bits_for_as_long_as_they_stay_there(code: int, width: int) -> None:
+    # of as many channels, filters and columns as are summed in 32 bits, and some more
+    window = Window((1, 1), height=1, width=1)
+    codes = np.full(width, LOW)
+    row, factors = codes.reshape(1, 1, 1, -1), np.full(width, code)
+    agree(window, row, factors.reshape(1, -1, 1, 1), np.full((1, 1, 1, 1), code), 30)
+    agree(window, np.full((1, 1, 1, 1), LOW), factors.reshape(-1, 1, 1, 1), row, 30)
+    along = Window((1, 1), height=1, width=width)
+    one = np.full((1, 1, 1, 1), code)
+    agree(along, codes.reshape(1, 1, -1, 1), one, factors.reshape(1, 1, -1, 1), 30)
+
+
+def test_only_formats_of_16_bits_or_fewer_are_narrow() -> None:
+    assert narrow.is_narrow(Fixed(16, 3), Fixed(15, 3, signed=False))
+    assert not narrow.is_narrow(Fixed(16, 3), Fixed(16, 3, signed=False))
+    assert not narrow.is_narrow(Fixed(17, 3))
+    # wider ones are still exact
+    shape = {"height": 2, "width": 3, "channels": 2, "filters": 3, "kernel": (2, 2), "x_fixed": Fixed(17, 0)}
+    x = np.full((1, 2, 3, 2), 1 << 15)
+    conv = Conv(**shape, w_fixed=Fixed(16, 0), y_fixed=Fixed(32, 0))
+    assert np.unique(conv.codes(x, np.ones(conv.weight_shape, np.int64))).tolist() == [8 << 15]
+    e = np.ones((1, *conv.output_shape), np.int64)
+    assert np.unique(ConvGradient(**shape).sums(x, e)).tolist() == [2 << 15]
