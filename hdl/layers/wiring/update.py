@@ -373,17 +373,15 @@ class Update(Layer):
         """`definition`, compiled."""
         from hdl.layers.wiring import update_kernel
 
-        momentum, master, weight = state["momentum"].copy(), state["master"].copy(), np.empty(self.shape, np.int64)
-        g, m, held, w = (np.ascontiguousarray(array).reshape(-1) for array in (inputs["g"], momentum, master, weight))
+        held = inputs["g"], state["momentum"], state["master"]
+        g, momentum_before, master_before = (np.ascontiguousarray(array).reshape(-1) for array in held)
+        momentum, master, weight = (np.empty(self.shape, np.int64) for _ in range(3))
         numbers, words, batch = self._numbers, key_words(self.key), state["batch"] & 0xFFFFFFFF
         if self.rates is not None:
             numbers = numbers._replace(rate=update_kernel.factor(self.rates.factor(state["batch"])))
-
-        def work(first: int, end: int) -> None:
-            part = slice(first, end)
-            update_kernel.step(g[part], m[part], held[part], w[part], first, numbers, words, batch)
-
-        in_ranges(work, self.elements)
+        given = g, momentum_before, master_before, numbers, words, batch
+        made = momentum.reshape(-1), master.reshape(-1), weight.reshape(-1)
+        in_ranges(lambda first, end: update_kernel.step(first, end, *given, *made), self.elements)
         state.update(master=master, momentum=momentum, batch=state["batch"] + 1)
         return {"w": weight}
 
@@ -398,8 +396,8 @@ class Update(Layer):
             gradient_factor=factor(self.gradient_factor),
             decay_factor=factor(self.decay_factor),
             rate=factor(self.rate_factor),
-            momentum=rounding(self.momentum_sum_fraction, self.momentum_fixed, ROUNDING_BITS),
-            master=rounding(self.master_sum_fraction, self.master_fixed, ROUNDING_BITS),
+            momentum=rounding(self.momentum_sum_fraction, self.momentum_fixed),
+            master=rounding(self.master_sum_fraction, self.master_fixed),
             weight=rounding(self.master_fixed.fraction_bits, self.w_fixed),
             guard=GUARD,
             nesterov=self.recipe.nesterov,

@@ -10,7 +10,7 @@ from numba import njit
 
 from hdl.engine.arithmetic.scalar import Scalar
 from hdl.fixed import Fixed, IntArray
-from hdl.random_kernel import permuted
+from hdl.random_kernel import BLOCK, noise, random_words
 
 
 class Factor(NamedTuple):
@@ -21,10 +21,9 @@ class Factor(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """Down by ``shift``, which is above 0, into [low, high]; random bits go up by ``up``, or down where negative."""
+    """Down by ``shift``, which is above 0, into [low, high]."""
 
     shift: int
-    up: int
     low: int
     high: int
 
@@ -49,16 +48,15 @@ def factor(scalar: Scalar) -> Factor:
     return Factor(scalar.mantissa, scalar.shift)
 
 
-def rounding(fraction_bits: int, target: Fixed, random_bits: int = 0) -> Rounding:
+def rounding(fraction_bits: int, target: Fixed) -> Rounding:
     """From sums with ``fraction_bits`` into ``target``."""
-    shift = fraction_bits - target.fraction_bits
-    return Rounding(shift, shift - random_bits, target.low, target.high)
+    return Rounding(fraction_bits - target.fraction_bits, target.low, target.high)
 
 
 @njit(cache=True)
 def _times(code: int, by: Factor) -> int:
-    product = code * by.mantissa
-    return product >> by.shift if by.shift >= 0 else product << -by.shift
+    # no branch, so that a loop becomes vector instructions
+    return ((code * by.mantissa) >> max(by.shift, 0)) << max(-by.shift, 0)
 
 
 @njit(cache=True)
@@ -67,34 +65,53 @@ def _nearest(code: int, to: Rounding) -> int:
 
 
 @njit(cache=True)
-def _stochastic(code: int, to: Rounding, random16: Any) -> int:
-    noise: int = random16 << to.up if to.up >= 0 else random16 >> -to.up
-    return min(max((code + noise) >> to.shift, to.low), to.high)
+def _stochastic(code: int, to: Rounding, random16: Any) -> Any:
+    return min(max((code + noise(random16, to.shift)) >> to.shift, to.low), to.high)
 
 
 @njit(cache=True, nogil=True)
 def step(
+    first: int,
+    end: int,
     gradient: IntArray,
     momentum: IntArray,
     master: IntArray,
-    weight: IntArray,
-    first: int,
     numbers: Numbers,
     words: npt.NDArray[np.uint32],
     batch: int,
+    moved: IntArray,
+    kept: IntArray,
+    weight: IntArray,
 ) -> None:
-    """A batch's update of the elements that are given, in place; ``weight`` is written only, ``first`` is the
-    index of the first."""
+    """A batch's update of the elements from ``first`` to ``end``: what momentum and master become, and the weight."""
+    random = np.empty(BLOCK, np.uint32)
+    for start in range(first, end, BLOCK):
+        part = slice(start, min(start + BLOCK, end))
+        random_words(start, batch, words, random[: part.stop - part.start])
+        _block(gradient[part], momentum[part], master[part], numbers, random, moved[part], kept[part], weight[part])
+
+
+@njit(cache=True)
+def _block(
+    gradient: IntArray,
+    momentum: IntArray,
+    master: IntArray,
+    numbers: Numbers,
+    random: npt.NDArray[np.uint32],
+    moved: IntArray,
+    kept: IntArray,
+    weight: IntArray,
+) -> None:
     for index in range(len(gradient)):
-        random = permuted(np.uint32(first + index), np.uint32(batch), words)
         pushed = min(max(gradient[index], -numbers.clip), numbers.clip)
         seen = _nearest(master[index], numbers.weight)
         push = _times(pushed, numbers.gradient_factor) + _times(seen, numbers.decay_factor)
         total = _times(momentum[index], numbers.momentum_factor) + push
-        moved = _stochastic(total, numbers.momentum, np.int64(random >> np.uint32(16)))
-        along = moved
+        along = _stochastic(total, numbers.momentum, np.int64(random[index] >> np.uint32(16)))
+        moved[index] = along
         if numbers.nesterov:
-            along = _nearest(_times(moved, numbers.momentum_factor) + push, numbers.momentum)
+            along = _nearest(_times(along, numbers.momentum_factor) + push, numbers.momentum)
         total = (master[index] << numbers.guard) - _times(along, numbers.rate)
-        kept = _stochastic(total, numbers.master, np.int64(random & np.uint32(0xFFFF)))
-        momentum[index], master[index], weight[index] = moved, kept, _nearest(kept, numbers.weight)
+        new = _stochastic(total, numbers.master, np.int64(random[index] & np.uint32(0xFFFF)))
+        kept[index] = new
+        weight[index] = _nearest(new, numbers.weight)
