@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from hdl.layers.base import Layer
@@ -84,6 +85,24 @@ class Summing(Protocol):
     @property
     def fitting_sum_width(self) -> int:
         """The fewest that cost no more than a part of what rounding the sum costs."""
+
+
+@runtime_checkable
+class RoundedApart(Protocol):
+    """Sums gradients over a batch, and can leave their rounding to others."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether gradients leave as exact sums."""
+
+    @property
+    def roundings(self) -> Mapping[str, Layer]:
+        """Source -> the layer that rounds what leaves there if it is exact, to the same bits."""
+
+
+def rounded_apart(layer: Layer) -> Layer:
+    """The layer with exact gradients, if it has any.  Raises `ShapeError` where its sums must be rounded in place."""
+    return _changed(layer, exact=True) if isinstance(layer, RoundedApart) else layer
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from hdl.engine.norm.shapes import BackwardShape
 from hdl.engine.norm.sums import channel_sums, part_sums
 from hdl.engine.random import ROUNDING_LATENCY, hash32_pipeline, round_stochastically, stream_indices
 from hdl.engine.weights.access import Begin
-from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
+from hdl.engine.weights.gradient_rounding import Rounding, leaving
 from hdl.fixed import Fixed
 from hdl.memory import address_width
 from hdl.random_bits import WORD
@@ -45,14 +45,15 @@ def parameter_gradients(
     *,
     shape: BackwardShape,
 ) -> Instances:
-    """Sums e n and e over each batch, rounds them stochastically, sends them on.
+    """Sums e n and e over each batch, rounds them stochastically unless they leave as they are, sends them on.
 
     Ports:
         beat: in, all of it but ``group``.
         e: in, ``lanes`` codes of ``shape.numbers.e``, as a beat is accepted.
         normal: in, ``lanes`` codes of ``shape.numbers.normal``, with ``e``.
         g_gamma, g_beta: out, streams of codes of ``shape.g_gamma``, of ``shape.g_beta``, from queues that take them
-            `GRADIENT_SUMS_AT` + `ROUNDING_LATENCY` cycles after a group's last beat of the batch.
+            `GRADIENT_SUMS_AT` + `ROUNDING_LATENCY` cycles after a group's last beat of the batch, exact sums after the
+            former.
         room: out, all of it but ``dx``.
         begin: in, as of `gradient_rounding`.
     """
@@ -98,6 +99,11 @@ def parameter_gradients(
             domain, beat.fire, last, found, g_gamma, g_beta, room, begin, shape=shape, bits=gamma_bits
         )
         return operands, timing, sums, divided, outer
+
+    if shape.exact:
+        pairs = [(gamma_sums, complete, g_gamma, room.g_gamma), (beta_sums, same, g_beta, room.g_beta)]
+        given = [sums_out(domain, beat.fire, last, *pair, depth=shape.gradient_depth) for pair in pairs]
+        return operands, timing, sums, given, outer
 
     indices = stream_indices(domain, draw, index, shape=(groups * lanes,), tile=Tile(), lanes=lanes)
     steps = GradientSteps(beat.fire, last, index, step)
@@ -184,7 +190,9 @@ def divided_gradients(
     reserve, may = Signal(bool(0)), Signal(bool(0))
     complete = found.complete
 
-    def rounding(fraction_bits: int, target: Fixed, key: int) -> Rounding:
+    def rounding(fraction_bits: int, target: Fixed, key: int) -> Rounding | None:
+        if shape.exact:
+            return None
         shift = fraction_bits - target.fraction_bits
         return Rounding((lanes * shape.groups,), Tile(), chosen, shift, target, key, shape.begun)
 
@@ -198,12 +206,8 @@ def divided_gradients(
         fork(domain, few, [for_gamma, for_beta]),
     ]
     rounded = [
-        gradient_rounding(
-            domain, gamma_sums, gammas, rounding=rounding(bits, shape.g_gamma, shape.key_gamma), begin=begin
-        ),
-        gradient_rounding(
-            domain, beta_sums, betas, rounding=rounding(e.fraction_bits, shape.g_beta, shape.key_beta), begin=begin
-        ),
+        leaving(rounding(bits, shape.g_gamma, shape.key_gamma), begin)(domain, gamma_sums, gammas),
+        leaving(rounding(e.fraction_bits, shape.g_beta, shape.key_beta), begin)(domain, beta_sums, betas),
         width_adapter(domain, gammas, g_gamma, element_bits=shape.g_gamma.width),
         width_adapter(domain, betas, g_beta, element_bits=shape.g_beta.width),
     ]
@@ -229,6 +233,38 @@ def divided_gradients(
         room.g_beta.next = may
 
     return queued, rounded, give, part, free
+
+
+@block
+def sums_out(
+    domain: ClockReset, fire: Bit, last: Bit, sums: Sequence[Bits], complete: Bit, g: Stream, may: Bit, *, depth: int
+) -> Instances:
+    """Complete sums wait in a queue of ``depth`` beats for ``g``.
+
+    Ports:
+        fire: in, 1 bit: a beat is accepted at this edge.
+        last: in, 1 bit, with ``fire``: it is of the last pixel of its batch.
+        sums: in, signed signals of one width.
+        complete: in, 1 bit: ``sums`` are complete.
+        g: out, stream of them.
+        may: out, 1 bit, from registers: there is a place in the queue.
+    """
+    lanes, width = len(sums), len(sums[0])
+    made, results = Stream(lanes * width), Stream(lanes * width)
+    reserve = Signal(bool(0))
+    parts = [
+        join_lanes(sums, made.payload),
+        queue(domain, made, results, depth=depth),
+        result_places(domain, reserve, results, may, places=depth),
+        width_adapter(domain, results, g, element_bits=width),
+    ]
+
+    @always_comb
+    def take() -> None:
+        reserve.next = fire and last
+        made.valid.next = complete
+
+    return parts, take
 
 
 @block

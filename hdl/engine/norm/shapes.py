@@ -191,6 +191,8 @@ class BackwardShape(NormShape):
     key_beta: int
     # batches of an earlier training
     begun: int = 0
+    # whether sums of gradients leave as they are, in the formats ``g_gamma`` and ``g_beta``
+    exact: bool = False
 
     @property
     def multipliers(self) -> int:

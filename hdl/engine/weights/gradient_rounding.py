@@ -1,9 +1,12 @@
-"""Exact gradient sums to gradients: stochastic rounding of a stream in tile order."""
+"""Exact gradient sums to gradients: stochastic rounding of a stream in tile order, of the sums of one engine or of
+several."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from myhdl import Signal, always, always_comb, block, intbv, modbv
 
@@ -11,13 +14,20 @@ from hdl.engine.random import HASH_LATENCY, hash32_pipeline, round_stochasticall
 from hdl.engine.weights.access import Begin
 from hdl.fixed import Fixed
 from hdl.random_bits import WORD
-from hdl.signals import ClockReset, Instances
+from hdl.signals import Bit, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams import queue
+from hdl.streams import queue, queue_latency
 from hdl.tensor import Tile
 
+# places of the queue in front of ``g``
+DEPTH = 2
 # cycles of `gradient_rounding`
 GRADIENT_ROUNDING_LATENCY = 3
+
+
+def leave_cycles(*, exact: bool) -> int:
+    """Cycles of what `leaving` gives."""
+    return queue_latency(DEPTH) if exact else GRADIENT_ROUNDING_LATENCY
 
 
 @dataclass(frozen=True)
@@ -38,9 +48,23 @@ class Rounding:
     begun: int = 0
 
 
+def leaving(rounding: Rounding | None, begin: Begin | None = None) -> Callable[[ClockReset, Stream, Stream], Instances]:
+    """The circuit (domain, sums, g) through which sums over a batch leave: `gradient_rounding`, or without ``rounding``
+    a queue."""
+    if rounding is None:
+        return partial(queue, depth=DEPTH)
+    return partial(gradient_rounding, rounding=rounding, begin=begin)
+
+
 @block
 def gradient_rounding(
-    domain: ClockReset, sums: Stream, g: Stream, *, rounding: Rounding, begin: Begin | None = None
+    domain: ClockReset,
+    sums: Stream,
+    g: Stream,
+    *,
+    rounding: Rounding,
+    begin: Begin | None = None,
+    begins: Bit | None = None,
 ) -> Instances:
     """Rounds the sums of a whole parameter, batch after batch, with the random bits of (element, batch, ``key``).
 
@@ -52,6 +76,7 @@ def gradient_rounding(
         g: out, stream of ``lanes`` codes of ``target``, 3 cycles later; valid and payload from registers.
         begin: in, ``held`` and ``batches`` alone: batches are counted from there on, and none is rounded before; None:
             from ``rounding.begun`` on.
+        begins: out, 1 bit: there are random bits, so that sums are taken; stays high.
     """
     tile, lanes, shift, target, key = rounding.tile, rounding.lanes, rounding.shift, rounding.target, rounding.key
     begun = rounding.begun % (1 << WORD) if begin is None else begin.batches
@@ -71,7 +96,7 @@ def gradient_rounding(
     rounds = round_stochastically(
         domain.clk, enable, sums.payload, random, rounded.payload, lanes=lanes, shift=shift, target=target
     )
-    hold = queue(domain, rounded, g, depth=2)
+    hold = queue(domain, rounded, g, depth=DEPTH)
 
     @always_comb
     def take() -> None:
@@ -118,4 +143,12 @@ def gradient_rounding(
             first.next = False
             second.next = False
 
-    return indices, hashing, rounds, hold, take, handshake, high_halves, out, count, flags
+    parts = indices, hashing, rounds, hold, take, handshake, high_halves, out, count, flags
+    if begins is None:
+        return parts
+
+    @always_comb
+    def tell() -> None:
+        begins.next = known
+
+    return *parts, tell

@@ -9,7 +9,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import operand_bits, operand_lanes, signed_signal, weight_lanes
 from hdl.engine.weights.access import Begin, counter_link
-from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
+from hdl.engine.weights.gradient_rounding import Rounding, leaving
 from hdl.engine.window.map_reader import map_reader
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import Steps
@@ -58,6 +58,8 @@ class GradientShape:
     cut: int = 0
     # batches of an earlier training
     begun: int = 0
+    # whether sums leave as they are
+    exact: bool = False
 
     @property
     def channels(self) -> int:
@@ -75,9 +77,13 @@ class GradientShape:
         return self.weight_shape[0] if self.weight_shape[0] % self.tile.po else 0
 
     @property
-    def rounding(self) -> Rounding:
+    def rounding(self) -> Rounding | None:
         """Of the sums of a batch."""
-        return Rounding(self.weight_shape, self.tile, self.lanes, self.shift, self.g, self.key, self.begun)
+        return (
+            None
+            if self.exact
+            else Rounding(self.weight_shape, self.tile, self.lanes, self.shift, self.g, self.key, self.begun)
+        )
 
 
 class Update:
@@ -127,7 +133,7 @@ def gradient(
     store = memory_sums if shape.words >= MEMORY_TILES else register_sums
     sums = store(domain, products, update, steps.valid, rest, drained, tiles, shape=shape)
     adapt_g = width_adapter(domain, tiles, beats, element_bits=shape.sum_bits)
-    rounding = gradient_rounding(domain, beats, g, rounding=shape.rounding, begin=begin)
+    rounding = leaving(shape.rounding, begin)(domain, beats, g)
     return adapt_e, multiply, batches, place, sums, adapt_g, rounding
 
 

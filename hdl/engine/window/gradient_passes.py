@@ -14,7 +14,7 @@ from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.engine.arithmetic.mac import operand_bits
 from hdl.engine.weights.access import Begin, counter_link
-from hdl.engine.weights.gradient_rounding import gradient_rounding
+from hdl.engine.weights.gradient_rounding import leaving
 from hdl.engine.window.frame_buffers import reorder_frame
 from hdl.engine.window.gradient import (
     GradientShape,
@@ -91,7 +91,7 @@ def gradient_passes(
     totals, kept = (Stream(shape.lanes * shape.sum_bits) for _ in range(2))
     add = add_parts(domain, parts, acc_in, totals, kept, shape=shape, bits=bits)
     hold_out = queue(domain, kept, acc_out, depth=2)
-    rounding = gradient_rounding(domain, totals, g, rounding=shape.rounding, begin=begin)
+    rounding = leaving(shape.rounding, begin)(domain, totals, g)
     return adapt_e, intake, order, multiply, sums, adapt_g, add, hold_out, rounding
 
 

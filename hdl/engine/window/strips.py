@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hdl.engine.arithmetic.requantise import ACCUMULATE_LATENCY, REQUANTISE_LATENCY
+from hdl.engine.weights.gradient_rounding import leave_cycles
 from hdl.engine.window.convolution import RESULTS
 from hdl.engine.window.gradient import FLUSH
 from hdl.engine.window.walk import Walk
@@ -26,8 +27,6 @@ WEIGHT_LATENCY = 2
 # cycles from the last operation with a version to the first write of the next one in its place: the read of its weight,
 # and the switch after it
 PLACE_FREE = 3
-# cycles from the fetch of the first sums of a batch until they leave rounded
-ROUNDING_LATENCY = 4
 # cycles from a frame's last result to the first one that leaves, where passes are put in order
 REORDER_READ = 3
 
@@ -87,11 +86,14 @@ def gradient_strips(
     gradient: tuple[Port, int],
     rest_cycles: int,
     sum_words: int,
+    *,
+    exact: bool,
 ) -> Strips:
     """Of an engine that sums products of a stored map and of errors that meet their row at work.
 
     ``rest_cycles``: after a batch, while the sums leave.
-    ``sum_words``: of the memory of sums."""
+    ``sum_words``: of the memory of sums.
+    ``exact``: whether sums leave as they are."""
     (x, x_word), (e, e_word), (g, tile) = stored, along, gradient
     return Strips(
         stored={x.name: stored_rows(walk, x)},
@@ -101,7 +103,7 @@ def gradient_strips(
         begin_cycles=_entry_cycles({x.name: stored}),
         along_cycles=WORD_LATENCY + adapter_cycles(e.lanes, e_word),
         along_work=max(walk.row_cycles) // (walk.columns.outputs * walk.repeat),
-        result_cycles=FLUSH + ROUNDING_LATENCY + output_register_latency(sum_words)
+        result_cycles=FLUSH + 1 + leave_cycles(exact=exact) + output_register_latency(sum_words)
         + min(1, adapter_cycles(tile, g.lanes)),
         rest_cycles=rest_cycles,
     )  # fmt: skip

@@ -36,7 +36,7 @@ from hdl.engine.window.gradient_passes import LEAVE_LATENCY, counted_gradient_pa
 from hdl.engine.window.walk import Walk
 from hdl.engine.window.walker import WeightSteps
 from hdl.errors import FoldingError, ShapeError
-from hdl.fixed import Fixed, IntArray
+from hdl.fixed import IntArray
 from hdl.layers.base import Layer
 from hdl.layers.conv import narrow
 from hdl.layers.conv.correlate import (
@@ -391,7 +391,7 @@ class ConvGradient(GradientEngine, DenseEngine):
         """Sums that live outside, ports ``acc_in`` and ``acc_out``: batch - 1 tensors a batch."""
         if not self.streamed:
             return ()
-        tensor = Tensor(self.weight_shape, Fixed(self.sum_bits, self.sum_fraction_bits), Kind.GRADIENT)
+        tensor = Tensor(self.weight_shape, self.sum_fixed, Kind.GRADIENT)
         back, out = (Port(name, tensor, self.w_lanes, self.port("g").padding) for name in ("acc_in", "acc_out"))
         batch = self.recipe.batch
         per_frame = Fraction(batch - 1, batch)

@@ -26,6 +26,7 @@ from hdl.layers.conv.engine import WindowEngine
 from hdl.layers.conv.versions import by_version
 from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Home, Memory
+from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.random_bits import requantise_by_element, tensor_key
 from hdl.spelling import QUIET
 from hdl.strips import Strips
@@ -38,6 +39,8 @@ ERROR = Fixed(16, 12)
 SUM_GUARD = 4
 # examples that are there with sums of so many bits as well: in memory, in registers
 CUT_EXAMPLES = ((1, 26), (4, 24))
+# the one that is there with sums that leave as they are
+EXACT_EXAMPLE = 1
 # examples that are there with frozen weights as well: staleness none, some
 FROZEN_EXAMPLES = (0, 1)
 
@@ -324,10 +327,17 @@ class GradientEngine(WindowEngine):
     sum_width: int = field(default=0, metadata=QUIET)
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
+    # whether g is the sum itself, which a `GradientSum` rounds
+    exact: bool = field(default=False, metadata=QUIET)
 
     def check_shape(self) -> None:
         """Bits of sums as well."""
         super().check_shape()
+        if self.exact and self.wraps:
+            raise ShapeError(
+                f"{self.name}: sums of {self.sum_bits} bits wrap, so they are rounded where they are made",
+                "leave the width of sums to the engine (no --bits sum=)",
+            )
         if self.sum_width and self.sum_width < self.least_sum_width:
             raise ShapeError(
                 f"{self.name}: sums of {self.sum_width} bits for gradients of {self.g_fixed.width}",
@@ -354,13 +364,29 @@ class GradientEngine(WindowEngine):
     @property
     def sources(self) -> tuple[Port, ...]:
         """g."""
-        tensor = Tensor(self.weight_shape, self.g_fixed, Kind.GRADIENT)
+        tensor = Tensor(self.weight_shape, self.sent, Kind.GRADIENT)
         return (Port("g", tensor, self.w_lanes, self.tile.padding(self.weight_shape)),)
 
     @property
     def built(self) -> Self:
         """Of binary points only what is between those of products and gradients matters."""
         return _shifting(self, ("x", "e"), "g")
+
+    @property
+    def roundings(self) -> dict[str, GradientSum]:
+        """Of g."""
+        return {
+            "g": GradientSum(
+                shape=self.weight_shape,
+                recipe=self.recipe,
+                tile=self.tile,
+                w_lanes=self.w_lanes,
+                tensor_id=self.tensor_id,
+                s_fixed=self.sum_fixed,
+                g_fixed=self.g_fixed,
+                begun=self.begun,
+            )
+        }
 
     @property
     def drain_cycles(self) -> int:
@@ -374,11 +400,15 @@ class GradientEngine(WindowEngine):
         """Rows of e; an error waits until its row is at work."""
         x, e, g = (self.port(name) for name in ("x", "e", "g"))
         x_word, e_word = self.map_words
-        return gradient_strips(self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.drain_cycles, self.words)
+        return gradient_strips(
+            self.walk, (x, x_word), (e, e_word), (g, self.tile.size), self.drain_cycles, self.words, exact=self.exact
+        )
 
     @property
     def closeness(self) -> dict[str, float]:
         """A stochastic rounding, and half a step of the sum for every product that is cut."""
+        if self.exact:
+            return {"g": self._terms / 2 if self.cut else 0.5}
         step = 2.0 ** (self.cut + self.g_fixed.fraction_bits - self.exact_fraction_bits)
         return {"g": 1.0 + (self._terms * step / 2 if self.cut else 0.0)}
 
@@ -438,6 +468,16 @@ class GradientEngine(WindowEngine):
         return self.exact_fraction_bits - self.cut
 
     @property
+    def sum_fixed(self) -> Fixed:
+        """Of a sum over a batch."""
+        return Fixed(self.sum_bits, self.sum_fraction_bits)
+
+    @property
+    def sent(self) -> Fixed:
+        """Of what leaves on g."""
+        return self.sum_fixed if self.exact else self.g_fixed
+
+    @property
     def key(self) -> int:
         """Key of the random bits."""
         return tensor_key(self.recipe.seed, self.tensor_id)
@@ -448,7 +488,7 @@ class GradientEngine(WindowEngine):
         return {"batch": self.begun, "wrapped": 0} if self.wraps else {"batch": self.begun}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """The sum over the batch, rounded stochastically."""
+        """The sum over the batch, rounded stochastically unless it leaves as it is."""
         total = self.sums(inputs["x"], inputs["e"])
         if self.wraps:
             half = 1 << (self.sum_bits - 1)
@@ -456,6 +496,8 @@ class GradientEngine(WindowEngine):
             state["wrapped"] += int(np.count_nonzero(kept != total))
             total = kept
         state["batch"] += 1
+        if self.exact:
+            return {"g": np.asarray(total, np.int64)}
         return {"g": requantise_by_element(total, self.sum_fraction_bits, self.g_fixed, state["batch"] - 1, self.key)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -474,21 +516,23 @@ class GradientEngine(WindowEngine):
             ring_rows=self.ring_rows("x"),
             x=self.x_fixed,
             e=self.e_fixed,
-            g=self.g_fixed,
+            g=self.sent,
             sum_bits=self.sum_bits,
-            shift=self.sum_fraction_bits - self.g_fixed.fraction_bits,
+            shift=self.sum_fraction_bits - self.sent.fraction_bits,
             batch=self.recipe.batch,
             lanes=self.w_lanes,
             key=self.key,
             cut=self.cut,
             begun=self.begun,
+            exact=self.exact,
         )
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """As of the forward engine; some with sums of a chosen width as well."""
+        """As of the forward engine; some with sums of a chosen width as well, one whose sums leave as they are."""
         found = tuple(cls(**example, x_lanes=x, e_lanes=y, tensor_id=7) for example, x, y in cls.example_fields())
-        return (*found, *(dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES))
+        cut = (dataclasses.replace(found[index], sum_width=bits) for index, bits in CUT_EXAMPLES)
+        return (*found, *cut, dataclasses.replace(found[EXACT_EXAMPLE], exact=True))
 
 
 EngineT = TypeVar("EngineT", bound=WindowEngine)

@@ -20,7 +20,7 @@ from hdl.engine.norm.backward import (
 from hdl.engine.norm.numbers import NORMAL, BackwardNumbers
 from hdl.engine.norm.shapes import DX_AT, RESULTS, BackwardShape
 from hdl.engine.random import ROUNDING_LATENCY
-from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY
+from hdl.engine.weights.gradient_rounding import leave_cycles
 from hdl.errors import ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
@@ -28,6 +28,7 @@ from hdl.layers.beats import pack, pack_pairs, unpack
 from hdl.layers.meaning import State
 from hdl.layers.norm.shared import DATA, ERROR, INVERSE, WEIGHT, NormLayer, example_fields
 from hdl.layers.storage import Memory
+from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.random_bits import requantise_by_element, stable_id, tensor_key
 from hdl.recipe import Recipe
 from hdl.signals import Instances
@@ -44,7 +45,7 @@ QUEUE_LATENCY = 2
 class OnlineNormBackward(NormLayer):
     """The backward engine: sinks ``e``, ``gamma``, ``normal``, ``inverse``; sources ``dx``, ``g_gamma``, ``g_beta``.
 
-    Gradients are exact sums over the batch, rounded stochastically with the batch number as step.
+    Gradients are exact sums over the batch, rounded stochastically with the batch number as step unless ``exact``.
     """
 
     # whether anything upstream learns; without, there is no source ``dx``
@@ -58,6 +59,8 @@ class OnlineNormBackward(NormLayer):
     g_beta_fixed: Fixed = DATA
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
+    # whether gradients are the sums themselves, which a `GradientSum` each rounds
+    exact: bool = field(default=False, metadata=QUIET)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,11 +98,40 @@ class OnlineNormBackward(NormLayer):
             ()
             if self.frozen
             else (
-                Port("g_gamma", Tensor((self.channels,), self.g_gamma_fixed, Kind.GRADIENT), self.w_lanes),
-                Port("g_beta", Tensor((self.channels,), self.g_beta_fixed, Kind.GRADIENT), self.w_lanes),
+                Port("g_gamma", Tensor((self.channels,), self.gradient_fixed("gamma"), Kind.GRADIENT), self.w_lanes),
+                Port("g_beta", Tensor((self.channels,), self.gradient_fixed("beta"), Kind.GRADIENT), self.w_lanes),
             )
         )
         return (*dx, *gradients)
+
+    def sum_fixed(self, parameter: str) -> Fixed:
+        """Of an exact sum over a batch: of e n for gamma, of e for beta."""
+        e, growth = self.e_fixed, (self.pixels * self.recipe.batch - 1).bit_length()
+        if parameter == "beta":
+            return Fixed(e.width + growth, e.fraction_bits)
+        return Fixed(e.width + self.normal_fixed.width + growth, e.fraction_bits + self.normal_fixed.fraction_bits)
+
+    def gradient_fixed(self, parameter: str) -> Fixed:
+        """Of a gradient as it leaves."""
+        rounded: Fixed = getattr(self, f"g_{parameter}_fixed")
+        return self.sum_fixed(parameter) if self.exact else rounded
+
+    @property
+    def roundings(self) -> dict[str, GradientSum]:
+        """Of the gradients of scale and shift, unless these are frozen."""
+        parameters = () if self.frozen else ("gamma", "beta")
+        return {
+            f"g_{parameter}": GradientSum(
+                shape=(self.channels,),
+                recipe=self.recipe,
+                w_lanes=self.w_lanes,
+                tensor_id=self.tensor_id ^ stable_id(parameter),
+                s_fixed=self.sum_fixed(parameter),
+                g_fixed=getattr(self, f"g_{parameter}_fixed"),
+                begun=self.begun,
+            )
+            for parameter in parameters
+        }
 
     # ---- cycles and folding
 
@@ -125,11 +157,12 @@ class OnlineNormBackward(NormLayer):
             **self.engine_fields,
             gamma=self.gamma_fixed,
             inverse=self.inverse_fixed,
-            g_gamma=self.g_gamma_fixed,
-            g_beta=self.g_beta_fixed,
+            g_gamma=self.gradient_fixed("gamma"),
+            g_beta=self.gradient_fixed("beta"),
             key_gamma=self.key("gamma"),
             key_beta=self.key("beta"),
             begun=self.begun,
+            exact=self.exact,
         )
 
     @property
@@ -142,12 +175,12 @@ class OnlineNormBackward(NormLayer):
         last pixel begins."""
         if source == "dx":
             return DX_AT + queue_latency(RESULTS) + self.adapter_cycles
-        rounded = ROUNDING_LATENCY + QUEUE_LATENCY
+        rounded = QUEUE_LATENCY + (0 if self.exact else ROUNDING_LATENCY)
         slow = self.engine.slow.lanes
         if slow < self.core:
             # through the queue of sums, two width adapters and the rounding
             pack = -(-self.w_lanes // slow) if self.w_lanes != slow else 0
-            rounded = queue_latency(self.engine.gradient_depth) + 1 + GRADIENT_ROUNDING_LATENCY + pack
+            rounded = queue_latency(self.engine.gradient_depth) + 1 + leave_cycles(exact=self.exact) + pack
         return self.engine.gradient_sums_at + rounded - self.groups
 
     def required(self, source: str, elements: int) -> dict[str, int]:
@@ -243,15 +276,15 @@ class OnlineNormBackward(NormLayer):
         return requantise(total, bits, self.dx_fixed)
 
     def _gradients(self, batch: int, gamma: IntArray, beta: IntArray) -> dict[str, IntArray]:
-        bits = {
-            "gamma": self.e_fixed.fraction_bits + self.normal_fixed.fraction_bits,
-            "beta": self.e_fixed.fraction_bits,
+        totals = {"gamma": gamma, "beta": beta}
+        if self.exact:
+            return {f"g_{name}": total for name, total in totals.items()}
+        return {
+            f"g_{name}": requantise_by_element(
+                total, self.sum_fixed(name).fraction_bits, self.gradient_fixed(name), batch, self.key(name)
+            )
+            for name, total in totals.items()
         }
-        made = {}
-        for name, total in (("gamma", gamma), ("beta", beta)):
-            target: Fixed = getattr(self, f"g_{name}_fixed")
-            made[f"g_{name}"] = requantise_by_element(total, bits[name], target, batch, self.key(name))
-        return made
 
     def key(self, parameter: str) -> int:
         """Key of the random bits of a parameter's gradient."""
@@ -327,14 +360,15 @@ class OnlineNormBackward(NormLayer):
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
         """As of the forward engine, one at the foot of a network, one whose weights stay, one with constants on
-        multipliers, controls of some lanes after others."""
+        multipliers, controls of some lanes after others, exact sums of gradients."""
         examples = [{name: value for name, value in fields.items() if name != "x_fixed"} for fields in example_fields()]
         others = (
             cls(**examples[0], needs_dx=False),
             cls(**examples[0], frozen=True),
             cls(**examples[0], multiplied=True),
+            cls(**examples[0], exact=True),
             cls(**examples[0], statistic_lanes=1, multiplied=True),
-            cls(**examples[1], statistic_lanes=2),
+            cls(**examples[1], statistic_lanes=2, exact=True),
             cls(**{**examples[0], "recipe": Recipe(batch=2, norm_lag=0)}, statistic_lanes=1),
             cls(
                 height=1,

@@ -14,7 +14,7 @@ from myhdl import block, instances
 
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
 from hdl.engine.weights.access import Begin, counter_link
-from hdl.engine.weights.gradient_rounding import Rounding, gradient_rounding
+from hdl.engine.weights.gradient_rounding import Rounding, leave_cycles, leaving
 from hdl.engine.weights.stream import weight_stream
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
@@ -23,6 +23,7 @@ from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.elementwise import ElementWise
 from hdl.layers.pool.global_average_pool import SUM_LATENCY, sum_pixels
 from hdl.layers.storage import Memory
+from hdl.layers.wiring.gradient_sum import GradientSum
 from hdl.random_bits import requantise_by_element, tensor_key
 from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset, Instances
@@ -30,9 +31,6 @@ from hdl.spelling import QUIET
 from hdl.stream import Stream
 from hdl.streams import width_adapter
 from hdl.tensor import Kind, Port, Tensor, Tile
-
-# cycles from a sum until it is rounded and leaves, and the beat itself
-ROUNDING_LATENCY = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +153,7 @@ class Bias(ElementWise):
 
 @dataclass(frozen=True, kw_only=True)
 class BiasGradient(ElementWise):
-    """Sink ``e``, source ``g`` (channels,) once a batch: exact sums, rounded stochastically."""
+    """Sink ``e``, source ``g`` (channels,) once a batch: exact sums, rounded stochastically unless ``exact``."""
 
     recipe: Recipe = field(default_factory=Recipe)
     tensor_id: int = 0
@@ -163,6 +161,8 @@ class BiasGradient(ElementWise):
     g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
     # batches of an earlier training, from which it counts on
     begun: int = field(default=0, metadata=QUIET)
+    # whether g is the sum itself, which a `GradientSum` rounds
+    exact: bool = field(default=False, metadata=QUIET)
 
     @property
     def sinks(self) -> tuple[Port, ...]:
@@ -172,7 +172,31 @@ class BiasGradient(ElementWise):
     @property
     def sources(self) -> tuple[Port, ...]:
         """g; an element a beat."""
-        return (Port("g", Tensor((self.channels,), self.g_fixed, Kind.GRADIENT)),)
+        return (Port("g", Tensor((self.channels,), self.sent, Kind.GRADIENT)),)
+
+    @property
+    def sent(self) -> Fixed:
+        """Of what leaves on g."""
+        return self.sum_fixed if self.exact else self.g_fixed
+
+    @property
+    def sum_fixed(self) -> Fixed:
+        """Of an exact sum."""
+        return Fixed(self.sum_bits, self.e_fixed.fraction_bits)
+
+    @property
+    def roundings(self) -> dict[str, GradientSum]:
+        """Of g."""
+        return {
+            "g": GradientSum(
+                shape=(self.channels,),
+                recipe=self.recipe,
+                tensor_id=self.tensor_id,
+                s_fixed=self.sum_fixed,
+                g_fixed=self.g_fixed,
+                begun=self.begun,
+            )
+        }
 
     @property
     def accessed(self) -> bool:
@@ -190,9 +214,9 @@ class BiasGradient(ElementWise):
         return self.e_fixed.width + (self.pixels - 1).bit_length()
 
     def latency_cycles(self, source: str) -> int:
-        """The first sums are complete when the last pixel begins; from there through the rounding."""
+        """The first sums are complete when the last pixel begins; from there through the queue or the rounding."""
         del source
-        return SUM_LATENCY + ROUNDING_LATENCY - self.pixel_beats + (self.lanes > 1)
+        return SUM_LATENCY + leave_cycles(exact=self.exact) + 1 - self.pixel_beats + (self.lanes > 1)
 
     def start(self, parameters: Mapping[str, FloatArray]) -> State:
         """Counts batches, which the random bits depend on."""
@@ -200,16 +224,34 @@ class BiasGradient(ElementWise):
         return {"batch": self.begun}
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Exact sums, rounded stochastically."""
+        """Exact sums, rounded stochastically unless they leave as they are."""
         sums = inputs["e"].sum(axis=(0, 1, 2))
-        key = tensor_key(self.recipe.seed, self.tensor_id)
         state["batch"] += 1
-        return {"g": requantise_by_element(sums, self.e_fixed.fraction_bits, self.g_fixed, state["batch"] - 1, key)}
+        if self.rounding is None:
+            return {"g": sums}
+        return {
+            "g": requantise_by_element(
+                sums, self.e_fixed.fraction_bits, self.g_fixed, state["batch"] - 1, self.rounding.key
+            )
+        }
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""
         del state
         return {"g": inputs["e"].sum(axis=(0, 1, 2))}
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """Of the sums; None where they leave as they are."""
+        if self.exact:
+            return None
+        cut = self.e_fixed.fraction_bits - self.g_fixed.fraction_bits
+        return Rounding((self.channels,), Tile(), 1, cut, self.g_fixed, self.key, self.begun)
+
+    @property
+    def key(self) -> int:
+        """Key of the random bits."""
+        return tensor_key(self.recipe.seed, self.tensor_id)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -221,12 +263,13 @@ class BiasGradient(ElementWise):
 
     @classmethod
     def examples(cls) -> tuple[Layer, ...]:
-        """Several lanes, one pixel, a batch of one."""
+        """Several lanes, one pixel, a batch of one, exact sums."""
         return (
             cls(height=2, width=3, channels=4, lanes=2, recipe=Recipe(batch=3), tensor_id=9),
             cls(height=1, width=1, channels=5, recipe=Recipe(batch=4), g_fixed=Fixed(16, 13)),
             cls(height=2, width=2, channels=3, lanes=3, recipe=Recipe(batch=2, seed=4)),
             cls(height=1, width=2, channels=3, recipe=LoadedRecipe(batch=2, seed=4)),
+            cls(height=1, width=2, channels=4, lanes=2, recipe=Recipe(batch=2), exact=True),
         )
 
 
@@ -272,7 +315,7 @@ def bias_gradient(
 
     Ports:
         e: in, stream of ``cfg.lanes`` codes of ``cfg.e_fixed``.
-        g: out, stream of one code of ``cfg.g_fixed``, a vector a batch; valid and payload from registers.
+        g: out, stream of one code of ``cfg.sent``, a vector a batch; valid and payload from registers.
         begin: in, as of `gradient_rounding`.
     """
     lanes, width, sum_bits = cfg.lanes, cfg.e_fixed.width, cfg.sum_bits
@@ -281,10 +324,7 @@ def bias_gradient(
         domain, e, sums, lanes=lanes, width=width, sum_bits=sum_bits, groups=cfg.channels // lanes, pixels=cfg.pixels
     )
     adapt = width_adapter(domain, sums, elements, element_bits=sum_bits)
-    key = tensor_key(cfg.recipe.seed, cfg.tensor_id)
-    cut = cfg.e_fixed.fraction_bits - cfg.g_fixed.fraction_bits
-    rounding = Rounding((cfg.channels,), Tile(), 1, cut, cfg.g_fixed, key, cfg.begun)
-    rounds = gradient_rounding(domain, elements, g, rounding=rounding, begin=begin)
+    rounds = leaving(cfg.rounding, begin)(domain, elements, g)
     return instances()
 
 

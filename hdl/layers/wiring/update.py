@@ -14,7 +14,6 @@ is stochastic and saturates; both roundings of an element take the halves of one
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -28,13 +27,13 @@ from hdl.engine.arithmetic.scalar import Scalar
 from hdl.engine.weights.rate import LEAST_CYCLES, RATE_WORDS, RateLines
 from hdl.engine.weights.update import PIPELINE, VIEW_AT, UpdateShape, update, update_outside
 from hdl.engine.weights.update_access import update_accessed
-from hdl.errors import FoldingError, ShapeError
+from hdl.errors import FoldingError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.base import Layer
 from hdl.layers.beats import pack, unpack
-from hdl.layers.folding import weight_lanes
 from hdl.layers.meaning import State
 from hdl.layers.storage import Home, Memory, Ring
+from hdl.layers.wiring.parameter import ParameterLayer
 from hdl.random_bits import (
     ROUNDING_BITS,
     hash32,
@@ -71,7 +70,7 @@ UPDATE_SALT = stable_id("update")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Update(Layer):
+class Update(ParameterLayer):
     """Sink ``g`` (gradient sum over a batch), source ``w`` (new weights), both once a batch in the tile's order.
 
     Sends nothing before the first gradient: version 0 stands in the images of its users.  One beat a cycle.
@@ -79,15 +78,6 @@ class Update(Layer):
     Raises `FoldingError` when the lanes fit neither tile nor vector, or when sums would be wider than 62 bits.
     """
 
-    # of the parameter, as ONNX writes it
-    shape: tuple[int, ...]
-    recipe: Recipe = field(default_factory=Recipe)
-    # that of the engines that use the weight; a vector has its natural order whatever the tile
-    tile: Tile = field(default_factory=Tile)
-    # elements a beat of g and w alike
-    w_lanes: int = 1
-    # distinguishes the random bits of this tensor from others
-    tensor_id: int = 0
     # whether the recipe's weight decay applies to this parameter
     decay: bool = True
     g_fixed: Fixed = GRADIENT
@@ -106,18 +96,8 @@ class Update(Layer):
     begun: int = field(default=0, metadata=QUIET)
 
     def __post_init__(self) -> None:
-        name = f"Update of {self.shape}"
-        if not self.shape or min(self.shape) < 1:
-            raise ShapeError(f"{name}: a parameter needs at least one dimension, all of them positive")
-        if len(self.shape) == 1:
-            if self.elements % self.w_lanes:
-                raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide {self.elements} elements")
-        else:
-            taps = math.prod(self.shape[2:])
-            if self.tile.po > self.shape[0] or self.tile.pi > self.shape[1] or taps % self.tile.pk:
-                raise FoldingError(f"{name}: {self.tile} does not fit it")
-            if self.tile.size % self.w_lanes:
-                raise FoldingError(f"{name}: {self.w_lanes} lanes do not divide a tile of {self.tile.size} weights")
+        super().__post_init__()
+        name = self.title
         if self.rates is not None and self.momentum_width > WIDEST_FACTOR:
             raise FoldingError(
                 f"{name}: a momentum of {self.momentum_width} bits is too wide to be multiplied by a scheduled rate",
@@ -138,16 +118,6 @@ class Update(Layer):
             )
 
     # ---- formats
-
-    @property
-    def elements(self) -> int:
-        """Elements of the parameter."""
-        return math.prod(self.shape)
-
-    @property
-    def tiled_elements(self) -> int:
-        """Elements, empty places of tiles included; these stay zeros whatever the random bits are."""
-        return self.elements + self.tile.padding(self.shape)
 
     @property
     def least_master_width(self) -> int:
@@ -247,20 +217,12 @@ class Update(Layer):
     @property
     def sinks(self) -> tuple[Port, ...]:
         """g."""
-        return (self._port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT)),)
+        return (self.parameter_port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT)),)
 
     @property
     def sources(self) -> tuple[Port, ...]:
         """w."""
-        return (self._port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT)),)
-
-    def _port(self, name: str, tensor: Tensor) -> Port:
-        return Port(name, tensor, self.w_lanes, self.tile.padding(self.shape))
-
-    def stream_tile(self, port: str) -> Tile | None:
-        """The tile's order; a vector's own."""
-        del port
-        return None if len(self.shape) == 1 else self.tile
+        return (self.parameter_port("w", Tensor(self.shape, self.w_fixed, Kind.WEIGHT)),)
 
     def at(self, home: Home) -> Self | None:
         """Master and momentum there; in DRAM unless they are too wide for one code."""
@@ -305,7 +267,7 @@ class Update(Layer):
         if self.state is Home.ON_CHIP:
             return ()
         tensor = Tensor(self.shape, self.state_fixed, Kind.GRADIENT)
-        back, out = self._port("state_in", tensor), self._port("state_out", tensor)
+        back, out = self.parameter_port("state_in", tensor), self.parameter_port("state_out", tensor)
         return (
             Ring(name="state", back=back, out=out, capacity=1, preload=1, per_frame=Fraction(1, self.recipe.batch)),
         )
@@ -322,11 +284,6 @@ class Update(Layer):
         return max(beats, LEAST_CYCLES) if self.rates is not None else beats
 
     @property
-    def cycles_per_frame(self) -> int:
-        """Cycles a batch over the frames of a batch."""
-        return math.ceil(self.cycles_per_batch / self.recipe.batch)
-
-    @property
     def pipeline_cycles(self) -> int:
         """From a gradient to its new weight."""
         return VIEW_AT + self.circuit_shape.later + queue_latency(self.circuit_shape.results)
@@ -337,21 +294,10 @@ class Update(Layer):
         scheduled = 0 if self.rates is None else self.w_lanes
         return scheduled + self.multiplied * self.w_lanes * self.circuit_shape.multipliers
 
-    def fold(self, cycles: int, tile: Tile | None = None) -> Self:
-        """Lanes so that all weights pass within the time of `update_frames`, or as many as a tile has."""
-        chosen = tile or self.tile
-        size = 1 if len(self.shape) == 1 else chosen.size
-        elements = self.elements + chosen.padding(self.shape)
-        folded = dataclasses.replace(
-            self, tile=chosen, w_lanes=weight_lanes(elements, size, cycles * self.update_frames)
-        )
-        if folded.cycles_per_frame > cycles:
-            raise FoldingError(
-                f"Update of {self.shape} needs {folded.cycles_per_frame} cycles a frame with {folded.w_lanes} lanes, "
-                f"more than {cycles}",
-                "allow more cycles or give the engines a larger weight tile",
-            )
-        return folded
+    @property
+    def frames_to_pass(self) -> int:
+        """As chosen."""
+        return self.update_frames
 
     # ---- meaning
 

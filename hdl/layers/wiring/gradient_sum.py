@@ -1,0 +1,197 @@
+"""The gradient of a parameter of which several engines have summed some frames each, or one engine all of them.
+
+    g = round(s0 + s1 + …)
+
+Engines that round their sums themselves do so with the random bits of (element, batch, tensor); here they are the same,
+and sums of integers are exact in any order.  So g has the same bits whoever summed which frames of the batch: those of
+one engine that summed and rounded all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from myhdl import Signal, always_comb, block
+
+from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.engine.weights.access import Begin, counter_link
+from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
+from hdl.errors import ShapeError
+from hdl.fixed import Fixed, FloatArray, IntArray
+from hdl.layers.base import Layer
+from hdl.layers.meaning import State
+from hdl.layers.wiring.parameter import ParameterLayer
+from hdl.random_bits import requantise_by_element, tensor_key
+from hdl.recipe import LoadedRecipe, Recipe
+from hdl.signals import ClockReset, Instances
+from hdl.spelling import QUIET
+from hdl.stream import Stream
+from hdl.tensor import Kind, Port, Tensor, Tile
+
+# widest sum of the golden model (int64)
+WIDEST = 62
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSum(ParameterLayer):
+    """Sinks ``s0``, ``s1``, … (sums over frames of a batch, exact), source ``g``, all once a batch in the tile's order.
+
+    ``tensor_id`` is that of the engine which would round all sums itself.  One beat a cycle.
+    Raises `ShapeError` for sums that would be wider than 62 bits."""
+
+    # engines that share the batch
+    copies: int = 1
+    s_fixed: Fixed = Fixed(28, 16)  # noqa: RUF009 - frozen
+    g_fixed: Fixed = Fixed(16, 8)  # noqa: RUF009 - frozen
+    # batches of an earlier training, from which it counts on
+    begun: int = field(default=0, metadata=QUIET)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.copies < 1:
+            raise ShapeError(f"{self.title}: there is nothing to sum of {self.copies} engines", "take at least 1")
+        if self.total.width > WIDEST:
+            raise ShapeError(
+                f"{self.title}: {self.copies} sums of {self.s_fixed.width} bits take {self.total.width} bits, "
+                f"more than {WIDEST}",
+                "take fewer copies, or fewer frames a batch",
+            )
+
+    @property
+    def sinks(self) -> tuple[Port, ...]:
+        """s0, s1, …"""
+        tensor = Tensor(self.shape, self.s_fixed, Kind.GRADIENT)
+        return tuple(self.parameter_port(f"s{copy}", tensor) for copy in range(self.copies))
+
+    @property
+    def sources(self) -> tuple[Port, ...]:
+        """g."""
+        return (self.parameter_port("g", Tensor(self.shape, self.g_fixed, Kind.GRADIENT)),)
+
+    @property
+    def accessed(self) -> bool:
+        """The number of batches."""
+        return self.recipe.loaded
+
+    @property
+    def total(self) -> Fixed:
+        """Of the sum of all sums."""
+        return self.partial(self.copies)
+
+    def partial(self, copies: int) -> Fixed:
+        """Of the sum of the first so many sums."""
+        return reduce(exact_sum, [self.s_fixed] * copies)
+
+    @property
+    def pipeline_cycles(self) -> int:
+        """An adder after another, and the rounding."""
+        added = (self.partial(copy + 1) for copy in range(1, self.copies))
+        adders = sum(sum_cycles(self.partial(copy), self.s_fixed, to) for copy, to in enumerate(added, 1))
+        return adders + GRADIENT_ROUNDING_LATENCY
+
+    # ---- meaning
+
+    def start(self, parameters: Mapping[str, FloatArray]) -> State:
+        """Counts batches, which the random bits depend on."""
+        del parameters
+        return {"batch": self.begun}
+
+    def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """The exact sum, rounded stochastically."""
+        batch, total = state["batch"], np.sum([inputs[port.name] for port in self.sinks], axis=0)
+        state["batch"] += 1
+        fraction_bits, key = self.s_fixed.fraction_bits, self.rounding.key
+        return {"g": requantise_by_element(total, fraction_bits, self.g_fixed, batch, key)}
+
+    def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The sum."""
+        del state
+        return {"g": np.sum([inputs[port.name] for port in self.sinks], axis=0)}
+
+    @property
+    def closeness(self) -> dict[str, float]:
+        """A stochastic rounding."""
+        return {"g": 1.0}
+
+    # ---- hardware
+
+    @property
+    def rounding(self) -> Rounding:
+        """Of the sum of all sums."""
+        shift = self.s_fixed.fraction_bits - self.g_fixed.fraction_bits
+        key = tensor_key(self.recipe.seed, self.tensor_id)
+        tile = self.tile if len(self.shape) > 1 else Tile()
+        return Rounding(self.shape, tile, self.w_lanes, shift, self.g_fixed, key, self.begun)
+
+    def circuit(
+        self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
+    ) -> Instances:
+        """Adders, then the rounding that gradient engines have."""
+        del images
+        sums, g = [streams[port.name] for port in self.sinks], streams["g"]
+        if self.accessed:
+            return counted_gradient_sum(domain, sums, g, streams["load"], streams["dump"], cfg=self)
+        return gradient_sum(domain, sums, g, cfg=self)
+
+    @classmethod
+    def examples(cls) -> tuple[Layer, ...]:
+        """One to three engines, tiles that don't divide the parameter, a vector, sums coarser than gradients."""
+        recipe = Recipe(batch=3, seed=5)
+        return (
+            cls(shape=(5, 4, 1, 1), tile=Tile(2, 2), w_lanes=2, recipe=recipe, tensor_id=5, copies=2),
+            cls(shape=(6,), w_lanes=2, recipe=Recipe(batch=1), copies=3, s_fixed=Fixed(20, 6)),
+            cls(shape=(4,), recipe=LoadedRecipe(batch=2, seed=4), begun=3),
+        )
+
+
+@block
+def gradient_sum(
+    domain: ClockReset, sums: Sequence[Stream], g: Stream, *, cfg: GradientSum, begin: Begin | None = None
+) -> Instances:
+    """Costs an adder a lane for every engine but the first, and the rounding.
+
+    Ports:
+        sums: in, streams of ``cfg.w_lanes`` codes of ``cfg.s_fixed``.
+        g: out, stream of ``cfg.w_lanes`` codes of ``cfg.g_fixed``; valid and payload from registers.
+        begin: in, as of `gradient_rounding`.
+    """
+    # adders that take sums before there are random bits would let go of them later than said
+    gated, begins = Stream(sums[0].width), Signal(bool(0))
+    total, adders, first = gated, [], sums[0]
+    for copy in range(1, cfg.copies):
+        added, formats = Stream(cfg.w_lanes * cfg.partial(copy + 1).width), (cfg.partial(copy), cfg.s_fixed)
+        adders.append(
+            sum_stream(
+                domain, total, sums[copy], added, lanes=cfg.w_lanes, a_fixed=formats[0], b_fixed=formats[1],
+                target=cfg.partial(copy + 1),
+            )
+        )  # fmt: skip
+        total = added
+    rounds = gradient_rounding(domain, total, g, rounding=cfg.rounding, begin=begin, begins=begins)
+
+    @always_comb
+    def gate() -> None:
+        gated.valid.next = first.valid and begins
+        gated.payload.next = first.payload
+        first.ready.next = gated.ready and begins
+
+    return adders, rounds, gate
+
+
+@block
+def counted_gradient_sum(
+    domain: ClockReset, sums: Sequence[Stream], g: Stream, load: Stream, dump: Stream, *, cfg: GradientSum
+) -> Instances:
+    """`gradient_sum`, with a number of batches behind it that comes by a stream.
+
+    Ports:
+        sums: in, streams as those of `gradient_sum`.
+        g: out, stream as that of `gradient_sum`.
+        load: in, stream of 65 bits.
+        dump: out, stream as wide as ``load``.
+    """
+    begin = Begin()
+    return counter_link(domain, load, dump, begin), gradient_sum(domain, sums, g, cfg=cfg, begin=begin)
