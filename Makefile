@@ -29,7 +29,7 @@ suite: setup
 
 # minutes rather than seconds: one epoch in Verilator, ImageNet-sized models, place and route
 test-slow: setup
-	$(BIN)/python -m pip install -q -e ".[ecp5]"
+	$(BIN)/python -m pip install -q -e ".[ecp5,mpich]"
 	$(BIN)/python -m pytest -q -m slow
 
 # PyTorch as an independent reference; its wheel is large, so it stays optional

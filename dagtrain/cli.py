@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 # exit codes of a fault of this program (EX_SOFTWARE of sysexits.h), and of Ctrl-C as shells have it
 CRASHED, INTERRUPTED = 70, 130
-# options of every command, which change no result: the first one has a value
-OUT_WORD, VOICE_WORDS = "--out", frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
+# shares a simulation among ranks; options of every command, which change no result: the first one has a value
+MPI_WORD, OUT_WORD, VOICE_WORDS = "--mpi", "--out", frozenset({"--json", "--quiet", "-q", "--verbose", "-v"})
 # words that no command knows, whatever typer is built on
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
@@ -422,7 +422,17 @@ def _command(*steps: Callable[..., Jobs]) -> Callable[..., None]:
             for step in steps
             for job in step(**{name: options[name] for name in inspect.signature(step).parameters})
         ]
-        _perform(out, Voice(as_json, quiet, verbose), *jobs, served=_serve in steps)
+
+        def perform() -> None:
+            _perform(out, Voice(as_json, quiet, verbose), *jobs, served=_serve in steps)
+
+        if not options.get("mpi"):
+            perform()
+            return
+        from dagtrain.flow.cosim_ranks import on_ranks
+
+        if not on_ranks(out, perform, INTERRUPTED):
+            raise typer.Exit(1)
 
     command.__doc__ = steps[0].__doc__
     vars(command)["__signature__"] = inspect.Signature(parameters)
@@ -547,6 +557,14 @@ def _cosim(
         typer.Option("--host-pause", help="In these cycles the host on the network does nothing, 50000:90000."),
     ] = None,
     pcap: Pcap = False,
+    mpi: Annotated[
+        bool,
+        typer.Option(
+            MPI_WORD,
+            help="Share the FPGAs among the ranks that mpirun has started, on one machine or several: "
+            "`mpirun -n 4 dagtrain cosim --mpi`, the same bits and cycles (docs/cosimulation.md).",
+        ),
+    ] = False,
 ) -> Jobs:
     """Train in the emitted Verilog of all FPGAs at once and compare every bit of state with the emulator."""
     return (
@@ -556,7 +574,7 @@ def _cosim(
             wave_nodes=tuple(wave_nodes or ()), wave_frames=wave_frames, wave_cycles=wave_cycles,
             wave_inside=wave_inside,
             loss=loss, duplicate=duplicate, reorder=reorder, corrupt=corrupt, link_down=tuple(link_down or ()),
-            host_pause=host_pause, reset=tuple(reset or ()), pcap=pcap,
+            host_pause=host_pause, reset=tuple(reset or ()), pcap=pcap, mpi=mpi,
         ),
     )  # fmt: skip
 
@@ -986,7 +1004,11 @@ def main() -> None:
 
 
 def _failed(kind: str, problems: Sequence[Problem], code: int, as_json: bool, message: str = "") -> int:
-    """Say what went wrong; returns the exit code."""
+    """Say what went wrong, of ranks that share a simulation the first one; returns the exit code."""
+    from dagtrain.cosim.mpi import started_first
+
+    if MPI_WORD in sys.argv and not started_first():
+        return code
     message = message or "; ".join(map(str, problems))
     if as_json:
         print(error_json(kind, problems, code, message))

@@ -21,6 +21,7 @@ from dagtrain.cosim.parts import BENCH, CLUSTER, Bench, BenchOptions, Dump, Reco
 from dagtrain.cosim.timeline import Probes
 from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import WATCHERS, Watch, cut, outputs_of, watch
+from dagtrain.cosim.windows import LanePort, Share
 from dagtrain.emission.assembly import Assembly
 from dagtrain.emission.delivered import DeliveredDevice
 from dagtrain.emission.ethernet import host_label
@@ -36,7 +37,7 @@ from hdl.link.format import LinkFormat
 from hdl.signals import ClockReset
 from hdl.simulate.models.dram import dram_model
 from hdl.simulate.models.host import stream_player, stream_recorder
-from hdl.simulate.models.link import link_switch
+from hdl.simulate.models.link import lanes_between, link_switch
 from hdl.stream import Stream
 
 # words that the switch holds between any two devices: more than is under way between them
@@ -54,38 +55,70 @@ def design_bench(
     folder: Path,
     traced: Sequence[Traced] = (),
     probed: Probes | None = None,
+    share: Share | None = None,
 ) -> Bench:
     """The bench of a whole cluster, which will run in ``folder``; it writes the beats of streams that are ``traced``,
     and counts what is ``probed``.
 
+    ``share``: the bench has these of the devices, and other programs the rest.
     Raises `DeliveryError` where the manifests don't fit together."""
     assembly = Assembly(CLUSTER, "All FPGAs with their host and network")
     played: dict[str, str] = {}
     recorded: dict[str, Recording] = {}
-    dumps = add_cluster(assembly, devices, library, options, folder)
-    for device in devices:
+    here = list(devices) if share is None else [devices[place] for place in share.here]
+    lanes = lane_ports(devices, share)
+    dumps = add_cluster(assembly, devices, library, options, folder, share)
+    players = [host.node for device in devices for host in device.manifest.host_ports if host.direction is Direction.IN]
+    for device in here:
         clk = clock_of(device)
         for host in device.manifest.host_ports:
             if host.direction is Direction.IN:
-                played[host.node] = _add_player(assembly, library, host, options, len(played), clk)
+                number = players.index(host.node)
+                played[host.node] = _add_player(assembly, library, host, options, number, clk)
             else:
                 path = _add_recorder(assembly, library, host, options, clk)
                 recorded[host.node] = recording(assembly, device, host, options, path)
         recorded |= {stream.node: heard(device, stream, options) for stream in results_of(device)}
     loads = {
         device.manifest.device: _add_loader(assembly, library, device, device.manifest.state, options)
-        for device in devices
+        for device in here
         if device.manifest.state and not loaded_by_frames(device)
     }
     macs = tuple(mac_ports(devices).values())
-    pins = [port for mac in macs for port in mac.ports]
-    weights = weight_logs(devices)
-    watching = watch(devices, options.reads) if options.hold_cycles else Watch()
-    text = outermost_text(devices, recorded, weights, dumps, options, watching, pins, traced, probed)
+    pins = [port for mac in macs for port in mac.ports] + [port for lane in lanes or () for port in lane.ports]
+    weights = weight_logs(here)
+    watching = watch(here, options.reads) if options.hold_cycles else Watch()
+    text = outermost_text(
+        here, recorded, weights, dumps, options, watching, pins, traced, probed, shared=share is not None
+    )
     texts = {CLUSTER: assembly.module().to_verilog(), BENCH: text}
-    modules = bench_modules(assembly, devices)
-    bench = Bench(texts, played, recorded, tuple(dumps), modules, weights, traced=tuple(traced), loads=loads, macs=macs)
-    return watched_bench(bench, devices, watching)
+    modules = bench_modules(assembly, here)
+    bench = Bench(
+        texts,
+        played,
+        recorded,
+        tuple(dumps),
+        modules,
+        weights,
+        traced=tuple(traced),
+        loads=loads,
+        macs=macs,
+        lanes=lanes,
+    )
+    return watched_bench(bench, here, watching)
+
+
+def lane_ports(devices: Sequence[DeliveredDevice], share: Share | None) -> tuple[LanePort, ...] | None:
+    """All lanes of words between devices that a bench has and those that it has not."""
+    if share is None:
+        return None
+    records = [device.manifest.network for device in devices]
+    bits = max((record.format.payload_bits for record in records if record), default=0)
+    if not bits:
+        return ()
+    between = lanes_between(share.here, len(devices))
+    leaving = [LanePort(source=own, target=other, leaves=True, bits=bits) for own, other in between]
+    return (*leaving, *(LanePort(source=other, target=own, leaves=False, bits=bits) for own, other in between))
 
 
 def watched_bench(bench: Bench, devices: Sequence[DeliveredDevice], watching: Watch) -> Bench:
@@ -171,15 +204,18 @@ def add_cluster(
     library: ModuleLibrary,
     options: BenchOptions,
     folder: Path,
+    share: Share | None = None,
 ) -> list[Dump]:
     """All FPGAs with their memories and the network; returns the state that can be dumped below an instance `dut`.
 
-    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs."""
+    Images are read where they were delivered, by paths from ``folder``, in which the simulation runs.
+    ``share``: see `design_bench`."""
     assembly.port("network_error", 1, Direction.OUT)
     assembly.port("memory_error", 1, Direction.OUT)
     dumps: list[Dump] = []
     macs = mac_ports(devices)
-    for device in devices:
+    here = list(devices) if share is None else [devices[place] for place in share.here]
+    for device in here:
         if clock_of(device) != "clk":
             assembly.port(clock_of(device), 1, Direction.IN)
         _add_device(assembly, device, folder, macs.get(device.manifest.device))
@@ -188,11 +224,11 @@ def add_cluster(
             path = _add_memory(assembly, library, device, memory, options, folder)
             dumps += _ring_dumps(device, memory, path)
     if len(devices) > 1 and not macs:
-        _add_network(assembly, library, devices, options)
-    flags = [f"{d.manifest.top}_net_error" for d in devices if d.manifest.network or d.manifest.ethernet]
-    flags += [f"|{device.manifest.top}_net_faults" for device in devices if device.manifest.ethernet]
+        _add_network(assembly, library, devices, options, share)
+    flags = [f"{d.manifest.top}_net_error" for d in here if d.manifest.network or d.manifest.ethernet]
+    flags += [f"|{device.manifest.top}_net_faults" for device in here if device.manifest.ethernet]
     assembly.assigns.append(("network_error", " | ".join(flags) or "1'b0"))
-    memory_flags = [f"{device.manifest.top}_dram_error" for device in devices if device.manifest.memory]
+    memory_flags = [f"{device.manifest.top}_dram_error" for device in here if device.manifest.memory]
     assembly.assigns.append(("memory_error", " | ".join(memory_flags) or "1'b0"))
     return dumps
 
@@ -397,16 +433,18 @@ def _add_network(
     library: ModuleLibrary,
     devices: Sequence[DeliveredDevice],
     bench: BenchOptions,
+    share: Share | None,
 ) -> None:
-    """A switch between the network ports of all devices."""
-    numbers = range(len(devices))
+    """A switch between the network ports of all devices, or the part of it that belongs to some."""
     records = [device.manifest.network for device in devices]
     forms = {record.format for record in records if record}
-    if len(forms) != 1 or [record and record.device for record in records] != list(numbers):
+    if len(forms) != 1 or [record and record.device for record in records] != list(range(len(devices))):
         names = ", ".join(device.manifest.device for device in devices)
         raise DeliveryError(f"the manifests of {names} don't describe one network", f"run `{COMMAND}` again")
     (form,) = forms
-    widths = {f"{way}{number}": form.payload_bits for way in "xy" for number in numbers}
+    here = range(len(devices)) if share is None else share.here
+    lanes = lane_ports(devices, share) or ()
+    ends = [*(f"x{number}" for number in here), *(f"y{number}" for number in here), *(lane.net for lane in lanes)]
     network = bench.network
     options = {
         "latency": network.latency_cycles,
@@ -415,17 +453,33 @@ def _add_network(
         "stall_256": network.stall_256,
         "seed": network.seed,
         "room": SWITCH_WORDS,
+        **({} if share is None else {"here": tuple(here)}),
     }
 
     def build(domain: ClockReset, streams: Mapping[str, Stream]) -> object:
-        xs, ys = [streams[f"x{number}"] for number in numbers], [streams[f"y{number}"] for number in numbers]
-        return link_switch(domain, xs, ys, form=form, **options)
+        xs, ys = [streams[f"x{number}"] for number in here], [streams[f"y{number}"] for number in here]
+        sent = [streams[lane.net] for lane in lanes if lane.leaves]
+        came = [streams[lane.net] for lane in lanes if not lane.leaves]
+        return link_switch(domain, xs, ys, sent, came, form=form, **options)
 
-    module = library.block(f"{BENCH}_switch", f"{form} {options}", widths, build)
+    module = library.block(f"{BENCH}_switch", f"{form} {options}", dict.fromkeys(ends, form.payload_bits), build)
     nets = {}
-    for number, device in enumerate(devices):
-        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, device.manifest.top, form)
+    for number in here:
+        nets[f"x{number}"], nets[f"y{number}"] = _cable(assembly, devices[number].manifest.top, form)
+    for lane in lanes:
+        nets[lane.net] = assembly.stream(f"{lane.net}_end", form.payload_bits)
+        _end_lane(assembly, lane, nets[lane.net])
     assembly.instance(module, "network", nets)
+
+
+def _end_lane(assembly: Assembly, lane: LanePort, net: str) -> None:
+    """A lane's stream becomes ports of the module of all FPGAs; what leaves finds room there."""
+    for port in lane.ports:
+        assembly.port(port.name, port.width, port.direction)
+        inside = f"{net}{port.name.removeprefix(lane.net)}"
+        assembly.assigns.append((port.name, inside) if port.direction is Direction.OUT else (inside, port.name))
+    if lane.leaves:
+        assembly.drain(net)
 
 
 def _cable(assembly: Assembly, top: str, form: LinkFormat) -> tuple[str, str]:

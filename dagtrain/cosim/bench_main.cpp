@@ -7,6 +7,8 @@
 //
 // Where FPGAs have Ethernet ports, macs.inc lists them, and the switch between them is network.inc.
 //
+// Where others have the rest of the cluster, windows.inc is what keeps the bench in step with them.
+//
 // Where the bench is to show what is inside circuits, inside.inc says of which, and Verilator was told so.
 #include <cstdio>
 #include <cstdlib>
@@ -63,6 +65,27 @@ struct Network {
 };
 #endif
 
+#if __has_include("windows.inc")
+#include "windows.inc"
+#else
+// a bench of a whole cluster ends by itself
+struct Windows {
+    Vdagtrain_bench& bench;
+    Network& network;
+
+    Windows(VerilatedContext&, Vdagtrain_bench& bench, Network& network) : bench(bench), network(network) {}
+    void sample(unsigned long long) {}
+    void drive(unsigned long long) {}
+    const char* end(unsigned long long) {
+        if (bench.finished && network.ends()) return "cycles";
+        if (bench.stuck) return "stuck";
+        if (bench.memory_error && !bench.rst) return "memory error";
+        if (bench.network_error && !bench.rst) return "network error";
+        return nullptr;
+    }
+};
+#endif
+
 struct Clock {
     CData* pin;
     unsigned long long period, next;
@@ -74,7 +97,7 @@ struct Clock {
 
 // to the next rising edge of `clk`, which begins a cycle, all others on the way; returns at that edge
 static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& inside, Network& network,
-                    unsigned long long cycle) {
+                    Windows& windows, unsigned long long cycle) {
     for (bool rose = false; !rose;) {
         unsigned long long now = clocks[0].next;
         for (const Clock& clock : clocks) now = clock.next < now ? clock.next : now;
@@ -84,6 +107,7 @@ static void advance(Vdagtrain_bench& bench, std::vector<Clock>& clocks, Inside& 
         if (!rising.empty()) inside.show(cycle, now);
         for (int k : rising)
             if (!bench.rst) network.sample(cycle, k);
+        if (clocks[0].rises(now)) windows.sample(cycle);
         for (Clock& clock : clocks) {
             if (clock.next != now) continue;
             *clock.pin = !*clock.pin;
@@ -122,19 +146,19 @@ int main(int argc, char** argv) {
     Inside inside{context, bench};
     bench.rst = 1;
     bench.eval();
+    Windows windows{context, bench, network};
     while (!end) {
-        advance(bench, clocks, inside, network, cycles + 1);
+        advance(bench, clocks, inside, network, windows, cycles + 1);
         if (++cycles == 16) bench.rst = 0;
-        if (!bench.rst && !network.drive(cycles)) end = "cycles";
+        bool heard = bench.rst || network.drive(cycles);
+        windows.drive(cycles);
         if (bench.progress != last_progress) {
             last_progress = bench.progress;
             std::printf("frames %u %llu\n", last_progress, cycles);
             std::fflush(stdout);
         }
-        if (bench.finished && network.ends()) end = "cycles";
-        else if (bench.stuck) end = "stuck";
-        else if (bench.memory_error && !bench.rst) end = "memory error";
-        else if (bench.network_error && !bench.rst) end = "network error";
+        const char* ended = windows.end(cycles);
+        end = ended ? ended : heard ? nullptr : "cycles";
     }
     inside.close();
     network.close();

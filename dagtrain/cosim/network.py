@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from threading import Thread
-from typing import Protocol, Self
+from typing import Protocol
 
 from dagtrain.cosim.clocks import CLUSTER_CLOCK
+from dagtrain.cosim.connection import taken
 from dagtrain.emission.capture import capture
 from hdl.convert.netlist import Direction, PortDecl
 from hdl.errors import ToolError
@@ -178,65 +178,15 @@ class PausingHost:
         return next((end for first, end in self.pauses if first <= later < end), later), entering
 
 
-class HostConnection:
-    """Answers a bench in a thread, from `begin` on until the bench has ended or the host does.  Leaving the context
-    waits for it, and raises what the host raised.  Without a host it does nothing."""
-
-    def __init__(self, host: SwitchHost | None) -> None:
-        self._host = host
-        self._fault: BaseException | None = None
-        self._thread: Thread | None = None
-        if host is not None:
-            self._ours, self._theirs = socket.socketpair()
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """Files that the bench has to inherit."""
-        return () if self._host is None else (self._theirs.fileno(),)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """How it is told of them."""
-        return tuple(f"+host={descriptor}" for descriptor in self.descriptors)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def begin(self) -> None:
-        """The bench has been started."""
-        if self._host is not None:
-            self._theirs.close()
-            self._thread = Thread(target=self._serve, args=(self._host,), daemon=True)
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._host is None:
-            return
-        self._theirs.close()
-        if self._thread is not None:
-            self._thread.join()
-        self._ours.close()
-        if self._fault is not None:
-            raise self._fault
-
-    def _serve(self, host: SwitchHost) -> None:
-        try:
-            answer_bench(self._ours, host)
-        except BaseException as error:
-            self._fault = error
-        # the bench ends too
-        self._ours.close()
-
-
 def answer_bench(connection: socket.socket, host: SwitchHost) -> None:
     """Answer a bench until it ends, or the host does."""
     with suppress(EOFError, ConnectionError):
         while True:
-            cycle, count = _STAMP.unpack(_taken(connection, _STAMP.size))
+            cycle, count = _STAMP.unpack(taken(connection, _STAMP.size))
             frames = []
             for _ in range(count):
-                came, size = _STAMP.unpack(_taken(connection, _STAMP.size))
-                frames.append((came, _taken(connection, size)))
+                came, size = _STAMP.unpack(taken(connection, _STAMP.size))
+                frames.append((came, taken(connection, size)))
             answer = host.exchange(cycle, frames)
             if answer is None:
                 return
@@ -244,18 +194,6 @@ def answer_bench(connection: socket.socket, host: SwitchHost) -> None:
             parts = [_ANSWER.pack(later, len(entering), host.done)]
             parts += [_STAMP.pack(when, len(frame)) + frame for when, frame in entering]
             connection.sendall(b"".join(parts))
-
-
-def _taken(connection: socket.socket, size: int) -> bytes:
-    """So many bytes.  Raises `EOFError` where there are none any more."""
-    parts, rest = [], size
-    while rest:
-        part = connection.recv(rest)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        rest -= len(part)
-    return b"".join(parts)
 
 
 # ------------------------------------------------------------------------------------------------ what came of it

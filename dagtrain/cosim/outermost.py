@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from dagtrain.cosim import windows
 from dagtrain.cosim.clocks import clock_of
 from dagtrain.cosim.network import PORTS_FILE
 from dagtrain.cosim.parts import BENCH, CLUSTER, BenchOptions, Dump, Recording, WeightLog
@@ -46,10 +47,12 @@ def outermost_text(
     host: Sequence[PortDecl] = (),
     traced: Sequence[Traced] = (),
     probed: Probes | None = None,
+    shared: bool = False,
 ) -> str:
     """The Verilog of the module, with all FPGAs below it as the instance `dut`.
 
     ``host``: ports of the FPGAs that become its own, beside `PORTS`.
+    ``shared``: others have the rest of the cluster, and end the run through `windows.PORTS`.
     ``traced``: streams whose beats are written, every one.
     ``probed``: what is counted beside."""
     gated = "_open" if watching.watched else ""
@@ -62,22 +65,23 @@ def outermost_text(
     own = [clock_of(device) for device in devices if clock_of(device) != "clk"]
     passed = ["clk", "rst", *own, *(port.name for port in host)]
     counted = counting_text(probed) if probed else ""
+    others = windows.PORTS if shared else ()
+    # a part of a cluster may have nothing to count
+    counters = [*wanted, *(["32'd0"] if shared else ["settled"])]
     return f"""// The outermost module of the co-simulation.
 module {BENCH} (
-{_declared((*PORTS, *(PortDecl(clk, 1, Direction.IN) for clk in own), *host))}
+{_declared((*PORTS, *others, *(PortDecl(clk, 1, Direction.IN) for clk in own), *host))}
 );
-reg [31:0] settled = 0, moved = 0, idle = 0;
-reg done = 0, stopped = 0;
+{"" if shared else ALONE}reg done = 0, stopped = 0;
 integer streams;
 wire lost_word;
 {_lines(f"reg [31:0] {counter} = 0;" for counter in wanted)}
 {_lines(f"integer file_{counter};" for counter in updates)}
 {_lines(f'initial file_{counter} = $fopen("{log.file_name}", "w");' for counter, log in updates.items())}
-assign finished = done, stuck = stopped, progress = {" + ".join(metrics)};
-wire settling = {" && ".join(f"{counter} == {beats}" for counter, beats in wanted.items())};
-wire over = settled == {options.settle_cycles};
-wire [31:0] activity = {" + ".join([*wanted, "settled"])};
-{_told(watchers)}
+assign finished = done, stuck = stopped, progress = {" + ".join(metrics) or "0"};
+assign settling = {" && ".join(f"{counter} == {beats}" for counter, beats in wanted.items()) or "1'b1"};
+assign activity = {" + ".join(counters)};
+{"" if shared else _alone_text(options)}{_told(watchers)}
 {watch_text(watching, options.hold_cycles, options.seed) if watchers else ""}{CLUSTER} dut (
 {_joined(f"    .{name}({name})" for name in passed)},
     .network_error(lost_word), .memory_error(memory_error)
@@ -85,27 +89,39 @@ wire [31:0] activity = {" + ".join([*wanted, "settled"])};
 {trace_text(traced) if traced else ""}{counted}{_ports_text(devices)}assign network_error = lost_word || |broken;
 {_lines(f"always @(posedge {clk}) begin{_counting(metrics, updates, clk, gated)}end" for clk in own)}
 always @(posedge clk) begin{_counting(metrics, updates, "clk", gated)}
-    moved <= activity;
-    idle <= activity == moved ? idle + 1 : 0;
-    if (idle == {options.stuck_cycles} && !stopped) begin
+    if (halt && !stopped) begin
         streams = $fopen("{STREAMS_FILE}", "w");
 {_lines(_reporting(device) for device in devices)}
         $fclose(streams);
         stopped <= 1;
     end
-    if (settling) begin
-        settled <= settled + 1;
-        if (over) begin
-{_lines(f"            {dump.statement}" for dump in dumps)}
-{_lines(f'            $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path)}
-{_lines(f"            $fclose(file_{counter});" for counter in updates)}
-{"            $fflush(told);" if watchers else ""}
-{"            $fflush(timeline);" if probed else ""}
-            done <= 1;
-        end
+    if (settling && over) begin
+{_lines(f"        {dump.statement}" for dump in dumps)}
+{_lines(f'        $writememh("{one.file_name}", {one.path});' for one in recorded.values() if one.path)}
+{_lines(f"        $fclose(file_{counter});" for counter in updates)}
+{"        $fflush(told);" if watchers else ""}
+{"        $fflush(timeline);" if probed else ""}
+        done <= 1;
     end
 end
 endmodule
+"""
+
+
+# what a bench of a whole cluster counts to end by itself: cycles in which all was there, and in which nothing moved
+ALONE = """reg [31:0] settled = 0, moved = 0, idle = 0;
+wire settling, over, halt;
+wire [31:0] activity;
+"""
+
+
+def _alone_text(options: BenchOptions) -> str:
+    return f"""assign over = settled == {options.settle_cycles}, halt = idle == {options.stuck_cycles};
+always @(posedge clk) begin
+    moved <= activity;
+    idle <= activity == moved ? idle + 1 : 0;
+    if (settling) settled <= settled + 1;
+end
 """
 
 

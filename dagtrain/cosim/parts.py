@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dagtrain.cosim.network import MacPort
 from dagtrain.cosim.trace import Traced
 from dagtrain.cosim.watch import Loaded, Watched
+from dagtrain.cosim.windows import LanePort
 from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.manifest import ContentsRecord
 from dagtrain.emission.memory import MemoryModel
@@ -133,3 +134,5 @@ class Bench:
     traced: tuple[Traced, ...] = ()
     # of FPGAs on Ethernet, in the order of the switch's ports
     macs: tuple[MacPort, ...] = ()
+    # to and from devices of other programs; None: there are none
+    lanes: tuple[LanePort, ...] | None = None

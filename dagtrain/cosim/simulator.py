@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 
 from dagtrain.cosim.clocks import CLUSTER_CLOCK
+from dagtrain.cosim.connection import Answer, BenchConnection
 from dagtrain.cosim.inside import tracing
-from dagtrain.cosim.network import HostConnection, MacPort, SwitchHost, write_macs
+from dagtrain.cosim.network import MacPort, SwitchHost, answer_bench, write_macs
 from dagtrain.cosim.outermost import STREAMS_FILE, WATCH_FILE
+from dagtrain.cosim.windows import LanePort, write_lanes
 from hdl.convert.tools import run_tool
 from hdl.errors import DagtrainError, ToolError
 from hdl.simulate.verilator import BUILD_TIMEOUT_S, compile_verilog
@@ -124,12 +127,14 @@ def build(
     clocks: Sequence[BenchClock] = (),
     inside: Sequence[str] = (),
     macs: Sequence[MacPort] = (),
+    lanes: Sequence[LanePort] | None = None,
 ) -> Path:
     """Build the simulation of module `dagtrain_bench`, made of ``sources`` alone, into ``folder``; returns the program.
 
     ``clocks``: all clocks of the bench, `clk` first, if there are several.
     ``inside``: instances below the bench of which Verilator can record all signals.
     ``macs``: MACs at ports of the bench, in the order of the switch's ports, which C++ alone drives.
+    ``lanes``: to and from the rest of the cluster, of a bench that has a part of it; None: it has all.
     ``optimise`` False builds fast and runs slowly.
     Raises `ToolMissing` without the simulator, `ToolError` with its output when it fails."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,6 +149,7 @@ def build(
     for name in (CLOCKS_FILE, INSIDE):
         (folder / name).unlink(missing_ok=True)
     write_macs(folder, macs, [clock.name for clock in clocks] or [CLUSTER_CLOCK])
+    write_lanes(folder, lanes)
     if inside:
         (folder / INSIDE).write_text("".join(f"// {path}\n" for path in inside))
     if clocks:
@@ -185,36 +191,84 @@ def execute(
     ``host`` is at the host's port of the switch of a bench with MACs; what it raises ends the run.
 
     Raises `StuckError` when nothing moves, `BrokenError` for what a watcher saw, `ToolError` for what a memory did."""
+    return judged(folder, run_bench(program, folder, on_frame, timeout_s, arguments, answers_of(host)))
+
+
+def answers_of(host: SwitchHost | None) -> dict[str, Answer]:
+    """Who answers a bench, by the name under which it is told of the socket."""
+    return {} if host is None else {"host": lambda connection: answer_bench(connection, host)}
+
+
+class Ended(StrEnum):
+    """How a bench ended, as it says so itself."""
+
+    FINISHED = "cycles"
+    STUCK = "stuck"
+    MEMORY = "memory error"
+    NETWORK = "network error"
+    # another one with the rest of the cluster could not go on
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True)
+class BenchEnd:
+    """What a bench said while it ran, and at the end."""
+
+    how: Ended
+    cycle: int
+    # as in `RunLog`
+    frame_cycles: tuple[int, ...]
+
+
+def judged(folder: Path, end: BenchEnd) -> RunLog:
+    """The log of a bench that ran in ``folder``.  Raises as `execute`."""
+    if end.how is Ended.STUCK:
+        raise stuck_error(folder, end.cycle, len(end.frame_cycles))
+    if end.how in (Ended.MEMORY, Ended.NETWORK):
+        raise refusal(folder, end.how.split()[0], end.cycle)
+    return RunLog(end.cycle, end.frame_cycles, seen_by_watchers(folder))
+
+
+def run_bench(
+    program: Path,
+    folder: Path,
+    on_frame: Callable[[int], None],
+    timeout_s: float | None,
+    arguments: Sequence[str],
+    answers: Mapping[str, Answer],
+) -> BenchEnd:
+    """See `execute`; what ``answers`` raise, by the names of their sockets, ends the run.
+
+    Raises `ToolError` where the bench does not say how it has ended."""
     command = [*(["vvp", "-n"] if program.suffix == ".vvp" else []), str(program), *arguments]
     (folder / WATCH_FILE).unlink(missing_ok=True)
     frame_cycles: list[int] = []
-    cycles = None
+    end = None
     tail: list[str] = []
-    with HostConnection(host) as connection:
+    with ExitStack() as stack:
+        connections = [stack.enter_context(BenchConnection(name, answer)) for name, answer in answers.items()]
         process = subprocess.Popen(
-            [*command, *connection.arguments],
+            [*command, *(connection.argument for connection in connections)],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            pass_fds=connection.descriptors,
-            # Ctrl-C is for the host, who ends the bench
-            process_group=None if host is None else 0,
+            pass_fds=[connection.descriptor for connection in connections],
+            # Ctrl-C is for those who answer, who end the bench
+            process_group=0 if connections else None,
         )
-        connection.begin()
+        for connection in connections:
+            connection.begin()
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                words = line.split()
-                if words[:1] == ["frames"]:
-                    frame_cycles.append(int(words[2]))
-                    on_frame(int(words[1]))
-                elif words[:1] == ["cycles"]:
-                    cycles = int(words[1])
-                elif words[:1] == ["stuck"]:
-                    raise stuck_error(folder, int(words[1]), len(frame_cycles))
-                elif words[:2] in (["network", "error"], ["memory", "error"]):
-                    raise refusal(folder, words[0], int(words[2]))
+                how, _, number = line.rstrip("\n").rpartition(" ")
+                if how in {*Ended}:
+                    end = Ended(how), int(number)
+                    break
+                if how.startswith("frames "):
+                    frame_cycles.append(int(number))
+                    on_frame(int(how.split()[1]))
                 else:
                     tail.append(line)
             process.wait(timeout=timeout_s)
@@ -222,9 +276,9 @@ def execute(
             process.kill()
             process.stdout.close()
             process.wait()
-    if cycles is None:
+    if end is None:
         raise ToolError(f"the simulation {program.name} ended early:\n{''.join(tail[-40:])}")
-    return RunLog(cycles, tuple(frame_cycles), seen_by_watchers(folder))
+    return BenchEnd(*end, tuple(frame_cycles))
 
 
 def seen_by_watchers(folder: Path) -> frozenset[int]:

@@ -19,6 +19,7 @@ from dagtrain.cosim.cluster import Feeds, bench_clocks, simulate_cluster, spoken
 from dagtrain.cosim.compare import ClusterRun
 from dagtrain.cosim.efficiency import WELL_USED, EngineMeasurements, Measurement, write_efficiency
 from dagtrain.cosim.inside import Inner, read_inside
+from dagtrain.cosim.ranks import simulate_on_ranks
 from dagtrain.cosim.resets import train_through_resets
 from dagtrain.cosim.simulator import Simulator, step_ps
 from dagtrain.cosim.testbench import simulate_under_myhdl
@@ -40,6 +41,7 @@ from dagtrain.emission.links import NetworkModel
 from dagtrain.emission.memory import MemoryModel
 from dagtrain.files import write_text
 from dagtrain.flow.cosim_network import CAPTURE, NetworkOptions, capture_frames, network_lines, network_meta
+from dagtrain.flow.cosim_ranks import helped_ranks
 from dagtrain.flow.emit_step import COMMAND, library, load_emitted_graph
 from dagtrain.flow.placed import load_plan
 from dagtrain.flow.records import CosimRecord, EmitRecord, ImportRecord
@@ -47,7 +49,7 @@ from dagtrain.flow.result import StepResult
 from dagtrain.flow.show import saturated
 from dagtrain.flow.tools import SIMULATORS, require_tools
 from dagtrain.flow.trained import begun_from, weights_digest
-from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, read_json
+from dagtrain.flow.workspace import SCHEMA_VERSION, Workspace, program_hash, read_json
 from dagtrain.graph.ir import Graph
 from dagtrain.planning.choices import folded_graph
 from dagtrain.progress import Progress
@@ -96,6 +98,8 @@ class CosimOptions(NetworkOptions):
     wave_cycles: str | None = None
     # also all signals inside the circuits of those nodes
     wave_inside: bool = False
+    # share the FPGAs among the ranks of an MPI program, of which this process is the first
+    mpi: bool = False
 
 
 def run(workspace: Workspace, options: CosimOptions, progress: Progress) -> StepResult:
@@ -171,6 +175,8 @@ def _problems(options: CosimOptions) -> list[str]:
             problems.append(str(error))
     if options.reset and (options.waves is not None or options.hold_cycles or options.simulator != "verilator"):
         problems.append("--reset goes without --waves and --hold, and with --simulator verilator")
+    if options.mpi:
+        problems += [f"--mpi goes without {option}" for option, said in _not_on_ranks(options).items() if said]
     if options.simulator not in SIMULATORS:
         problems.append(f"--simulator must be one of {', '.join(SIMULATORS)}, not {options.simulator}")
     engines = [engine.value for engine in Engine]
@@ -179,6 +185,16 @@ def _problems(options: CosimOptions) -> list[str]:
     elif options.engine is not None and options.engine not in engines:
         problems.append(f"--engine must be one of {', '.join(engines)}, not {options.engine}")
     return problems
+
+
+def _not_on_ranks(options: CosimOptions) -> dict[str, bool]:
+    """Options that look into all FPGAs at once, and whether they were said."""
+    return {
+        f"--simulator {options.simulator}": options.simulator != "verilator",
+        "--hold": options.hold_cycles > 0,
+        "--waves": options.waves is not None,
+        "--reset": bool(options.reset),
+    }
 
 
 def _engine(options: CosimOptions) -> Engine:
@@ -267,6 +283,12 @@ def _work(folder: Path, workspace: Workspace, options: CosimOptions, progress: P
             outcome = simulate_under_myhdl(
                 delivered, graph, modules, ready.feeds, bench, ready.network, ready.memory, options.stall,
                 options.seed, _engine(options), progress, hold_cycles=options.hold_cycles, stretch_cycles=stretch,
+            )  # fmt: skip
+        elif options.mpi:
+            outcome = simulate_on_ranks(
+                helped_ranks(), program_hash(), delivered, graph, modules, ready.feeds, bench, progress,
+                network=ready.network, host_stall_256=ready.stall_256, seed=options.seed, memory=ready.memory,
+                stretch_cycles=stretch,
             )  # fmt: skip
         else:
             cycles = Window(*(parse_range(options.wave_cycles, "--wave-cycles", 0) or ()))

@@ -12,7 +12,7 @@ from hdl.simulate.models.host import stalls
 from hdl.stream import Stream
 from hdl.streams.fifo import memory_queue
 from hdl.streams.merge import merge
-from hdl.streams.pipes import same_width
+from hdl.streams.pipes import same_width, wire
 
 # cycles through the wire's own queue: no wire is faster
 LEAST_LATENCY = 3
@@ -194,8 +194,11 @@ def link_switch(
     domain: ClockReset,
     xs: Sequence[Stream],
     ys: Sequence[Stream],
+    sent: Sequence[Stream] = (),
+    came: Sequence[Stream] = (),
     *,
     form: LinkFormat,
+    here: Sequence[int] | None = None,
     latency: int = LEAST_LATENCY,
     words: int = 1,
     cycles: int = 1,
@@ -210,48 +213,65 @@ def link_switch(
     Words between two devices stay in order, and one that waits for its device keeps none for another waiting, as in
     any switch with a queue for each output ("virtual output queues"); each holds ``room`` words.
 
+    It may be the part of a switch that some devices have, those ``here`` (None: all): what is under way between these
+    and the others is elsewhere, and has to come ``latency`` cycles after it was sent.
+
     Its memories have images, ``between_<i>_<j>`` and ``to_<j>``, of which no file is ever loaded: without values to
     begin with a simulator writes no code for each of their words.
 
     Ports:
-        xs: in, a stream of `LinkFormat.payload_bits` bits a device; ready from registers.
+        xs: in, a stream of `LinkFormat.payload_bits` bits a device that is here; ready from registers, or of ``sent``.
         ys: out, as many streams as wide.
+        sent: out, streams as wide, a lane of `lanes_between`, in the cycle of ``xs``.
+        came: in, streams as wide, a lane back of each of those.
     """
-    count = len(xs)
-    if count != len(ys) or count != form.devices:
-        raise ValueError(f"link_switch: {count} inputs and {len(ys)} outputs for {form.devices} devices")
+    count = form.devices
+    own = range(count) if here is None else here
+    away = lanes_between(own, count)
+    if not len(own) == len(xs) == len(ys) or not len(away) == len(sent) == len(came):
+        raise ValueError(
+            f"link_switch: {len(xs)} inputs and {len(ys)} outputs, {len(sent)} lanes to others and {len(came)} back "
+            f"for {len(own)} of {count} devices"
+        )
     bits = form.payload_bits
     parts = []
-    # lanes[i][j]: from device i to device j
-    lanes: list[list[Stream]] = []
-    for source in range(count):
+    leaving = dict(zip(away, sent, strict=True))
+    # (from, to): behind all that takes time
+    lanes = {(target, source): lane for (source, target), lane in zip(away, came, strict=True)}
+    for source, x in zip(own, xs, strict=True):
         rest = Stream(bits)
         parts.append(
-            link_gate(domain, xs[source], rest, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source)
+            link_gate(domain, x, rest, words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * source)
         )
-        row = [Stream(bits) for _ in range(count)]
         for device in range(count):
+            mine, others = leaving.get((source, device)) or Stream(bits), Stream(bits)
             # the last one takes what no device before it did
-            mine, others = Stream(bits), Stream(bits)
             if device < count - 1:
                 parts.append(split_by_device(domain, rest, mine, others, form=form, device=device))
+            elif (source, device) in leaving:
+                parts.append(wire(domain, rest, mine))
             else:
                 mine = rest
-            parts.append(
-                link_delay(domain, mine, row[device], latency=latency, room=room, public=f"between_{source}_{device}")
-            )
+            if (source, device) not in leaving:
+                lane = lanes[source, device] = Stream(bits)
+                public = f"between_{source}_{device}"
+                parts.append(link_delay(domain, mine, lane, latency=latency, room=room, public=public))
             rest = others
-        lanes.append(row)
-    for device in range(count):
-        joined = lanes[0][device]
+    for device, y in zip(own, ys, strict=True):
+        joined = lanes[0, device]
         for source in range(1, count):
             both = Stream(bits)
-            parts.append(merge(domain, joined, lanes[source][device], both))
+            parts.append(merge(domain, joined, lanes[source, device], both))
             joined = both
         parts.append(
             link_wire(
-                domain, joined, ys[device],
+                domain, joined, y,
                 words=words, cycles=cycles, stall_256=stall_256, seed=seed + 2 * device + 1, public=f"to_{device}",
             )
         )  # fmt: skip
     return parts
+
+
+def lanes_between(here: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """(from, to): from devices that are here to each of all others."""
+    return [(source, device) for source in here for device in range(count) if device not in here]
