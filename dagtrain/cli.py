@@ -1005,10 +1005,11 @@ def main() -> None:
 
 def _failed(kind: str, problems: Sequence[Problem], code: int, as_json: bool, message: str = "") -> int:
     """Say what went wrong, of ranks that share a simulation the first one; returns the exit code."""
-    from dagtrain.cosim.mpi import started_first
+    if MPI_WORD in sys.argv:
+        from dagtrain.cosim.mpi import started_first
 
-    if MPI_WORD in sys.argv and not started_first():
-        return code
+        if not started_first():
+            return code
     message = message or "; ".join(map(str, problems))
     if as_json:
         print(error_json(kind, problems, code, message))
