@@ -689,8 +689,8 @@ def test_a_result_that_holds_other_json_is_refused(file: str, words: tuple[objec
     ("change", "wanted"),
     [
         (lambda value: value[:1], r"has shape \(1, 2, 3, 3\), not \(4, 2, 3, 3\)"),
-        (lambda value: value * np.nan, "holds float64, not finite numbers of 64 bits"),
-        (lambda value: value.astype(np.int8), "holds int8, not finite numbers of 64 bits"),
+        (lambda value: value * np.nan, "holds float32, not finite numbers of 32 or 64 bits"),
+        (lambda value: value.astype(np.int8), "holds int8, not finite numbers of 32 or 64 bits"),
     ],
 )
 def test_initial_weights_of_another_shape_or_kind_are_refused(change: Change, wanted: str, case: Case) -> None:
@@ -1047,6 +1047,8 @@ def test_all_steps_at_once_stop_at_the_first_that_fails(fresh: Case) -> None:
 
 def test_every_command_of_the_command_line_is_tried_here() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in cli.app.registered_commands}
-    # timing takes Verilog files, not a working folder; tests/test_drive.py interrupts drive, tests/test_serve.py serve
-    assert commands == {*INTERRUPTED, *HARMLESS, "show", "run", "timing", "drive", "serve"}
-    assert {step for step, _ in ORDER} | {*HARMLESS, "import", "run", "timing"} == commands
+    # timing takes Verilog files, parallelize a model (tests/test_hypar.py), not a working folder; tests/test_drive.py
+    # interrupts drive, tests/test_serve.py serve
+    alone = {"timing", "parallelize"}
+    assert commands == {*INTERRUPTED, *HARMLESS, *alone, "show", "run", "drive", "serve"}
+    assert {step for step, _ in ORDER} | {*HARMLESS, *alone, "import", "run"} == commands
