@@ -101,6 +101,8 @@ RATES = (0.001, 0.0002)
 SLOW = 1 << 24
 # circuits of a kind that are emitted
 CIRCUITS = 2
+# what is kept of what a step took
+COSTS = {"cpu_seconds": "CPU s", "gigabytes": "GiB"}
 DONE, FAILED, OPEN = "✓", "✗", "·"
 DOCS, BEGIN, END = ROOT / "docs" / "importing.md", "<!-- begin: benchmarks/importing.py -->", "<!-- end -->"
 
@@ -221,22 +223,30 @@ def loss(results: Mapping[str, Any]) -> float:
 def plans(row: Row, folder: Path, seconds: float) -> dict[str, Any]:
     """What the first plan promises; the search for better ones is broken off."""
     devices = ROOT / "examples" / "clusters" / f"{CLUSTER}.toml"
-    plan = folder / "out" / "place" / "plan.json"
-    for words in (
-        ["import", saved(row.published, folder, DRAWN)],
-        ["place", "--devices", devices, "--time-limit", seconds, "--no-split"],
+    out = folder / "out"
+    place = ["place", "--devices", devices, "--time-limit", seconds, "--no-split"]
+    for words in (["import", saved(row.published, folder, DRAWN)], place):
+        command = [Path(sys.executable).with_name("dagtrain"), *words, "--out", out, "--json"]
+        run_until([str(word) for word in command], out / "place" / "plan.json", folder / "errors")
+    return {"frames_per_second": json.loads((out / "place" / "plan.json").read_text())["throughput_fps"]}
+
+
+def run_until(command: list[str], wanted: Path, told: Path) -> None:
+    """Run a command until it ends, or press Ctrl-C as soon as ``wanted`` is there, which comes as a whole.
+
+    Raises `DagtrainError` with the last line that it left in ``told`` where it fails."""
+    # what was started in the background ignores Ctrl-C, and what it starts would, too
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with (
+        told.open("w") as file,
+        subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, preexec_fn=heard) as process,
     ):
-        command = [Path(sys.executable).with_name("dagtrain"), *map(str, words), "--out", folder / "out", "--json"]
-        errors = folder / "errors"
-        with errors.open("w") as told, subprocess.Popen(command, cwd=ROOT, stdout=told, stderr=told) as process:
-            # a plan is moved to its place as a whole
-            while process.poll() is None and not plan.exists():
-                time.sleep(POLL_SECONDS)
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-        if process.returncode and not plan.exists():
-            raise DagtrainError((errors.read_text().strip().splitlines() or [f"exit code {process.returncode}"])[-1])
-    return {"frames_per_second": json.loads(plan.read_text())["throughput_fps"]}
+        while process.poll() is None and not wanted.exists():
+            time.sleep(POLL_SECONDS)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    if process.returncode and not wanted.exists():
+        raise DagtrainError((told.read_text().strip().splitlines() or [f"exit code {process.returncode}"])[-1])
 
 
 def emits(row: Row, folder: Path) -> dict[str, Any]:
@@ -273,8 +283,17 @@ def child(step: str, name: str, seconds: float, gigabytes: float) -> int:
             result = {"ok": False, "reason": str(error.problems[0]).splitlines()[0] + further}
         except MemoryError:
             result = {"ok": False, "reason": f"takes more than {gigabytes:g} GiB"}
-    print(json.dumps(result))
+    print(json.dumps({**result, **taken()}))
     return 0
+
+
+def taken() -> dict[str, float]:
+    """What this process and those that it started have taken: CPU seconds of all, the memory of the largest in GiB."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {
+        "cpu_seconds": round(sum(each.ru_utime + each.ru_stime for each in used), 1),
+        "gigabytes": round(max(each.ru_maxrss for each in used) / 2**20, 2),
+    }
 
 
 # ---- all steps
@@ -409,7 +428,9 @@ def run(results: Results, chosen: list[Row], steps: list[str], jobs: int, *, new
             result = results.make(step, row)
             told = DONE if result["ok"] else f"{FAILED} {result['reason']}"
             seconds = time.perf_counter() - start
-            print(f"[{next(number)}/{total}] {row.name} {step} {seconds:.0f} s {told}", file=sys.stderr, flush=True)
+            costs = "".join(f", {result[name]} {unit}" for name, unit in COSTS.items() if name in result)
+            line = f"[{next(number)}/{total}] {row.name} {step} {seconds:.0f} s{costs} {told}"
+            print(line, file=sys.stderr, flush=True)
 
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(work, wanted.values()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from benchmarks.importing import DONE, FAILED, OPEN, Limits, Results, general, g
 from dagtrain.graph.executor import Executor, Mode
 from dagtrain.passes.autodiff import differentiate
 from dagtrain.training.feeds import synthetic_feeds
+from hdl.errors import DagtrainError
 from importers.onnx import import_model
 from tests.import_support import example, save
 
@@ -58,6 +61,8 @@ def test_a_row_is_tried_in_a_process_once_and_again_when_the_source_changes(
     trained = results.get("trains", MLP)
     assert trained is not None
     assert trained["losses"][-1] < trained["losses"][0]
+    assert trained["cpu_seconds"] > 0
+    assert 0.05 < trained["gigabytes"] < 4
     monkeypatch.setattr(results, "make", lambda *_: pytest.fail("done again"))
     run(results, [MLP], ["imports", "trains"], jobs=1)
     again = Results(tmp_path / "kept.json", Limits(100, 4))
@@ -84,6 +89,20 @@ def test_what_fails_says_why_and_what_was_cut_off_is_tried_again_with_more(tmp_p
     found = more.get("imports", GOOGLENET)
     assert found is not None
     assert "PyTorch can't write this file" in found["reason"]
+
+
+def test_a_search_ends_at_its_first_plan_in_the_background_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(20); sys.exit('not ended')"
+    command, told = [sys.executable, "-c", program], tmp_path / "told"
+    monkeypatch.setattr(importing, "POLL_SECONDS", 0.01)
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        importing.run_until([*command, str(tmp_path / "wanted")], tmp_path / "wanted", told)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    assert "KeyboardInterrupt" in told.read_text()
+    with pytest.raises(DagtrainError, match="No such file"):
+        importing.run_until([*command, str(tmp_path / "no folder" / "wanted")], tmp_path / "no folder", told)
 
 
 def test_reasons_of_both_exporters_are_one() -> None:
