@@ -33,6 +33,9 @@ from hdl.link.format import LinkFormat
 from hdl.link.ingress import Ingress
 from hdl.link.routing import Drain, Merge, Split
 from hdl.memory import address_width, unsimulated
+from hdl.selftest.console import Console
+from hdl.selftest.march import March
+from hdl.selftest.prbs import PrbsCheck, PrbsSource
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
 from hdl.streams.pipes import m2s_pipe
@@ -258,6 +261,8 @@ def units() -> tuple[Unit, ...]:
         Egress(**ends, credits=7), Ingress(**ends, depth=7), Split(format=link), Merge(format=link), Drain(format=link),
         DramFifo(**stored, capacity=3), DramReplay(**stored, batch=4, staleness=2), AxiMerge(format=axi),
         AxiWiden(narrow=axi.narrowed(16), wide=axi, burst=2), ClockCrossing(payload_bits=link.payload_bits),
+        PrbsSource(word_bits=64), PrbsCheck(word_bits=64), March(format=axi, burst=4),
+        Console(links=2, channels=2, values=3),
         *(ClockedMac(sink=sink, kind=kind, mac_bits=bits) for kind, bits in ((AXI_STREAM, 128), (AVALON, 64))),
         Deal(payload_bits=6, parts=3), Collect(payload_bits=6, parts=3, turn=2),
     )  # fmt: skip

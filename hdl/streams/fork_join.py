@@ -17,6 +17,11 @@ def side_by_side(signals: Sequence[Bits]) -> Bits:
     return vector
 
 
+def row_of(signals: Sequence[Bits]) -> Bits:
+    """`side_by_side` of any number of signals: one alone as it is."""
+    return side_by_side(signals) if len(signals) > 1 else signals[0]
+
+
 @block
 def fork(domain: ClockReset, x: Stream, ys: Sequence[Stream]) -> Instances:
     """Gives each beat of ``x`` to every ``ys``, to each as soon as it is ready (eager).

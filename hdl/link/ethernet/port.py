@@ -15,10 +15,11 @@ from hdl.link.ethernet.replay import replay_ring
 from hdl.link.ethernet.sink import FrameSink
 from hdl.link.ethernet.tag import KEY_BITS
 from hdl.link.ethernet.tagging import append_tags, check_tags
-from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, row_of, transmitter
+from hdl.link.ethernet.transmitter import DIGEST_BITS, EPOCH_BITS, OWN_BITS, PEER_BITS, transmitter
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, ClockReset, Instances
 from hdl.stream import Stream
+from hdl.streams.fork_join import row_of
 from hdl.unit import Unit
 
 

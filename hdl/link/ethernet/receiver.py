@@ -20,12 +20,12 @@ from hdl.link.ethernet.crc import CRC_BITS, CRC_CYCLES, Crc32c, crc32c_beats
 from hdl.link.ethernet.frame import CRC_BYTES, HEADER, HEADER_BYTES, FrameType
 from hdl.link.ethernet.peers import Heard
 from hdl.link.ethernet.sink import VERDICT_CYCLES, FrameSink
-from hdl.link.ethernet.transmitter import row_of
 from hdl.link.ethernet.unpack import unpack_words
 from hdl.memory import address_width, simple_dual_port
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
 from hdl.streams.fifo import queue
+from hdl.streams.fork_join import row_of
 from hdl.streams.pipes import m2s_pipe
 from hdl.streams.reads import read_stream
 

@@ -29,7 +29,7 @@ from hdl.link.ethernet.peers import KIND_BITS, SEQUENCE_BITS, Saying
 from hdl.memory import address_width
 from hdl.signals import Bit, Bits, Clock, ClockReset, Instances
 from hdl.stream import Stream, bits_of
-from hdl.streams.fork_join import side_by_side
+from hdl.streams.fork_join import row_of
 
 MAC_BITS, IP_BITS, NUMBER_BITS, LENGTH_BITS = 48, 32, 16, 16
 EPOCH_BITS, DIGEST_BITS = HEADER["dtl.epoch"].bits, HEADER["dtl.digest"].bits
@@ -227,11 +227,6 @@ def next_saying(
             planned.next = False
 
     return watch, choose, accept, hold, plan
-
-
-def row_of(signals: Sequence[Bits]) -> Bits:
-    """Signals side by side, the first in the low bits; one alone as it is."""
-    return side_by_side(signals) if len(signals) > 1 else signals[0]
 
 
 @block

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from myhdl import Signal, always, always_comb, block, intbv
 
 from hdl.dram.axi import Axi, AxiFormat
 from hdl.memory import address_width, simple_dual_port
-from hdl.signals import ClockReset, Instances
+from hdl.signals import Bits, ClockReset, Instances
 from hdl.simulate.models.host import stalls
 from hdl.simulate.models.link import link_wire
 from hdl.stream import Stream
@@ -16,6 +17,15 @@ from hdl.streams.fifo import queue
 
 # requests, and words to write, that the model takes before it serves them
 _REQUESTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class StuckBit:
+    """A cell of a memory that is broken."""
+
+    word: int
+    bit: int
+    value: bool
 
 
 @block
@@ -31,11 +41,13 @@ def dram_model(
     stall_256: int = 0,
     seed: int = 1,
     contents: Sequence[int] | None = None,
+    stuck: StuckBit | None = None,
 ) -> Instances:
     """``depth`` words from the image "dram"; reads and writes share ``words`` words in ``cycles`` cycles.
 
     Serves one burst after another, reads and writes in turns, with no word in a random ``stall_256`` of 256
     cycles; answers take ``latency`` cycles after the memory.  An address past ``depth`` is answered with an error.
+    ``stuck``: a bit that keeps no other value, whatever is written.
 
     Ports:
         m: in and out, port of ``form`` that a master drives.
@@ -61,11 +73,13 @@ def dram_model(
     place = Signal(intbv(0)[address_width(depth) :])
     word, incoming = Signal(intbv(0)[data_bits:]), Signal(intbv(0)[data_bits:])
     last_at, request_bits, place_bits = form.widths["r"] - 1, aw.width, len(place)
+    kept = incoming if stuck is None else Signal(intbv(0)[data_bits:])
+    faults = [] if stuck is None else [stuck_cell(place, incoming, kept, stuck=stuck)]
     store = simple_dual_port(
         domain.clk,
         put,
         place,
-        incoming,
+        kept,
         fetch,
         place,
         word,
@@ -160,4 +174,24 @@ def dram_model(
         if domain.rst:
             budget.next = cycles
 
-    return queues, answer_wire, data_wire, gate, store, ends, pick, serve, out, step, spend
+    return queues, answer_wire, data_wire, gate, faults, store, ends, pick, serve, out, step, spend
+
+
+@block
+def stuck_cell(place: Bits, word: Bits, kept: Bits, *, stuck: StuckBit) -> Instances:
+    """What a memory keeps of a word whose place has a stuck bit.
+
+    Ports:
+        place: in, any number of bits.
+        word: in, any number of bits.
+        kept: out, as wide as ``word``, in the same cycle.
+    """
+    broken, bit, value = stuck.word, stuck.bit, stuck.value
+
+    @always_comb
+    def keep() -> None:
+        kept.next = word
+        if place == broken:
+            kept.next[bit] = value
+
+    return keep
