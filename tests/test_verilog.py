@@ -1,5 +1,6 @@
 """Conversion of one block to one module: deterministic, hierarchical names, ports, images, tool checks."""
 
+import resource
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -133,6 +134,24 @@ def test_the_tools_refuse_what_is_not_clean(text: str, tmp_path: Path) -> None:
     path.write_text(f"module bad(input x, output y); {text} {'endmodule' if 'reg' in text else ''}")
     with pytest.raises(ToolError, match="verilator failed"):
         lint_verilog([path], "bad")
+
+
+def test_a_large_memory_that_is_cleared_costs_lint_next_to_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "cleared.v"
+    path.write_text(
+        "module cleared(input clk, input [17:0] at, output reg [35:0] y);\n"
+        "reg [35:0] words [0:200000-1]; reg [3:0] lanes [0:300-1];\n"
+        "initial begin: CLEAR integer i; for (i = 0; i < 200000; i = i + 1) words[i] = 0; end\n"
+        "always @(posedge clk) begin: STEP integer lane;\n"
+        "    for (lane = 0; lane < 300; lane = lane + 1) lanes[lane] <= at[3:0];\n"
+        "    y <= words[at]; words[at] <= {32'd0, lanes[299]};\n"
+        "end\nendmodule\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    lint_verilog([path], "cleared")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # unrolled, it takes 10
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 
 def test_a_latch_is_refused(tmp_path: Path) -> None:

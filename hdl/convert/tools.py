@@ -19,8 +19,10 @@ WAIVERS: Mapping[str, str] = {
     "BLKSEQ": "local variables of a clocked process are blocking by design",
     "VARHIDDEN": "loop variables of separate processes share names",
 }
-# Verilator can assign to arrays of registers only in loops that it unrolls; its default ends at 64 rounds
-VERILATOR_UNROLL = ("--unroll-count", "1000000", "--unroll-stmts", "100000000")
+# Verilator can assign to arrays of registers only in loops that it unrolls; its default ends at 64 rounds.  Such loops
+# go over lanes, rows or taps of a circuit, never so many; one that clears a large memory stays a loop: unrolled, half
+# a million words take 36 CPU seconds and 3 GB
+VERILATOR_UNROLL = ("--unroll-count", "4096", "--unroll-stmts", "100000000")
 
 
 def run_tool(command: Sequence[str | Path], folder: Path | None = None, timeout: float = 600.0) -> str:
