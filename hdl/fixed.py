@@ -103,3 +103,18 @@ def requantise(codes: IntArray | FloatArray, fraction_bits: int, target: Fixed) 
 
     in_ranges(work, len(flat))
     return result
+
+
+def requantised_sum(first: tuple[IntArray, Fixed], second: tuple[IntArray, Fixed], target: Fixed) -> IntArray:
+    """The exact sum of codes of two formats, rounded once and saturated into ``target``."""
+    from hdl.fixed_kernel import nearest_sum
+
+    (left, left_fixed), (right, right_fixed) = first, second
+    result = np.empty(left.shape, np.int64)
+    ours, theirs = np.ascontiguousarray(left).reshape(-1), np.ascontiguousarray(right).reshape(-1)
+    fraction_bits = max(left_fixed.fraction_bits, right_fixed.fraction_bits)
+    up = fraction_bits - left_fixed.fraction_bits, fraction_bits - right_fixed.fraction_bits
+    rounding = fraction_bits - target.fraction_bits, target.low, target.high
+    arrays = ours, theirs, up, rounding, result.reshape(-1)
+    in_ranges(lambda start, end: nearest_sum(start, end, *arrays), result.size)
+    return result

@@ -27,6 +27,23 @@ def nearest(codes: npt.NDArray[Any], shift: int, low: int, high: int, result: In
 
 
 @njit(cache=True, nogil=True)
+def nearest_sum(
+    first: int,
+    end: int,
+    left: IntArray,
+    right: IntArray,
+    up: tuple[int, int],
+    rounding: tuple[int, int, int],
+    result: IntArray,
+) -> None:
+    """Sums of codes moved ``up``, then `fitted` by (shift, low, high), from ``first`` to ``end``."""
+    (left_up, right_up), (shift, low, high) = up, rounding
+    ours, theirs, made = left[first:end], right[first:end], result[first:end]
+    for index in range(len(made)):
+        made[index] = fitted((ours[index] << left_up) + (theirs[index] << right_up), shift, low, high)
+
+
+@njit(cache=True, nogil=True)
 def add_cut_products(left: npt.NDArray[Any], right: npt.NDArray[Any], cut: int, total: IntArray) -> None:
     """Adds ``cut_product(left[p, m] * right[p, n], cut)`` over all p to ``total[m, n]``; ``cut`` is above 0.
 

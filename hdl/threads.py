@@ -37,7 +37,12 @@ def mapped(work: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Re
 def in_ranges(work: Callable[[int, int], object], count: int, weight: int = 1) -> None:
     """Calls ``work(first, end)`` for ranges that make up ``count`` things of ``weight`` elements each, a range a core
     where there are enough."""
-    ranges = max(1, min(len(os.sched_getaffinity(0)), count, count * weight // LEAST_ELEMENTS))
+    ranges = min(count, count * weight // LEAST_ELEMENTS)
+    if ranges > 1:
+        ranges = min(ranges, len(os.sched_getaffinity(0)))
+    if ranges < 2:
+        work(0, count)
+        return
     bounds = [count * number // ranges for number in range(ranges + 1)]
     for _ in mapped(lambda pair: work(*pair), pairwise(bounds)):
         pass

@@ -17,14 +17,13 @@ LOWEST_PART = 128
 
 def agree(window: Window, x: IntArray, w: IntArray, e: IntArray, shift: int) -> None:
     """All three products."""
-    target, fraction_bits = Fixed(16, 3), shift + 3
-    assert np.array_equal(
-        narrow.correlate(window, x, w, shift, target), requantise(correlate(window, x, w), fraction_bits, target)
-    )
-    assert np.array_equal(
-        narrow.correlate(window, e, w, shift, target, transposed=True),
-        requantise(correlate_error(window, e, w), fraction_bits, target),
-    )
+    sizes, target, fraction_bits = w.shape[:2], Fixed(16, 3), shift + 3
+    # of some frames the weights of the batch before
+    versions = [(slice(0, len(x) // 3), w[::-1, ::-1]), (slice(len(x) // 3, None), w)]
+    for transposed, maps, define in ((False, x, correlate), (True, e, correlate_error)):
+        found = narrow.Correlation(window, *sizes, shift, target, transposed)(maps, versions)
+        sums = np.concatenate([define(window, maps[frames], weights) for frames, weights in versions])
+        assert np.array_equal(found, requantise(sums, fraction_bits, target))
     assert np.array_equal(narrow.gradient(window, x, e), correlate_gradient(window, x, e))
 
 
@@ -70,6 +69,6 @@ def test_only_formats_of_16_bits_or_fewer_are_narrow() -> None:
     shape = {"height": 2, "width": 3, "channels": 2, "filters": 3, "kernel": (2, 2), "x_fixed": Fixed(17, 0)}
     x = np.full((1, 2, 3, 2), 1 << 15)
     conv = Conv(**shape, w_fixed=Fixed(16, 0), y_fixed=Fixed(32, 0))
-    assert np.unique(conv.codes(x, np.ones(conv.weight_shape, np.int64))).tolist() == [8 << 15]
+    assert np.unique(conv.codes(x, [(slice(0, None), np.ones(conv.weight_shape, np.int64))])).tolist() == [8 << 15]
     e = np.ones((1, *conv.output_shape), np.int64)
     assert np.unique(ConvGradient(**shape).sums(x, e)).tolist() == [2 << 15]

@@ -123,7 +123,8 @@ class Executor:
                 made = {}
             else:
                 inputs = {sink: edges[edge] for sink, edge in action.inputs}
-                inputs.update((sink, self.weights[slot]) for sink, slot in action.weights)
+                for sink, slot in action.weights:
+                    inputs[sink] = self.weights[slot]
                 made = self._call(node.layer, self.states[node.name], inputs)
             for source, edge in action.outputs:
                 edges[edge] = made[source]
@@ -134,7 +135,8 @@ class Executor:
             if last:
                 self.states.pop(node.name, None)
             else:
-                arriving.update((edge, edges[edge]) for edge in action.slots)
+                for edge in action.slots:
+                    arriving[edge] = edges[edge]
             for edge in action.release:
                 del edges[edge]
         self.weights.update(arriving)

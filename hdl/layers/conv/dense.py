@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -49,8 +49,8 @@ from hdl.layers.conv.correlate import (
 )
 from hdl.layers.conv.engine import Example, WindowEngine
 from hdl.layers.conv.examples import PARKED_EXAMPLES, dense_examples
-from hdl.layers.conv.narrow import is_narrow
 from hdl.layers.conv.roles import ErrorEngine, ForwardEngine, GradientEngine, WeightedEngine, words_of
+from hdl.layers.conv.versions import Versions
 from hdl.layers.folding import lanes_for, may_be_ragged, ragged_lanes
 from hdl.layers.meaning import Tape
 from hdl.layers.storage import DUMP, LOAD, Home, Ring
@@ -255,13 +255,23 @@ def _reordered_frames(engine: WeightedEngine, word: int) -> int:
     return reorder_frames(engine.walk.cycles, leave, latency, engine.cycles_per_frame)
 
 
-def _narrow_codes(engine: Conv | ConvError, stored: IntArray, weights: IntArray) -> IntArray:
+def _correlation(engine: Conv | ConvError) -> narrow.Correlation | None:
+    """What makes the codes of a group of narrow formats."""
+    stored, result = engine.stored.tensor.fixed, engine.result.tensor.fixed
+    if not narrow.is_narrow(stored, engine.w_fixed):
+        return None
+    filters, channels = engine.weight_shape[:2]
+    shift = engine.sum_fraction_bits - result.fraction_bits
+    return narrow.Correlation(engine.window, filters // engine.groups, channels, shift, result, engine.transposed)
+
+
+def _narrow_codes(make: narrow.Correlation, groups: int, stored: IntArray, versions: Versions) -> IntArray:
     """`WeightedEngine.codes` of narrow formats."""
-    result = engine.result.tensor.fixed
-    rounding = engine.sum_fraction_bits - result.fraction_bits, result
-    parts = by_group(engine.groups, (stored, 3), (weights, 0))
-    make = partial(narrow.correlate, engine.window, transposed=engine.transposed)
-    return joined([make(first, second, *rounding) for first, second in parts], 3)
+    if groups == 1:
+        return make(stored, versions)
+    weights = [[(frames, part) for part in np.split(given, groups)] for frames, given in versions]
+    maps = np.split(stored, groups, 3)
+    return joined([make(part, list(seen)) for part, *seen in zip(maps, *weights, strict=True)], 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,11 +308,14 @@ class Conv(ForwardEngine, DenseEngine):
         parts = by_group(self.groups, (x, 3), (w, 0))
         return joined([correlate(self.window, first, second, bound) for first, second in parts], 3)
 
-    def codes(self, stored: IntArray, weights: IntArray) -> IntArray:
+    @cached_property
+    def _correlation(self) -> narrow.Correlation | None:
+        return _correlation(self)
+
+    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
         """Narrow ones in one pass."""
-        if not is_narrow(self.stored.tensor.fixed, self.w_fixed):
-            return super().codes(stored, weights)
-        return _narrow_codes(self, stored, weights)
+        make = self._correlation
+        return super().codes(stored, versions) if make is None else _narrow_codes(make, self.groups, stored, versions)
 
     def backward(self, tape: Tape) -> None:
         """Gradient engine and error engine."""
@@ -352,11 +365,14 @@ class ConvError(ErrorEngine, DenseEngine):
         parts = by_group(self.groups, (e, 3), (w, 0))
         return joined([correlate_error(self.window, first, second, bound) for first, second in parts], 3)
 
-    def codes(self, stored: IntArray, weights: IntArray) -> IntArray:
+    @cached_property
+    def _correlation(self) -> narrow.Correlation | None:
+        return _correlation(self)
+
+    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
         """Narrow ones in one pass."""
-        if not is_narrow(self.stored.tensor.fixed, self.w_fixed):
-            return super().codes(stored, weights)
-        return _narrow_codes(self, stored, weights)
+        make = self._correlation
+        return super().codes(stored, versions) if make is None else _narrow_codes(make, self.groups, stored, versions)
 
     def circuit(
         self, domain: ClockReset, streams: Mapping[str, Stream], images: Mapping[str, Sequence[int]] | None = None
@@ -416,7 +432,7 @@ class ConvGradient(GradientEngine, DenseEngine):
             cut = self.product_bits, self.cut
             return joined([correlate_cut_gradient(self.window, first, second, *cut) for first, second in parts], 0)
         parts = by_group(self.groups, (x, 3), (e, 3))
-        if x.dtype == np.int64 and is_narrow(self.x_fixed, self.e_fixed):
+        if x.dtype == np.int64 and narrow.is_narrow(self.x_fixed, self.e_fixed):
             return joined([narrow.gradient(self.window, first, second) for first, second in parts], 0)
         bound = len(x) * math.prod(self.window.output) << (self.x_fixed.width + self.e_fixed.width - 1)
         return joined([correlate_gradient(self.window, first, second, bound) for first, second in parts], 0)

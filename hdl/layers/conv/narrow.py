@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.engine.arithmetic.mac import operand_bits
 from hdl.fixed import Fixed, IntArray
+from hdl.layers.conv.versions import Versions
 from hdl.layers.window import Window
 from hdl.threads import in_ranges
 
@@ -133,45 +134,87 @@ def _stored(maps: IntArray, layout: _Layout) -> ShortArray:
     return stored
 
 
-def correlate(
-    window: Window, maps: IntArray, weights: IntArray, shift: int, target: Fixed, *, transposed: bool = False
-) -> IntArray:
+@dataclass(frozen=True)
+class Correlation:
     """`correlate.correlate`, or, ``transposed``, of errors `correlate.correlate_error`, by ``2**-shift`` to nearest and
-    saturated into ``target``."""
-    from hdl.layers.conv.narrow_kernel import Weights
-    from hdl.layers.conv.narrow_kernel import correlate as run
-    from hdl.layers.conv.pair_sums import LANES
+    saturated into ``target``, with all that depends on no code worked out once."""
 
-    filters, channels = weights.shape[:2]
-    # results and what is summed, with what lies between two of each among the weights
-    ends = (filters, channels * window.taps), (channels, window.taps)
-    (results, by_result), (summed, by_summed) = reversed(ends) if transposed else ends
-    factors = Weights(np.ascontiguousarray(weights).reshape(-1), results, summed, by_result, by_summed)
-    rows, columns = (window.height, window.width) if transposed else window.output
-    result = np.empty((len(maps), rows, columns, results), np.int64)
-    layout, rounding, groups = (
-        _layout(window, summed, transposed),
-        (shift, target.low, target.high),
-        -(-results // LANES),
-    )
+    window: Window
+    filters: int
+    channels: int
+    shift: int
+    target: Fixed
+    transposed: bool = False
 
-    def work(stored: ShortArray, pixels: _Pixels, made: IntArray) -> None:
-        if not len(pixels.taps):
+    def __call__(self, maps: IntArray, versions: Versions) -> IntArray:
+        """Of maps whose frames see several versions of the weights."""
+        height, width, results = self._made
+        result = np.empty((len(maps), height, width, results), np.int64)
+        codes = [(frames.indices(len(maps)), np.ascontiguousarray(given).reshape(-1)) for frames, given in versions]
+        for chunk in _chunks(len(maps), self._frame_bytes):
+            stored = _stored(np.ascontiguousarray(maps[chunk]), self._layout)
+            for (first, end, _), weights in codes:
+                begin, behind = max(first, chunk.start), min(end, chunk.stop)
+                if begin < behind:
+                    seen, made = stored[begin - chunk.start : behind - chunk.start], result[begin:behind]
+                    for pixels, products in self._pixels:
+                        self._make(pixels, products * len(made), seen, weights, made)
+        return result
+
+    def _make(self, pixels: _Pixels, products: int, stored: ShortArray, weights: IntArray, made: IntArray) -> None:
+        """Results of frames that see one version, of pixels that see the same taps."""
+        from hdl.layers.conv.narrow_kernel import correlate
+
+        if not products:
             made[:, pixels.first[0] :: pixels.every[0], pixels.first[1] :: pixels.every[1]] = 0
             return
-        places = pixels.taps, pixels.offsets, rounding, pixels.first, pixels.every
-        products = made.size // groups * stored.shape[3] * len(pixels.taps) // math.prod(pixels.every)
-        in_ranges(
-            lambda first, end: run(first, end, stored, pixels.step, factors, *places, made),
-            groups,
-            products // PRODUCTS_AN_ELEMENT,
-        )
+        places = pixels.taps, pixels.offsets, self._rounding, pixels.first, pixels.every
+        arrays = stored, weights, pixels.step, self._weights, *places, made
+        in_ranges(lambda first, end: correlate(first, end, *arrays), self._groups, products)
 
-    for chunk in _chunks(len(maps), 2 * math.prod(layout.shape)):
-        stored = _stored(np.ascontiguousarray(maps[chunk]), layout)
-        for pixels in layout.pixels:
-            work(stored, pixels, result[chunk])
-    return result
+    @cached_property
+    def _weights(self) -> tuple[int, int, int, int]:
+        """Results, and what is summed; what lies between two of each among the weights."""
+        taps = self.window.taps
+        forward, backward = (self.filters, self.channels * taps), (self.channels, taps)
+        (results, by_result), (summed, by_summed) = (backward, forward) if self.transposed else (forward, backward)
+        return results, summed, by_result, by_summed
+
+    @cached_property
+    def _made(self) -> tuple[int, int, int]:
+        """Height, width and channels of the result."""
+        height, width = (self.window.height, self.window.width) if self.transposed else self.window.output
+        return height, width, self._weights[0]
+
+    @cached_property
+    def _groups(self) -> int:
+        """Of `LANES` results."""
+        from hdl.layers.conv.pair_sums import LANES
+
+        return -(-self._weights[0] // LANES)
+
+    @cached_property
+    def _rounding(self) -> tuple[int, int, int]:
+        return self.shift, self.target.low, self.target.high
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        return _layout(self.window, self._weights[1], self.transposed)
+
+    @cached_property
+    def _frame_bytes(self) -> int:
+        """Of a map as it is laid out."""
+        return 2 * math.prod(self._layout.shape)
+
+    @cached_property
+    def _pixels(self) -> list[tuple[_Pixels, int]]:
+        """Results that see the same taps, and for a group how many elements of `in_ranges` they are a frame, none where
+        there are no taps."""
+        size, depth = math.prod(self._made) // self._groups, self._layout.shape[2]
+        return [
+            (pixels, -(-size * depth * len(pixels.taps) // (math.prod(pixels.every) * PRODUCTS_AN_ELEMENT)))
+            for pixels in self._layout.pixels
+        ]
 
 
 def gradient(window: Window, maps: IntArray, errors: IntArray) -> IntArray:

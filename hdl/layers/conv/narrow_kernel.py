@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,8 @@ from hdl.layers.conv.pair_sums import LANES, MOST_PAIRS, PAIR_CODES, ROWS, add_p
 
 ShortArray = npt.NDArray[np.int16]
 Pair = tuple[int, int]
-
-
-class Weights(NamedTuple):
-    """Weights in their order, and where one stands: at that of its tap, so much on for each result and channel."""
-
-    codes: IntArray
-    results: int
-    channels: int
-    by_result: int
-    by_channel: int
+# results, channels that are summed; weights from one of each to the next
+Sizes = tuple[int, int, int, int]
 
 
 @njit(cache=True, nogil=True)
@@ -51,18 +43,19 @@ def _split(code: int, parts: ShortArray, at: Any) -> None:
 
 
 @njit(cache=True)
-def _weight_parts(weights: Weights, taps: IntArray, group: int, parts: ShortArray) -> None:
+def _weight_parts(weights: IntArray, sizes: Sizes, taps: IntArray, group: int, parts: ShortArray) -> None:
     """Of the weights of one group of results: tap, pair of channels, lane; ``parts`` holds zeros where none are."""
-    lanes = min(LANES, weights.results - group * LANES)
+    results, channels, by_result, by_channel = sizes
+    lanes = min(LANES, results - group * LANES)
     by_tap = len(parts) // len(taps)
     if lanes < LANES:
         parts[:] = 0
-    for channel in range(weights.channels):
+    for channel in range(channels):
         for lane in range(lanes):
-            start = (group * LANES + lane) * weights.by_result + channel * weights.by_channel
+            start = (group * LANES + lane) * by_result + channel * by_channel
             at = channel // 2 * PAIR_CODES + 2 * lane + channel % 2
             for tap in range(len(taps)):
-                _split(weights.codes[np.uint64(start + taps[tap])], parts, np.uint64(at + tap * by_tap))
+                _split(weights[np.uint64(start + taps[tap])], parts, np.uint64(at + tap * by_tap))
 
 
 @njit(cache=True, nogil=True)
@@ -70,8 +63,9 @@ def correlate(
     first: int,
     end: int,
     stored: ShortArray,
+    weights: IntArray,
     step: Pair,
-    weights: Weights,
+    sizes: Sizes,
     taps: IntArray,
     offsets: IntArray,
     rounding: tuple[int, int, int],
@@ -81,6 +75,7 @@ def correlate(
 ) -> None:
     """Groups of `LANES` results from ``first`` to ``end`` of every ``every``-th pixel from ``begin`` on: the sum over
     ``taps``, where their weights begin, of weights and codes of ``stored``, rounded by (shift, low, high) of `fitted`.
+    A weight stands at that of its tap, so much on for each result and channel as ``sizes`` says.
 
     ``offsets``: of each tap, and of each piece of its channels, from the code where a pixel begins."""
     (frames, height, width), (shift, low, high) = result.shape[:3], rounding
@@ -90,11 +85,12 @@ def correlate(
     at_once = MOST_PAIRS // pairs
     codes, made, pixels = stored.reshape(-1), result.reshape(-1), frames * rows * columns
     parts = np.zeros(len(taps) * channels * PAIR_CODES // 2, np.int16)
+    results = sizes[0]
     origins, places = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
     totals = np.empty(ROWS * LANES, np.int64)
     for group in range(first, end):
-        _weight_parts(weights, taps, group, parts)
-        lanes = min(LANES, weights.results - group * LANES)
+        _weight_parts(weights, sizes, taps, group, parts)
+        lanes = min(LANES, results - group * LANES)
         for start in range(0, pixels, ROWS):
             for place in range(ROWS):
                 pixel = min(start + place, pixels - 1)
@@ -103,7 +99,7 @@ def correlate(
                 y, x = frame * stored_rows + row * step[0], column * step[1]
                 origins[place] = (y * stored_columns + x) * channels
                 y, x = frame * height + begin[0] + row * every[0], begin[1] + column * every[1]
-                places[place] = (y * width + x) * weights.results + group * LANES
+                places[place] = (y * width + x) * results + group * LANES
             totals[:] = 0
             for segment in range(0, len(offsets), at_once):
                 count = min(at_once, len(offsets) - segment)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from hdl.errors import FoldingError, ShapeError
 from hdl.fixed import Fixed, FloatArray, IntArray, requantise
 from hdl.layers.beats import pack
 from hdl.layers.conv.engine import WindowEngine
-from hdl.layers.conv.versions import by_version
+from hdl.layers.conv.versions import Versions, by_version
 from hdl.layers.meaning import State, Tape
 from hdl.layers.storage import Home, Memory
 from hdl.layers.wiring.gradient_sum import GradientSum
@@ -69,7 +70,7 @@ class WeightedEngine(WindowEngine):
     def stored(self) -> Port:
         """The map of which rows are held."""
 
-    @property
+    @cached_property
     def result(self) -> Port:
         """The map that is made."""
         return self.sources[0]
@@ -141,25 +142,28 @@ class WeightedEngine(WindowEngine):
         """Fraction bits of a product."""
         return self.stored.tensor.fixed.fraction_bits + self.w_format.fraction_bits
 
-    def codes(self, stored: IntArray, weights: IntArray) -> IntArray:
+    def codes(self, stored: IntArray, versions: Versions) -> IntArray:
         """`sums` of codes, rounded once."""
-        return requantise(self.sums(stored, weights), self.sum_fraction_bits, self.result.tensor.fixed)
+        return requantise(self._summed(stored, versions), self.sum_fraction_bits, self.result.tensor.fixed)
 
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sums, rounded once."""
-        return {self.result.name: self._by_version(self.codes, state, inputs)}
+        return {self.result.name: self.codes(inputs[self.stored.name], self._seen(state, inputs))}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""
-        return {self.result.name: self._by_version(self.sums, state, inputs)}
+        return {self.result.name: self._summed(inputs[self.stored.name], self._seen(state, inputs))}
 
-    def _by_version(self, make: Callable[[Any, Any], Any], state: State, inputs: Mapping[str, Any]) -> Any:
-        """What ``make`` makes of the frames that see one version of the weights, and of that version, joined."""
-        frames = inputs[self.stored.name]
-        if self.frozen:
-            return make(frames, state["initial"])
-        parts = [make(frames[part], weights) for part, weights in by_version(state, inputs["w"], self.recipe)]
+    def _summed(self, stored: Any, versions: Versions) -> Any:
+        """`sums` of all frames."""
+        parts = [self.sums(stored[frames], weights) for frames, weights in versions]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _seen(self, state: State, inputs: Mapping[str, Any]) -> Versions:
+        """The versions of the weights that the frames of a batch see."""
+        if self.frozen:
+            return [(slice(0, None), state["initial"])]
+        return by_version(state, inputs["w"], self.recipe)
 
     # ---- versions of the weights
 
@@ -227,7 +231,7 @@ class ForwardEngine(WeightedEngine):
         """The number is the gradient engine's."""
         return dataclasses.replace(super().built, tensor_id=0)
 
-    @property
+    @cached_property
     def stored(self) -> Port:
         """x."""
         return Port("x", Tensor(self.input_shape, self.x_fixed, Kind.ACTIVATION), self.x_lanes)
@@ -278,7 +282,7 @@ class ErrorEngine(WeightedEngine):
     w_fixed: Fixed = WEIGHT
     dx_fixed: Fixed = ERROR
 
-    @property
+    @cached_property
     def stored(self) -> Port:
         """e."""
         return Port("e", Tensor(self.output_shape, self.e_fixed, Kind.ERROR), self.e_lanes)
@@ -444,7 +448,7 @@ class GradientEngine(WindowEngine):
         Root mean square of a cut is a step of the sum / sqrt(12), of stochastic rounding one of g / sqrt(6)."""
         return self.least_sum_width + ((self._terms - 1).bit_length() + 4) // 2
 
-    @property
+    @cached_property
     def cut(self) -> int:
         """Bits of every product that are cut before it is added."""
         if not self.sum_width or self.sum_width >= self.exact_sum_bits:
@@ -452,7 +456,7 @@ class GradientEngine(WindowEngine):
         kept = self.sum_width - self.least_sum_width
         return min(max(1, self.exact_fraction_bits - self.g_fixed.fraction_bits - kept), self.product_bits - 2)
 
-    @property
+    @cached_property
     def wraps(self) -> bool:
         """Whether sums have fewer bits than the largest that there could be."""
         return self.cut > 0 and self.sum_width < self.exact_sum_bits - self.cut

@@ -7,8 +7,11 @@ from typing import Any
 from hdl.layers.meaning import State
 from hdl.recipe import Recipe
 
+# frames of a batch, and the weights that they see
+Versions = list[tuple[slice, Any]]
 
-def by_version(state: State, weights: Any, recipe: Recipe) -> list[tuple[slice, Any]]:
+
+def by_version(state: State, weights: Any, recipe: Recipe) -> Versions:
     """(frames, weights) of the batch at hand: the first ``staleness`` frames see the version before.
 
     Keeps ``weights`` in ``state["previous"]`` for the next batch."""

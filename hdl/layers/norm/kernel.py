@@ -6,7 +6,6 @@ Tests hold these kernels to the NumPy definition, bit for bit.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +81,6 @@ class BackwardConstants(NamedTuple):
     control_u: _Range
 
 
-@cache
 def forward_constants(numbers: ForwardNumbers, gamma: Fixed, beta: Fixed, y: Fixed) -> ForwardConstants:
     """Of one `OnlineNorm`."""
     scaled_bits = gamma.fraction_bits + NORMAL.fraction_bits
@@ -108,7 +106,6 @@ def forward_constants(numbers: ForwardNumbers, gamma: Fixed, beta: Fixed, y: Fix
     )
 
 
-@cache
 def backward_constants(numbers: BackwardNumbers, gamma: Fixed, inverse: Fixed) -> BackwardConstants:
     """Of one `OnlineNormBackward`."""
     scaled_bits = gamma.fraction_bits + numbers.e.fraction_bits
@@ -151,9 +148,9 @@ def _mean(mean: Mean) -> _Factor:
 
 @njit(cache=True)
 def _round_shift(code: int, shift: int) -> int:
-    if shift <= 0:
-        return code << -shift
-    return (code + (1 << (shift - 1))) >> shift
+    # no branch, so that a loop becomes vector instructions
+    down = max(shift, 0)
+    return ((code + ((1 << down) >> 1)) >> down) << max(-shift, 0)
 
 
 @njit(cache=True)
@@ -168,8 +165,7 @@ def _rounded(code: int, factor: _Factor) -> int:
 
 @njit(cache=True)
 def _times(code: int, factor: _Factor) -> int:
-    product = code * factor.mantissa
-    return product >> factor.shift if factor.shift >= 0 else product << -factor.shift
+    return ((code * factor.mantissa) >> max(factor.shift, 0)) << max(-factor.shift, 0)
 
 
 @njit(cache=True)
@@ -188,13 +184,53 @@ def _root(number: int) -> int:
     return root  # type: ignore[return-value]
 
 
+# a row of channels each: few arrays in a loop, counted from 0, so that it becomes vector instructions
+
+
+@njit(cache=True)
+def _normalise(x: IntArray, centre: IntArray, inverse: IntArray, k: ForwardConstants, normal: IntArray) -> None:
+    for c in range(len(x)):
+        normal[c] = _fit(((x[c] << 1) - centre[c]) * inverse[c], k.normal_shift, k.normal)
+
+
+@njit(cache=True)
+def _scale(normal: IntArray, gamma: IntArray, beta: IntArray, k: ForwardConstants, y: IntArray) -> None:
+    for c in range(len(normal)):
+        y[c] = _fit(((gamma[c] * normal[c]) << k.gamma_shift) + (beta[c] << k.beta_shift), k.y_shift, k.y)
+
+
+@njit(cache=True)
+def _add_products(left: IntArray, right: IntArray, sums: IntArray) -> None:
+    for c in range(len(left)):
+        sums[c] += left[c] * right[c]
+
+
+@njit(cache=True)
+def _add(values: IntArray, sums: IntArray) -> None:
+    for c in range(len(values)):
+        sums[c] += values[c]
+
+
+@njit(cache=True)
+def _shape(e: IntArray, n: IntArray, gamma: IntArray, control: IntArray, k: BackwardConstants, s: IntArray) -> None:
+    for c in range(len(e)):
+        total = ((gamma[c] * e[c]) << k.gamma_shift) - ((control[c] * n[c]) << k.control_v_shift)
+        s[c] = _fit(total, k.shaped_shift, k.shaped)
+
+
+@njit(cache=True)
+def _control(s: IntArray, inverse: IntArray, control: IntArray, k: BackwardConstants, dx: IntArray) -> None:
+    for c in range(len(s)):
+        dx[c] = _fit(((s[c] * inverse[c]) << k.inverse_shift) - (control[c] << k.control_u_shift), k.dx_shift, k.dx)
+
+
 @njit(cache=True, nogil=True)
 def forward_batch(
     first: int,
     end: int,
     x: IntArray,
-    gamma: IntArray,
-    beta: IntArray,
+    stale: tuple[IntArray, IntArray],
+    fresh: tuple[IntArray, IntArray],
     fresh_from: int,
     centre: IntArray,
     inverse: IntArray,
@@ -206,25 +242,24 @@ def forward_batch(
 ) -> None:
     """Frames ``x`` (frames, pixels, channels) to ``y`` and ``normal``; ``mean`` and ``variance`` advance.
 
-    ``gamma`` and ``beta`` hold two versions; frames from ``fresh_from`` on take the second.  ``centre`` and ``inverse``
-    are tables by frame: the first lag + 1 rows are given, the others are made.  Channels from ``first`` to ``end``."""
+    Frames from ``fresh_from`` on take gamma and beta of ``fresh``, those before of ``stale``.  ``centre`` and
+    ``inverse`` are tables by frame: the first lag + 1 rows are given, the others are made.  Channels from ``first`` to
+    ``end``."""
     frames, pixels, channels = x.shape
     ahead = len(centre) - frames
     sums = np.zeros(channels, np.int64)
     squares = np.zeros(channels, np.int64)
+    part = slice(first, end)
     for t in range(frames):
-        version = 1 if t >= fresh_from else 0
+        gamma, beta = fresh if t >= fresh_from else stale
         sums[:] = 0
         squares[:] = 0
         for pixel in range(pixels):
-            for c in range(first, end):
-                code = x[t, pixel, c]
-                n = _fit(((code << 1) - centre[t, c]) * inverse[t, c], k.normal_shift, k.normal)
-                normal[t, pixel, c] = n
-                total = ((gamma[version, c] * n) << k.gamma_shift) + (beta[version, c] << k.beta_shift)
-                y[t, pixel, c] = _fit(total, k.y_shift, k.y)
-                sums[c] += code
-                squares[c] += code * code
+            codes, made = x[t, pixel, part], normal[t, pixel, part]
+            _normalise(codes, centre[t, part], inverse[t, part], k, made)
+            _scale(made, gamma[part], beta[part], k, y[t, pixel, part])
+            _add(codes, sums[part])
+            _add_products(codes, codes, squares[part])
         for c in range(first, end):
             _advance(sums[c], squares[c], mean, variance, c, k)
             root = _root((variance[c] + k.epsilon) << ROOT_EXTRA)
@@ -253,7 +288,8 @@ def backward_batch(
     e: IntArray,
     normal: IntArray,
     inverse: IntArray,
-    gamma: IntArray,
+    stale: IntArray,
+    fresh: IntArray,
     fresh_from: int,
     control_v: IntArray,
     control_u: IntArray,
@@ -269,24 +305,21 @@ def backward_batch(
     The sums of e normal and of e are added to ``g_gamma`` and ``g_beta``."""
     frames, pixels, channels = e.shape
     ahead = len(control_v) - frames
-    sum_v = np.zeros(channels, np.int64)
-    sum_u = np.zeros(channels, np.int64)
+    sum_v, sum_u = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+    shaped = np.empty(end - first, np.int64)
+    part = slice(first, end)
     for t in range(frames):
-        version = 1 if t >= fresh_from else 0
+        gamma = fresh if t >= fresh_from else stale
         sum_v[:] = 0
         sum_u[:] = 0
         for pixel in range(pixels):
-            for c in range(first, end):
-                n, error = normal[t, pixel, c], e[t, pixel, c]
-                g_gamma[c] += error * n
-                g_beta[c] += error
-                total = ((gamma[version, c] * error) << k.gamma_shift) - ((control_v[t, c] * n) << k.control_v_shift)
-                shaped = _fit(total, k.shaped_shift, k.shaped)
-                total = ((shaped * inverse[t, c]) << k.inverse_shift) - (control_u[t, c] << k.control_u_shift)
-                out = _fit(total, k.dx_shift, k.dx)
-                dx[t, pixel, c] = out
-                sum_v[c] += shaped * n
-                sum_u[c] += out
+            n, error, out = normal[t, pixel, part], e[t, pixel, part], dx[t, pixel, part]
+            _add_products(error, n, g_gamma[part])
+            _add(error, g_beta[part])
+            _shape(error, n, gamma[part], control_v[t, part], k, shaped)
+            _control(shaped, inverse[t, part], control_u[t, part], k, out)
+            _add_products(shaped, n, sum_v[part])
+            _add(out, sum_u[part])
         for c in range(first, end):
             v[c] = min(max(v[c] + _mean_of(sum_v[c], k.mean_v), k.state_v.low), k.state_v.high)
             u[c] = min(max(u[c] + _mean_of(sum_u[c], k.mean_u), k.state_u.low), k.state_u.high)

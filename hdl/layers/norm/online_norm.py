@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -46,6 +46,9 @@ from hdl.signals import Instances
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
+
+if TYPE_CHECKING:
+    from hdl.layers.norm.kernel import ForwardConstants
 
 # y can hold at least this magnitude: statistics start far from the data's, so a calibration sees y too small
 LEAST_RANGE_BITS = 3
@@ -88,7 +91,7 @@ class OnlineNorm(NormLayer):
         x = Port("x", Tensor(self.shape, self.x_fixed, Kind.ACTIVATION), self.lanes)
         return (x,) if self.frozen else (x, *self.weight_ports)
 
-    @property
+    @cached_property
     def weight_ports(self) -> tuple[Port, ...]:
         """gamma, beta."""
         return self._vector("gamma", self.gamma_fixed), self._vector("beta", self.beta_fixed)
@@ -170,20 +173,19 @@ class OnlineNorm(NormLayer):
 
         x = np.ascontiguousarray(inputs["x"]).reshape(len(inputs["x"]), self.pixels, self.channels)
         y, normal = np.empty_like(x), np.empty_like(x)
-        constants = norm_kernel.forward_constants(self.numbers, self.gamma_fixed, self.beta_fixed, self.y_fixed)
-        gamma, beta = self._versions(state, self._weights(state, inputs))
+        (gamma, beta), (fresh_gamma, fresh_beta) = self._versions(state, self._weights(state, inputs))
         centre, inverse = self._unrolled(state, len(x))
         state["mean"], state["variance"] = state["mean"].copy(), state["variance"].copy()
         arrays = (
             x,
-            gamma,
-            beta,
+            (gamma, beta),
+            (fresh_gamma, fresh_beta),
             self.recipe.staleness,
             centre,
             inverse,
             state["mean"],
             state["variance"],
-            constants,
+            self._constants,
             y,
             normal,
         )
@@ -194,6 +196,13 @@ class OnlineNorm(NormLayer):
         shape = (len(x), *self.shape)
         inverse = inverse[: len(x)].reshape(-1, *self.pair_shape)
         return {"y": y.reshape(shape), "normal": normal.reshape(shape), "inverse": inverse}
+
+    @cached_property
+    def _constants(self) -> ForwardConstants:
+        """Of `golden`."""
+        from hdl.layers.norm.kernel import forward_constants
+
+        return forward_constants(self.numbers, self.gamma_fixed, self.beta_fixed, self.y_fixed)
 
     def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """What `golden` computes: every product exact, n rounded once, y rounded once."""

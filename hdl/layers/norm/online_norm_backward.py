@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,9 @@ from hdl.spelling import QUIET
 from hdl.streams import queue_latency
 from hdl.tensor import Kind, Port, Tensor
 from hdl.threads import in_ranges
+
+if TYPE_CHECKING:
+    from hdl.layers.norm.kernel import BackwardConstants
 
 # cycles from rounded sums of gradients to the port
 QUEUE_LATENCY = 2
@@ -85,7 +88,7 @@ class OnlineNormBackward(NormLayer):
             Port("inverse", Tensor(self.pair_shape, self.inverse_fixed, Kind.STASH), self.inverse_lanes),
         )
 
-    @property
+    @cached_property
     def weight_ports(self) -> tuple[Port, ...]:
         """gamma."""
         return (self._vector("gamma", self.gamma_fixed),)
@@ -213,8 +216,7 @@ class OnlineNormBackward(NormLayer):
         flat = (frames, self.pixels, self.channels)
         e, normal = (np.ascontiguousarray(inputs[name]).reshape(flat) for name in ("e", "normal"))
         dx = np.empty_like(e)
-        constants = norm_kernel.backward_constants(self.numbers, self.gamma_fixed, self.inverse_fixed)
-        (gamma,) = self._versions(state, self._weights(state, inputs))
+        (stale,), (fresh,) = self._versions(state, self._weights(state, inputs))
         control_v, control_u = self._unrolled(state, frames)
         state["v"], state["u"] = state["v"].copy(), state["u"].copy()
         sums = np.zeros((2, self.channels), np.int64)
@@ -222,13 +224,14 @@ class OnlineNormBackward(NormLayer):
             e,
             normal,
             np.ascontiguousarray(inputs["inverse"]).reshape(frames, self.channels),
-            gamma,
+            stale,
+            fresh,
             self.recipe.staleness,
             control_v,
             control_u,
             state["v"],
             state["u"],
-            constants,
+            self._constants,
             dx,
             *sums,
         )
@@ -239,6 +242,13 @@ class OnlineNormBackward(NormLayer):
         state["batch"] += 1
         gradients = self._gradients(state["batch"] - 1, *sums)
         return self._needed({"dx": dx.reshape(frames, *self.shape)} | gradients)
+
+    @cached_property
+    def _constants(self) -> BackwardConstants:
+        """Of `golden`."""
+        from hdl.layers.norm.kernel import backward_constants
+
+        return backward_constants(self.numbers, self.gamma_fixed, self.inverse_fixed)
 
     def definition(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """What `golden` computes: every product exact; s rounded once, dx rounded once."""
@@ -257,7 +267,7 @@ class OnlineNormBackward(NormLayer):
 
     def _needed(self, made: dict[str, Any]) -> dict[str, Any]:
         """What has a source."""
-        return {port.name: made[port.name] for port in self.sources}
+        return {name: made[name] for name in self._ports if name in made}
 
     def _shaped(self, e: IntArray, gamma: IntArray, normal: IntArray, control: IntArray) -> IntArray:
         """s = gamma e - control n."""
@@ -280,10 +290,16 @@ class OnlineNormBackward(NormLayer):
         if self.exact:
             return {f"g_{name}": total for name, total in totals.items()}
         return {
-            f"g_{name}": requantise_by_element(
-                total, self.sum_fixed(name).fraction_bits, self.gradient_fixed(name), batch, self.key(name)
-            )
-            for name, total in totals.items()
+            f"g_{name}": requantise_by_element(totals[name], fraction_bits, fixed, batch, key)
+            for name, (fraction_bits, fixed, key) in self._gradient_roundings.items()
+        }
+
+    @cached_property
+    def _gradient_roundings(self) -> dict[str, tuple[int, Fixed, int]]:
+        """By parameter, what `requantise_by_element` takes beside sums and batch."""
+        return {
+            name: (self.sum_fixed(name).fraction_bits, self.gradient_fixed(name), self.key(name))
+            for name in ("gamma", "beta")
         }
 
     def key(self, parameter: str) -> int:

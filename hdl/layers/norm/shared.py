@@ -247,11 +247,11 @@ class NormLayer(Layer):
         """In the order of `weight_ports`."""
         state["previous"] = tuple(weights[port.name] for port in self.weight_ports)
 
-    def _versions(self, state: State, weights: tuple[IntArray, ...]) -> list[IntArray]:
-        """Of each weight the version before and the newest, stacked; what `_split` does, for kernels."""
+    def _versions(self, state: State, weights: tuple[IntArray, ...]) -> list[list[IntArray]]:
+        """The version before and the newest of all weights; what `_split` does, for kernels."""
         previous = state.get("previous", weights)
         state["previous"] = weights
-        return [np.stack(pair) for pair in zip(previous, weights, strict=True)]
+        return [[np.ascontiguousarray(weight) for weight in version] for version in (previous, weights)]
 
     def _unrolled(self, state: State, frames: int) -> tuple[IntArray, IntArray]:
         """Both tables by frame: those that are known, and room for the ones that ``frames`` frames make."""

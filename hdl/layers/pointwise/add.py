@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from myhdl import block
 
 from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
-from hdl.fixed import Fixed, FloatArray, IntArray, requantise
+from hdl.fixed import Fixed, FloatArray, IntArray, requantised_sum
 from hdl.layers.base import Layer
 from hdl.layers.meaning import State, Tape
 from hdl.layers.pointwise.elementwise import ElementWise
@@ -56,11 +56,7 @@ class Add(ElementWise):
     def golden(self, state: State, inputs: Mapping[str, IntArray]) -> dict[str, IntArray]:
         """Exact sum, rounded once."""
         del state
-        fraction_bits = self.sum_fixed.fraction_bits
-        total = (inputs["a"] << (fraction_bits - self.a_fixed.fraction_bits)) + (
-            inputs["b"] << (fraction_bits - self.b_fixed.fraction_bits)
-        )
-        return {"y": requantise(total, fraction_bits, self.y_fixed)}
+        return {"y": requantised_sum((inputs["a"], self.a_fixed), (inputs["b"], self.b_fixed), self.y_fixed)}
 
     def reference(self, state: State, inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """The formula."""

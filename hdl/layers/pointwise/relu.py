@@ -6,6 +6,7 @@ y = min(max(x, 0), ceiling)        mask = 1 where 0 < x < ceiling        dx = e 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from myhdl import intbv
@@ -27,7 +28,7 @@ class Relu(Pointwise):
     # the last one's ceiling is beyond the format
     variants = ({}, {"ceiling": 6.0}, {"ceiling": 6.0, "x_fixed": Fixed(16, 14)})
 
-    @property
+    @cached_property
     def ceiling_code(self) -> int:
         """The ceiling as a code; one past the greatest code if there is none."""
         if self.ceiling is None:
@@ -36,7 +37,11 @@ class Relu(Pointwise):
 
     def codes(self, x: IntArray) -> tuple[IntArray, Mask]:
         """Compare and select."""
-        return np.clip(x, 0, self.ceiling_code), (x > 0) & (x < self.ceiling_code)
+        # not np.clip, which takes several times longer on short arrays
+        y, mask = np.maximum(x, 0), x > 0
+        if self.ceiling_code > self.x_fixed.high:
+            return y, mask
+        return np.minimum(y, self.ceiling_code), mask & (x < self.ceiling_code)
 
     def values(self, x: FloatArray) -> tuple[FloatArray, Mask]:
         """The formula."""

@@ -36,6 +36,7 @@ from hdl.layers.storage import Home, Memory, Ring
 from hdl.layers.wiring.parameter import ParameterLayer
 from hdl.random_bits import (
     ROUNDING_BITS,
+    UintArray,
     hash32,
     high_half,
     key_words,
@@ -322,7 +323,7 @@ class Update(ParameterLayer):
         held = inputs["g"], state["momentum"], state["master"]
         g, momentum_before, master_before = (np.ascontiguousarray(array).reshape(-1) for array in held)
         momentum, master, weight = (np.empty(self.shape, np.int64) for _ in range(3))
-        numbers, words, batch = self._numbers, key_words(self.key), state["batch"] & 0xFFFFFFFF
+        numbers, words, batch = self._numbers, self._words, state["batch"] & 0xFFFFFFFF
         if self.rates is not None:
             numbers = numbers._replace(rate=update_kernel.factor(self.rates.factor(state["batch"])))
         given = g, momentum_before, master_before, numbers, words, batch
@@ -373,6 +374,11 @@ class Update(ParameterLayer):
     def view(self, master: IntArray) -> IntArray:
         """The weights that engines see of a master."""
         return requantise(master, self.master_fixed.fraction_bits, self.w_fixed)
+
+    @cached_property
+    def _words(self) -> UintArray:
+        """Of the random bits, for compiled loops."""
+        return key_words(self.key)
 
     @property
     def key(self) -> int:
