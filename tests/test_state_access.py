@@ -410,7 +410,8 @@ def not_sent_again(clk: Any, fire: Any, loaded: Any, made: Any, *, shape: Any) -
 
 # twice those that the traffic takes
 FAULT_CYCLES = 1_500
-UPDATE, COUNTING = Update.examples()[-1], BiasGradient.examples()[-1]
+UPDATE = Update.examples()[-1]
+COUNTING = next(layer for layer in BiasGradient.examples() if layer.accessed)
 FAULTS: Mapping[str, tuple[Layer, Any, str, Any, type[Exception]]] = {
     "a word of momentum is lost": (UPDATE, update_access, "shared_memory", first_momentum_lost, AssertionError),
     "an update's counter is not restored": (UPDATE, access, "begin_counter", counters_not_restored, AssertionError),
