@@ -129,18 +129,19 @@ def both_pass(
 WIDTHS = [(512, 128, 16), (512, 64, 8), (256, 128, 4), (128, 64, 2), (512, 256, 2)]
 
 
-@pytest.mark.parametrize("memory", [FAST, SLOW])
+@pytest.mark.parametrize(
+    ("memory", "stall"),
+    [(FAST, 0.0), (SLOW, 0.5), *(pytest.param(*both, marks=pytest.mark.slow) for both in ((FAST, 0.5), (SLOW, 0.0)))],
+)
 @pytest.mark.parametrize(("wide", "narrow", "burst"), WIDTHS)
 def test_narrow_stores_on_a_wide_port_give_every_tensor_and_version(
-    wide: int, narrow: int, burst: int, memory: Memory
+    wide: int, narrow: int, burst: int, memory: Memory, stall: float
 ) -> None:
-    for seed, stall in ((1, 0.0), (2, 0.5)):
-        _, checkers = both_pass(WORDS[wide], narrow, burst, Backend.MYHDL, memory, seed, stall)
-        narrow_port, wide_port = checkers
-        assert narrow_port.bursts >= wide_port.bursts - 1 >= 20
-        # what is asked for is there, and has room: narrow words hold nobody up
-        assert wide_port.idle_cycles <= wide_port.bursts
-        assert wide_port.refused_cycles == 0
+    _, (narrow_port, wide_port) = both_pass(WORDS[wide], narrow, burst, Backend.MYHDL, memory, 1, stall)
+    assert narrow_port.bursts >= wide_port.bursts - 1 >= 20
+    # what is asked for is there, and has room: narrow words hold nobody up
+    assert wide_port.idle_cycles <= wide_port.bursts
+    assert wide_port.refused_cycles == 0
 
 
 @pytest.mark.parametrize("backend", [Backend.ICARUS, Backend.VERILATOR])
@@ -166,8 +167,9 @@ def test_the_verilog_of_a_widener_is_clean_and_no_handshake_follows_itself(unit:
     check_yosys([path], "unit")
 
 
-def test_a_widener_is_fast_and_no_ready_passes_through_it() -> None:
-    unit = WIDENERS[0]
+# its widest is synthesised for a minute
+@pytest.mark.parametrize("unit", [WIDENERS[-2], pytest.param(WIDENERS[0], marks=pytest.mark.slow)])
+def test_a_widener_is_fast_and_no_ready_passes_through_it(unit: AxiWiden) -> None:
     timing = time_circuit(unit.streams, unit.build)
     assert timing.worst.ps <= 4000, timing.worst
     assert not [pins for pins in timing.delays.through if all(pin[0].endswith("_ready") for pin in pins)]

@@ -41,7 +41,7 @@ def documents(case: Case) -> dict[str, Any]:
     data = case.data()
     words: dict[str, tuple[object, ...]] = {
         "import": ("--data", data),
-        "place": ("--walls", "--explain", "--sweep"),
+        "place": ("--walls", "--explain", "--sweep", "--gap", 0.6),
         "emit": (),
         "cosim": ("--batches", 1, "--no-efficiency"),
         "debug": ("--batches", 1, "--data", data),

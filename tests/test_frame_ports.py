@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -18,10 +19,10 @@ from dagtrain.planning.frame_ports import FramePorts, elaborated_peers, host_bit
 from dagtrain.planning.link_costs import many_streams, network_links
 from dagtrain.planning.prices import Prices
 from dagtrain.progress import Silent
-from hdl.costs.estimate import Circuit, Estimator, elaborated_contents
+from hdl.costs.estimate import Builder, Circuit, Estimator, elaborated_contents
 from hdl.costs.resources import Resources, Usage, fit
 from hdl.link.ethernet.adapter import MacAdapter
-from hdl.link.ethernet.clocked import MAC_CLOCKS, ClockedMac
+from hdl.link.ethernet.clocked import MAC_CLOCKS, ClockedMac, mac_unit
 from hdl.link.ethernet.packer import Packer
 from hdl.link.ethernet.peers import Timing
 from hdl.link.ethernet.port import EthernetPort
@@ -93,20 +94,27 @@ def test_a_device_s_table_is_of_ports_elaborated_for_its_peers(key: bool) -> Non
     assert (table.host_in_bits_per_frame, table.host_out_bits_per_frame) == (512, 256)
 
 
+class NoPorts(Estimator):
+    """To whom ports are nothing."""
+
+    def block(self, configuration: str, widths: Mapping[str, int], build: Builder) -> Resources:
+        """Contents of one."""
+        return Resources() if configuration.startswith("EthernetPort") else super().block(configuration, widths, build)
+
+
 def test_a_mac_with_clocks_of_its_own_is_charged_with_its_crossings() -> None:
     own = CLUSTER.replace("_s = 40\n", "_s = 40\nmac_clock_mhz = 312.5\nmac_word_bits = 128\nmac = 'avalon-st'\n")
     found = parse_cluster(own)
     port, mac = port_units(found, found.devices[0].board, many_streams(3, 256), (90,))
     assert isinstance(port, EthernetPort)
     assert mac == ClockedMac(sink=port.sink, kind="avalon-st", mac_bits=128)
-    usage = cost(mac, found)
+    usage, adapter = cost(mac, found), cost(MacAdapter(sink=port.sink, kind="avalon-st"), found)
     # a memory of 512 words of 257 bits, and one of 263
-    assert (usage.m20k, usage.alm > 200) == (14, True)
-    assert (
-        port_units(cluster(), cluster().devices[0].board, many_streams(3, 256), (90,))[1]
-        .inputs.keys()
-        .isdisjoint(MAC_CLOCKS)
-    )
+    assert usage.m20k == 14
+    assert usage.alm > adapter.alm
+    table = FramePorts(found, many_streams(3, 256), NoPorts(":memory:"), {}).placed(found.devices[0], [Fraction(1, 2)])
+    assert (set(table.m20k), set(table.alm)) == ({usage.m20k}, {usage.alm})
+    assert mac_unit(port.sink, "avalon-st", None).inputs.keys().isdisjoint(MAC_CLOCKS)
 
 
 def test_many_peers_are_charged_as_the_next_number_that_is_elaborated() -> None:

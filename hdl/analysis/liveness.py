@@ -16,7 +16,7 @@ from hdl.analysis.expressions import Visitor, augmented, folds
 from hdl.analysis.gates import Run
 from hdl.analysis.intervals import GeneratorAnalysis, generators
 from hdl.analysis.ranges import Interval, combine
-from hdl.elaboration.ports import port_signals
+from hdl.elaboration.ports import port_signals, running_counts
 
 _SUMS = {ast.Add: Op.ADD, ast.Sub: Op.SUBTRACT, ast.Mult: Op.MULTIPLY}
 _BITWISE = {ast.BitAnd: Logic.AND, ast.BitOr: Logic.OR, ast.BitXor: Logic.XOR}
@@ -121,7 +121,7 @@ class Liveness:
 
 
 def trace(block: Any, visitor: Visitor) -> Liveness:
-    """As `hdl.analysis.intervals.analyse`; returns the bits that matter to the ports of the block."""
+    """As `hdl.analysis.intervals.analyse`; returns the bits that matter to the ports of the block and to its counts."""
     liveness = Liveness()
     for owner, generator in generators(block):
         tracer = _Tracer(owner, generator, visitor)
@@ -129,7 +129,8 @@ def trace(block: Any, visitor: Visitor) -> Liveness:
         visitor.generator(tracer)
         tracer.run()
         liveness.drivers += tracer.drivers()
-    liveness.finish(list(port_signals(block, "block").values()))
+    counts = [word for count in running_counts(block) for word in count.symdict["mem"]]
+    liveness.finish([*port_signals(block, "block").values(), *counts])
     return liveness
 
 

@@ -34,9 +34,9 @@ from myhdl.conversion import _misc, _toVerilog
 
 from hdl.convert.images import Image
 from hdl.convert.netlist import VERILOG_KEYWORDS, Direction, PortDecl
-from hdl.elaboration.ports import port_signals, subblocks
+from hdl.elaboration.ports import port_signals, running_counts, subblocks
 from hdl.errors import ConversionError
-from hdl.memory import LOGIC_MEMORY_WORDS, dual_clock, running_count, simple_dual_port, true_dual_port
+from hdl.memory import LOGIC_MEMORY_WORDS, dual_clock, simple_dual_port, true_dual_port
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,8 @@ def _marked_memories(block: Any) -> list[tuple[Any, str]]:
     """Memories with what to tell synthesis: to make a small one of MLABs, to keep a count that nothing reads."""
     kinds = (simple_dual_port.__name__, true_dual_port.__name__, dual_clock.__name__)
     memories = [sub for sub in subblocks(block) if sub.func.__name__ in kinds]
-    counts = [sub for sub in subblocks(block) if sub.func.__name__ == running_count.__name__]
     small = [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
-    return [(memory, 'ramstyle = "MLAB"') for memory in small] + [(count, "noprune, keep") for count in counts]
+    return [(memory, 'ramstyle = "MLAB"') for memory in small] + [(count, "noprune, keep") for count in running_counts(block)]
 
 
 # warnings of MyHDL that are no trouble

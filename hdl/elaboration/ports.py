@@ -14,6 +14,7 @@ from myhdl._ShadowSignal import _ShadowSignal
 from myhdl._Signal import _Signal
 
 from hdl.errors import ConversionError
+from hdl.memory import running_count
 from hdl.signals import ClockReset
 
 
@@ -23,6 +24,11 @@ def subblocks(block: Any) -> Iterator[Any]:
     for sub in block.subs:
         if isinstance(sub, _Block):
             yield from subblocks(sub)
+
+
+def running_counts(block: Any) -> list[Any]:
+    """The `hdl.memory.running_count` among them, which are kept though nothing in the circuit reads what they count."""
+    return [sub for sub in subblocks(block) if sub.func.__name__ == running_count.__name__]
 
 
 def port_signals(block: Any, name: str) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
-from myhdl import Signal, always_comb, block
+from myhdl import Signal, always_comb, block, intbv
 
-from hdl.engine.arithmetic.rounding import exact_sum, sum_cycles, sum_stream
+from hdl.engine.arithmetic.rounding import exact_sum
 from hdl.engine.weights.access import Begin, counter_link
 from hdl.engine.weights.gradient_rounding import GRADIENT_ROUNDING_LATENCY, Rounding, gradient_rounding
 from hdl.errors import ShapeError
@@ -28,7 +28,8 @@ from hdl.random_bits import requantise_by_element, tensor_key
 from hdl.recipe import LoadedRecipe, Recipe
 from hdl.signals import ClockReset, Instances
 from hdl.spelling import QUIET
-from hdl.stream import Stream
+from hdl.stream import Stream, bits_of
+from hdl.streams import join, m2s_pipe
 from hdl.tensor import Kind, Port, Tensor, Tile
 
 # widest sum of the golden model (int64)
@@ -88,9 +89,7 @@ class GradientSum(ParameterLayer):
     @property
     def pipeline_cycles(self) -> int:
         """An adder after another, and the rounding."""
-        added = (self.partial(copy + 1) for copy in range(1, self.copies))
-        adders = sum(sum_cycles(self.partial(copy), self.s_fixed, to) for copy, to in enumerate(added, 1))
-        return adders + GRADIENT_ROUNDING_LATENCY
+        return self.copies - 1 + GRADIENT_ROUNDING_LATENCY
 
     # ---- meaning
 
@@ -162,13 +161,8 @@ def gradient_sum(
     gated, begins = Stream(sums[0].width), Signal(bool(0))
     total, adders, first = gated, [], sums[0]
     for copy in range(1, cfg.copies):
-        added, formats = Stream(cfg.w_lanes * cfg.partial(copy + 1).width), (cfg.partial(copy), cfg.s_fixed)
-        adders.append(
-            sum_stream(
-                domain, total, sums[copy], added, lanes=cfg.w_lanes, a_fixed=formats[0], b_fixed=formats[1],
-                target=cfg.partial(copy + 1),
-            )
-        )  # fmt: skip
+        added = Stream(cfg.w_lanes * cfg.partial(copy + 1).width)
+        adders.append(add_stream(domain, total, sums[copy], added, lanes=cfg.w_lanes))
         total = added
     rounds = gradient_rounding(domain, total, g, rounding=cfg.rounding, begin=begin, begins=begins)
 
@@ -179,6 +173,38 @@ def gradient_sum(
         first.ready.next = gated.ready and begins
 
     return adders, rounds, gate
+
+
+@block
+def add_stream(domain: ClockReset, a: Stream, b: Stream, y: Stream, *, lanes: int) -> Instances:
+    """Sums of codes with the same binary point, exact: nothing to round or to cut off.  Costs an adder and a register a
+    lane; one beat a cycle.
+
+    Ports:
+        a, b: in, streams of ``lanes`` signed codes of any widths, taken together.
+        y: out, stream of ``lanes`` signed codes, at least a bit wider than both, 1 cycle later, from registers.
+    """
+    width, a_width, b_width, b_start = y.width // lanes, a.width // lanes, b.width // lanes, a.width
+    bound = 1 << (width - 1)
+    both, computed = Stream(a.width + b.width), Stream(y.width)
+    joined, register = join(domain, [a, b], both), m2s_pipe(domain, computed, y)
+
+    @always_comb
+    def add() -> None:
+        left = intbv(0, min=-bound, max=bound)
+        right = intbv(0, min=-bound, max=bound)
+        for lane in range(lanes):
+            left[:] = both.payload[bits_of(lane, a_width)].signed()
+            right[:] = both.payload[bits_of(lane, b_width, b_start)].signed()
+            left[:] = left + right
+            computed.payload.next[bits_of(lane, width)] = left[width:]
+
+    @always_comb
+    def handshake() -> None:
+        computed.valid.next = both.valid
+        both.ready.next = computed.ready
+
+    return joined, register, add, handshake
 
 
 @block
