@@ -152,7 +152,8 @@ def _marked_memories(block: Any) -> list[tuple[Any, str]]:
     kinds = (simple_dual_port.__name__, true_dual_port.__name__, dual_clock.__name__)
     memories = [sub for sub in subblocks(block) if sub.func.__name__ in kinds]
     small = [memory for memory in memories if _array(memory).depth <= LOGIC_MEMORY_WORDS]
-    return [(memory, 'ramstyle = "MLAB"') for memory in small] + [(count, "noprune, keep") for count in running_counts(block)]
+    counts = [(count, "noprune, keep") for count in running_counts(block)]
+    return [(memory, 'ramstyle = "MLAB"') for memory in small] + counts
 
 
 # warnings of MyHDL that are no trouble
