@@ -42,11 +42,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 if __package__ in (None, ""):
@@ -103,7 +105,7 @@ SLOW = 1 << 24
 CIRCUITS = 2
 # what is kept of what a step took
 COSTS = {"cpu_seconds": "CPU s", "gigabytes": "GiB"}
-DONE, FAILED, OPEN = "✓", "✗", "·"
+DONE, FAILED, BARRED, OPEN = "✓", "✗", "–", "·"
 DOCS, BEGIN, END = ROOT / "docs" / "importing.md", "<!-- begin: benchmarks/importing.py -->", "<!-- end -->"
 
 
@@ -444,12 +446,9 @@ def table(results: Results) -> list[str]:
     reasons: dict[str, int] = {}
 
     def mark(step: str, row: Row) -> str:
-        result = results.get(step, row)
-        if result is None:
-            imported = results.get("imports", row)
-            return OPEN if imported is None or imported["ok"] else "–"
-        if result["ok"]:
-            return DONE
+        found, result = state(results, step, row), results.get(step, row)
+        if found != FAILED or result is None:
+            return found
         return f"{FAILED}{reasons.setdefault(general(result['reason']), len(reasons) + 1)}"
 
     networks: dict[str, list[Row]] = {}
@@ -467,6 +466,27 @@ def table(results: Results) -> list[str]:
     return lines
 
 
+def state(results: Results, step: str, row: Row) -> str:
+    """How a cell stands."""
+    result = results.get(step, row)
+    if result is None:
+        imported = results.get("imports", row)
+        return OPEN if imported is None or imported["ok"] else BARRED
+    return DONE if result["ok"] else FAILED
+
+
+def sums(results: Results) -> list[str]:
+    """Markdown: how many rows stand how at every step, and what a row takes, of those of which that is kept."""
+    lines = [f"| step | {DONE} | {FAILED} | {BARRED} | {OPEN} | CPU s, median | most | GiB, most |", "|---" * 8 + "|"]
+    for step in STEPS:
+        states = Counter(state(results, step, row) for row in rows())
+        tried = {key: found for row in rows() if (key := results.key(step, row)) and (found := results.known.get(key))}
+        seconds, memory = ([found[name] for found in tried.values() if name in found] for name in COSTS)
+        costs = f"{median(seconds):.0f} | {max(seconds):.0f} | {max(memory):.1f}" if seconds else "| |"
+        lines.append(f"| {step} | {' | '.join(str(states[mark]) for mark in (DONE, FAILED, BARRED, OPEN))} | {costs} |")
+    return lines
+
+
 def general(reason: str) -> str:
     """A reason without what differs between exporters: names of nodes."""
     reason = re.sub(r"^node \S+ \(", "(", reason)
@@ -476,11 +496,11 @@ def general(reason: str) -> str:
 def explained(results: Results) -> str:
     """The table with its legend."""
     legend = f"""Cells of PyTorch's networks stand for TorchScript evaluation, TorchScript training, dynamo evaluation,
-dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, – not tried, since it
-does not import, {OPEN} not run. `light_*` are files of the onnx package, of one exporter and of 224×224 alone,
-where to train takes minutes to hours; `keras` and `mlp` are written in the style of tf2onnx and skl2onnx.
-Marks are of {oldest(results)}."""
-    return "\n".join([legend, "", *table(results)])
+dynamo training, one mark where all four agree: {DONE} yes, {FAILED} no, for the reason below, {BARRED} can't be tried,
+since it does not import, {OPEN} not run. The first table counts files; costs are of those that ran since costs are
+kept. `light_*` are files of the onnx package, of one exporter and of 224×224 alone, where to train takes minutes to
+hours; `keras` and `mlp` are written in the style of tf2onnx and skl2onnx. Marks are of {oldest(results)}."""
+    return "\n".join([legend, "", *sums(results), "", *table(results)])
 
 
 def oldest(results: Results) -> str:

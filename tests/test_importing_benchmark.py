@@ -56,6 +56,7 @@ def test_a_row_is_tried_in_a_process_once_and_again_when_the_source_changes(
     run(results, [MLP], ["imports", "trains"], jobs=1)
     told = capsys.readouterr().err
     assert "[1/1] mlp-onnx imports" in told
+    assert importing.sums(results)[3].startswith(f"| trains | 1 | 0 | 0 | {len(list(rows())) - 1} |")
     assert "[1/1] mlp-onnx trains" in told
     assert f"| mlp | {DONE} | {DONE} | {OPEN} | {OPEN} |" in table(results)
     trained = results.get("trains", MLP)
@@ -82,6 +83,11 @@ def test_what_fails_says_why_and_what_was_cut_off_is_tried_again_with_more(tmp_p
     lines = table(results)
     assert f"| mlp | {FAILED}1 | – | – | – |" in lines
     assert f"* {FAILED}1: not done after 0.01 s" in lines
+    barred = len(list(rows())) - 2
+    assert importing.sums(results)[2:] == [
+        f"| imports | 0 | 2 | 0 | {barred} | | | |",
+        *(f"| {step} | 0 | 0 | 2 | {barred} | | | |" for step in ("trains", "plans", "emits")),
+    ]
     more = Results(results.file, dataclasses.replace(results.limits, seconds=100))
     assert more.is_due("imports", MLP, new=True)
     run(more, [GOOGLENET], ["imports"], jobs=1, new=True)
